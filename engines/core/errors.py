@@ -1,0 +1,72 @@
+"""The error tree.
+
+StudioError            the user can mend it: place, cause and next move in one sentence
+├── ConfigError        a run file, an override or an option
+├── DataError          a data set
+├── PolicyError        a model role that cannot be used at all (unknown, unreachable)
+├── VerifierError      a verifier that cannot be loaded
+├── RecordError        a run folder or library that cannot be read or written
+│   ├── DamagedError   a complete line that fails its checksum
+│   └── LockedError    another process writes there
+└── ConflictError      what is asked contradicts what is on disk
+CallFailed             one model call failed for good: a fact of practice, not a user error
+"""
+
+from __future__ import annotations
+
+
+class StudioError(Exception):
+    """A mistake the user can mend.
+
+    Args:
+        place: file and line, option or object where it was found.
+        cause: what is wrong there.
+        move: what to do next.
+    """
+
+    def __init__(self, place: str, cause: str, move: str) -> None:
+        self.place, self.cause, self.move = place, cause, move
+        super().__init__(f"{place}: {cause} {move}".strip())
+
+
+class ConfigError(StudioError):
+    pass
+
+
+class DataError(StudioError):
+    pass
+
+
+class PolicyError(StudioError):
+    pass
+
+
+class VerifierError(StudioError):
+    pass
+
+
+class RecordError(StudioError):
+    pass
+
+
+class DamagedError(RecordError):
+    pass
+
+
+class LockedError(RecordError):
+    pass
+
+
+class ConflictError(StudioError):
+    pass
+
+
+class CallFailed(Exception):
+    """A model call that gave no usable reply after its retries or within its deadline.
+
+    `kind` is one word: "timeout", "refused", "status", "cut", "shape".
+    """
+
+    def __init__(self, kind: str, text: str) -> None:
+        self.kind = kind
+        super().__init__(f"{kind}: {text}")

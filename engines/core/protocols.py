@@ -1,0 +1,137 @@
+"""What the parts of the loop expect of each other.
+
+Owns no implementation. Every protocol has one contract suite in `tests/contract`
+that each implementation passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from engines.core.types import (
+    Attempt,
+    CallKey,
+    Completion,
+    Decision,
+    Group,
+    Job,
+    Lesson,
+    Message,
+    Operation,
+    Problem,
+    RecordRef,
+    Reflection,
+    Rollout,
+    Sampling,
+    Verdict,
+    WeightUpdate,
+)
+
+if TYPE_CHECKING:
+    from engines.core.library import Library
+
+OnText = Callable[[str], None]
+"""Receives each new piece of a reply's visible text as it streams."""
+
+
+class Policy(Protocol):
+    """A model that answers."""
+
+    @property
+    def name(self) -> str:
+        """The `scheme:model` it was opened with; part of every request hash."""
+        ...
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+    ) -> Completion:
+        """Answer once.
+
+        Raises:
+            CallFailed: no usable reply after retries, or the call's deadline passed.
+        """
+        ...
+
+    async def ping(self) -> None:
+        """Return when the model answers.
+
+        Raises:
+            PolicyError: it does not; the message names endpoint and cause.
+        """
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+class Ledger(Protocol):
+    """Asks a policy, unless the same question of this run has been answered before."""
+
+    async def ask(
+        self,
+        key: CallKey,
+        policy: Policy,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        on_text: OnText | None = None,
+    ) -> tuple[Completion, RecordRef]:
+        """Return the recorded reply for key and request, or ask, record, then return.
+
+        The seed of `sampling` is replaced by the one that follows from the key. The
+        record is on disk when this returns. Raises what `Policy.complete` raises.
+        """
+        ...
+
+
+class Agent(Protocol):
+    """Makes one try at a problem."""
+
+    async def attempt(self, job: Job, policy: Policy, on_text: OnText | None = None) -> Attempt:
+        """Try. Raises what the policy raises; the rollout job makes that a fact."""
+        ...
+
+
+class Verifier(Protocol):
+    """Scores attempts."""
+
+    async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> Sequence[Verdict]:
+        """Judge rollouts of one problem, aligned with them; never raises for an answer.
+
+        What cannot be judged has reward None and an error.
+        """
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+class Engine(Protocol):
+    """Turns scored groups into a lesson. Reflecting and consolidating change nothing."""
+
+    async def reflect(self, group: Group, library: Library) -> Reflection: ...
+
+    async def consolidate(
+        self, batch: Sequence[Group], reflections: Sequence[Reflection], library: Library
+    ) -> Lesson:
+        """Batch and reflections are aligned and in sample order."""
+        ...
+
+    async def apply(self, update: WeightUpdate) -> int:
+        """Make a computed update the current weights; returns the new policy version."""
+        ...
+
+    async def save(self, folder: Path) -> None: ...
+
+    async def restore(self, folder: Path) -> None: ...
+
+
+class Reviewer(Protocol):
+    """Decides operations."""
+
+    def review(self, operations: Sequence[Operation], library: Library) -> AsyncIterator[Decision]:
+        """Yield decisions in the order they are made.
+
+        `library` is the draft that holds every earlier decision of this lesson. What
+        is left undecided at the end passes to the next reviewer.
+        """
+        ...

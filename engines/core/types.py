@@ -1,0 +1,359 @@
+"""The values that travel between the parts of the loop.
+
+Owns their shape and the few facts that follow from it alone. All are frozen and
+hold no clock, no chance and no I/O. `engines.core.codec` turns them into JSON
+and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Role = Literal["system", "user", "assistant", "tool"]
+Purpose = Literal[
+    "rollout", "tool", "summary", "extraction", "consolidation", "judge", "evaluation", "ping"
+]
+OperationKind = Literal["add", "modify", "delete", "keep"]
+DecisionAction = Literal["approve", "edit", "reject", "defer"]
+GroupOutcome = Literal["used", "all-right", "all-wrong", "failed", "unjudged"]
+AttemptStatus = Literal["ok", "truncated", "failed"]
+
+NOT_ONE = -1
+"""Position or index of a call that belongs to no single problem or rollout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One task. `id` is a content hash; the nth repeat of a content ends in `#n`."""
+
+    id: str
+    question: str
+    answer: str | None = None  # None: the data set has no truth for it
+    source: str = ""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one or more calls; `cost_usd` is None where no price is known."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    calls: int = 0
+    cost_usd: float | None = None
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        """Add two counts. The cost stays unknown as soon as one part of it is."""
+        if not self.calls:
+            return other
+        if not other.calls:
+            return self
+        known = self.cost_usd is not None and other.cost_usd is not None
+        return Usage(
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.calls + other.calls,
+            (self.cost_usd or 0.0) + (other.cost_usd or 0.0) if known else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A function the model asks for; `arguments` is the JSON text as it came."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    role: Role
+    content: str
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a reply is drawn. None leaves a knob to the endpoint's default."""
+
+    temperature: float | None = 0.7
+    top_p: float | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    tools: tuple[Mapping[str, Any], ...] = ()  # functions offered, as JSON schemas
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One reply of a model.
+
+    `finish` is the endpoint's word for why it ended: "stop", "length",
+    "tool_calls", "content_filter" or whatever else it said. `token_ids` and
+    `logprobs` are aligned and present only where the policy owns its weights.
+    """
+
+    text: str
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    finish: str = "stop"
+    usage: Usage = Usage()
+    model: str = ""
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+
+    def as_message(self) -> Message:
+        return Message("assistant", self.text, self.reasoning, self.tool_calls)
+
+
+@dataclass(frozen=True, slots=True)
+class CallKey:
+    """Which reply of a run this is; unique within a run together with the request."""
+
+    purpose: Purpose
+    epoch: int
+    step: int
+    position: int = NOT_ONE  # of the problem in its batch, from 0
+    index: int = NOT_ONE  # of the rollout in its group, from 0
+    turn: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRef:
+    """Where one recorded reply lies: a file below `records/`, offset and length in bytes."""
+
+    file: str
+    offset: int
+    length: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One rollout to be made. `guidance` is the library as text, "" when it is empty."""
+
+    problem: Problem
+    guidance: str
+    key: CallKey
+    policy_version: int
+    library_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One agent's try at a problem, without provenance.
+
+    `answer` is the text of the last reply, from which a verifier extracts what it
+    judges; None only when status is "failed".
+    """
+
+    messages: tuple[Message, ...]
+    answer: str | None
+    status: AttemptStatus = "ok"
+    usage: Usage = Usage()
+    elapsed_s: float = 0.0
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """An attempt with its provenance."""
+
+    attempt: Attempt
+    epoch: int
+    step: int
+    position: int
+    index: int
+    seed: int
+    policy_version: int
+    library_version: int
+
+    @property
+    def id(self) -> str:
+        return rollout_id(self.step, self.position, self.index)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A reward in [0, 1], or None where it could not be judged (never 0.0 for that).
+
+    `critique` is what the verifier says about the answer; `error` why there is no
+    reward, beginning with its kind: "timeout", "too long", "failed", "unparsable".
+    """
+
+    reward: float | None
+    critique: str | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The rollouts of one problem in one step, in index order, with aligned verdicts."""
+
+    problem: Problem
+    epoch: int
+    step: int
+    position: int
+    rollouts: tuple[Rollout, ...]
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def id(self) -> str:
+        return group_id(self.step, self.position)
+
+    @property
+    def rewards(self) -> tuple[float, ...]:
+        """The known rewards only."""
+        return tuple(v.reward for v in self.verdicts if v.reward is not None)
+
+    @property
+    def informative(self) -> bool:
+        """True when two known rewards differ: there is something to learn from."""
+        return len(set(self.rewards)) > 1
+
+    @property
+    def contrast(self) -> GroupOutcome:
+        """How the group ends as far as its rewards alone tell.
+
+        Groups of one known reward level count as all-right from 0.5 upwards.
+        """
+        if self.informative:
+            return "used"
+        if self.rewards:
+            return "all-right" if self.rewards[0] >= 0.5 else "all-wrong"
+        if all(r.attempt.status == "failed" for r in self.rollouts):
+            return "failed"
+        return "unjudged"
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """Something a reviewer should know of an operation; `score` in [0, 1] where it has one."""
+
+    name: str
+    score: float | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A proposed change of the library.
+
+    `target` is the id of an existing experience (None for add); `text` the new
+    wording (empty for delete and keep); `evidence` the ids of the rollouts that
+    the proposal was drawn from; `proposer` the model that wrote it.
+    """
+
+    id: str
+    kind: OperationKind
+    target: str | None = None
+    text: str = ""
+    rationale: str = ""
+    evidence: tuple[str, ...] = ()
+    proposer: str = ""
+    prompt_hash: str = ""
+    flags: tuple[Flag, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WeightUpdate:
+    """A computed but not yet applied change of weights."""
+
+    metrics: Mapping[str, float]
+    handle: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Something that was paid for and could not be used: where, and why in words.
+
+    `kind`: "rollout", "verdict", "summary", "extraction", "consolidation" or
+    "proposal". `reply` is the text that could not be used, where there is one.
+    """
+
+    kind: str
+    where: str
+    reason: str
+    reply: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What one group suggests, before the batch is consolidated."""
+
+    kind: OperationKind
+    target: str | None
+    text: str
+    rationale: str
+    evidence: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reflection:
+    """What the engine took from one group."""
+
+    step: int
+    position: int
+    outcome: GroupOutcome
+    proposals: tuple[Proposal, ...] = ()
+    summaries: Mapping[int, str] = field(default_factory=dict)  # index → summary
+    prompt_hash: str = ""
+    losses: tuple[Loss, ...] = ()
+    usage: Usage = Usage()
+    refs: tuple[RecordRef, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What an engine took from a batch: operations, or one weight update."""
+
+    step: int
+    base_version: int
+    operations: tuple[Operation, ...] = ()
+    update: WeightUpdate | None = None
+    losses: tuple[Loss, ...] = ()
+    usage: Usage = Usage()
+    refs: tuple[RecordRef, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a reviewer made of one operation.
+
+    An edit carries the operation as it should be applied: kind, target and text.
+    `assigned` is the id an approved addition receives; it is fixed with the decision,
+    so that an undo elsewhere never shifts it. `at` is seconds since the epoch.
+    """
+
+    operation_id: str
+    action: DecisionAction
+    kind: OperationKind | None = None
+    target: str | None = None
+    text: str | None = None
+    reason: str = ""
+    reviewer: str = ""
+    at: float = 0.0
+    assigned: str | None = None
+
+
+def group_id(step: int, position: int) -> str:
+    return f"s{step}p{position}"
+
+
+def rollout_id(step: int, position: int, index: int) -> str:
+    return f"s{step}p{position}r{index}"
+
+
+def operation_id(step: int, number: int) -> str:
+    """Number counts from 1 within the step's lesson."""
+    return f"op{step}.{number}"
