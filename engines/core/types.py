@@ -63,6 +63,9 @@ class Usage:
         )
 
 
+NO_USAGE = Usage()
+
+
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """A function the model asks for; `arguments` is the JSON text as it came."""

@@ -1,0 +1,110 @@
+"""JSON of the values: one encoder, and decoders built once from the type hints.
+
+Owns the mapping between frozen dataclasses and JSON. Decoding is for what we wrote
+ourselves (journal, records, socket); what people and models write goes through
+pydantic or `engines.core.reply`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import orjson
+
+T = TypeVar("T")
+Decoder = Callable[[Any], Any]
+
+
+def dumps(value: object) -> bytes:
+    """Encode as one line of JSON. Lone surrogates become U+FFFD: UTF-8 has no place for them."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:
+        return orjson.dumps(_repaired(value), option=orjson.OPT_NON_STR_KEYS)
+
+
+def to_dict(value: object) -> dict[str, Any]:
+    data = orjson.loads(dumps(value))
+    assert isinstance(data, dict)
+    return data
+
+
+def from_dict(cls: type[T], data: Mapping[str, Any]) -> T:
+    """Build a dataclass from the dict that `dumps` made of one.
+
+    Raises:
+        ValueError: a field is missing, unknown or of another type.
+    """
+    try:
+        value = _decoder(_hint(cls))(data)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"not a {cls.__name__}: {error}") from error
+    assert isinstance(value, cls)
+    return value
+
+
+def _hint(cls: Any) -> Any:
+    """A class as an annotation; mypy does not count type variables as hashable."""
+    return cls
+
+
+@functools.cache
+def _decoder(hint: Any) -> Decoder:
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return _dataclass_decoder(hint)
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
+        item = _decoder(args[0])
+        return lambda data: tuple(item(entry) for entry in data)
+    if origin is tuple:
+        items = [_decoder(arg) for arg in args]
+        return lambda data: tuple(decode(entry) for decode, entry in zip(items, data, strict=True))
+    if origin in (Union, types.UnionType):
+        inner = _decoder(next(arg for arg in args if arg is not type(None)))
+        return lambda data: None if data is None else inner(data)
+    if origin is Literal:
+        allowed = frozenset(args)
+        return lambda data: data if data in allowed else _refuse(data, f"one of {sorted(allowed)}")
+    if origin is not None and issubclass(origin, Mapping):
+        key, value = (_decoder(arg) for arg in args)
+        whole = args[0] is int
+        return lambda data: {key(int(k) if whole else k): value(entry) for k, entry in data.items()}
+    if hint is float:
+        return lambda data: float(data) if isinstance(data, int | float) else _refuse(data, "float")
+    if isinstance(hint, type):
+        return lambda data: data if isinstance(data, hint) else _refuse(data, hint.__name__)
+    return lambda data: data
+
+
+def _dataclass_decoder(cls: type[Any]) -> Decoder:
+    hints = get_type_hints(cls)
+    # Lazily, because a dataclass may refer to itself.
+    fields = [f.name for f in dataclasses.fields(cls) if f.init]
+
+    def decode(data: Mapping[str, Any]) -> Any:
+        unknown = data.keys() - set(fields)
+        if unknown:
+            raise TypeError(f"{cls.__name__} has no field {', '.join(sorted(unknown))}")
+        return cls(**{name: _decoder(hints[name])(data[name]) for name in fields if name in data})
+
+    return decode
+
+
+def _refuse(data: object, wanted: str) -> Any:
+    raise TypeError(f"{data!r:.60} is not {wanted}")
+
+
+def _repaired(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _repaired(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {_repaired(key): _repaired(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_repaired(entry) for entry in value]
+    return value

@@ -1,0 +1,275 @@
+"""Everything that can happen, as one tagged union.
+
+Durable events make up the journals of runs and libraries; transient ones only reach
+whoever is watching. `engines.core.state.fold` says what they mean. No event holds a
+clock time except `Decision.at`: the journal's envelope does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from engines.core.codec import from_dict, to_dict
+from engines.core.library import Experience, Outcome
+from engines.core.types import (
+    AttemptStatus,
+    CallKey,
+    Decision,
+    GroupOutcome,
+    Lesson,
+    Operation,
+    RecordRef,
+    Reflection,
+    Usage,
+    Verdict,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """The first event of a run. `settings` is what may not change without a word."""
+
+    run: str
+    exp_id: str
+    seed: int
+    epochs: int
+    steps_per_epoch: int
+    group_size: int
+    library: str
+    library_version: int
+    reviewer: str
+    rehearsal: bool
+    settings: Mapping[str, Any]
+    forked_from: str | None = None  # run-id whose first `forked_steps` steps are adopted
+    forked_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunResumed:
+    """A new process took the run up; the settings that a resume may change come with it."""
+
+    pid: int
+    epochs: int
+    reviewer: str
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StepStarted:
+    epoch: int
+    step: int
+    problems: tuple[str, ...]  # ids, in sample order
+    policy_version: int
+    library_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutFinished:
+    """A rollout ended, in whatever way. Its messages are the records in order."""
+
+    step: int
+    position: int
+    index: int
+    seed: int
+    status: AttemptStatus
+    answer: str | None
+    error: str | None
+    usage: Usage
+    elapsed_s: float
+    refs: tuple[RecordRef, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutJudged:
+    step: int
+    position: int
+    index: int
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class GroupReflected:
+    """A group is through: how it ended, and what was taken from it."""
+
+    step: int
+    position: int
+    reflection: Reflection
+
+    @property
+    def outcome(self) -> GroupOutcome:
+        return self.reflection.outcome
+
+
+@dataclass(frozen=True, slots=True)
+class LessonProposed:
+    """The whole lesson, before the first question about it is asked."""
+
+    step: int
+    lesson: Lesson
+
+
+@dataclass(frozen=True, slots=True)
+class OperationDecided:
+    """`step` is the step under review, which for a deferred operation is a later one."""
+
+    step: int
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionUndone:
+    step: int
+    operation_id: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LessonReturned:
+    """The library moved under the lesson: decisions about it are asked again, flagged."""
+
+    step: int
+    based_on: int
+    head: int
+
+
+@dataclass(frozen=True, slots=True)
+class LessonCommitted:
+    """The gate closed. `step` 0 marks a commit of deferred operations after the run's end."""
+
+    step: int
+    library_version: int
+    content_hash: str
+    outcomes: tuple[Outcome, ...]
+    policy_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepFinished:
+    epoch: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationFinished:
+    """A pinned evaluation: after `step` (0: before the first), on one held-out set."""
+
+    step: int
+    data: str
+    policy_version: int
+    library_version: int
+    k: int
+    n: int  # rollouts with a known reward
+    unjudged: int
+    mean: float | None
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class RunPaused:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class RunContinued:
+    steps: int | None = None  # hold again after so many steps; None: go on
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """The process let go of the run. `how`: "finished", "stopped", "held", "failed"."""
+
+    how: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryCreated:
+    name: str
+    next_number: int
+    experiences: tuple[Experience, ...]
+    copied_from: str | None = None  # "NAME@V"
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryCommitted:
+    """One commit: replaying `reviewed` on the version before gives `content_hash`."""
+
+    version: int
+    run: str
+    step: int
+    reviewed: tuple[tuple[Operation, Decision], ...]
+    content_hash: str
+    limit: int | None = None
+
+
+DurableEvent = (
+    RunStarted
+    | RunResumed
+    | StepStarted
+    | RolloutFinished
+    | RolloutJudged
+    | GroupReflected
+    | LessonProposed
+    | OperationDecided
+    | DecisionUndone
+    | LessonReturned
+    | LessonCommitted
+    | StepFinished
+    | EvaluationFinished
+    | RunPaused
+    | RunContinued
+    | RunEnded
+    | LibraryCreated
+    | LibraryCommitted
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutStarted:
+    key: CallKey
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class TextStreamed:
+    """A piece of visible text of a reply under way."""
+
+    key: CallKey
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class StageEntered:
+    """The batch as a whole moved on: "rollouts", "consolidation", "review", "commit"."""
+
+    step: int
+    stage: str
+    detail: Mapping[str, int] = field(default_factory=dict)
+
+
+TransientEvent = RolloutStarted | TextStreamed | StageEntered
+
+_BY_NAME: dict[str, type[Any]] = {
+    cls.__name__: cls for cls in (*DurableEvent.__args__, *TransientEvent.__args__)
+}
+
+
+def event_to_dict(event: DurableEvent | TransientEvent) -> dict[str, Any]:
+    """`{"kind": CLASS, …fields}`."""
+    return {"kind": type(event).__name__, **to_dict(event)}
+
+
+def event_from_dict(data: Mapping[str, Any]) -> Any:
+    """Inverse of `event_to_dict`.
+
+    Raises:
+        ValueError: the kind is unknown or a field does not fit.
+    """
+    fields = dict(data)
+    kind = fields.pop("kind", None)
+    cls = _BY_NAME.get(str(kind))
+    if cls is None:
+        raise ValueError(f"unknown event {kind!r}")
+    return from_dict(cls, fields)

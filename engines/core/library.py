@@ -1,0 +1,270 @@
+"""The library of experiences: an immutable value and the only function that changes it.
+
+Owns ids, versions, objections, commit, diff and the text that goes in front of a
+prompt. Knows no files; `engines.record.libraries` keeps versions on disk.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from engines.core.ids import digest
+from engines.core.types import Decision, Operation, OperationKind
+
+GUIDANCE_HEADING = "## Experiences from earlier practice"
+GUIDANCE_INTRODUCTION = (
+    "Use each one where its condition holds, and leave it aside where it does not."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """How one wording came about: the operation, its evidence, and who let it in."""
+
+    version: int
+    kind: OperationKind
+    text: str
+    operation_id: str
+    run: str  # "" for an edit outside any run
+    step: int
+    rationale: str
+    evidence: tuple[str, ...]
+    proposer: str
+    prompt_hash: str
+    reviewer: str
+    reason: str
+    edited: bool
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Experience:
+    """One entry. `id` is never renumbered and never given to another experience."""
+
+    id: str
+    text: str
+    born: int = 0
+    revised: int = 0
+    history: tuple[Provenance, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a commit did with one decided operation.
+
+    `applied` is False for rejections and for approvals that no longer fitted;
+    `reason` then says why. `id` is the experience it was applied to.
+    """
+
+    operation_id: str
+    kind: OperationKind
+    applied: bool
+    id: str | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    library: Library
+    outcomes: tuple[Outcome, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryDiff:
+    """What distinguishes a newer library from an older one; entries in library order."""
+
+    added: tuple[Experience, ...]
+    removed: tuple[Experience, ...]
+    modified: tuple[tuple[Experience, Experience], ...]  # (before, after)
+    unchanged: tuple[Experience, ...]
+    tokens_before: int
+    tokens_after: int
+
+
+Reviewed = Sequence[tuple[Operation, Decision]]
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """Experiences in order of birth. `next_number` only ever grows."""
+
+    name: str
+    version: int = 0
+    experiences: tuple[Experience, ...] = ()
+    next_number: int = 1
+
+    def get(self, experience_id: str | None) -> Experience | None:
+        return next((e for e in self.experiences if e.id == experience_id), None)
+
+    @property
+    def content_hash(self) -> str:
+        return digest([[e.id, e.text] for e in self.experiences], 8)
+
+    def objection(self, operation: Operation, limit: int | None = None) -> str | None:
+        """Say why an operation does not fit this library, or None when it does.
+
+        Args:
+            operation: as it would be applied, edits included.
+            limit: the most experiences the library may hold.
+        """
+        text = one_line(operation.text)
+        match operation.kind:
+            case "add":
+                if not text:
+                    return "an addition needs a text"
+                twin = next((e for e in self.experiences if e.text == text), None)
+                if twin:
+                    return f"{twin.id} already says exactly this"
+                if limit is not None and len(self.experiences) >= limit:
+                    return f"the library is full ({limit}): modify or delete an experience instead"
+            case "modify":
+                before = self.get(operation.target)
+                if before is None:
+                    return self._absence(operation.target)
+                if not text:
+                    return "a modification needs a text"
+                if before.text == text:
+                    return f"{before.id} already reads so"
+            case "delete" | "keep":
+                if self.get(operation.target) is None:
+                    return self._absence(operation.target)
+        return None
+
+    def commit(
+        self, reviewed: Reviewed, *, run: str = "", step: int = 0, limit: int | None = None
+    ) -> Committed:
+        """Apply decided operations in the order given.
+
+        An approval that does not fit the library as it stands at that point becomes
+        an unapplied outcome with the objection as its reason. The version rises by
+        one when any text changed, and not otherwise.
+
+        Args:
+            reviewed: operations with their decisions; deferred ones are ignored.
+            run: the run it happens in, "" outside runs.
+            step: the step of that run.
+            limit: the most experiences the library may hold.
+        """
+        draft = replace(self, version=self.version + 1)
+        outcomes = []
+        for operation, decision in reviewed:
+            if decision.action == "defer":
+                continue
+            wanted = effective(operation, decision)
+            if decision.action == "reject":
+                outcomes.append(Outcome(operation.id, wanted.kind, False, None, decision.reason))
+                continue
+            objection = draft.objection(wanted, limit)
+            if objection:
+                outcomes.append(Outcome(operation.id, wanted.kind, False, None, objection))
+                continue
+            draft, changed = draft._apply(wanted, decision, run, step)
+            outcomes.append(Outcome(operation.id, wanted.kind, True, changed))
+        # An addition deleted again in the same commit has still used up its id.
+        changed = (draft.content_hash, draft.next_number) != (self.content_hash, self.next_number)
+        return Committed(draft if changed else self, tuple(outcomes))
+
+    def diff(self, older: Library) -> LibraryDiff:
+        """Compare by id; `self` is the newer one."""
+        before = {e.id: e for e in older.experiences}
+        after = {e.id for e in self.experiences}
+        shared = [(before[e.id], e) for e in self.experiences if e.id in before]
+        return LibraryDiff(
+            added=tuple(e for e in self.experiences if e.id not in before),
+            removed=tuple(e for e in older.experiences if e.id not in after),
+            modified=tuple((b, a) for b, a in shared if b.text != a.text),
+            unchanged=tuple(a for b, a in shared if b.text == a.text),
+            tokens_before=older.guidance_tokens,
+            tokens_after=self.guidance_tokens,
+        )
+
+    def guidance(self) -> str:
+        """The block that goes in front of a prompt; "" when there is nothing to say."""
+        return guidance_text((e.id, e.text) for e in self.experiences)
+
+    @property
+    def guidance_tokens(self) -> int:
+        """Estimated prompt tokens of the guidance a call: a token for 4 UTF-8 bytes."""
+        return math.ceil(len(self.guidance().encode("utf-8", "replace")) / 4)
+
+    def _absence(self, target: str | None) -> str:
+        if target is None:
+            return "it names no experience"
+        number = target.removeprefix("E")
+        gone = number.isdigit() and int(number) < self.next_number
+        return f"{target} is gone" if gone else f"{target} was never in this library"
+
+    def _apply(
+        self, wanted: Operation, decision: Decision, run: str, step: int
+    ) -> tuple[Library, str | None]:
+        text = one_line(wanted.text)
+        mark = Provenance(
+            version=self.version,
+            kind=wanted.kind,
+            text=text,
+            operation_id=wanted.id,
+            run=run,
+            step=step,
+            rationale=wanted.rationale,
+            evidence=wanted.evidence,
+            proposer=wanted.proposer,
+            prompt_hash=wanted.prompt_hash,
+            reviewer=decision.reviewer,
+            reason=decision.reason,
+            edited=decision.action == "edit",
+            at=decision.at,
+        )
+        match wanted.kind:
+            case "add":
+                free = f"E{self.next_number}"
+                name = decision.assigned or free
+                if self.get(name) is not None:
+                    name = free
+                born = Experience(name, text, self.version, self.version, (mark,))
+                number = max(self.next_number, int(name.removeprefix("E")) + 1)
+                return (
+                    replace(self, experiences=(*self.experiences, born), next_number=number),
+                    name,
+                )
+            case "modify":
+                entries = tuple(
+                    replace(e, text=text, revised=self.version, history=(*e.history, mark))
+                    if e.id == wanted.target
+                    else e
+                    for e in self.experiences
+                )
+                return replace(self, experiences=entries), wanted.target
+            case "delete":
+                entries = tuple(e for e in self.experiences if e.id != wanted.target)
+                return replace(self, experiences=entries), wanted.target
+            case "keep":
+                return self, wanted.target
+
+
+def effective(operation: Operation, decision: Decision) -> Operation:
+    """The operation as it is applied: what an edit names replaces what was proposed."""
+    if decision.action != "edit":
+        return operation
+    kind = decision.kind or operation.kind
+    target = decision.target if decision.target is not None else operation.target
+    return replace(
+        operation,
+        kind=kind,
+        target=None if kind == "add" else target,
+        text=decision.text if decision.text is not None else operation.text,
+    )
+
+
+def guidance_text(experiences: Iterable[tuple[str, str]]) -> str:
+    """Render (id, text) pairs as the block that goes in front of a prompt."""
+    lines = [f"[{name}] {one_line(text)}" for name, text in experiences]
+    if not lines:
+        return ""
+    return "\n".join([GUIDANCE_HEADING, GUIDANCE_INTRODUCTION, "", *lines])
+
+
+def one_line(text: str) -> str:
+    """Fold white space: an experience is one line of a prompt, whatever was typed."""
+    return " ".join(text.split())

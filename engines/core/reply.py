@@ -1,0 +1,183 @@
+"""Reading JSON out of what a model wrote: lenient in form, strict in meaning.
+
+Owns finding the JSON (fences of any kind, prose around it, single objects, wrapped
+arrays) and the one repair turn. What the JSON must mean is the caller's `accept`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from engines.core.types import Completion, Message, RecordRef
+
+T = TypeVar("T")
+
+_FENCE = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
+_BRACKET = re.compile(r"[\[{]")
+_LIKE_OURS = re.compile(r"\[\s*\{|\{\s*\"")
+_DECODER = json.JSONDecoder()
+_EXPERIENCE_ID = re.compile(r"\[?\s*[EeGg]?\s*(\d+)\s*\]?")
+MAX_REPLY_CHARS = 200_000
+"""Longer replies are not searched for JSON: no list of lessons is that long."""
+
+
+class ReplyProblem(ValueError):
+    """Why a reply cannot be used, in words meant for the model that wrote it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed(Generic[T]):
+    """What could be read, and what was wrong with the rest, as sentences."""
+
+    items: tuple[T, ...]
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Answered(Generic[T]):
+    """The end of an exchange with at most one repair turn.
+
+    `problems` is what remained wrong after it; `reply` the last text; `refs` the
+    records of every turn.
+    """
+
+    items: tuple[T, ...]
+    problems: tuple[str, ...]
+    reply: str
+    completions: tuple[Completion, ...]
+    refs: tuple[RecordRef, ...]
+
+
+def objects_in(text: str) -> list[dict[str, Any]]:
+    """The list of JSON objects that a reply means.
+
+    A lone object counts as a list of one, and an object whose only list holds objects
+    as that list. Of several candidates the last one that is a list of objects wins.
+
+    Raises:
+        ReplyProblem: there is none; the message says what was found instead.
+    """
+    text = text[:MAX_REPLY_CHARS]
+    blocks = [block.strip() for block in reversed(_FENCE.findall(text))]
+    whole = [value for block in (*blocks, text.strip()) for value in _decoded(block)]
+    for value in whole:
+        rows = _as_rows(value)
+        if rows is not None:
+            return rows
+    if whole:
+        kind = type(whole[0]).__name__.replace("NoneType", "null")
+        raise ReplyProblem(f"expected a JSON array of objects, found {kind}.")
+    spans = _spans(text)
+    for value in reversed(spans):
+        if isinstance(value, list) and (value or len(spans) == 1) and _as_rows(value) is not None:
+            return value
+    loose = [value for value in spans if isinstance(value, dict) and value]
+    if len(loose) == 1:
+        return _as_rows(loose[0]) or loose
+    if loose:
+        return loose
+    raise ReplyProblem("no JSON array was found in it.")
+
+
+def experience_id(value: object) -> str | None:
+    """`E3` from "E3", "e3", "[E3]", "3" or 3; None from null, "" or "null".
+
+    Raises:
+        ReplyProblem: it names no experience in any of these ways.
+    """
+    if value is None or value == "" or str(value).strip().lower() in ("null", "none", "new"):
+        return None
+    match = _EXPERIENCE_ID.fullmatch(str(value).strip())
+    if match is None or isinstance(value, bool | float):
+        raise ReplyProblem(f"{value!r} is not the id of an experience (such as E3).")
+    return f"E{int(match[1])}"
+
+
+async def ask_with_repair(
+    ask: Callable[[int, Sequence[Message]], Awaitable[tuple[Completion, RecordRef]]],
+    messages: Sequence[Message],
+    parse: Callable[[str], Parsed[T]],
+    repair: Callable[[str], str],
+) -> Answered[T]:
+    """Ask once, and once more with what was wrong when anything was.
+
+    Args:
+        ask: called with the turn (0, then 1) and the messages.
+        messages: the first request.
+        parse: reads a reply; raises ReplyProblem when nothing can be read.
+        repair: the second user message, from the problem in words.
+    """
+    completion, ref = await ask(0, messages)
+    parsed = _parsed(parse, completion)
+    if not parsed.problems:
+        return Answered(parsed.items, (), completion.text, (completion,), (ref,))
+    again = [
+        *messages,
+        completion.as_message(),
+        Message("user", repair(" ".join(parsed.problems))),
+    ]
+    second, second_ref = await ask(1, again)
+    mended = _parsed(parse, second)
+    # A repair that came out worse must not cost what the first reply had right.
+    best = mended if len(mended.items) >= len(parsed.items) else parsed
+    text = second.text if best is mended else completion.text
+    return Answered(best.items, best.problems, text, (completion, second), (ref, second_ref))
+
+
+def _parsed(parse: Callable[[str], Parsed[T]], completion: Completion) -> Parsed[T]:
+    try:
+        parsed = parse(completion.text)
+    except ReplyProblem as problem:
+        cut = " The reply was cut off at its length limit." if completion.finish == "length" else ""
+        return Parsed((), (str(problem) + cut,))
+    return parsed
+
+
+def _decoded(text: str) -> Iterator[Any]:
+    try:
+        yield json.loads(text)
+    except (ValueError, RecursionError):
+        return
+
+
+def _spans(text: str) -> list[Any]:
+    """JSON values that start at a bracket somewhere in the prose, in order.
+
+    Raises:
+        ReplyProblem: something begins like our JSON and is broken. What could be
+            salvaged from its inside would silently be less than what was meant.
+    """
+    values: list[Any] = []
+    position = 0
+    for _ in range(200):  # prose full of brackets must not cost quadratic time
+        start = _BRACKET.search(text, position)
+        if start is None:
+            break
+        try:
+            value, position = _DECODER.raw_decode(text, start.start())
+        except (ValueError, RecursionError) as error:
+            if _LIKE_OURS.match(text, start.start()):
+                raise ReplyProblem(f"its JSON is not valid: {error}.") from error
+            position = start.end()
+        else:
+            values.append(value)
+    return values
+
+
+def _as_rows(value: Any) -> list[dict[str, Any]] | None:
+    if isinstance(value, dict):
+        lists = [v for v in value.values() if isinstance(v, list)]
+        if (
+            len(lists) == 1
+            and all(isinstance(row, dict) for row in lists[0])
+            and (lists[0] or len(value) == 1)
+        ):
+            return lists[0]
+        return [value] if value else None
+    if isinstance(value, list) and all(isinstance(row, dict) for row in value):
+        return value
+    return None

@@ -1,0 +1,315 @@
+"""What a run's events add up to: the one reducer behind resume, screens, report and diff.
+
+Owns the meaning of events. Holds rollouts only of the step under way; of finished
+steps it keeps counts, so that memory does not grow with the length of a run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from engines.core import events as ev
+from engines.core.library import Committed, Library, Outcome
+from engines.core.types import (
+    NO_USAGE,
+    Decision,
+    GroupOutcome,
+    Lesson,
+    Loss,
+    Operation,
+    Reflection,
+    Usage,
+    Verdict,
+    rollout_id,
+)
+
+Status = Literal["new", "running", "paused", "reviewing", "held", "stopped", "failed", "finished"]
+KEPT_LOSSES = 200
+"""Losses kept with their words; all are counted."""
+
+
+@dataclass(slots=True)
+class Rewards:
+    """Known rewards as sum and number, so that means can be pooled."""
+
+    total: float = 0.0
+    n: int = 0
+
+    @property
+    def mean(self) -> float | None:
+        return self.total / self.n if self.n else None
+
+    def add(self, other: Rewards) -> None:
+        self.total += other.total
+        self.n += other.n
+
+
+@dataclass(slots=True)
+class StepState:
+    """One step. The detailed part is emptied when the step is finished."""
+
+    epoch: int
+    step: int
+    problems: tuple[str, ...]
+    library_version: int
+    rewards: Rewards = field(default_factory=Rewards)
+    groups: Counter[GroupOutcome] = field(default_factory=Counter)
+    rollouts_done: int = 0
+    failed: int = 0
+    unjudged: int = 0
+    operations: int = 0
+    outcomes: tuple[Outcome, ...] = ()
+    usage: Usage = NO_USAGE
+    committed: bool = False
+    committed_version: int | None = None
+    finished: bool = False
+    rollouts: dict[tuple[int, int], ev.RolloutFinished] = field(default_factory=dict)
+    verdicts: dict[tuple[int, int], Verdict] = field(default_factory=dict)
+    reflections: dict[int, Reflection] = field(default_factory=dict)
+    lesson: Lesson | None = None
+
+
+@dataclass(slots=True)
+class RunState:
+    """The whole of a run as far as its journal goes.
+
+    `operations` are those not yet settled by a commit: the current lesson's and the
+    deferred ones of earlier steps. `decisions` are the standing ones about them, in
+    the order in which they were last made.
+    """
+
+    started: ev.RunStarted | None = None
+    status: Status = "new"
+    reason: str = ""
+    epochs: int = 0
+    reviewer: str = ""
+    pid: int | None = None
+    steps: dict[int, StepState] = field(default_factory=dict)
+    step: int = 0
+    library_version: int = 0
+    content_hash: str = ""
+    policy_version: int = 0
+    operations: dict[str, Operation] = field(default_factory=dict)
+    deferred: set[str] = field(default_factory=set)
+    decisions: dict[str, Decision] = field(default_factory=dict)
+    flagged_stale: int | None = None  # version the head had moved to, while the lesson waits
+    highest_assigned: int = 0
+    losses: list[Loss] = field(default_factory=list)
+    lost: Counter[str] = field(default_factory=Counter)
+    evaluations: list[ev.EvaluationFinished] = field(default_factory=list)
+    usage: Usage = NO_USAGE
+    hold_after: int | None = None  # the step after which a stepped run holds
+
+    @property
+    def current(self) -> StepState | None:
+        """The step under way, None between steps."""
+        step = self.steps.get(self.step)
+        return None if step is None or step.finished else step
+
+    @property
+    def steps_finished(self) -> int:
+        return self.step if self.current is None else self.step - 1
+
+    @property
+    def undecided(self) -> tuple[Operation, ...]:
+        """Operations of the lesson under review that block its commit."""
+        return tuple(
+            op
+            for op in self.operations.values()
+            if op.id not in self.decisions and op.id not in self.deferred
+        )
+
+    @property
+    def open(self) -> tuple[Operation, ...]:
+        """Every operation a person can still decide: undecided or deferred."""
+        return tuple(
+            op
+            for op in self.operations.values()
+            if op.id not in self.decisions or self.decisions[op.id].action == "defer"
+        )
+
+    @property
+    def reviewed(self) -> tuple[tuple[Operation, Decision], ...]:
+        """Standing decisions that a commit would apply, in journal order."""
+        return tuple(
+            (self.operations[key], decision)
+            for key, decision in self.decisions.items()
+            if decision.action != "defer" and key in self.operations
+        )
+
+    def by_epoch(self) -> dict[int, Rewards]:
+        """Known practice rewards pooled over the steps of each epoch."""
+        pooled: dict[int, Rewards] = {}
+        for step in self.steps.values():
+            pooled.setdefault(step.epoch, Rewards()).add(step.rewards)
+        return pooled
+
+    def groups(self) -> Counter[GroupOutcome]:
+        return sum((s.groups for s in self.steps.values()), Counter())
+
+
+def fold(state: RunState, event: ev.DurableEvent) -> RunState:
+    """Take one event in. Returns the same object, changed: a run has many events."""
+    match event:
+        case ev.RunStarted():
+            state.started, state.status = event, "running"
+            state.epochs, state.reviewer = event.epochs, event.reviewer
+            state.library_version = event.library_version
+            state.step = event.forked_steps
+        case ev.RunResumed():
+            state.status, state.reason, state.pid = "running", "", event.pid
+            state.epochs, state.reviewer = event.epochs, event.reviewer
+            state.hold_after = None
+        case ev.StepStarted():
+            state.step = event.step
+            state.status = "running"
+            state.steps[event.step] = StepState(
+                event.epoch, event.step, event.problems, event.library_version
+            )
+        case ev.RolloutFinished():
+            _rollout_finished(state, event)
+        case ev.RolloutJudged():
+            _rollout_judged(state, event)
+        case ev.GroupReflected():
+            step = state.steps[event.step]
+            step.reflections[event.position] = event.reflection
+            step.groups[event.outcome] += 1
+            _spend(state, step, event.reflection.usage)
+            _lose(state, event.reflection.losses)
+        case ev.LessonProposed():
+            step = state.steps[event.step]
+            step.lesson, step.operations = event.lesson, len(event.lesson.operations)
+            state.operations.update((op.id, op) for op in event.lesson.operations)
+            state.status = "reviewing"
+            _spend(state, step, event.lesson.usage)
+            _lose(state, event.lesson.losses)
+        case ev.OperationDecided():
+            _decided(state, event.decision)
+        case ev.DecisionUndone():
+            state.decisions.pop(event.operation_id, None)
+        case ev.LessonReturned():
+            state.decisions.clear()
+            state.flagged_stale = event.head
+        case ev.LessonCommitted():
+            _committed(state, event)
+        case ev.StepFinished():
+            step = state.steps[event.step]
+            step.finished = True
+            step.rollouts, step.verdicts, step.reflections = {}, {}, {}
+            step.lesson = None
+        case ev.EvaluationFinished():
+            state.evaluations.append(event)
+            state.usage += event.usage
+        case ev.RunPaused():
+            state.status = "paused"
+        case ev.RunContinued():
+            state.status = "running"
+            state.hold_after = None if event.steps is None else state.steps_finished + event.steps
+        case ev.RunEnded():
+            state.status = _ENDINGS[event.how]
+            state.reason, state.pid = event.reason, None
+        case ev.LibraryCreated() | ev.LibraryCommitted():
+            raise ValueError("a library's event stands in a run's journal")
+    return state
+
+
+def fold_library(library: Library | None, event: ev.DurableEvent) -> Library:
+    """Take one event of a library's journal in.
+
+    Raises:
+        ValueError: the event does not belong there, or replaying it gives another
+            content than the journal says.
+    """
+    match event:
+        case ev.LibraryCreated():
+            return Library(event.name, 0, event.experiences, event.next_number)
+        case ev.LibraryCommitted() if library is not None:
+            return replay(library, event).library
+    raise ValueError(f"{type(event).__name__} is not the next event of a library")
+
+
+def replay(library: Library, event: ev.LibraryCommitted) -> Committed:
+    """Apply a recorded commit to the version before it."""
+    done = library.commit(event.reviewed, run=event.run, step=event.step, limit=event.limit)
+    if (done.library.version, done.library.content_hash) != (event.version, event.content_hash):
+        raise ValueError(f"version {event.version} does not follow from version {library.version}")
+    return done
+
+
+def folded(events: Iterable[ev.DurableEvent]) -> RunState:
+    state = RunState()
+    for event in events:
+        fold(state, event)
+    return state
+
+
+_ENDINGS: dict[str, Status] = {
+    "finished": "finished",
+    "stopped": "stopped",
+    "held": "held",
+    "failed": "failed",
+}
+
+
+def _rollout_finished(state: RunState, event: ev.RolloutFinished) -> None:
+    step = state.steps[event.step]
+    step.rollouts[event.position, event.index] = event
+    step.rollouts_done += 1
+    _spend(state, step, event.usage)
+    if event.status == "failed":
+        step.failed += 1
+        where = rollout_id(event.step, event.position, event.index)
+        _lose(state, (Loss("rollout", where, event.error or ""),))
+
+
+def _rollout_judged(state: RunState, event: ev.RolloutJudged) -> None:
+    step = state.steps[event.step]
+    step.verdicts[event.position, event.index] = event.verdict
+    if event.verdict.reward is not None:
+        step.rewards.add(Rewards(event.verdict.reward, 1))
+        return
+    rollout = step.rollouts.get((event.position, event.index))
+    if rollout is None or rollout.status != "failed":  # a failed rollout is lost already
+        step.unjudged += 1
+        where = rollout_id(event.step, event.position, event.index)
+        _lose(state, (Loss("verdict", where, event.verdict.error or ""),))
+
+
+def _decided(state: RunState, decision: Decision) -> None:
+    # Taken out first: dicts keep the place of a key that is only overwritten.
+    state.decisions.pop(decision.operation_id, None)
+    state.decisions[decision.operation_id] = decision
+    if decision.assigned:
+        state.highest_assigned = max(state.highest_assigned, int(decision.assigned[1:]))
+
+
+def _committed(state: RunState, event: ev.LessonCommitted) -> None:
+    for outcome in event.outcomes:
+        state.operations.pop(outcome.operation_id, None)
+        state.decisions.pop(outcome.operation_id, None)
+        state.deferred.discard(outcome.operation_id)
+    # What is left was deferred: open, but no longer in anyone's way.
+    state.deferred = set(state.operations)
+    state.decisions.clear()
+    state.flagged_stale = None
+    state.library_version = event.library_version
+    state.content_hash, state.policy_version = event.content_hash, event.policy_version
+    step = state.steps.get(event.step)
+    if step is not None:
+        step.committed, step.committed_version = True, event.library_version
+        step.outcomes = event.outcomes
+
+
+def _spend(state: RunState, step: StepState, usage: Usage) -> None:
+    step.usage += usage
+    state.usage += usage
+
+
+def _lose(state: RunState, losses: Iterable[Loss]) -> None:
+    for loss in losses:
+        state.lost[loss.kind] += 1
+        if len(state.losses) < KEPT_LOSSES:
+            state.losses.append(loss)

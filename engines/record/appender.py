@@ -1,0 +1,133 @@
+"""A file that is only appended to, with one fsync for all writes that wait together.
+
+Owns durability: what was appended is on disk when `append` returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+from engines.core.errors import RecordError
+
+
+class Appender:
+    """Appends bytes. Used from one event loop, or synchronously by one thread."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        new = not path.exists()
+        self._fd = _open(path)
+        self._end = self._next = os.fstat(self._fd).st_size
+        self._waiting: list[tuple[bytes, asyncio.Future[None]]] = []
+        self._flusher: asyncio.Task[None] | None = None
+        self._broken: OSError | None = None
+        if new:
+            sync_folder(path.parent)
+
+    async def append(self, data: bytes) -> int:
+        """Return the data's offset once it is on disk; appends keep the order of their calls.
+
+        Raises:
+            RecordError: it could not be written; nothing of it is left in the file.
+        """
+        offset, self._next = self._next, self._next + len(data)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((data, done))
+        if self._flusher is None or self._flusher.done():
+            self._flusher = asyncio.create_task(self._flush())
+        await asyncio.shield(done)
+        return offset
+
+    def append_now(self, data: bytes) -> int:
+        """The same, without an event loop."""
+        offset, self._next = self._next, self._next + len(data)
+        self._write(data)
+        return offset
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    async def settle(self) -> None:
+        """Wait until nothing is being written."""
+        if self._flusher is not None:
+            await asyncio.shield(self._flusher)
+
+    async def _flush(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting, []
+            data = b"".join(entry for entry, _ in batch)
+            try:
+                await asyncio.to_thread(self._write, data)
+            except RecordError as error:
+                for _, done in batch:
+                    if not done.done():
+                        done.set_exception(error)
+            else:
+                for _, done in batch:
+                    if not done.done():
+                        done.set_result(None)
+
+    def _write(self, data: bytes) -> None:
+        if self._broken is not None:
+            raise self._refusal(self._broken)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._fd, view) :]
+            os.fsync(self._fd)
+        except OSError as error:
+            # Half an entry must not stand before the next whole one.
+            self._broken = error
+            os.ftruncate(self._fd, self._end)
+            raise self._refusal(error) from error
+        self._end += len(data)
+
+    def _refusal(self, error: OSError) -> RecordError:
+        return RecordError(
+            str(self.path),
+            f"cannot be written ({error.strerror}).",
+            "Make room or mend its permissions, then resume the run: nothing recorded is lost.",
+        )
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a new or renamed entry of a folder survive a power cut."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Replace a file's content in one step: readers see the old or the new, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise RecordError(
+            str(path),
+            f"cannot be written ({error.strerror}).",
+            "Make room or choose another place.",
+        ) from error
+    sync_folder(path.parent)
+
+
+def _open(path: Path) -> int:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError as error:
+        raise RecordError(
+            str(path),
+            f"cannot be opened for writing ({error.strerror}).",
+            "Mend its permissions or choose another --workspace.",
+        ) from error

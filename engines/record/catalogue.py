@@ -1,0 +1,158 @@
+"""`catalogue.json`: a TinyDB over the workspace for quick listing.
+
+Owns nothing that the journals do not know better: rows carry the size of the journal
+they were made from and are made again when it has grown, so a lost or stale
+catalogue costs a second, never a fact.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+from tinydb import Query, TinyDB
+from tinydb.storages import Storage
+
+from engines.core.codec import dumps
+from engines.core.library import Library
+from engines.core.state import RunState
+from engines.record.appender import write_whole
+from engines.record.run_dir import RunDir, Workspace
+
+
+class AtomicStorage(Storage):
+    """TinyDB storage that replaces its file whole: TinyDB's own writes in place and tears."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> dict[str, dict[str, Any]] | None:
+        try:
+            data = json.loads(self._path.read_bytes())
+        except (FileNotFoundError, ValueError):
+            return None  # rebuilt from the journals by whoever asks
+        return data if isinstance(data, dict) else None
+
+    def write(self, data: dict[str, dict[str, Any]]) -> None:
+        write_whole(self._path, dumps(data))
+
+
+@contextmanager
+def catalogue(workspace: Workspace) -> Iterator[TinyDB]:
+    """The open catalogue, under a lock that keeps two writers apart."""
+    workspace.path.mkdir(parents=True, exist_ok=True)
+    with FileLock(workspace.path / ".catalogue.lock", mode=0o600):
+        for stale in workspace.path.glob(".catalogue.json.*.tmp"):
+            stale.unlink(missing_ok=True)
+        database = TinyDB(workspace.catalogue, storage=AtomicStorage)
+        try:
+            yield database
+        finally:
+            database.close()
+
+
+def note_run(workspace: Workspace, run: RunDir) -> dict[str, Any]:
+    """Write the row of a run from its journal, and return it."""
+    row = run_row(run)
+    with catalogue(workspace) as database:
+        database.table("runs").upsert(row, Query().run == run.run)
+    return row
+
+
+def note_library(workspace: Workspace, library: Library) -> None:
+    """Write a library and its live experiences, one record each."""
+    with catalogue(workspace) as database:
+        database.table("libraries").upsert(
+            {
+                "library": library.name,
+                "version": library.version,
+                "experiences": len(library.experiences),
+                "content_hash": library.content_hash,
+            },
+            Query().library == library.name,
+        )
+        table = database.table("experiences")
+        table.remove(Query().library == library.name)
+        table.insert_multiple(
+            {
+                "library": library.name,
+                "id": e.id,
+                "text": e.text,
+                "born": e.born,
+                "revised": e.revised,
+                "run": e.history[-1].run if e.history else "",
+                "operation": e.history[-1].operation_id if e.history else "",
+                "reviewer": e.history[-1].reviewer if e.history else "",
+                "evidence": list(e.history[-1].evidence) if e.history else [],
+            }
+            for e in library.experiences
+        )
+
+
+def note_dataset(workspace: Workspace, row: dict[str, Any]) -> None:
+    with catalogue(workspace) as database:
+        database.table("datasets").upsert(row, Query().name == row["name"])
+
+
+def run_rows(workspace: Workspace) -> list[dict[str, Any]]:
+    """A row for every run, oldest first; rows older than their journal are made again."""
+    with catalogue(workspace) as database:
+        table = database.table("runs")
+        noted = {row["run"]: dict(row) for row in table}
+        rows = []
+        for run in workspace.runs():
+            row = noted.pop(run.run, None)
+            if row is None or row["journal_bytes"] != run.journal.stat().st_size:
+                row = run_row(run)
+                table.upsert(row, Query().run == run.run)
+            rows.append(row)
+        for gone in noted:
+            table.remove(Query().run == gone)
+    return rows
+
+
+def rebuild(workspace: Workspace) -> None:
+    """Make the catalogue anew from the journals and data sets."""
+    with catalogue(workspace) as database:
+        database.drop_tables()
+    run_rows(workspace)
+    for folder in workspace.libraries():
+        note_library(workspace, folder.head())
+
+
+def run_row(run: RunDir) -> dict[str, Any]:
+    """What `runs list` shows of a run; rates come with their n."""
+    size = run.journal.stat().st_size
+    entries = run.entries()
+    state = run.state()
+    started = state.started
+    return {
+        "run": run.run,
+        "exp_id": started.exp_id if started else run.run,
+        "status": state.status,
+        "epoch": _epoch(state),
+        "epochs": state.epochs,
+        "steps": state.steps_finished,
+        "library": started.library if started else "",
+        "version": state.library_version,
+        "open": len(state.open),
+        "rewards": {
+            str(epoch): {"mean": pooled.mean, "n": pooled.n}
+            for epoch, pooled in state.by_epoch().items()
+        },
+        "tokens": state.usage.tokens,
+        "cost_usd": state.usage.cost_usd,
+        "losses": sum(state.lost.values()),
+        "rehearsal": bool(started and started.rehearsal),
+        "began": entries[0].at if entries else None,
+        "last": entries[-1].at if entries else None,
+        "journal_bytes": size,
+    }
+
+
+def _epoch(state: RunState) -> int:
+    return state.steps[state.step].epoch if state.step in state.steps else 0

@@ -1,0 +1,174 @@
+"""Every reply is paid for once: asked, recorded, and taken from the record ever after.
+
+Owns `records/step-NNNN.jsonl` (and `eval-NNNN.jsonl`). A record holds the key, the
+hash of the request, the messages that are new since the previous turn of the same try,
+and the reply. It is on disk before `ask` returns, hence before the journal names it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from engines.core.codec import dumps, from_dict
+from engines.core.errors import ConflictError
+from engines.core.ids import call_seed, digest
+from engines.core.protocols import OnText, Policy
+from engines.core.types import CallKey, Completion, Message, RecordRef, Sampling
+from engines.record import lines
+from engines.record.appender import Appender
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One recorded reply. `messages[:base]` of the request are those of the turn before."""
+
+    key: CallKey
+    request: str
+    policy: str
+    base: int
+    messages: tuple[Message, ...]
+    sampling: Sampling
+    reply: Completion
+    elapsed_s: float
+    at: float
+
+
+class RecordLedger:
+    """Implements `engines.core.protocols.Ledger` on a folder of record files."""
+
+    def __init__(
+        self,
+        folder: Path,
+        run_seed: int,
+        *,
+        clock: Callable[[], float] = time.time,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._folder = folder
+        self._seed = run_seed
+        self._clock = clock
+        self._tell = tell
+        self._files: dict[str, Appender] = {}
+        self._known: dict[str, dict[CallKey, tuple[Record, RecordRef]]] = {}
+        self._turns: dict[CallKey, int] = {}  # try → messages of its request so far
+        self.reused = 0
+        self.asked = 0
+
+    async def ask(
+        self,
+        key: CallKey,
+        policy: Policy,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        on_text: OnText | None = None,
+    ) -> tuple[Completion, RecordRef]:
+        """See `engines.core.protocols.Ledger.ask`."""
+        name = file_name(key)
+        known = self._open(name)
+        sampling = replace(sampling, seed=call_seed(self._seed, key))
+        request = request_hash(policy.name, messages, sampling)
+        this_try = replace(key, turn=0)
+        base = self._turns.get(this_try, 0) if key.turn else 0
+        self._turns[this_try] = len(messages)
+        found = known.get(key)
+        if found is not None and found[0].request == request:
+            self.reused += 1
+            return found[0].reply, found[1]
+        self.asked += 1
+        began = time.monotonic()
+        reply = await policy.complete(messages, sampling, on_text)
+        record = Record(
+            key,
+            request,
+            policy.name,
+            base,
+            tuple(messages[base:]),
+            sampling,
+            reply,
+            round(time.monotonic() - began, 4),
+            self._clock(),
+        )
+        raw, checksum = lines.encode(dumps(record))
+        offset = await self._files[name].append(raw)
+        return reply, RecordRef(name, offset, len(raw), checksum)
+
+    def forget(self, prefix: str = "") -> None:
+        """Close the files of a finished step and drop what was read from them."""
+        for name in [name for name in self._files if name.startswith(prefix)]:
+            self._files.pop(name).close()
+            self._known.pop(name)
+        self._turns.clear()
+
+    async def aclose(self) -> None:
+        for file in self._files.values():
+            await file.settle()
+        self.forget()
+
+    def _open(self, name: str) -> dict[CallKey, tuple[Record, RecordRef]]:
+        if name not in self._known:
+            path = self._folder / name
+            known: dict[CallKey, tuple[Record, RecordRef]] = {}
+
+            def keep(line: lines.Line) -> None:
+                record = from_dict(Record, orjson.loads(line.body))
+                known[record.key] = (record, RecordRef(name, line.offset, line.length, line.digest))
+
+            contents = lines.read(path, chained=False, visit=keep)
+            if contents.torn or contents.newline_missing:
+                whole = contents.end - 1 if contents.newline_missing else contents.end
+                os.truncate(path, whole)
+                if contents.newline_missing:
+                    with path.open("ab") as file:
+                        file.write(b"\n")
+                self._tell(f"{path}: mended a last record that was being written")
+            self._known[name] = known
+            self._files[name] = Appender(path)
+        return self._known[name]
+
+
+def file_name(key: CallKey) -> str:
+    prefix = "eval" if key.purpose == "evaluation" else "step"
+    return f"{prefix}-{key.step:04d}.jsonl"
+
+
+def request_hash(policy: str, messages: Sequence[Message], sampling: Sampling) -> str:
+    """Identifies a request: who is asked, what, and how the reply is drawn."""
+    return digest([policy, _plain(messages), _plain(sampling)])
+
+
+def read_record(folder: Path, ref: RecordRef) -> Record:
+    """Read one record back.
+
+    Raises:
+        DamagedError: it fails its checksum.
+        ConflictError: the file is gone.
+    """
+    try:
+        body = lines.read_at(folder / ref.file, ref.offset, ref.length)
+    except FileNotFoundError as error:
+        raise ConflictError(
+            str(folder / ref.file),
+            "the journal refers to this file and it is not there.",
+            "Restore it from a copy.",
+        ) from error
+    return from_dict(Record, orjson.loads(body))
+
+
+def trajectory(folder: Path, refs: Sequence[RecordRef]) -> tuple[Message, ...]:
+    """The messages of a try, put together from its records in order."""
+    messages: tuple[Message, ...] = ()
+    for ref in refs:
+        record = read_record(folder, ref)
+        messages = (*messages[: record.base], *record.messages, record.reply.as_message())
+    return messages
+
+
+def _plain(value: Any) -> Any:
+    return orjson.loads(dumps(value))

@@ -1,0 +1,208 @@
+"""Libraries on disk: a journal of commits each, and one readable file per version.
+
+The journal is the truth; `vNNNN.yaml` files follow from it and are rewritten when
+missing. Everything that changes a library ends in `commit` here, under its lock.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from engines.core import events as ev
+from engines.core.errors import ConflictError, DamagedError, StudioError
+from engines.core.library import Committed, Library, Reviewed
+from engines.core.state import fold_library, replay
+from engines.record.appender import write_whole
+from engines.record.journal import Journal, read_journal
+from engines.record.lock import writing
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryFolder:
+    """`libraries/<name>` of a workspace."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def journal_path(self) -> Path:
+        return self.path / "journal.jsonl"
+
+    def exists(self) -> bool:
+        return self.journal_path.exists()
+
+    def versions(self) -> tuple[Library, ...]:
+        """Every version, oldest first; index i holds version i.
+
+        Raises:
+            DamagedError: a commit does not follow from the version before.
+            ConflictError: there is no such library.
+        """
+        return tuple(library for library, _ in self.history())
+
+    def history(self) -> tuple[tuple[Library, ev.LibraryCommitted | None], ...]:
+        """Every version with the commit that made it; None for version 0."""
+        self._must_exist()
+        found: list[tuple[Library, ev.LibraryCommitted | None]] = []
+        for entry in read_journal(self.journal_path):
+            _take(found, entry.event, f"{self.journal_path}:{entry.seq}")
+        return tuple(found)
+
+    def head(self) -> Library:
+        return self.versions()[-1]
+
+    def at(self, version: int) -> Library:
+        """One version.
+
+        Raises:
+            ConflictError: the library has no such version.
+        """
+        versions = self.versions()
+        if not 0 <= version < len(versions):
+            raise ConflictError(
+                f"library {self.name}@{version}",
+                f"its newest version is {len(versions) - 1}.",
+                f"Choose one from 0 to {len(versions) - 1}.",
+            )
+        return versions[version]
+
+    def create(self, start: Library | None, copied_from: str | None = None) -> Library:
+        """Begin a library, empty or as a copy whose ids count on.
+
+        Raises:
+            ConflictError: a library of that name exists, or the name cannot be a folder.
+        """
+        check_name(self.name)
+        with writing(self.path):
+            if self.exists() and self.journal_path.stat().st_size:
+                raise ConflictError(
+                    f"library {self.name}", "it exists already.", "Choose another library.name."
+                )
+            event = ev.LibraryCreated(
+                self.name,
+                start.next_number if start else 1,
+                start.experiences if start else (),
+                copied_from,
+            )
+            journal = Journal(self.journal_path)
+            journal.append_now(event)
+            journal.close()
+            library = fold_library(None, event)
+            write_version(self.path, library, "")
+            return library
+
+    @contextmanager
+    def committing(self, tell: Callable[[str], None] = lambda _: None) -> Iterator[Committer]:
+        """Hold the library's lock with its head at hand, ready to commit.
+
+        Raises:
+            LockedError: another process holds it for longer than 10 s.
+        """
+        self._must_exist()
+        with writing(self.path, timeout_s=10.0):
+            journal = Journal(self.journal_path, tell=tell)
+            try:
+                yield Committer(self, journal)
+            finally:
+                journal.close()
+
+    def _must_exist(self) -> None:
+        if not self.exists():
+            others = sorted(p.parent.name for p in self.path.parent.glob("*/journal.jsonl"))
+            known = f"There are: {', '.join(others)}." if others else "There is none yet."
+            raise ConflictError(f"library {self.name}", "there is no such library.", known)
+
+
+class Committer:
+    """The head of a locked library, and the way to the next version."""
+
+    def __init__(self, folder: LibraryFolder, journal: Journal) -> None:
+        self._folder = folder
+        self._journal = journal
+        self._found: list[tuple[Library, ev.LibraryCommitted | None]] = []
+        for entry in journal.entries:
+            _take(self._found, entry.event, f"{journal.path}:{entry.seq}")
+
+    @property
+    def head(self) -> Library:
+        return self._found[-1][0]
+
+    def earlier(self, run: str, step: int, operations: tuple[str, ...]) -> Committed | None:
+        """What an earlier try of the same commit did, if its line reached the disk."""
+        for (before, _), (_, commit) in zip(self._found, self._found[1:], strict=False):
+            assert commit is not None
+            if (commit.run, commit.step) == (run, step) and operations == tuple(
+                op.id for op, _ in commit.reviewed
+            ):
+                return replay(before, commit)
+        return None
+
+    def commit(
+        self, reviewed: Reviewed, *, run: str = "", step: int = 0, limit: int | None = None
+    ) -> Committed:
+        """Journal and apply; no line is written when no text changes.
+
+        Raises:
+            RecordError: the journal could not be written; nothing has changed.
+        """
+        done = self.head.commit(reviewed, run=run, step=step, limit=limit)
+        if done.library.version != self.head.version:
+            settled = tuple(
+                (op, decision) for op, decision in reviewed if decision.action != "defer"
+            )
+            event = ev.LibraryCommitted(
+                done.library.version, run, step, settled, done.library.content_hash, limit
+            )
+            self._journal.append_now(event)
+            self._found.append((done.library, event))
+            write_version(self._folder.path, done.library, run)
+        return done
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that could not be a folder of its own.
+
+    Raises:
+        ConflictError: it could not.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConflictError(
+            f"name {name!r}",
+            "it must be letters, digits, '.', '_' or '-', and begin with a letter or digit.",
+            "Choose another name.",
+        )
+
+
+def write_version(folder: Path, library: Library, run: str) -> None:
+    """Write `vNNNN.yaml`: what a person reads and what `agent.yaml` is made from."""
+    data = {
+        "library": library.name,
+        "version": library.version,
+        "made_by": run or None,
+        "content_hash": library.content_hash,
+        "next_number": library.next_number,
+        "experiences": [{"id": e.id, "text": e.text} for e in library.experiences],
+    }
+    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
+    write_whole(folder / f"v{library.version:04d}.yaml", text.encode("utf-8", "replace"))
+
+
+def _take(
+    found: list[tuple[Library, ev.LibraryCommitted | None]], event: ev.DurableEvent, place: str
+) -> None:
+    try:
+        library = fold_library(found[-1][0] if found else None, event)
+    except (ValueError, StudioError) as error:
+        raise DamagedError(place, f"{error}.", "Restore the journal from a copy.") from error
+    found.append((library, event if isinstance(event, ev.LibraryCommitted) else None))

@@ -1,0 +1,64 @@
+"""Who may write: one process holds the lock of a run or library folder at a time.
+
+The lock is the operating system's (flock), so it goes with the process that held it,
+however that ended.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from engines.core.errors import LockedError, RecordError
+
+
+@contextmanager
+def writing(folder: Path, *, timeout_s: float = 0.0) -> Iterator[None]:
+    """Hold the folder's lock.
+
+    Raises:
+        LockedError: another process holds it still after `timeout_s`.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / ".lock", mode=0o600)
+        lock.acquire(timeout=timeout_s)
+    except Timeout as error:
+        raise LockedError(
+            str(folder),
+            f"another process{_holder(folder)} is writing here.",
+            "Wait for it, or stop it with `studio ctl stop`.",
+        ) from error
+    except OSError as error:
+        raise RecordError(
+            str(folder),
+            f"cannot be locked ({error.strerror}).",
+            "Mend its permissions or choose another --workspace.",
+        ) from error
+    holder = folder / ".holder"
+    try:
+        holder.write_text(str(os.getpid()))
+        yield
+    finally:
+        holder.unlink(missing_ok=True)
+        lock.release()
+
+
+def is_held(folder: Path) -> bool:
+    """Whether some process is writing there right now."""
+    try:
+        with FileLock(folder / ".lock", mode=0o600).acquire(timeout=0):
+            return False
+    except Timeout:
+        return True
+
+
+def _holder(folder: Path) -> str:
+    try:
+        return f" (pid {int((folder / '.holder').read_text())})"
+    except (OSError, ValueError):
+        return ""

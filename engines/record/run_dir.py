@@ -1,0 +1,134 @@
+"""The folder of a run and the workspace around it: where things lie, by name.
+
+Owns paths and the choice of run-ids. Opens nothing for writing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from engines.core.errors import ConflictError
+from engines.core.state import RunState, folded
+from engines.record.journal import Entry, read_journal
+from engines.record.libraries import LibraryFolder, check_name
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """`runs/<run-id>` of a workspace."""
+
+    path: Path
+
+    @property
+    def run(self) -> str:
+        return self.path.name
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "journal.jsonl"
+
+    @property
+    def records(self) -> Path:
+        return self.path / "records"
+
+    @property
+    def run_file(self) -> Path:
+        return self.path / "run.yaml"
+
+    @property
+    def agent_file(self) -> Path:
+        return self.path / "agent.yaml"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "studio.log"
+
+    @property
+    def socket(self) -> Path:
+        return self.path / "control.sock"
+
+    def entries(self) -> tuple[Entry, ...]:
+        return tuple(read_journal(self.journal))
+
+    def state(self) -> RunState:
+        """What the journal adds up to right now, also while the run goes on."""
+        return folded(entry.event for entry in self.entries())
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Everything of one practice folder."""
+
+    path: Path
+
+    @property
+    def runs_folder(self) -> Path:
+        return self.path / "runs"
+
+    @property
+    def datasets(self) -> Path:
+        return self.path / "datasets"
+
+    @property
+    def configs(self) -> Path:
+        return self.path / "configs"
+
+    @property
+    def catalogue(self) -> Path:
+        return self.path / "catalogue.json"
+
+    def library(self, name: str) -> LibraryFolder:
+        return LibraryFolder(self.path / "libraries" / name)
+
+    def libraries(self) -> tuple[LibraryFolder, ...]:
+        found = sorted((self.path / "libraries").glob("*/journal.jsonl"))
+        return tuple(LibraryFolder(path.parent) for path in found)
+
+    def runs(self) -> tuple[RunDir, ...]:
+        """Every run that has a journal, oldest first."""
+        found = [path.parent for path in self.runs_folder.glob("*/journal.jsonl")]
+        return tuple(RunDir(path) for path in sorted(found, key=lambda p: _began(p)))
+
+    def run(self, run: str) -> RunDir:
+        """One run by its run-id.
+
+        Raises:
+            ConflictError: there is none of that id.
+        """
+        folder = RunDir(self.runs_folder / run)
+        if not folder.journal.exists():
+            known = [found.run for found in self.runs()]
+            listed = f"There are: {', '.join(known[-8:])}." if known else "There is none yet."
+            raise ConflictError(f"run {run}", f"there is none in {self.path}.", listed)
+        return folder
+
+    def newest(self, exp_id: str) -> RunDir | None:
+        """The newest run of that name: `exp_id`, `exp_id-2`, …"""
+        numbered = self._numbered(exp_id)
+        return RunDir(self.runs_folder / numbered[max(numbered)]) if numbered else None
+
+    def fresh(self, exp_id: str) -> RunDir:
+        """A folder for a new run of that name; nothing is created yet."""
+        check_name(exp_id)
+        numbered = self._numbered(exp_id)
+        if not numbered:
+            return RunDir(self.runs_folder / exp_id)
+        return RunDir(self.runs_folder / f"{exp_id}-{max(numbered) + 1}")
+
+    def _numbered(self, exp_id: str) -> dict[int, str]:
+        pattern = re.compile(re.escape(exp_id) + r"(?:-(\d+))?")
+        found = {}
+        for path in self.runs_folder.glob(f"{exp_id}*/journal.jsonl"):
+            match = pattern.fullmatch(path.parent.name)
+            if match and path.stat().st_size:
+                found[int(match[1] or 1)] = path.parent.name
+        return found
+
+
+def _began(folder: Path) -> float:
+    """When a run started: the time stamp of its first entry, cheaply."""
+    with (folder / "journal.jsonl").open("rb") as file:
+        match = re.search(rb'"at":([0-9.]+)', file.read(400))
+    return float(match[1]) if match else 0.0
