@@ -25,4 +25,10 @@ def seed_for(run_seed: int, *parts: str | int) -> int:
 
 
 def call_seed(run_seed: int, key: CallKey) -> int:
-    return seed_for(run_seed, key.purpose, key.epoch, key.step, key.position, key.index, key.turn)
+    """The seed of one call.
+
+    Evaluations before and after a step draw the same seeds, so that their difference is
+    the library's and not the dice's.
+    """
+    at = (0, 0) if key.purpose == "evaluation" else (key.epoch, key.step)
+    return seed_for(run_seed, key.purpose, *at, key.position, key.index, key.turn)

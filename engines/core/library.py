@@ -160,8 +160,8 @@ class Library:
             if objection:
                 outcomes.append(Outcome(operation.id, wanted.kind, False, None, objection))
                 continue
-            draft, changed = draft._apply(wanted, decision, run, step)
-            outcomes.append(Outcome(operation.id, wanted.kind, True, changed))
+            draft, touched = draft._apply(wanted, decision, run, step)
+            outcomes.append(Outcome(operation.id, wanted.kind, True, touched))
         # An addition deleted again in the same commit has still used up its id.
         changed = (draft.content_hash, draft.next_number) != (self.content_hash, self.next_number)
         return Committed(draft if changed else self, tuple(outcomes))
@@ -245,8 +245,6 @@ class Library:
 
 def effective(operation: Operation, decision: Decision) -> Operation:
     """The operation as it is applied: what an edit names replaces what was proposed."""
-    if decision.action != "edit":
-        return operation
     kind = decision.kind or operation.kind
     target = decision.target if decision.target is not None else operation.target
     return replace(

@@ -24,6 +24,8 @@ from engines.core.types import CallKey, Completion, Message, RecordRef, Sampling
 from engines.record import lines
 from engines.record.appender import Appender
 
+_Known = dict[tuple[CallKey, str], tuple[Completion, RecordRef]]
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -56,7 +58,7 @@ class RecordLedger:
         self._clock = clock
         self._tell = tell
         self._files: dict[str, Appender] = {}
-        self._known: dict[str, dict[CallKey, tuple[Record, RecordRef]]] = {}
+        self._known: dict[str, _Known] = {}
         self._turns: dict[CallKey, int] = {}  # try → messages of its request so far
         self.reused = 0
         self.asked = 0
@@ -77,10 +79,10 @@ class RecordLedger:
         this_try = replace(key, turn=0)
         base = self._turns.get(this_try, 0) if key.turn else 0
         self._turns[this_try] = len(messages)
-        found = known.get(key)
-        if found is not None and found[0].request == request:
+        found = known.get((key, request))
+        if found is not None:
             self.reused += 1
-            return found[0].reply, found[1]
+            return found
         self.asked += 1
         began = time.monotonic()
         reply = await policy.complete(messages, sampling, on_text)
@@ -111,14 +113,15 @@ class RecordLedger:
             await file.settle()
         self.forget()
 
-    def _open(self, name: str) -> dict[CallKey, tuple[Record, RecordRef]]:
+    def _open(self, name: str) -> _Known:
         if name not in self._known:
             path = self._folder / name
-            known: dict[CallKey, tuple[Record, RecordRef]] = {}
+            known: _Known = {}
 
             def keep(line: lines.Line) -> None:
                 record = from_dict(Record, orjson.loads(line.body))
-                known[record.key] = (record, RecordRef(name, line.offset, line.length, line.digest))
+                ref = RecordRef(name, line.offset, line.length, line.digest)
+                known[record.key, record.request] = (record.reply, ref)
 
             contents = lines.read(path, chained=False, visit=keep)
             if contents.torn or contents.newline_missing:

@@ -105,7 +105,7 @@ class Workspace:
         return folder
 
     def newest(self, exp_id: str) -> RunDir | None:
-        """The newest run of that name: `exp_id`, `exp_id-2`, …"""
+        """The newest of `exp_id`, `exp_id-2` and so on."""
         numbered = self._numbered(exp_id)
         return RunDir(self.runs_folder / numbered[max(numbered)]) if numbered else None
 

@@ -1,0 +1,65 @@
+"""Pause, step and stop: what a person can ask of a living run.
+
+Owns the brakes. Calls under way are never cut by a pause; a stop cancels them, and
+what had been recorded is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from engines.core.events import RunContinued, RunPaused
+from engines.pipeline.recorder import Recorder
+
+
+class Control:
+    """The brakes of one run, used from its event loop."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._open = asyncio.Event()
+        self._open.set()
+        self._main: asyncio.Task[object] | None = None
+        self.stop_reason = ""
+        self.stop_after_step = False
+
+    def drives(self, main: asyncio.Task[object]) -> None:
+        """Name the task that a stop cancels."""
+        self._main = main
+
+    async def cleared(self) -> None:
+        """Wait while the run is paused; called before anything new is begun."""
+        await self._open.wait()
+
+    async def pause(self) -> None:
+        """Begin nothing new; what is under way ends."""
+        if self._open.is_set():
+            self._open.clear()
+            await self._recorder.record(RunPaused())
+
+    async def resume(self) -> None:
+        await self._go_on(None)
+
+    async def step(self) -> None:
+        """Go on through the next commit, then pause."""
+        await self._go_on(1)
+
+    def stop(self, reason: str, after_step: bool = False) -> None:
+        """End the run now, or once the step under way is committed."""
+        self.stop_reason = reason
+        if after_step:
+            self.stop_after_step = True
+            self._open.set()
+        elif self._main is not None:
+            self._main.cancel()
+
+    async def step_done(self, step: int) -> bool:
+        """Called after each step; True when the run is to end here."""
+        hold_after = self._recorder.state.hold_after
+        if hold_after is not None and step >= hold_after:
+            await self.pause()
+        return self.stop_after_step
+
+    async def _go_on(self, steps: int | None) -> None:
+        await self._recorder.record(RunContinued(steps))
+        self._open.set()

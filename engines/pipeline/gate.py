@@ -1,0 +1,212 @@
+"""The gate: the only way into a library.
+
+Owns review and commit: it asks the reviewers in turn, checks each decision against the
+draft that holds the earlier ones, journals it, and calls `Library.commit` once
+nothing is undecided. No mode goes round it; only the reviewers differ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from engines.core import events as ev
+from engines.core.errors import ConflictError
+from engines.core.library import Committed, Library, effective
+from engines.core.protocols import Reviewer
+from engines.core.types import Decision, Operation
+from engines.pipeline.recorder import Recorder
+from engines.pipeline.reviewers import Outside
+from engines.record.libraries import Committer, LibraryFolder
+
+GATE = "gate"
+"""Reviewer name of a rejection that the gate made because an approval did not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The gate's answer to one decision: as it was journalled, and what it does."""
+
+    decision: Decision
+    note: str = ""
+
+
+class Gate:
+    """Review and commit of one run."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        folder: LibraryFolder,
+        reviewers: Sequence[Reviewer],
+        *,
+        run: str,
+        limit: int | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._recorder = recorder
+        self._folder = folder
+        self._reviewers = tuple(reviewers)
+        self._run = run
+        self._limit = limit
+        self._clock = clock
+        self._base = folder.head()
+        # One decision at a time: each is checked against the draft of those before it.
+        self._turn = asyncio.Lock()
+        for reviewer in self._reviewers:
+            if isinstance(reviewer, Outside):
+                reviewer.watches(lambda: not self._recorder.state.undecided)
+
+    @property
+    def library(self) -> Library:
+        """The head of the library as this run knows it."""
+        return self._base
+
+    def at(self, version: int) -> Library:
+        return self._base if version == self._base.version else self._folder.at(version)
+
+    def refresh(self) -> Library:
+        """Take the head as it is on disk: it may have been edited between steps."""
+        self._base = self._folder.head()
+        return self._base
+
+    def draft(self) -> Library:
+        """The library as the standing decisions would leave it."""
+        reviewed = self._recorder.state.reviewed
+        return self._base.commit(reviewed, run=self._run, limit=self._limit).library
+
+    async def review(self, step: int) -> None:
+        """Return when no operation of the lesson is undecided.
+
+        Raises:
+            HoldExpired: the reviewers ended and something still is.
+        """
+        state = self._recorder.state
+        lesson = state.steps[step].lesson
+        if lesson is not None:
+            moved_to = state.flagged_stale
+            self._base = self._folder.at(lesson.base_version if moved_to is None else moved_to)
+        for reviewer in self._reviewers:
+            if not state.open:
+                return
+            async for decision in reviewer.review(state.open, self.draft()):
+                await self.decide(decision)
+
+    async def decide(self, decision: Decision) -> Settled:
+        """Check, journal and answer one decision about an open operation.
+
+        An approval or edit that does not fit the draft is journalled as a rejection
+        with the objection as its reason.
+
+        Raises:
+            ConflictError: no such operation is open.
+        """
+        async with self._turn:
+            state = self._recorder.state
+            operation = state.operations.get(decision.operation_id)
+            if operation is None:
+                raise ConflictError(
+                    f"operation {decision.operation_id}",
+                    "it is not open in this run.",
+                    f"Open are: {', '.join(op.id for op in state.open) or 'none'}.",
+                )
+            settled = self._settle(operation, replace(decision, at=self._clock()))
+            await self._recorder.record(ev.OperationDecided(state.step, settled.decision))
+            self._poke()
+            return settled
+
+    async def undo(self, operation_id: str) -> tuple[str, ...]:
+        """Take a standing decision back; returns every operation that is asked again.
+
+        Decisions that no longer fit without it are taken back too, and so are the
+        gate's own rejections that would now fit.
+
+        Raises:
+            ConflictError: no decision about it stands.
+        """
+        async with self._turn:
+            state = self._recorder.state
+            if operation_id not in state.decisions:
+                raise ConflictError(
+                    f"operation {operation_id}", "no decision about it stands.", "Nothing to undo."
+                )
+            undone = [operation_id]
+            await self._recorder.record(ev.DecisionUndone(state.step, operation_id))
+            while unfit := self._first_unfit():
+                undone.append(unfit)
+                await self._recorder.record(
+                    ev.DecisionUndone(state.step, unfit, f"rested on {operation_id}")
+                )
+            self._poke()
+            return tuple(undone)
+
+    async def commit(self, step: int) -> Committed:
+        """Apply every standing decision as one version, library journal first.
+
+        Where the head has moved since the lesson was proposed, the lesson goes back to
+        review, flagged, and is committed on the new head.
+        """
+        while True:
+            state = self._recorder.state
+            reviewed = state.reviewed
+            with self._folder.committing() as library:
+                ids = tuple(operation.id for operation, _ in reviewed)
+                done = library.earlier(self._run, step, ids)
+                if done is None and library.head.version == self._base.version:
+                    done = library.commit(reviewed, run=self._run, step=step, limit=self._limit)
+            if done is not None:
+                self._base = done.library
+                await self._recorder.record(_committed(step, done, state.policy_version))
+                return done
+            await self._return(step, library)
+
+    async def _return(self, step: int, library: Committer) -> None:
+        moved = ev.LessonReturned(step, self._base.version, library.head.version)
+        self._base = library.head
+        await self._recorder.record(moved)
+        await self.review(step)
+
+    def _settle(self, operation: Operation, decision: Decision) -> Settled:
+        if decision.action in ("reject", "defer"):
+            return Settled(decision)
+        # Its own earlier decision must not stand in the way of a new one.
+        others = [pair for pair in self._recorder.state.reviewed if pair[0].id != operation.id]
+        draft = self._base.commit(others, run=self._run, limit=self._limit).library
+        wanted = effective(operation, decision)
+        objection = draft.objection(wanted, self._limit)
+        if objection:
+            note = f"rejected: {objection}"
+            refused = replace(decision, action="reject", reason=objection, reviewer=GATE)
+            return Settled(refused, note)
+        if wanted.kind != "add":
+            return Settled(decision)
+        highest = max(self._base.next_number - 1, self._recorder.state.highest_assigned)
+        return Settled(replace(decision, assigned=f"E{highest + 1}"), f"becomes E{highest + 1}")
+
+    def _first_unfit(self) -> str | None:
+        """An operation whose standing decision does not follow from those before it."""
+        before: list[tuple[Operation, Decision]] = []
+        for operation, decision in self._recorder.state.reviewed:
+            draft = self._base.commit(before, run=self._run, limit=self._limit).library
+            approved = decision.action in ("approve", "edit")
+            objection = draft.objection(effective(operation, decision), self._limit)
+            if approved and objection:
+                return operation.id
+            if decision.reviewer == GATE and decision.reason != objection:
+                return operation.id
+            before.append((operation, decision))
+        return None
+
+    def _poke(self) -> None:
+        for reviewer in self._reviewers:
+            if isinstance(reviewer, Outside):
+                reviewer.poke()
+
+
+def _committed(step: int, done: Committed, policy_version: int) -> ev.LessonCommitted:
+    library = done.library
+    return ev.LessonCommitted(
+        step, library.version, library.content_hash, done.outcomes, policy_version
+    )

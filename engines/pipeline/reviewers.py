@@ -1,0 +1,70 @@
+"""Who decides: everything by itself, or a person outside this process.
+
+Owns no journalling and no draft of its own beyond what it is shown; the gate does both.
+Rules are in `engines.pipeline.rules`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from engines.core.library import Library
+from engines.core.types import Decision, Operation
+
+
+class Auto:
+    """Approves whatever fits the library; the gate rejects the rest with its reason."""
+
+    name = "auto"
+
+    async def review(
+        self, operations: Sequence[Operation], library: Library
+    ) -> AsyncIterator[Decision]:
+        for operation in operations:
+            yield Decision(operation.id, "approve", reviewer=self.name)
+
+
+class HoldExpired(Exception):
+    """Nobody decided within the time the run was told to hold."""
+
+
+class Outside:
+    """Waits for decisions that reach the gate from outside (socket, screen).
+
+    `settled` tells when nothing is undecided any more. It yields nothing itself:
+    whoever decides outside wants the gate's answer to the very decision.
+    """
+
+    name = "wait"
+
+    def __init__(self, hold_s: float | None = None) -> None:
+        self._hold_s = hold_s
+        self._changed = asyncio.Event()
+        self._settled: Callable[[], bool] = lambda: False
+
+    def watches(self, settled: Callable[[], bool]) -> None:
+        self._settled = settled
+
+    def poke(self) -> None:
+        """Something was decided or undone."""
+        self._changed.set()
+
+    async def review(
+        self, operations: Sequence[Operation], library: Library
+    ) -> AsyncIterator[Decision]:
+        """Hold until settled.
+
+        Raises:
+            HoldExpired: `hold_s` passed without it.
+        """
+        try:
+            async with asyncio.timeout(self._hold_s):
+                while not self._settled():
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError as error:
+            raise HoldExpired from error
+        nothing: tuple[Decision, ...] = ()
+        for decision in nothing:  # what makes this an iterator
+            yield decision

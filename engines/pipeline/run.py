@@ -1,0 +1,52 @@
+"""A whole run: every step that is not done yet, and how it ended.
+
+Owns the order of steps and the endings. What one step does is `engines.pipeline.step`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Literal
+
+from engines.core.events import RunEnded
+from engines.pipeline.evaluate import evaluate
+from engines.pipeline.practice import Practice
+from engines.pipeline.reviewers import HoldExpired
+from engines.pipeline.step import practise_step
+
+Ending = Literal["finished", "stopped", "held"]
+
+
+async def practise(practice: Practice) -> Ending:
+    """Practise until the last step, a stop, or an expired hold; journals which it was.
+
+    Raises:
+        StudioError: nothing can be recorded any more; the run can be resumed.
+    """
+    main = asyncio.current_task()
+    assert main is not None
+    practice.control.drives(main)
+    try:
+        ending, reason = await _steps(practice), practice.control.stop_reason
+    except HoldExpired:
+        ending, reason = "held", "operations wait for a decision"
+    except asyncio.CancelledError:
+        if not practice.control.stop_reason:
+            raise
+        main.uncancel()
+        ending, reason = "stopped", practice.control.stop_reason
+    await practice.recorder.record(RunEnded(ending, reason))
+    return ending
+
+
+async def _steps(practice: Practice) -> Ending:
+    state = practice.recorder.state
+    practice.publish(practice.gate.library)
+    if practice.evaluation and state.steps_finished == 0 and state.current is None:
+        await evaluate(practice.evaluation, practice.recorder, 0, practice.gate.library)
+    for step in range(state.steps_finished + 1, practice.sampler.total_steps + 1):
+        await practice.control.cleared()
+        await practise_step(practice, step)
+        if await practice.control.step_done(step):
+            return "stopped"
+    return "finished"

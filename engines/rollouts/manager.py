@@ -1,0 +1,107 @@
+"""Makes rollouts: one concurrency limit, one deadline a task, every failure a fact.
+
+Owns what surrounds an agent's try: the slot it holds, the ledger its calls go
+through, and the status it ends with. Knows nothing of groups or rewards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol, runtime_checkable
+
+from engines.core.errors import CallFailed, StudioError
+from engines.core.protocols import Agent, Ledger, OnText, Policy
+from engines.core.types import (
+    NO_USAGE,
+    Attempt,
+    CallKey,
+    Completion,
+    Job,
+    Message,
+    RecordRef,
+    Sampling,
+    Usage,
+)
+from engines.policies.throttle import Slots
+
+
+@runtime_checkable
+class JobAware(Protocol):
+    """A policy whose reply depends on which rollout asks: a log holds one answer for each."""
+
+    def for_job(self, job: Job) -> Policy: ...
+
+
+@dataclass(slots=True)
+class RecordedPolicy:
+    """A policy bound to one try: its calls are turns 0, 1, … of one key, in the ledger."""
+
+    inner: Policy
+    ledger: Ledger
+    key: CallKey
+    refs: list[RecordRef] = field(default_factory=list)
+    usage: Usage = NO_USAGE
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+    ) -> Completion:
+        key = replace(self.key, turn=len(self.refs))
+        reply, ref = await self.ledger.ask(key, self.inner, messages, sampling, on_text)
+        self.refs.append(ref)
+        self.usage += reply.usage
+        return reply
+
+    async def ping(self) -> None:
+        await self.inner.ping()
+
+    async def aclose(self) -> None:
+        """The policy outlives the try; whoever opened it closes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutManager:
+    """Rolls jobs out. `task_timeout_s` counts from the moment a job holds its slot."""
+
+    agent: Agent
+    policy: Policy
+    ledger: Ledger
+    slots: Slots
+    task_timeout_s: float
+
+    async def roll(
+        self, job: Job, on_text: OnText | None = None
+    ) -> tuple[Attempt, tuple[RecordRef, ...]]:
+        """Make one try, whatever comes of it.
+
+        Raises:
+            StudioError: nothing can be recorded any more.
+        """
+        # Reflections come first (priority 0): they free nothing, but they end groups.
+        async with self.slots.hold((1, job.key.position, job.key.index)):
+            policy = self.policy.for_job(job) if isinstance(self.policy, JobAware) else self.policy
+            recorded = RecordedPolicy(policy, self.ledger, job.key)
+            began = time.monotonic()
+            try:
+                async with asyncio.timeout(self.task_timeout_s):
+                    attempt = await self.agent.attempt(job, recorded, on_text)
+            except StudioError:
+                raise
+            except TimeoutError:
+                reason = f"timeout: no answer within {self.task_timeout_s:g} s"
+                attempt = _failed(reason, recorded.usage, began)
+            except CallFailed as error:
+                attempt = _failed(str(error), recorded.usage, began)
+            except Exception as error:  # an agent's own fault is a fact of this rollout
+                attempt = _failed(f"{type(error).__name__}: {error}", recorded.usage, began)
+            return attempt, tuple(recorded.refs)
+
+
+def _failed(reason: str, usage: Usage, began: float) -> Attempt:
+    return Attempt((), None, "failed", usage, round(time.monotonic() - began, 4), reason)

@@ -1,0 +1,268 @@
+"""Training-Free GRPO: lessons in words from where winners and losers part.
+
+Owns the two questions put to the reflector: what a group shows (`reflect`) and what the
+batch as a whole should change (`consolidate`). The group's question sees the library,
+so one call draws the lesson and relates it to what is there; others need two for that.
+Changes nothing: operations go to the gate.
+
+Source: arXiv:2510.08191, Training-Free Group Relative Policy Optimization, section 2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from engines.core.errors import CallFailed
+from engines.core.library import Library
+from engines.core.protocols import Ledger, Policy
+from engines.core.render import load_prompt, quote
+from engines.core.reply import Answered, Parsed, ask_with_repair
+from engines.core.types import (
+    NO_USAGE,
+    CallKey,
+    Completion,
+    Group,
+    GroupOutcome,
+    Lesson,
+    Loss,
+    Message,
+    Operation,
+    Proposal,
+    RecordRef,
+    Reflection,
+    Usage,
+    WeightUpdate,
+    operation_id,
+)
+from engines.training_free.parse import Suggestion, suggestions
+from engines.training_free.reading import (
+    Shown,
+    attempts_block,
+    library_block,
+    proposals_block,
+    retold,
+    shown_attempts,
+)
+from engines.training_free.settings import TrainingFreeSettings
+
+_PACKAGE = "engines.training_free"
+
+_Parse = Callable[[str], Parsed[Suggestion]]
+_Reply = Coroutine[Any, Any, tuple[Completion, RecordRef]]
+
+
+class TrainingFreeEngine:
+    """Implements `engines.core.protocols.Engine` with a frozen model that reads."""
+
+    def __init__(self, settings: TrainingFreeSettings, reflector: Policy, ledger: Ledger) -> None:
+        self._settings = settings
+        self._reflector = reflector
+        self._ledger = ledger
+        self._summarise = load_prompt(_PACKAGE, "summarise")
+        self._extract = load_prompt(_PACKAGE, "extract")
+        self._consolidate = load_prompt(_PACKAGE, "consolidate")
+        self._repair = load_prompt(_PACKAGE, "repair")
+
+    async def reflect(self, group: Group, library: Library) -> Reflection:
+        """Draw a group's lessons. A group without contrast costs no call."""
+        outcome = self._outcome(group)
+        if outcome != "used":
+            return Reflection(group.step, group.position, outcome)
+        shown, losses, usage, refs = await self._read(group)
+        if len(shown) < 2:
+            reason = "fewer than two attempts could be read"
+            failed = (*losses, Loss("extraction", group.id, reason))
+            return Reflection(
+                group.step, group.position, "failed", losses=failed, usage=usage, refs=refs
+            )
+        numbers = [attempt.index for attempt in shown]
+        prompt = self._extract.render(
+            agent_objective=quote(self._settings.agent_objective),
+            learning_objective=quote(self._settings.learning_objective),
+            problem=quote(group.problem.question),
+            truth=quote(self._truth(group)),
+            attempts=attempts_block(shown, self._settings.given_ground_truth),
+            library=library_block(library),
+            limit=str(self._settings.experiences_per_query),
+        )
+
+        def parse(text: str) -> Parsed[Suggestion]:
+            limit = self._settings.experiences_per_query
+            return suggestions(text, library, sources="attempts", known=numbers, limit=limit)
+
+        key = CallKey("extraction", group.epoch, group.step, group.position)
+        try:
+            answered = await self._ask(key, prompt, parse)
+        except CallFailed as error:
+            failed = (*losses, Loss("extraction", group.id, str(error)))
+            return Reflection(
+                group.step, group.position, "failed", losses=failed, usage=usage, refs=refs
+            )
+        ids = {rollout.index: rollout.id for rollout in group.rollouts}
+        return Reflection(
+            group.step,
+            group.position,
+            "used" if answered.items or not answered.problems else "failed",
+            tuple(
+                Proposal(s.kind, s.target, s.text, s.reason, tuple(ids[n] for n in s.sources))
+                for s in answered.items
+            ),
+            {attempt.index: attempt.text for attempt in shown if attempt.summarised},
+            self._extract.hash,
+            (*losses, *_losses("extraction", group.id, answered)),
+            usage + _usage(answered.completions),
+            (*refs, *answered.refs),
+        )
+
+    async def consolidate(
+        self, batch: Sequence[Group], reflections: Sequence[Reflection], library: Library
+    ) -> Lesson:
+        """Turn the batch's proposals into operations; without any, no call is made."""
+        step, epoch = batch[0].step, batch[0].epoch
+        proposals = [
+            (group.id, proposal)
+            for group, reflection in zip(batch, reflections, strict=True)
+            for proposal in reflection.proposals
+        ]
+        if not proposals:
+            return Lesson(step, library.version)
+        numbers = list(range(1, len(proposals) + 1))
+        prompt = self._consolidate.render(
+            agent_objective=quote(self._settings.agent_objective),
+            learning_objective=quote(self._settings.learning_objective),
+            proposals=proposals_block(proposals),
+            library=library_block(library),
+            room=self._room(library),
+        )
+
+        def parse(text: str) -> Parsed[Suggestion]:
+            return suggestions(text, library, sources="proposals", known=numbers, limit=None)
+
+        where = f"step {step}"
+        try:
+            answered = await self._ask(CallKey("consolidation", epoch, step), prompt, parse)
+        except CallFailed as error:
+            return Lesson(step, library.version, losses=(Loss("consolidation", where, str(error)),))
+        model = answered.completions[-1].model or self._reflector.name
+        operations = tuple(
+            Operation(
+                operation_id(step, number),
+                found.kind,
+                found.target,
+                found.text,
+                found.reason,
+                _evidence(proposals, found.sources),
+                model,
+                self._consolidate.hash,
+            )
+            for number, found in enumerate(answered.items, 1)
+        )
+        return Lesson(
+            step,
+            library.version,
+            operations,
+            losses=_losses("consolidation", where, answered),
+            usage=_usage(answered.completions),
+            refs=answered.refs,
+        )
+
+    async def apply(self, update: WeightUpdate) -> int:
+        raise ValueError("a frozen model has no weights to update")
+
+    async def save(self, folder: Path) -> None:
+        """The library is the only state, and it is not the engine's."""
+
+    async def restore(self, folder: Path) -> None:
+        """See `save`."""
+
+    def _outcome(self, group: Group) -> GroupOutcome:
+        if self._settings.given_ground_truth:
+            return group.contrast
+        return "failed" if all(r.attempt.status == "failed" for r in group.rollouts) else "used"
+
+    def _truth(self, group: Group) -> str:
+        hidden = not self._settings.given_ground_truth
+        return "(not shown)" if hidden else group.problem.answer or "(not given)"
+
+    def _room(self, library: Library) -> str:
+        limit = self._settings.library_limit
+        if limit is None:
+            return "The library may grow, but every experience costs room in every prompt."
+        left = max(0, limit - len(library.experiences))
+        return (
+            f"The library holds {len(library.experiences)} of at most {limit}: {left} may be added."
+        )
+
+    async def _read(
+        self, group: Group
+    ) -> tuple[tuple[Shown, ...], tuple[Loss, ...], Usage, tuple[RecordRef, ...]]:
+        """Each attempt as text, summarised where it is too long to be read whole."""
+        attempts = shown_attempts(group, self._settings.given_ground_truth)
+        mode, above = self._settings.summarise, self._settings.summarise_above_chars
+        long = [
+            mode == "always" or (mode == "auto" and len(attempt.text) > above)
+            for attempt in attempts
+        ]
+        asked = [a for a, summarise in zip(attempts, long, strict=True) if summarise]
+        replies = await asyncio.gather(*(self._summary(group, attempt) for attempt in asked))
+        read = {a.index: a for a, summarise in zip(attempts, long, strict=True) if not summarise}
+        losses: list[Loss] = []
+        usage, refs = NO_USAGE, []
+        for attempt, reply in zip(asked, replies, strict=True):
+            if isinstance(reply, Loss):
+                losses.append(reply)
+                continue
+            completion, ref = reply
+            usage += completion.usage
+            refs.append(ref)
+            read[attempt.index] = retold(attempt, completion.text)
+        shown = tuple(read[a.index] for a in attempts if a.index in read)
+        return shown, tuple(losses), usage, tuple(refs)
+
+    async def _summary(self, group: Group, attempt: Shown) -> tuple[Completion, RecordRef] | Loss:
+        known = self._settings.given_ground_truth
+        prompt = self._summarise.render(
+            problem=quote(group.problem.question),
+            reward=attempt.reward_note(known),
+            attempt=quote(attempt.text),
+        )
+        key = CallKey("summary", group.epoch, group.step, group.position, attempt.index)
+        try:
+            completion, ref = await self._call(key, [Message("user", prompt)])
+        except CallFailed as error:
+            return Loss("summary", f"{group.id}r{attempt.index}", str(error))
+        if not completion.text.strip():
+            return Loss("summary", f"{group.id}r{attempt.index}", "the summary is empty")
+        return completion, ref
+
+    async def _ask(self, key: CallKey, prompt: str, parse: _Parse) -> Answered[Suggestion]:
+        def turn(number: int, messages: Sequence[Message]) -> _Reply:
+            return self._call(replace(key, turn=number), messages)
+
+        def repair(problem: str) -> str:
+            return self._repair.render(problem=problem)
+
+        return await ask_with_repair(turn, [Message("user", prompt)], parse, repair)
+
+    def _call(self, key: CallKey, messages: Sequence[Message]) -> _Reply:
+        return self._ledger.ask(key, self._reflector, messages, self._settings.sampling)
+
+
+def _evidence(proposals: Sequence[tuple[str, Proposal]], numbers: Sequence[int]) -> tuple[str, ...]:
+    """The rollouts behind the proposals an operation rests on, each once."""
+    found = (rollout for number in numbers for rollout in proposals[number - 1][1].evidence)
+    return tuple(dict.fromkeys(found))
+
+
+def _losses(kind: str, where: str, answered: Answered[Suggestion]) -> tuple[Loss, ...]:
+    """What one repair turn could not mend: a whole reply, or single proposals of it."""
+    what = "proposal" if answered.items else kind
+    return tuple(Loss(what, where, problem, answered.reply) for problem in answered.problems)
+
+
+def _usage(completions: Sequence[Completion]) -> Usage:
+    return sum((completion.usage for completion in completions), NO_USAGE)

@@ -1,0 +1,110 @@
+"""Reads the reflector's replies: lists of proposals, strict in what they mean.
+
+Owns the rules of the reply format that the prompts describe. Everything wrong is said
+in a sentence that the repair turn shows to the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from engines.core.library import Library, one_line
+from engines.core.reply import Parsed, ReplyProblem, experience_id, objects_in
+from engines.core.types import OperationKind
+
+_KINDS = get_args(OperationKind)
+_SYNONYMS = {"update": "modify", "remove": "delete", "none": "keep", "create": "add"}
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """One object of a reply. `sources` are the attempt or proposal numbers it names."""
+
+    kind: OperationKind
+    target: str | None
+    text: str
+    reason: str
+    sources: tuple[int, ...]
+
+
+def suggestions(
+    reply: str, library: Library, *, sources: str, known: Sequence[int], limit: int | None
+) -> Parsed[Suggestion]:
+    """Read a reply.
+
+    Args:
+        reply: the model's text.
+        library: ids that may be named.
+        sources: name of the field with the numbers, "attempts" or "proposals".
+        known: the numbers that may stand there; a missing or empty field means all.
+        limit: the most objects that may come, None for any number.
+
+    Raises:
+        ReplyProblem: there is no list of objects in it.
+    """
+    rows = objects_in(reply)
+    items, problems = [], []
+    for number, row in enumerate(rows, 1):
+        try:
+            items.append(_suggestion(row, library, sources, known))
+        except ReplyProblem as problem:
+            problems.append(f"Object {number}: {problem}")
+    if limit is not None and len(items) > limit:
+        problems.append(f"It holds {len(items)} objects and at most {limit} are wanted.")
+        items = items[:limit]
+    return Parsed(tuple(items), tuple(problems))
+
+
+def _suggestion(
+    row: Mapping[str, Any], library: Library, sources: str, known: Sequence[int]
+) -> Suggestion:
+    fields = {str(key).strip().lower(): value for key, value in row.items()}
+    kind = _kind(fields.get("operation", fields.get("option", fields.get("kind"))))
+    target = experience_id(fields.get("id", fields.get("target")))
+    text = fields.get("experience", fields.get("text", fields.get("content")))
+    text = one_line(text) if isinstance(text, str) else ""
+    if kind in ("add", "modify") and not text:
+        raise ReplyProblem(f'"experience" must be a text, since the operation is {kind}.')
+    if kind == "add" and target is not None:
+        if library.get(target) is not None:
+            raise ReplyProblem(f'add takes no id; to change {target}, use "modify".')
+        target = None
+    if kind != "add" and library.get(target) is None:
+        raise ReplyProblem(f"{target or 'no id'} is not in the library ({_ids(library)}).")
+    reason = fields.get("reason", fields.get("rationale"))
+    return Suggestion(
+        kind,
+        target,
+        text if kind in ("add", "modify") else "",
+        one_line(reason) if isinstance(reason, str) else "",
+        _sources(fields.get(sources), sources, known),
+    )
+
+
+def _kind(value: object) -> OperationKind:
+    word = str(value).strip().lower()
+    word = _SYNONYMS.get(word, word)
+    for kind in _KINDS:
+        if word == kind:
+            return kind  # type: ignore[no-any-return]
+    raise ReplyProblem(f'"operation" must be one of {", ".join(_KINDS)}, not {value!r}.')
+
+
+def _sources(value: object, name: str, known: Sequence[int]) -> tuple[int, ...]:
+    if value is None or value == []:
+        return tuple(known)
+    listed = value if isinstance(value, list) else [value]
+    try:
+        numbers = [int(str(entry).strip().lstrip("#")) for entry in listed]
+    except ValueError as error:
+        raise ReplyProblem(f'"{name}" must be a list of numbers.') from error
+    strange = [n for n in numbers if n not in known]
+    if strange:
+        raise ReplyProblem(f'"{name}" names {strange}, and there are {list(known)}.')
+    return tuple(dict.fromkeys(numbers))
+
+
+def _ids(library: Library) -> str:
+    return ", ".join(e.id for e in library.experiences) or "it is empty"

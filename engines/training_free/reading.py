@@ -1,0 +1,90 @@
+"""What the reflector is shown: attempts, library and proposals as quoted blocks.
+
+Owns the layout that the prompts announce. Every line of foreign text is prefixed, so
+that a heading can only be ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from engines.core.library import Library
+from engines.core.render import quote
+from engines.core.types import Attempt, Group, Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One attempt as the reflector reads it."""
+
+    index: int
+    reward: float | None
+    text: str
+    summarised: bool = False
+
+    def reward_note(self, known: bool) -> str:
+        return f" · reward {self.reward:.2f}" if known and self.reward is not None else ""
+
+
+def shown_attempts(group: Group, rewards_known: bool) -> tuple[Shown, ...]:
+    """The attempts that can teach something.
+
+    Those that did not fail and, where rewards are shown, have one.
+    """
+    return tuple(
+        Shown(
+            rollout.index, verdict.reward, _text(rollout.attempt, verdict.critique, rewards_known)
+        )
+        for rollout, verdict in zip(group.rollouts, group.verdicts, strict=True)
+        if rollout.attempt.status != "failed" and (verdict.reward is not None or not rewards_known)
+    )
+
+
+def retold(attempt: Shown, summary: str) -> Shown:
+    return replace(attempt, text=summary.strip(), summarised=True)
+
+
+def attempts_block(attempts: Sequence[Shown], rewards_known: bool) -> str:
+    return "\n\n".join(
+        f"### Attempt {attempt.index}{attempt.reward_note(rewards_known)}\n{quote(attempt.text)}"
+        for attempt in attempts
+    )
+
+
+def library_block(library: Library) -> str:
+    if not library.experiences:
+        return "(empty)"
+    return quote("\n".join(f"[{e.id}] {e.text}" for e in library.experiences))
+
+
+def proposals_block(proposals: Sequence[tuple[str, Proposal]]) -> str:
+    """Proposals numbered from 1, each with its group, kind, text and reason."""
+    blocks = []
+    for number, (group, proposal) in enumerate(proposals, 1):
+        kind = proposal.kind if proposal.target is None else f"{proposal.kind} {proposal.target}"
+        lines = [proposal.text] if proposal.text else []
+        lines.append(f"because: {proposal.rationale or '(no reason given)'}")
+        blocks.append(f"### Proposal {number} · {group} · {kind}\n" + quote("\n".join(lines)))
+    return "\n\n".join(blocks)
+
+
+def _text(attempt: Attempt, critique: str | None, rewards_known: bool) -> str:
+    """What the attempt said and did, from its first reply on.
+
+    The verifier's critique names the expected answer, so it goes with the rewards.
+    """
+    said = [m for m in attempt.messages if m.role in ("assistant", "tool")]
+    if len(said) == 1:
+        text = said[0].content or said[0].reasoning
+    else:
+        text = "\n".join(f"[{m.role}] {_spoken(m.content, m.tool_calls)}" for m in said)
+    if attempt.status == "truncated":
+        text += "\n(cut off at the length limit)"
+    if rewards_known and critique:
+        text += f"\n(verifier: {critique})"
+    return text
+
+
+def _spoken(content: str, calls: Sequence[object]) -> str:
+    return f"{content} {' '.join(str(call) for call in calls)}".strip()
