@@ -54,6 +54,8 @@ def _hint(cls: Any) -> Any:
 
 @functools.cache
 def _decoder(hint: Any) -> Decoder:
+    if hint is Any:
+        return lambda data: data
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return _dataclass_decoder(hint)
     origin, args = get_origin(hint), get_args(hint)

@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
 
 from engines.core.errors import CallFailed, StudioError
 from engines.core.protocols import Agent, Ledger, OnText, Policy
@@ -25,14 +24,7 @@ from engines.core.types import (
     Sampling,
     Usage,
 )
-from engines.policies.throttle import Slots
-
-
-@runtime_checkable
-class JobAware(Protocol):
-    """A policy whose reply depends on which rollout asks: a log holds one answer for each."""
-
-    def for_job(self, job: Job) -> Policy: ...
+from engines.policies.throttle import JobBound, Slots
 
 
 @dataclass(slots=True)
@@ -85,7 +77,7 @@ class RolloutManager:
         """
         # Reflections come first (priority 0): they free nothing, but they end groups.
         async with self.slots.hold((1, job.key.position, job.key.index)):
-            policy = self.policy.for_job(job) if isinstance(self.policy, JobAware) else self.policy
+            policy = self.policy.for_job(job) if isinstance(self.policy, JobBound) else self.policy
             recorded = RecordedPolicy(policy, self.ledger, job.key)
             began = time.monotonic()
             try:

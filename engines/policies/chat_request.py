@@ -1,0 +1,96 @@
+"""The body of a chat-completions request.
+
+Pure: messages and sampling in, JSON values out. Also knows which of its own fields
+some endpoints refuse, and what to send instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from engines.core.types import Message, Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What an endpoint turned out not to understand; grows while it is spoken to."""
+
+    without: frozenset[str] = frozenset()  # fields left out, of those in DISPENSABLE
+    new_limit_name: bool = False  # wants max_completion_tokens for max_tokens
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The differences in words, for whoever tells the person about them."""
+        renamed = ("max_tokens is sent as max_completion_tokens",) if self.new_limit_name else ()
+        return tuple(f"{name} is not sent" for name in sorted(self.without)) + renamed
+
+
+DISPENSABLE = ("stream_options", "seed")
+"""Fields a reply is complete without: usage stays unknown, sampling is not repeatable."""
+
+
+def chat_request(
+    model: str,
+    messages: Sequence[Message],
+    sampling: Sampling,
+    max_tokens: int | None,
+    dialect: Dialect,
+) -> dict[str, Any]:
+    """The body; `max_tokens` is the limit where `sampling` sets none."""
+    limit = sampling.max_tokens if sampling.max_tokens is not None else max_tokens
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": [_message(message) for message in messages],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "max_completion_tokens" if dialect.new_limit_name else "max_tokens": limit,
+        "stop": list(sampling.stop) or None,
+        "seed": sampling.seed,
+        "tools": [_tool(tool) for tool in sampling.tools] or None,
+    }
+    return {
+        name: value
+        for name, value in body.items()
+        if value is not None and name not in dialect.without
+    }
+
+
+def adapted(dialect: Dialect, body: Mapping[str, Any], refusal: str) -> Dialect | None:
+    """The dialect in which to repeat a refused body, None when nothing can be mended.
+
+    Args:
+        dialect: what is known by now; another call may have learned meanwhile.
+        body: what was sent.
+        refusal: everything the endpoint said.
+    """
+    if "max_tokens" in body and "max_completion_tokens" in refusal:
+        return replace(dialect, new_limit_name=True)
+    refused = {name for name in DISPENSABLE if name in body and re.search(rf"\b{name}\b", refusal)}
+    return replace(dialect, without=dialect.without | refused) if refused else None
+
+
+def _message(message: Message) -> dict[str, Any]:
+    # Reasoning is not sent back: several hosted services refuse it in a request.
+    body: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        body["content"] = message.content or None
+        body["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id:
+        body["tool_call_id"] = message.tool_call_id
+    return body
+
+
+def _tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    return tool if "function" in tool else {"type": "function", "function": dict(tool)}

@@ -1,0 +1,89 @@
+"""Opens a policy by the name it has in a run file.
+
+Owns the prefixes. Reads no environment and makes no connection; `ping` does that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engines.core.errors import PolicyError
+from engines.core.protocols import Policy
+from engines.policies.endpoint import EndpointSettings
+from engines.policies.openai_compat import OpenAICompat
+from engines.policies.replay import Replay
+
+if TYPE_CHECKING:
+    import httpx2
+
+PREFIXES = ("openai", "rehearsal", "replay")
+ANY_ENDPOINT = EndpointSettings()
+
+
+def open_policy(
+    spec: str, endpoint: EndpointSettings = ANY_ENDPOINT, *, folder: Path | None = None
+) -> Policy:
+    """Open `openai:MODEL`, `rehearsal`, `rehearsal:VARIANT` or `replay:FILE`.
+
+    Args:
+        spec: the name.
+        endpoint: terms of an endpoint; its model is replaced by the one of `spec`.
+            Rehearsal takes deadline and limits from it, but no address, key or price.
+        folder: where a relative FILE is looked up; the working directory unless given.
+
+    Raises:
+        PolicyError: the name has no known form.
+        DataError: the log of a replay cannot be read.
+    """
+    prefix, _, rest = spec.partition(":")
+    match prefix, rest:
+        case "openai", model if model:
+            return OpenAICompat(replace(endpoint, model=model))
+        case "rehearsal", _:
+            return _rehearsal(spec.removesuffix(":"), endpoint)
+        case "replay", file if file:
+            return Replay((folder or Path()) / Path(file).expanduser())
+    raise PolicyError(f"policy {spec!r}", _cause(prefix, rest), _move(spec, prefix))
+
+
+def _rehearsal(spec: str, endpoint: EndpointSettings) -> Policy:
+    # The model's name is the whole spec, so that a request has the same body as one
+    # of `openai:rehearsal` to the real server.
+    own = replace(
+        endpoint,
+        model=spec,
+        base_url="http://rehearsal.invalid/v1",
+        api_key=None,
+        headers={},
+        price_in_usd_per_mtok=None,
+        price_out_usd_per_mtok=None,
+    )
+    return OpenAICompat(own, name=spec, transport=_rehearsal_transport)
+
+
+def _rehearsal_transport() -> httpx2.AsyncBaseTransport:
+    from engines.policies.rehearsal.transport import RehearsalTransport
+
+    return RehearsalTransport()
+
+
+def _cause(prefix: str, rest: str) -> str:
+    if prefix not in PREFIXES:
+        return f"{prefix!r} is no kind of policy."
+    return f"nothing stands after {prefix!r}: it wants {prefix}:{_argument(prefix)}."
+
+
+def _move(spec: str, prefix: str) -> str:
+    if prefix in PREFIXES:
+        return f"Write {prefix}:{_argument(prefix)}."
+    near = get_close_matches(prefix, PREFIXES, n=1)
+    if near:
+        return f"Did you mean {near[0]}{spec[len(prefix) :]}?"
+    return f"Write openai:{spec} for a model behind an endpoint, rehearsal, or replay:FILE."
+
+
+def _argument(prefix: str) -> str:
+    return "FILE" if prefix == "replay" else "MODEL"

@@ -1,0 +1,163 @@
+"""General lessons from attempts that are plain sentences with calculations in them.
+
+Owns the comparison of two chains of calculations, as in the logs of other models. Its
+sentences hold no number and no name: what an attempt calculated is abstracted to the
+kind of calculation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_MARKED = re.compile(r"<<([^=<>]+)=([^<>]+)>>")
+_WRITTEN = re.compile(
+    r"(\$?\d[\d,.]*%?(?:\s*[-+*/x×÷]\s*\$?\d[\d,.]*%?)+)\s*=\s*\$?\s*(-?\d[\d,]*(?:\.\d+)?)"
+)
+_NUMBER = re.compile(r"\d+(?:\.\d+)?|\.\d+")
+_ZERO_TO_TWENTY = """
+zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen
+fifteen sixteen seventeen eighteen nineteen twenty
+"""
+_SPOKEN = {word: str(n) for n, word in enumerate(_ZERO_TO_TWENTY.split())}
+# Numbers that a problem may mean without writing them: half, double, percent, a dozen, a clock.
+_HINTED = "0.5 .5 1 2 0.25 .25 3 4 7 12 24 30 52 60 100 365"
+_UNWRITTEN = frozenset(_HINTED.split())
+
+_NOUN = {"+": "addition", "-": "subtraction", "*": "multiplication", "/": "division"}
+_ARTICLE = {"+": "an", "-": "a", "*": "a", "/": "a"}
+# When each kind of calculation goes before another one, and what is done then.
+_FIRST = {
+    "+": ("Add up", "when several parts belong together, add them up"),
+    "-": ("Take away", "when something is used up or given away, take it away"),
+    "*": ("Multiply", "when only one part comes again and again, multiply it"),
+    "/": ("Divide", "when an amount is shared out or cut into equal parts, divide it"),
+}
+_GERUND = {"+": "adding up", "-": "subtracting", "*": "multiplying", "/": "dividing"}
+_USE = {
+    "+": "add what belongs to one whole",
+    "-": "subtract what is used up, given away or compared",
+    "*": "multiply where the same amount comes again and again",
+    "/": "divide where something is shared out in equal parts",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Calculation:
+    """One calculation of an attempt. Order counts only where it changes the result."""
+
+    sign: str
+    numbers: tuple[str, ...]
+    result: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A lesson: its name, its sentence, and in words where the attempts part."""
+
+    name: str
+    sentence: str
+    seen: str
+
+
+def calculations(bodies: Sequence[str]) -> tuple[Calculation, ...]:
+    found: list[Calculation] = []
+    for body in bodies:
+        pairs = _MARKED.findall(body) or _WRITTEN.findall(body)
+        for left, result in pairs:
+            plain = left.replace(",", "").replace("×", "*").replace("x", "*").replace("÷", "/")
+            signs = re.findall(r"(?<=[\d.%)\s])[-+*/]", plain)
+            numbers = _NUMBER.findall(plain)
+            if not signs or not numbers:
+                continue
+            order = sorted(numbers) if set(signs) <= {"+"} or set(signs) <= {"*"} else numbers
+            found.append(Calculation(signs[0], tuple(order), _rounded(result)))
+    return tuple(found)
+
+
+def _rounded(number: str) -> str:
+    return re.sub(r"\.0+$", "", number.replace(",", "").replace("$", "").strip())
+
+
+def shared(one: Sequence[Calculation], other: Sequence[Calculation]) -> int:
+    """How many calculations two chains have in common from their start."""
+    for n, (a, b) in enumerate(zip(one, other, strict=False)):
+        if a != b:
+            return n
+    return min(len(one), len(other))
+
+
+def compare(
+    better: Sequence[Calculation], worse: Sequence[Calculation], problem: str
+) -> Finding | None:
+    """The lesson from the first calculation at which two chains part; None for equal ones."""
+    n = shared(better, worse)
+    if n == len(better) == len(worse):
+        return None
+    if n == len(worse):
+        return Finding(
+            "Go on to what is asked",
+            "when a number has been found, compare it with what the problem asks for and go on "
+            "while something is left to do",
+            f"the better one goes on with {_a(better[n].sign)} where the other ends",
+        )
+    if n == len(better):
+        return Finding(
+            "Stop at what is asked",
+            "when a number already is what the problem asks for, stop there and give it",
+            f"the worse one goes on with {_a(worse[n].sign)} after the answer is found",
+        )
+    return _parting(better, worse, n, problem)
+
+
+def _parting(
+    better: Sequence[Calculation], worse: Sequence[Calculation], n: int, problem: str
+) -> Finding:
+    good, bad = better[n], worse[n]
+    if (good.sign, good.numbers) == (bad.sign, bad.numbers):
+        return Finding(
+            "Check each result",
+            "when a calculation is done, work it out a second time before you go on",
+            f"both do the same {_NOUN[good.sign]} with different results",
+        )
+    if _invented(bad, worse[:n], problem) and not _invented(good, better[:n], problem):
+        return Finding(
+            "Given numbers only",
+            "when picking the numbers for a calculation, take only those the problem gives "
+            "or an earlier step has found",
+            "the worse one calculates with a number that stands nowhere before",
+        )
+    if good.sign == bad.sign:
+        return Finding(
+            "Right amounts",
+            "when a problem gives several amounts, say what each of them counts before you "
+            "calculate with them",
+            f"both do {_a(good.sign)} there, with different amounts",
+        )
+    if any(later.sign == bad.sign for later in better[n + 1 :]):
+        name, act = _FIRST[good.sign]
+        return Finding(
+            f"{name} before {_GERUND[bad.sign]}",
+            f"{act} before {_GERUND[bad.sign]}",
+            f"the better one begins with the {_NOUN[good.sign]}, "
+            f"the other with the {_NOUN[bad.sign]}",
+        )
+    # The same lesson whichever of the two was right: it tells how to choose.
+    one, two = sorted((good.sign, bad.sign), key="+-*/".index)
+    return Finding(
+        f"{_NOUN[one].capitalize()} or {_NOUN[two]}",
+        f"when a step could be {_a(one)} or {_a(two)}, look at what happens to the amounts: "
+        f"{_USE[one]}, and {_USE[two]}",
+        f"the better one does {_a(good.sign)} there, the other {_a(bad.sign)}",
+    )
+
+
+def _a(sign: str) -> str:
+    return f"{_ARTICLE[sign]} {_NOUN[sign]}"
+
+
+def _invented(step: Calculation, before: Sequence[Calculation], problem: str) -> bool:
+    known = set(_NUMBER.findall(problem.replace(",", ""))) | {c.result for c in before}
+    spoken = {_SPOKEN[w] for w in re.findall(r"[a-z]+", problem.lower()) if w in _SPOKEN}
+    return bool(set(step.numbers) - known - spoken - _UNWRITTEN)

@@ -1,0 +1,65 @@
+"""The rehearsal endpoint as a function: method, path and body in, status and bytes out.
+
+Owns the routes, which the in-process transport and the real server share. Does not
+write replies; `reply` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass
+
+import orjson
+
+MODEL = "rehearsal"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`body` may be iterated once; closing it early ends the reply."""
+
+    status: int
+    content_type: str
+    body: AsyncIterator[bytes]
+
+    async def close(self) -> None:
+        if isinstance(self.body, AsyncGenerator):
+            await self.body.aclose()
+
+
+def answer(method: str, path: str, body: bytes) -> Answer:
+    match method, path.rstrip("/"):
+        case "POST", "/v1/chat/completions":
+            return _chat(body)
+        case "GET", "/v1/models":
+            row = {"id": MODEL, "object": "model", "owned_by": "practice studio"}
+            return _json(200, {"object": "list", "data": [row]})
+    return _error(404, f"there is nothing at {method} {path}")
+
+
+def _chat(body: bytes) -> Answer:
+    from engines.policies.rehearsal.reply import problem_with, reply
+
+    try:
+        request = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        return _error(400, f"the request is no JSON: {error.msg}")
+    if not isinstance(request, dict):
+        return _error(400, "the request is no JSON object")
+    if problem := problem_with(request):
+        return _error(400, problem)
+    kind = "text/event-stream" if request.get("stream") else "application/json"
+    return Answer(200, kind, reply(request))
+
+
+def _error(status: int, message: str) -> Answer:
+    error = {"message": message, "type": "invalid_request_error", "code": None}
+    return _json(status, {"error": error})
+
+
+def _json(status: int, value: object) -> Answer:
+    return Answer(status, "application/json", _once(orjson.dumps(value)))
+
+
+async def _once(data: bytes) -> AsyncIterator[bytes]:
+    yield data

@@ -1,0 +1,168 @@
+"""Rehearsal's side of the chat-completions protocol.
+
+Owns the shape of requests and replies. Every byte follows from the request: no clock,
+no chance but its seed. Transport and server only carry what this yields.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from engines.core.ids import digest, seed_for
+from engines.policies.rehearsal.reflect import answer, task_of
+from engines.policies.rehearsal.solve import solve
+
+_CREATED = 1_700_000_000  # a fixed base: `created` must not tell the time
+_PIECE = 24  # characters a streamed delta holds, about six tokens
+_CHARS_PER_TOKEN = 4  # the usual rule of thumb; there is no tokenizer to ask
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+async def reply(request: Mapping[str, Any]) -> AsyncIterator[bytes]:
+    """Yield the response body for a decoded request body.
+
+    With `stream` true: server-sent events, one a piece, up to `data: [DONE]`; else one
+    JSON object. A malformed request yields the error object; adapters ask `problem_with`
+    first, because it decides the status.
+    """
+    if problem := problem_with(request):
+        yield error_body(problem)
+        return
+    text, finish = completed(request)
+    prompt_tokens = sum(_tokens(_content(m)) + 4 for m in request["messages"])
+    usage = {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": _tokens(text),
+        "total_tokens": prompt_tokens + _tokens(text),
+    }
+    mark = digest(dict(request))
+    head: dict[str, Any] = {
+        "id": f"chatcmpl-{mark}",
+        "created": _CREATED + int(mark[:5], 16),
+        "model": request["model"],
+    }
+    if not request.get("stream"):
+        message = {"role": "assistant", "content": text}
+        choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
+        yield orjson.dumps(
+            {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
+        )
+        return
+    head["object"] = "chat.completion.chunk"
+    yield _event(head, {"role": "assistant", "content": ""})
+    for start in range(0, len(text), _PIECE):
+        yield _event(head, {"content": text[start : start + _PIECE]})
+        await asyncio.sleep(0)  # many replies stream at once; none should hold up the others
+    yield _event(head, {}, finish)
+    if (request.get("stream_options") or {}).get("include_usage"):
+        yield b"data: " + orjson.dumps({**head, "choices": [], "usage": usage}) + b"\n\n"
+    yield b"data: [DONE]\n\n"
+
+
+def completed(request: Mapping[str, Any]) -> tuple[str, str]:
+    """Text and finish reason for a well-formed request."""
+    text = _written(request["messages"], request)
+    stops = request.get("stop") or ()
+    for stop in (stops,) if isinstance(stops, str) else stops:
+        text = text.split(stop, 1)[0]
+    limit = request.get("max_completion_tokens") or request.get("max_tokens")
+    if limit is not None and _tokens(text) > limit:
+        return text[: limit * _CHARS_PER_TOKEN], "length"
+    return text, "stop"
+
+
+def _written(messages: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> str:
+    seed = int(request.get("seed") or 0)
+    asked = [_content(m) for m in messages if m["role"] == "user"]
+    if asked and task_of(asked[0]):
+        # Asked for a repair, the plain array is given: a fence may have been what was wrong.
+        repairing = asked[-1].startswith("# Task: repair")
+        fenced = not repairing and seed_for(seed, "fence", digest(asked[0])) % 3 == 0
+        return answer(asked[0], fenced)
+    instructions = "\n".join(_content(m) for m in messages if m["role"] in ("system", "developer"))
+    temperature = request.get("temperature")
+    question = asked[-1].strip() if asked else ""
+    return solve(question, instructions, seed, 1.0 if temperature is None else float(temperature))
+
+
+def problem_with(request: object) -> str | None:
+    """What is wrong with a request, as a sentence; None for one that can be answered."""
+    if not isinstance(request, Mapping):
+        return "The body must be a JSON object."
+    if not isinstance(request.get("model"), str) or not request["model"]:
+        return '"model" must be a non-empty string.'
+    messages = request.get("messages")
+    if not isinstance(messages, list) or not messages:
+        return '"messages" must be a non-empty array.'
+    for n, message in enumerate(messages):
+        if not isinstance(message, Mapping) or message.get("role") not in _ROLES:
+            return f'"messages[{n}].role" must be one of {", ".join(_ROLES)}.'
+        if not _readable(message.get("content")):
+            return f'"messages[{n}].content" must be text, an array of text parts or null.'
+    return _problem_with_numbers(request)
+
+
+def _problem_with_numbers(request: Mapping[str, Any]) -> str | None:
+    for name in ("max_tokens", "max_completion_tokens"):
+        limit = request.get(name)
+        if limit is not None and (not _is_int(limit) or limit < 1):
+            return f'"{name}" must be a whole number of 1 or more.'
+    temperature = request.get("temperature")
+    if temperature is not None and (
+        isinstance(temperature, bool)
+        or not isinstance(temperature, int | float)
+        or not 0 <= temperature <= 2
+    ):
+        return '"temperature" must be a number from 0 to 2.'
+    seed = request.get("seed")
+    if seed is not None and (not _is_int(seed) or not -(2**63) <= seed < 2**63):
+        return '"seed" must be a whole number of at most 64 bits.'
+    if request.get("n") not in (None, 1):
+        return '"n" must be 1: rehearsal gives one choice for a request.'
+    stop = request.get("stop")
+    stops = [stop] if isinstance(stop, str) else stop or []
+    if not isinstance(stops, list) or not all(isinstance(s, str) and s for s in stops):
+        return '"stop" must be text or an array of texts.'
+    if not isinstance(request.get("stream_options") or {}, Mapping):
+        return '"stream_options" must be an object.'
+    return None
+
+
+def error_body(text: str, kind: str = "invalid_request_error") -> bytes:
+    """The error object of the protocol, as it is sent with a status of 400 or more."""
+    return orjson.dumps({"error": {"message": text, "type": kind, "param": None, "code": None}})
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _readable(content: object) -> bool:
+    if isinstance(content, list):
+        return all(
+            isinstance(part, Mapping)
+            and part.get("type") == "text"
+            and isinstance(part.get("text"), str)
+            for part in content
+        )
+    return content is None or isinstance(content, str)
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    if isinstance(content, list):
+        return "".join(part["text"] for part in content)
+    return content or ""
+
+
+def _tokens(text: str) -> int:
+    return -(-len(text) // _CHARS_PER_TOKEN)
+
+
+def _event(head: Mapping[str, Any], delta: Mapping[str, str], finish: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    return b"data: " + orjson.dumps({**head, "choices": [choice]}) + b"\n\n"

@@ -1,0 +1,119 @@
+"""Rehearsal as a real server that speaks HTTP.
+
+Owns the socket and the ASGI plumbing. Prints nothing; the caller says where it
+listens. Serves this machine only, unless told another host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from typing import Any
+
+from engines.core.errors import ConfigError
+from engines.policies.rehearsal.endpoint import Answer, answer
+
+Event = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
+
+
+async def serve(
+    port: int, host: str = "127.0.0.1", on_ready: Callable[[str], None] | None = None
+) -> None:
+    """Serve until cancelled; `on_ready` gets the base URL once connections are taken.
+
+    Raises:
+        ConfigError: the port cannot be had.
+    """
+    async with running(port, host) as base_url:
+        if on_ready is not None:
+            on_ready(base_url)
+        await asyncio.get_running_loop().create_future()
+
+
+@contextlib.asynccontextmanager
+async def running(port: int = 0, host: str = "127.0.0.1") -> AsyncIterator[str]:
+    """Serve inside the `with`; yields the base URL. Port 0 takes any free one."""
+    import uvicorn
+
+    class Quiet(uvicorn.Server):
+        """Leaves signals to the process it runs in."""
+
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+    listener = _listener(port, host)
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        loop="asyncio",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=1,
+    )
+    server = Quiet(config)
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        # Early connections wait in the listener's queue, so there is nothing to wait for.
+        shown = f"[{host}]" if ":" in host else host
+        yield f"http://{shown}:{listener.getsockname()[1]}/v1"
+    finally:
+        server.should_exit = True
+        await task
+        listener.close()
+
+
+async def app(scope: Event, receive: Receive, send: Send) -> None:
+    """The ASGI application."""
+    if scope["type"] != "http":
+        raise ValueError(f"{scope['type']} is not served")
+    body = await _body(receive)
+    if body is not None:
+        await _send(answer(scope["method"], scope["path"], body), send)
+
+
+async def _send(made: Answer, send: Send) -> None:
+    headers = [(b"content-type", made.content_type.encode())]
+    await send({"type": "http.response.start", "status": made.status, "headers": headers})
+    try:
+        async for piece in made.body:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+    finally:
+        await made.close()
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _body(receive: Receive) -> bytes | None:
+    """The request's body; None when the client left before it was whole."""
+    parts: list[bytes] = []
+    while True:
+        event = await receive()
+        if event["type"] == "http.disconnect":
+            return None
+        parts.append(event.get("body", b""))
+        if not event.get("more_body"):
+            return b"".join(parts)
+
+
+def _listener(port: int, host: str) -> socket.socket:
+    if not 0 <= port <= 65535:
+        raise ConfigError(f"--port {port}", "there is no such port.", "Choose one from 0 to 65535.")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        taken = error.errno == errno.EADDRINUSE
+        raise ConfigError(
+            f"--port {port}",
+            "another program listens there."
+            if taken
+            else f"{host} cannot be listened on: {error.strerror or error}.",
+            "Choose another port; 0 takes any free one.",
+        ) from None

@@ -1,0 +1,115 @@
+"""Whether the experiences in a prompt state a family's skill.
+
+Owns the keywords. An experience states a skill when it holds, within its one line,
+words of the family's condition and words of its rule; so rewording by a person does
+no harm, and another family's condition in front of the rule does no good.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Literal
+
+from engines.policies.rehearsal.families import Family
+
+Stance = Literal["silent", "stated", "denied"]
+
+_EXPERIENCE = re.compile(r"^\s*(?:[-*|]\s*)?\[[A-Za-z]*\d+\]\s*(\S.*)$", re.M)
+_NAME = re.compile(r"^[^:.]{1,60}:\s+")
+
+
+def _any_of(*alternatives: str) -> re.Pattern[str]:
+    return re.compile("|".join(f"(?:{a})" for a in alternatives), re.I)
+
+
+_CONDITIONS: dict[Family, re.Pattern[str]] = {
+    "addition": _any_of(
+        r"\badd(?:s|ed|ing|ition|itions|ends?)?\b",
+        r"\bsum(?:s|med|ming)?\b",
+        r"\b(?:10|ten) or (?:more|over|higher|above)\b",
+        r"\b(?:over|above|exceeds?|more than|at least|reach(?:es)?) (?:9|nine|10|ten)\b",
+    ),
+    "subtraction": _any_of(
+        r"\bsubtract\w*",
+        r"\bminus\b",
+        r"\bdifferences?\b",
+        r"\btak(?:e|es|ing) away\b",
+        r"\bdigit\b[^.;]*\b(?:too small|smaller|less|lower than)\b",
+    ),
+    "story": _any_of(
+        r"\bstor(?:y|ies)\b",
+        r"\b(?:word|text) problems?\b",
+        r"\b(?:more than one|two|several|many|multiple)[ -](?:changes?|steps?|events?|things?)\b",
+    ),
+    "precedence": _any_of(
+        r"\bmix\w*",
+        r"\bexpressions?\b",
+        r"\b(?:several|different|other|both|many) (?:operations?|operators?|signs?)\b",
+    ),
+}
+_RULES: dict[Family, re.Pattern[str]] = {
+    "addition": _any_of(
+        r"\bcarr(?:y|ies|ied|ying)\b",
+        r"\bbring\w* (?:\w+ ){0,3}over\b",
+        r"\bregroup\w*",
+        r"\b(?:move|pass|transfer)\w*\b[^.;]*\bto the (?:next|left)\b",
+    ),
+    "subtraction": _any_of(
+        r"\bborrow\w*",
+        r"\bregroup\w*",
+        r"\b(?:trade|exchange|fetch|take)\w*\b[^.;,]{0,20}\b(?:10|ten|1|one)\b"
+        r"[^.;,]*\b(?:next|left|neighbou?r\w*)\b",
+    ),
+    "story": _any_of(
+        r"\bonly after\b",
+        r"\b(?:last|second|final|every|all|both|remaining)\b[^.,;]{0,24}"
+        r"\b(?:changes?|steps?|events?|parts?|one|operations?|calculations?)\b",
+        r"\buntil\b",
+        r"\bto the end\b",
+        r"\b(?:not|never|n't) (?:stop|answer|finish)\w*",
+    ),
+    "precedence": _any_of(
+        r"\b(?:multipl\w*|times|products?|divi\w*)\b[^.;,]{0,30}"
+        r"\b(?:first|before|earlier|ahead)\b",
+        r"\b(?:first|begin with|start with)\b[^.;,]{0,20}\b(?:multipl|times|product)",
+        r"\border of operations\b",
+        r"\bprecedence\b",
+    ),
+}
+# "never forget to …" and "do not stop before …" are encouragement, not denial.
+_ENCOURAGED = re.compile(
+    r"\b(?:never|not|don't|dont)\s+(?:ever\s+)?"
+    r"(?:forget|skip|ignore|omit|lose|drop|leave out|miss|stop|answer|finish)\w*",
+    re.I,
+)
+_DENIAL = (
+    r"\b(?:never|not|don't|dont|no|without|avoid|skip|ignore|forget|omit|instead of|rather than)\b"
+    r"(?:\s+[\w'-]+){0,4}?\s+"
+)
+_DENIED = {
+    family: re.compile(_DENIAL + f"(?:{rule.pattern})", re.I) for family, rule in _RULES.items()
+}
+
+
+@lru_cache(maxsize=256)  # the same library stands in front of every prompt of a batch
+def stance(family: Family, instructions: str) -> Stance:
+    """What the experiences in the instructions say of the family's skill.
+
+    Those that state it and those that deny it cancel each other.
+    """
+    stated = denied = False
+    for line in _EXPERIENCE.findall(instructions):
+        if not _CONDITIONS[family].search(line):
+            continue
+        # The rule counts in the sentence only: a name may be left over from another wording.
+        sentence = _NAME.sub("", line, count=1)
+        if not _RULES[family].search(sentence):
+            continue
+        if _DENIED[family].search(_ENCOURAGED.sub("remember", sentence)):
+            denied = True
+        else:
+            stated = True
+    if stated == denied:
+        return "silent"
+    return "stated" if stated else "denied"

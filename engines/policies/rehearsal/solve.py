@@ -1,0 +1,51 @@
+"""Rehearsal's rollouts: a right or a typically wrong solution of one problem.
+
+Owns the chances. The draw follows from seed and question alone, so that two prompts
+which differ only in their experiences are compared with the same luck.
+"""
+
+from __future__ import annotations
+
+from engines.core.ids import seed_for
+from engines.policies.rehearsal.families import Step, Task, recognise
+from engines.policies.rehearsal.skill import Stance, stance
+
+UNKNOWN = (
+    "Rehearsal is a scripted stand-in for a model. It knows four kinds of problem only: "
+    "addition, subtraction, stories of two steps and mixed expressions. This is none of them.\n"
+    "#### unknown"
+)
+_CHANCES: dict[Stance, tuple[float, float]] = {  # at one trap, and less for each further one
+    "silent": (0.34, 0.06),
+    "stated": (0.93, 0.03),
+    "denied": (0.06, 0.01),
+}
+
+
+def chance(task: Task, experiences: Stance) -> float:
+    """How likely the right solution is."""
+    start, less = _CHANCES[experiences]
+    return start - less * min(max(task.traps - 1, 0), 2)
+
+
+def solve(question: str, instructions: str, seed: int, temperature: float) -> str:
+    """Answer a question in front of which the instructions stand.
+
+    At temperature 0 the likelier solution is given, whatever the seed.
+    """
+    task = recognise(question)
+    if task is None:
+        return UNKNOWN
+    p = chance(task, stance(task.family, instructions))
+    luck = 0.5 if temperature == 0 else seed_for(seed, "rehearsal", question) / 2**31
+    if luck < p:
+        return _written(task.right, task.answer)
+    return _written(task.wrong, task.wrong_answer)
+
+
+def _written(steps: tuple[Step, ...], answer: int) -> str:
+    lines = [
+        f"Step {n} ({step.label}): {step.clause}: {step.instance}."
+        for n, step in enumerate(steps, 1)
+    ]
+    return "\n".join([*lines, f"#### {answer}"])

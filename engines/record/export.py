@@ -1,0 +1,45 @@
+"""The enhanced agent as a file that another run file can mount.
+
+Owns the layout of `agent.yaml`: instructions, model and parameters, and the library's
+experiences. It holds no key: what reaches this module has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from engines.core.library import Library
+
+
+def agent_yaml(agent: Mapping[str, Any], library: Library, run: str) -> bytes:
+    """Render `agent.yaml`.
+
+    Args:
+        agent: what the run file says of the agent (name, instructions, model …).
+        library: the committed library.
+        run: the run it came from, "" outside runs.
+    """
+    head = (
+        "# An agent enhanced by practice: mount it in a run file with\n"
+        "#   defaults: [/agents/NAME@agent]   after copying it to agents/NAME.yaml\n"
+        f"# Experiences of library {library.name}@{library.version}"
+        f"{f', run {run}' if run else ''}.\n"
+    )
+    data = {**agent, "experiences": [{"id": e.id, "text": e.text} for e in library.experiences]}
+    text = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=96)
+    return (head + text).encode("utf-8", "replace")
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as blocks."""
+
+
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
+    ),
+)

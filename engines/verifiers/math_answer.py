@@ -1,0 +1,168 @@
+"""The `math` verifier: is the stated answer mathematically the expected one?
+
+Owns what is asked of math-verify and what its word means as a verdict. Runs no algebra
+here: `worker_pool` does, in processes that can be killed. An answer that hangs or
+crashes the check costs its own verdict and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engines.core.errors import VerifierError
+from engines.core.types import Problem, Rollout, Verdict
+from engines.verifiers.stated_answer import (
+    Stated,
+    expected_answers,
+    rollout_trouble,
+    shown,
+    stated_answer,
+)
+from engines.verifiers.worker_pool import WorkerPool
+from engines.verifiers.worker_process import Trouble
+
+MAX_CHARS = 2_000
+"""Longest expression handed to math-verify; of a response that states none, its tail."""
+
+_PLAIN_INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
+
+
+@dataclass(frozen=True, slots=True)
+class MathSettings:
+    """How answers are checked.
+
+    Args:
+        deadline_s: for one answer.
+        timeout_score: reward of an answer whose check ran out of time; None leaves it unjudged.
+        workers: checking processes.
+        memory_mb: address space of one of them.
+    """
+
+    deadline_s: float = 2.0
+    timeout_score: float | None = None
+    workers: int = 1
+    memory_mb: int = 1024
+
+    def __post_init__(self) -> None:
+        place = 'verifier "math"'
+        if not self.deadline_s > 0:
+            raise VerifierError(place, "deadline_s is not above 0.", "Set it to 2, for instance.")
+        if self.timeout_score is not None and not 0 <= self.timeout_score <= 1:
+            raise VerifierError(
+                place,
+                "timeout_score is outside 0 to 1.",
+                "Set it to 0, or to null to leave such answers unjudged.",
+            )
+        if self.workers < 1:
+            raise VerifierError(place, "workers is below 1.", "Set it to 1 or 2.")
+        if self.memory_mb < 512:
+            raise VerifierError(
+                place, "memory_mb is below 512, too little for sympy.", "Set it to 1024."
+            )
+
+
+class MathVerifier:
+    """Judges by math-verify. Nothing starts before `start` or the first answer that needs it.
+
+    Raises:
+        VerifierError: math-verify is not installed.
+    """
+
+    def __init__(self, settings: MathSettings | None = None) -> None:
+        self._settings = settings or MathSettings()
+        if importlib.util.find_spec("math_verify") is None:
+            raise VerifierError(
+                'verifier "math"', "math-verify is not installed.", "Run: pip install math-verify"
+            )
+        self._pool = WorkerPool(
+            "math",
+            workers=self._settings.workers,
+            deadline_s=self._settings.deadline_s,
+            memory_mb=self._settings.memory_mb,
+        )
+
+    async def start(self) -> None:
+        """Return when the checking processes are up; `verify` starts them when it must.
+
+        Raises:
+            VerifierError: they cannot be started.
+        """
+        await self._pool.start()
+
+    async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
+        expected = tuple(_stated(text) for text in expected_answers(problem))
+        verdicts = await asyncio.gather(*(self._judge(rollout, expected) for rollout in rollouts))
+        return tuple(verdicts)
+
+    async def aclose(self) -> None:
+        await self._pool.aclose()
+
+    async def _judge(self, rollout: Rollout, expected: Sequence[Stated]) -> Verdict:
+        if trouble := rollout_trouble(rollout, expected):
+            return trouble
+        stated = _stated(rollout.attempt.answer or "")
+        if stated.marker == "none":
+            stated = Stated(stated.text[-MAX_CHARS:], "none")
+        if not stated.text:
+            return _different("", expected)
+        if len(stated.text) > MAX_CHARS:
+            error = f"too long: the stated answer has {len(stated.text)} characters"
+            return Verdict(None, error=error)
+        if (same := _same_integer(stated, expected)) is not None:
+            return _equal(stated.text, expected) if same else _different(stated.text, expected)
+        answer = await self._pool.ask(
+            {
+                "answer": stated.text,
+                "marker": stated.marker,
+                "expected": [
+                    {
+                        "text": gold.text,
+                        "marker": "marked" if gold.marker == "none" else gold.marker,
+                    }
+                    for gold in expected
+                ],
+            }
+        )
+        if isinstance(answer, Trouble):
+            return self._troubled(answer, stated)
+        got = stated.text if stated.marker != "none" else str(answer["got"])
+        return _equal(got, expected) if answer["equal"] else _different(got, expected)
+
+    def _troubled(self, trouble: Trouble, stated: Stated) -> Verdict:
+        text = f"{trouble.kind}: {shown(trouble.text, 120)}"
+        if trouble.kind == "timeout" and self._settings.timeout_score is not None:
+            critique = f"{text}, checking {shown(stated.text)}"
+            return Verdict(self._settings.timeout_score, critique, {"timeout": 1.0})
+        return Verdict(None, error=text)
+
+
+def _stated(response: str) -> Stated:
+    stated = stated_answer(response)
+    # A typographic minus is no operator to math-verify: it would read -2 as 2.
+    return Stated(stated.text.replace("\u2212", "-"), stated.marker)
+
+
+def _same_integer(stated: Stated, expected: Sequence[Stated]) -> bool | None:
+    """Equality of plain integers, which needs no algebra; None where anything is not one.
+
+    Most word problems end here, and a run of nothing else starts no process.
+    """
+    texts = (stated.text, *(gold.text for gold in expected))
+    if not all(_PLAIN_INTEGER.fullmatch(text) for text in texts):
+        return None
+    return int(stated.text) in {int(gold.text) for gold in expected}
+
+
+def _equal(got: str, expected: Sequence[Stated]) -> Verdict:
+    # Of several alternatives it is not said which one matched: the first stands for them.
+    return Verdict(1.0, f"{shown(got) or 'answer'} == {shown(expected[0].text)}")
+
+
+def _different(got: str, expected: Sequence[Stated]) -> Verdict:
+    wanted = " or ".join(shown(gold.text) for gold in expected[:3])
+    found = f"got {shown(got)}" if shown(got) else "found no answer"
+    return Verdict(0.0, f"expected {wanted}, {found}")

@@ -1,0 +1,138 @@
+r"""Where a response states its final answer.
+
+Owns finding that place: `#### 42`, `\boxed{42}`, `Answer: 42`, `A: 42` on the last
+line, "the answer is 42". Does not read what stands there; the verifiers do. Every
+search is linear in the text or bounded by `TAIL_CHARS`, so that hostile text is cheap.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from engines.core.types import Problem, Rollout, Verdict
+
+Marker = Literal["boxed", "marked", "none"]
+
+TAIL_CHARS = 16_000
+"""How far back from the end a marker in words is looked for."""
+
+# Only blanks of one line are repeated: `\s*` would cross a megabyte of newlines from each.
+_LINE = re.compile(
+    r"^[ \t>*_#`-]*(?:the[ \t]+)?(?:final[ \t]+|correct[ \t]+)?answer[ \t*_]*[:：]",
+    re.IGNORECASE | re.MULTILINE,
+)
+_LAST_LINE = re.compile(r"^[ \t>*_#`-]*(?:A|(?:final[ \t]+)?answer)[ \t*_]*[:：]", re.IGNORECASE)
+_PHRASE = re.compile(r"\banswer[ \t]+(?:is|equals)\b[ \t*_]*:?", re.IGNORECASE)
+_WORD_FIRST = re.compile(r"[ \t*_]*[A-Za-z]{3}")
+# A full stop ends the sentence after a long word or a symbol, not after "St" or "Mr".
+_SENTENCE_END = re.compile(r"(?:(?<=[^A-Za-z.])|(?<=[a-z]{4}))\.\s+(?=[A-Z\W])")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """The text that states the answer; with marker "none" it is the whole response."""
+
+    text: str
+    marker: Marker
+
+
+def stated_answer(response: str) -> Stated:
+    """Find the last statement of the answer.
+
+    A box, a `####` and a marker on the last line are deliberate and win over a
+    sentence about "the answer" ("I am sure this answer is correct" often follows).
+    """
+    found = max(_deliberate(response), default=None) or max(_in_passing(response), default=None)
+    if found is None:
+        return Stated(response.strip(), "none")
+    _, text, marker = found
+    return Stated(text, marker)
+
+
+def expected_answers(problem: Problem) -> tuple[str, ...]:
+    """What counts as right: the answer and `meta["alternatives"]`, empty ones left out."""
+    alternatives = problem.meta.get("alternatives") or ()
+    if isinstance(alternatives, str):
+        alternatives = (alternatives,)
+    texts = (problem.answer, *alternatives)
+    return tuple(str(text).strip() for text in texts if text is not None and str(text).strip())
+
+
+def shown(text: str, limit: int = 40) -> str:
+    """One short line of a text for the screen and the journal.
+
+    Control characters and lone surrogates go: JSON writers refuse the latter.
+    """
+    text = _CONTROL.sub(" ", text[: 4 * limit]).encode("utf-8", "replace").decode("utf-8")
+    text = " ".join(text.split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _deliberate(response: str) -> Iterator[tuple[int, str, Marker]]:
+    if (boxed := _last_box(response)) is not None:
+        yield *boxed, "boxed"
+    end = len(response.rstrip())
+    last_line = response.rfind("\n", 0, end) + 1
+    at = response.rfind("####")
+    if at >= 0:
+        line_end = response.find("\n", at)
+        rest = response[at + 4 : end if line_end < 0 else line_end]
+        # "#### Step 2" above the last line is a heading, not an answer.
+        if _tidy(rest) and (at >= last_line or not _WORD_FIRST.match(rest)):
+            yield at, _tidy(rest), "marked"
+    line = response[last_line:end]
+    if (match := _LAST_LINE.match(line)) and _tidy(line[match.end() :]):
+        yield last_line, _tidy(line[match.end() :]), "marked"
+
+
+def _in_passing(response: str) -> Iterator[tuple[int, str, Marker]]:
+    tail = response[-TAIL_CHARS:]
+    for pattern in (_LINE, _PHRASE):
+        match = None
+        for match in pattern.finditer(tail):  # noqa: B007 (the last one is wanted)
+            pass
+        if match is None:
+            continue
+        rest = tail[match.end() :].lstrip(" \t*_")
+        # "Answer:" alone on its line announces what follows.
+        text = rest.strip() if rest[:1] in ("\n", "\r") else rest.split("\n", 1)[0]
+        if pattern is _PHRASE:
+            text = _SENTENCE_END.split(text, 1)[0]
+        if _tidy(text):
+            yield match.start(), _tidy(text), "marked"
+
+
+def _last_box(response: str) -> tuple[int, str] | None:
+    """Start and content of the last box, if its braces balance; cut at `TAIL_CHARS`."""
+    at = max(response.rfind("\\boxed{"), response.rfind("\\fbox{"))
+    if at < 0:
+        return None
+    start = response.index("{", at) + 1
+    content = response[start : start + TAIL_CHARS]
+    depth = 1
+    for brace in re.finditer(r"\\.|[{}]", content, re.DOTALL):
+        depth += {"{": 1, "}": -1}.get(brace[0], 0)
+        if depth == 0:
+            return at, content[: brace.start()].strip()
+    return (at, content) if start + TAIL_CHARS < len(response) else None
+
+
+def _tidy(text: str) -> str:
+    text = text.strip().strip("*_`").strip()
+    return text[:-1].rstrip(" *_`") if text.endswith(".") else text
+
+
+def rollout_trouble(rollout: Rollout, expected: Sequence[object]) -> Verdict | None:
+    """The verdict on what cannot be judged at all: a failed attempt, or no truth."""
+    attempt = rollout.attempt
+    if attempt.status == "failed" or attempt.answer is None:
+        return Verdict(
+            None, error=f"failed: rollout failed: {shown(attempt.error or 'no answer', 200)}"
+        )
+    if not expected:
+        return Verdict(None, error="failed: no expected answer")
+    return None

@@ -1,0 +1,349 @@
+"""From a planned run to its running parts: the one place that names concrete classes.
+
+Owns what is opened and in which order it is closed again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from engines.agents.single_turn import SingleTurn
+from engines.core import events as ev
+from engines.core.concurrently import all_of
+from engines.core.errors import ConfigError, ConflictError
+from engines.core.library import Experience, Library
+from engines.core.protocols import Policy, Reviewer, Verifier
+from engines.core.state import RunState, fold
+from engines.core.types import Problem, Sampling
+from engines.data.dataset import read_problems
+from engines.pipeline.control import Control
+from engines.pipeline.evaluate import Evaluation
+from engines.pipeline.gate import Gate
+from engines.pipeline.practice import Practice
+from engines.pipeline.recorder import Recorder
+from engines.pipeline.reviewers import Auto, Outside
+from engines.policies.endpoint import EndpointSettings
+from engines.policies.open import open_policy
+from engines.policies.throttle import Slots, Throttled
+from engines.record.appender import write_whole
+from engines.record.export import agent_yaml
+from engines.record.journal import Journal
+from engines.record.ledger import RecordLedger
+from engines.record.libraries import LibraryFolder
+from engines.record.lock import writing
+from engines.rollouts.manager import RolloutManager
+from engines.training_free.engine import TrainingFreeEngine
+from engines.training_free.settings import TrainingFreeSettings
+from engines.verifiers.open import open_verifier
+from studio.config import dump_run_yaml
+from studio.plan import RunPlan, forked_library
+from studio.settings import PolicyConfig, RunConfig
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """The models of a run; two roles with the same endpoint share one client."""
+
+    policy: Policy
+    reflector: Policy
+    distinct: tuple[Policy, ...]
+
+    async def ping(self) -> None:
+        """Every role's endpoint, before anything is spent. Raises PolicyError."""
+        await all_of(policy.ping() for policy in self.distinct)
+
+
+def open_roles(config: RunConfig, stack: AsyncExitStack) -> Roles:
+    """Open the models a run file names; they are closed with the stack.
+
+    Raises:
+        PolicyError, DataError: a model has no known form, or its log cannot be read.
+    """
+    opened: list[tuple[EndpointSettings, Policy]] = []
+
+    def opened_for(role: Literal["policy", "reflector"]) -> Policy:
+        settings = config.role(role)
+        endpoint = endpoint_of(settings)
+        for known, policy in opened:
+            if known == endpoint:
+                return policy
+        policy = open_policy(settings.model, endpoint)
+        stack.push_async_callback(policy.aclose)
+        opened.append((endpoint, policy))
+        return policy
+
+    policy, reflector = opened_for("policy"), opened_for("reflector")
+    return Roles(policy, reflector, tuple(policy for _, policy in opened))
+
+
+def endpoint_of(settings: PolicyConfig) -> EndpointSettings:
+    key = settings.api_key
+    return EndpointSettings(
+        model=settings.model,
+        base_url=settings.base_url,
+        api_key=key.get_secret_value() if key else None,
+        timeout_s=settings.timeout_s,
+        max_retries=settings.max_retries,
+        extra_body=settings.extra_body,
+        headers={name: value.get_secret_value() for name, value in settings.headers.items()},
+        price_in_usd_per_mtok=settings.price_in_usd_per_mtok,
+        price_out_usd_per_mtok=settings.price_out_usd_per_mtok,
+    )
+
+
+def sampling_of(settings: PolicyConfig) -> Sampling:
+    return Sampling(settings.temperature, settings.top_p, settings.max_tokens, settings.stop)
+
+
+def is_rehearsal(config: RunConfig) -> bool:
+    """Whether any reply of the run is scripted, also when it comes over a real endpoint."""
+    models = [config.policy.model, (config.reflector or config.policy).model]
+    return any("rehearsal" in model.split(":")[:2] for model in models)
+
+
+async def open_practice(plan: RunPlan, stack: AsyncExitStack, tell: Tell) -> Practice:
+    """Open everything a planned run needs; what is opened is closed with the stack.
+
+    Args:
+        plan: a new, resumed or forked run.
+        stack: entered by the caller.
+        tell: is told what was mended on the way.
+
+    Raises:
+        StudioError: something cannot be opened; nothing has been spent.
+    """
+    config, run = plan.loaded.config, plan.run
+    verifier = open_verifier(config.verifier.spec)
+    stack.push_async_callback(verifier.aclose)
+    roles = open_roles(config, stack)
+    reviewers = open_reviewers(plan.reviewer, config.review.hold_s)
+    evaluation_sets = evaluated_sets(plan)
+    await roles.ping()
+
+    stack.enter_context(writing(run.path))
+    folder = _library(plan)
+    journal = Journal(run.journal, tell=tell)
+    stack.push_async_callback(journal.aclose)
+    state = RunState()
+    for entry in journal.entries:
+        fold(state, entry.event)
+    recorder = Recorder(journal, state)
+    write_whole(run.run_file, dump_run_yaml(config).encode())
+    await recorder.record(_opening(plan, state, folder))
+
+    ledger = RecordLedger(run.records, config.seed, tell=tell)
+    stack.push_async_callback(ledger.aclose)
+    slots = Slots(config.practice.concurrency)
+    manager = RolloutManager(
+        SingleTurn(config.agent.instructions, sampling_of(config.role("policy"))),
+        roles.policy,
+        ledger,
+        slots,
+        config.practice.task_timeout_s,
+    )
+    reflector = Throttled(roles.reflector, slots, (0,))
+    return Practice(
+        run=run.run,
+        problems=plan.problems,
+        sampler=plan.sampler,
+        group_size=config.practice.group_size,
+        rollouts=manager,
+        verifier=verifier,
+        engine=TrainingFreeEngine(engine_settings(config), reflector, ledger),
+        gate=Gate(recorder, folder, reviewers, run=run.run, limit=config.practice.library_limit),
+        recorder=recorder,
+        ledger=ledger,
+        records=run.records,
+        control=Control(recorder),
+        publish=_publisher(plan),
+        evaluation=_evaluation(plan, evaluation_sets, manager, verifier),
+    )
+
+
+def engine_settings(config: RunConfig) -> TrainingFreeSettings:
+    practice = config.practice
+    return TrainingFreeSettings(
+        agent_objective=practice.agent_objective,
+        learning_objective=practice.learning_objective,
+        experiences_per_query=practice.experiences_per_query,
+        given_ground_truth=practice.given_ground_truth,
+        summarise=practice.summarise,
+        summarise_above_chars=practice.summarise_above_chars,
+        library_limit=practice.library_limit,
+        sampling=sampling_of(config.role("reflector")),
+    )
+
+
+def open_reviewers(spec: str, hold_s: float | None) -> tuple[Reviewer, ...]:
+    """`auto`, `wait`, or `rules:FILE`, which leaves the rest to a person.
+
+    Raises:
+        ConfigError: another name, or the rules cannot be read.
+    """
+    kind, _, file = spec.partition(":")
+    match kind:
+        case "auto":
+            return (Auto(),)
+        case "wait":
+            return (Outside(hold_s),)
+        case "rules" if file:
+            from engines.pipeline.rules import read_rules
+
+            return (read_rules(Path(file).expanduser()), Outside(hold_s))
+    raise ConfigError(
+        f"reviewer {spec!r}", "there is no such reviewer.", "Choose auto, wait or rules:FILE."
+    )
+
+
+def evaluated_sets(plan: RunPlan) -> tuple[tuple[str, tuple[Problem, ...]], ...]:
+    """The held-out sets of the run file, read; empty where it does not evaluate."""
+    evaluation = plan.loaded.config.evaluation
+    if not evaluation.do_eval:
+        return ()
+    return tuple(
+        (
+            Path(name).stem,
+            read_problems(
+                plan.loaded.data_path(name, "evaluation.data"),
+                fields=plan.loaded.config.data.fields,
+                limit=evaluation.limit,
+            ),
+        )
+        for name in evaluation.data
+    )
+
+
+def mounted_library(config: RunConfig, name: str) -> Library | None:
+    """The experiences of a mounted agent as the library that a run starts from."""
+    mounted = config.agent.experiences
+    if not mounted:
+        return None
+    numbers = [int(e.id[1:]) for e in mounted if e.id[:1] == "E" and e.id[1:].isdigit()]
+    return Library(
+        name, 0, tuple(Experience(e.id, e.text) for e in mounted), max(numbers, default=0) + 1
+    )
+
+
+def _library(plan: RunPlan) -> LibraryFolder:
+    """The library the run commits to, created for a new or forked run."""
+    config, workspace = plan.loaded.config, plan.workspace
+    if plan.state is not None:
+        assert plan.state.started is not None
+        return workspace.library(plan.state.started.library)
+    folder = workspace.library(config.library.name or plan.run.run)
+    start, source = _start(plan, folder.name)
+    if not folder.exists():
+        folder.create(start, source)
+        return folder
+    head = folder.head()
+    if source == f"{folder.name}@{head.version}":
+        return folder  # goes on where it stands
+    untouched = head.version == 0 and head.experiences == (start.experiences if start else ())
+    if untouched:
+        return folder  # made by a start that was cut before its first event
+    raise ConflictError(
+        f"library {folder.name}",
+        f"it exists already and stands at version {head.version}, not at this run's start.",
+        f"Go on from it with library.start={folder.name}@{head.version}, or choose another "
+        "library.name.",
+    )
+
+
+def _start(plan: RunPlan, name: str) -> tuple[Library | None, str | None]:
+    """What the run begins with, and where that was copied from."""
+    config, workspace = plan.loaded.config, plan.workspace
+    if plan.parent is not None:
+        source, version = forked_library(plan.parent, plan.adopted_steps)
+        return workspace.library(source).at(version), f"{source}@{version}"
+    mounted = mounted_library(config, name)
+    if config.library.start == "empty":
+        return mounted, None
+    if mounted is not None:
+        raise ConfigError(
+            plan.loaded.place("library.start"),
+            "the run starts from a library, and its agent brings experiences of its own.",
+            "Leave one of them out.",
+        )
+    source, _, number = config.library.start.partition("@")
+    return workspace.library(source).at(int(number)), config.library.start
+
+
+def _opening(plan: RunPlan, state: RunState, folder: LibraryFolder) -> ev.DurableEvent:
+    config = plan.loaded.config
+    if state.started is not None:
+        return ev.RunResumed(os.getpid(), config.practice.epochs, plan.reviewer, plan.fingerprint)
+    return ev.RunStarted(
+        run=plan.run.run,
+        exp_id=config.exp_id,
+        seed=config.seed,
+        epochs=config.practice.epochs,
+        steps_per_epoch=plan.sampler.steps_per_epoch,
+        group_size=config.practice.group_size,
+        library=folder.name,
+        library_version=folder.head().version,
+        reviewer=plan.reviewer,
+        rehearsal=is_rehearsal(config),
+        settings=plan.fingerprint,
+        forked_from=plan.parent.run if plan.parent else None,
+        forked_steps=plan.adopted_steps,
+    )
+
+
+def agent_description(config: RunConfig) -> dict[str, Any]:
+    """What `agent.yaml` says besides the experiences: no key, no header, no address's user."""
+    model = config.role("policy")
+    described: dict[str, Any] = {"model": model.model}
+    for name in ("base_url", "temperature", "top_p", "max_tokens"):
+        value = getattr(model, name)
+        if value is not None:
+            described[name] = value
+    if model.base_url is not None:
+        described["base_url"] = endpoint_of(model).url
+    return {
+        "name": config.agent.name,
+        "instructions": config.agent.instructions,
+        "model": described,
+    }
+
+
+def _publisher(plan: RunPlan) -> Callable[[Library], None]:
+    """Writes what follows from a committed library: the enhanced agent and the catalogue."""
+    from engines.record.catalogue import note_library
+
+    agent = agent_description(plan.loaded.config)
+
+    def publish(library: Library) -> None:
+        write_whole(plan.run.agent_file, agent_yaml(agent, library, plan.run.run))
+        note_library(plan.workspace, library)
+
+    return publish
+
+
+def _evaluation(
+    plan: RunPlan,
+    sets: tuple[tuple[str, tuple[Problem, ...]], ...],
+    manager: RolloutManager,
+    verifier: Verifier,
+) -> Evaluation | None:
+    config = plan.loaded.config
+    if not sets:
+        return None
+    measured = config.evaluation
+    sampling = replace(sampling_of(config.role("policy")), temperature=measured.temperature)
+    return Evaluation(
+        sets=sets,
+        rollouts=replace(manager, agent=SingleTurn(config.agent.instructions, sampling)),
+        verifier=verifier,
+        folder=plan.run.path / "evals",
+        seed=config.seed,
+        k=measured.k,
+        strategy=measured.strategy,
+        every_steps=measured.every_steps,
+    )

@@ -1,0 +1,116 @@
+"""The command line: names and order of the commands, where errors end, exit codes.
+
+Owns nothing else. Each command imports what it needs when it runs, so that `--help`
+stays instant.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import click
+import typer
+
+from engines.core.errors import StudioError
+from studio import exit_codes
+from studio.commands import (
+    control,
+    data,
+    diff,
+    headless,
+    home,
+    library,
+    presets,
+    rehearsal,
+    review,
+    runs,
+    start,
+)
+
+app = typer.Typer(
+    name="studio",
+    help="Make a language-model agent better at a kind of task by practice.",
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def studio(
+    context: typer.Context,
+    workspace: Annotated[
+        Path,
+        typer.Option(
+            envvar="STUDIO_WORKSPACE",
+            help="Folder of runs, libraries and data sets; before or after the command.",
+        ),
+    ] = Path("practice"),
+) -> None:
+    """Make a language-model agent better at a kind of task by practice."""
+    context.obj = workspace.expanduser()
+    if context.invoked_subcommand is None:
+        home.home(context.obj)
+
+
+app.command("init")(start.init)
+app.command("try")(start.try_once)
+app.command("headless")(headless.headless)
+app.add_typer(control.app, name="ctl")
+app.command("review")(review.review)
+app.command("diff")(diff.diff)
+app.add_typer(library.app, name="library")
+app.add_typer(data.app, name="data")
+app.add_typer(runs.app, name="runs")
+app.add_typer(presets.app, name="presets")
+app.add_typer(rehearsal.app, name="rehearsal")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Carry a command line out and return its exit code; bugs are raised."""
+    command = typer.main.get_command(app)
+    try:
+        result = command.main(workspace_first(arguments), prog_name="studio", standalone_mode=False)
+    except StudioError as error:
+        print(f"studio: {error}", file=sys.stderr)
+        return exit_codes.USER_ERROR
+    except click.ClickException as error:
+        error.show()
+        return exit_codes.USER_ERROR
+    except (KeyboardInterrupt, click.Abort):
+        print("studio: interrupted; what was recorded is kept", file=sys.stderr)
+        return exit_codes.INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output left, as `head` does; nothing more can be written there.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exit_codes.DONE
+    return result if isinstance(result, int) else exit_codes.DONE
+
+
+def workspace_first(arguments: Sequence[str]) -> list[str]:
+    """Move `--workspace DIR` to the front, since it may stand behind the command too."""
+    front: list[str] = []
+    rest: list[str] = []
+    queue = list(arguments)
+    while queue:
+        word = queue.pop(0)
+        if word == "--":
+            rest += [word, *queue]
+            break
+        if word == "--workspace" and queue:
+            front = [word, queue.pop(0)]
+        elif word.startswith("--workspace="):
+            front = [word]
+        else:
+            rest.append(word)
+    return front + rest
+
+
+def main() -> None:
+    """Run the command line and leave with its exit code."""
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,74 @@
+"""`studio headless`: practise in this process, without a screen."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from engines.core.errors import ConfigError
+
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings to override.")
+]
+
+
+def headless(
+    context: typer.Context,
+    runfile: Annotated[
+        str | None, typer.Argument(metavar="[RUNFILE|PRESET]", help="What to practise.")
+    ] = None,
+    overrides: Overrides = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run instead of exp_id.")] = None,
+    resume: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Take up this run by its run-id.")
+    ] = None,
+    restart_step: Annotated[
+        str | None,
+        typer.Option(
+            metavar="null|0|N",
+            help="null resumes the newest run of the name (default), 0 starts a new one, N "
+            "starts a new one that adopts the first N steps.",
+        ),
+    ] = None,
+    review: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto|wait|rules:FILE",
+            help="Who decides operations. Default: the run file's review.by, else auto.",
+        ),
+    ] = None,
+    accept_changes: Annotated[
+        bool, typer.Option(help="Resume although settings that change results differ.")
+    ] = False,
+    json: Annotated[bool, typer.Option(help="Print the event stream on stdout.")] = False,
+) -> int:
+    """Practise without a screen; starts or resumes a run."""
+    import asyncio
+
+    from engines.record.run_dir import Workspace
+    from studio.headless import planned, run_headless
+
+    if runfile is not None and resume is not None and "=" in runfile:
+        runfile, overrides = None, [runfile, *(overrides or [])]
+    if resume is not None and (runfile is not None or name is not None):
+        raise ConfigError(
+            "--resume", "it takes the run's own run file and name.", "Leave RUNFILE and --name out."
+        )
+    if runfile is None and resume is None:
+        raise ConfigError(
+            "studio headless",
+            "it needs a run file or a preset.",
+            "Try `studio headless rehearsal`, or see `studio presets list`.",
+        )
+    plan = planned(
+        Workspace(context.obj),
+        runfile,
+        overrides or [],
+        name=name,
+        resume=resume,
+        restart_step=restart_step,
+        review=review,
+        accept_changes=accept_changes,
+    )
+    return asyncio.run(run_headless(plan, json=json))

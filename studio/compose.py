@@ -1,0 +1,312 @@
+"""Composing a run file the Hydra way, and remembering where each key was written.
+
+Owns the search for groups, overrides, interpolations, and the place of every key: a
+file with its line, or an override. Knows no setting by name; `studio.spelling` and
+`studio.settings` do.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from engines.core.errors import ConfigError
+from studio.yaml_marks import Key, Place, marks, mentions, syntax_error
+
+Tree = dict[str, Any]
+
+GROUPS = ("agents", "eval", "practice")
+_ENV = re.compile(r"(?<!\\)((?:\\\\)*)\$\{\s*oc\.env\s*:")
+
+
+@dataclass(slots=True)
+class Composed:
+    """A run file as written: interpolations unresolved, with the place of every key.
+
+    `spelling` and `config` rewrite the tree before it is resolved, and move the places
+    along with it.
+    """
+
+    path: Path
+    tree: Tree
+    places: dict[Key, Place]
+    warnings: list[str] = field(default_factory=list)
+
+    def place(self, key: Key) -> Place:
+        """Of the key itself, or else of the nearest key that holds it."""
+        for size in range(len(key), 0, -1):
+            if key[:size] in self.places:
+                return self.places[key[:size]]
+        return Place(str(self.path))
+
+    def error(self, key: Key, cause: str, move: str) -> ConfigError:
+        return ConfigError(self.place(key).text, cause, move)
+
+
+def dotted(key: Key) -> str:
+    return ".".join(key)
+
+
+def compose_run(
+    path: Path,
+    overrides: Sequence[str],
+    roots: Sequence[Path],
+    shown: Callable[[str], str],
+    shorthand: Mapping[str, str],
+) -> Composed:
+    """Compose a run file.
+
+    Args:
+        path: of the run file; ends in `.yaml`.
+        overrides: `key=value` in Hydra's grammar; a key need not stand in the file.
+        roots: folders searched for groups after the file's own.
+        shown: an override as it may be shown (secrets hidden).
+        shorthand: sections that may be a plain text, with the key the text stands for; an
+            override of another key of such a section keeps that text.
+
+    Raises:
+        ConfigError: syntax, an unknown group or file, or an override that does not fit.
+    """
+    path = path.resolve()
+    if path.suffix != ".yaml":
+        raise ConfigError(str(path), "A run file's name ends in .yaml.", "Rename the file.")
+    folders = _folders(path, roots)
+    named = dict(mentions(path, "", folders, set()))
+    ready = [_forced(text, folders) for text in overrides]
+    search = ",".join(f'"file://{_quoted(folder)}"' for folder in folders[1:])
+    ready = [f"hydra.searchpath=[{search}]", *(_forced(text, folders) for text in overrides)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            config, parts = _hydra(path, ready, shorthand)
+        except MissingConfigException as error:
+            missing = error.missing_cfg_file or ""
+            where = _named_override(missing, overrides)
+            place = named.get(missing) or (_shown(where, shown) if where else str(path))
+            raise _no_such_group(place, missing, folders) from error
+        except yaml.MarkedYAMLError as error:
+            raise syntax_error(path, error) from error
+        except (HydraException, OmegaConfBaseException) as error:
+            raise _unfit(path, error, overrides, shown) from error
+    tree = OmegaConf.to_container(config, resolve=False)
+    assert isinstance(tree, dict)
+    places: dict[Key, Place] = {}
+    for part in parts:
+        if part.config_path and not (part.package or "").startswith("hydra"):
+            places.update(marks(part.config_path, part.package or "", folders))
+    for text in overrides:
+        key = tuple(text.split("=", 1)[0].lstrip("+~").split("."))
+        # An override replaces what the files said below its key.
+        places = {k: place for k, place in places.items() if k[: len(key)] != key}
+        places[key] = Place(_shown(text, shown), override=True)
+    return Composed(path, _plain(tree), places, [str(w.message) for w in caught])
+
+
+def resolve(composed: Composed, environ: Mapping[str, str]) -> Tree:
+    """The tree with every interpolation replaced by its value.
+
+    `${oc.env:NAME}` reads `environ` alone, never the process's own environment.
+
+    Raises:
+        ConfigError: names the variable or key that is missing, and where it is asked for.
+    """
+    missing: list[str] = []
+
+    def env(name: str, *default: Any) -> Any:
+        if name in environ:
+            return environ[name]
+        if default:
+            return default[0]
+        missing.append(name)
+        raise KeyError(name)
+
+    # omegaconf keeps resolvers in one process-wide table; replaced at every load.
+    OmegaConf.register_new_resolver("studio.env", env, replace=True)
+    config = OmegaConf.create(_rewritten(composed.tree))
+    result: Tree = _copy(composed.tree)
+    leaves = [(key, text) for key, text in walk(composed.tree) if isinstance(text, str)]
+    # Those that name a variable go first: an error then shows where it is written.
+    for key, text in sorted(leaves, key=lambda leaf: "oc.env" not in leaf[1]):
+        if text == "???":
+            raise composed.error(key, f'"{dotted(key)}" has no value yet.', "Give it one.")
+        if "${" not in text:
+            continue
+        node: Any = config
+        try:
+            for part in key:
+                node = node[int(part) if OmegaConf.is_list(node) else part]
+        except OmegaConfBaseException as error:
+            if missing:
+                raise composed.error(
+                    key,
+                    f'"{dotted(key)}" needs the environment variable {missing[0]}, '
+                    "which is not set.",
+                    f"Set it (export {missing[0]}=…), or give a default: "
+                    f"${{oc.env:{missing[0]},DEFAULT}}.",
+                ) from error
+            raise composed.error(
+                key,
+                f'"{dotted(key)}" cannot be resolved: {str(error).splitlines()[0]}.',
+                "Mend the interpolation; write \\${ for a literal ${.",
+            ) from error
+        put(result, key, OmegaConf.to_container(node) if OmegaConf.is_config(node) else node)
+    return result
+
+
+def walk(tree: Any, key: Key = ()) -> Iterator[tuple[Key, Any]]:
+    """Every leaf with its key; list elements are keyed by their number."""
+    if isinstance(tree, dict):
+        for name, value in tree.items():
+            yield from walk(value, (*key, str(name)))
+    elif isinstance(tree, list | tuple):
+        for number, value in enumerate(tree):
+            yield from walk(value, (*key, str(number)))
+    else:
+        yield key, tree
+
+
+def put(tree: Any, key: Key, value: Any) -> None:
+    for part in key[:-1]:
+        tree = tree[int(part)] if isinstance(tree, list) else tree[part]
+    if isinstance(tree, list):
+        tree[int(key[-1])] = value
+    else:
+        tree[key[-1]] = value
+
+
+def _copy(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {key: _copy(value) for key, value in tree.items()}
+    return [_copy(item) for item in tree] if isinstance(tree, list) else tree
+
+
+def _rewritten(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {key: _rewritten(value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_rewritten(item) for item in tree]
+    return _ENV.sub(r"\1${studio.env:", tree) if isinstance(tree, str) else tree
+
+
+def _plain(tree: Any) -> Any:
+    """Keys as texts: YAML reads a bare 1 or true as something else."""
+    if isinstance(tree, dict):
+        return {str(key): _plain(value) for key, value in tree.items()}
+    return [_plain(item) for item in tree] if isinstance(tree, list) else tree
+
+
+def _folders(path: Path, roots: Sequence[Path]) -> list[Path]:
+    found = [path.parent]
+    for parent in path.parents:
+        # A file inside a group folder (practice/x.yaml) finds the groups beside that folder.
+        if parent.name in GROUPS:
+            found.append(parent.parent)
+    found += [root.resolve() for root in roots if root.is_dir()]
+    return list(dict.fromkeys(found))
+
+
+def _quoted(text: object) -> str:
+    return str(text).replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _forced(text: str, folders: Sequence[Path]) -> str:
+    """An override as Hydra wants it: a plain key may be one the file does not mention."""
+    key = text.split("=", 1)[0]
+    group = "@" in key or any((folder / key).is_dir() for folder in folders)
+    return text if group or not key or key[0] in "+~" or "=" not in text else f"++{text}"
+
+
+def _hydra(
+    path: Path, overrides: Sequence[str], shorthand: Mapping[str, str]
+) -> tuple[DictConfig, Sequence[Any]]:
+    """The composed config, and its parts in the order of merging."""
+    late = [text for text in overrides if _parent(text) in shorthand]
+    early = [text for text in overrides if text not in late]
+    with initialize_config_dir(str(path.parent), job_name="studio", version_base="1.3"):
+        config = compose(path.stem, early)
+        if late:
+            for section in dict.fromkeys(_parent(text) for text in late):
+                text = _written(config, section)
+                if isinstance(text, str):
+                    early.append(f'++{section}={{{shorthand[section]}: "{_quoted(text)}"}}')
+            config = compose(path.stem, [*early, *late])
+        loader = GlobalHydra.instance().config_loader()
+        parts = loader.compute_defaults_list(path.stem, [*early, *late], RunMode.RUN).defaults
+    return config, parts
+
+
+def _parent(override: str) -> str:
+    return override.split("=", 1)[0].lstrip("+~").rpartition(".")[0]
+
+
+def _written(config: DictConfig, section: str) -> object:
+    tree: Any = OmegaConf.to_container(config, resolve=False)
+    for part in section.split("."):
+        tree = tree.get(part) if isinstance(tree, dict) else None
+    return tree
+
+
+def _shown(override: str, shown: Callable[[str], str]) -> str:
+    return f"override '{shown(override)}'"
+
+
+def _named_override(message: str, overrides: Sequence[str]) -> str | None:
+    """The override a message of Hydra speaks of."""
+    for text in overrides:
+        key, _, value = text.partition("=")
+        bare = key.lstrip("+~")
+        if bare in message or f"{bare.split('@')[0]}/{value}" == message:
+            return text
+    return None
+
+
+def _unfit(
+    path: Path, error: Exception, overrides: Sequence[str], shown: Callable[[str], str]
+) -> ConfigError:
+    if isinstance(error, OverrideParseException):
+        text: str | None = error.override.removeprefix("++")
+    else:
+        text = _named_override(str(error), overrides)
+    lines = [line for line in str(error).splitlines() if not line.startswith(("See ", "Error "))]
+    reason = (lines or ["it cannot be read"])[0].replace("'++", "'").rstrip(".")
+    if text is None:
+        return ConfigError(str(path), f"It does not compose: {reason}.", "Mend that entry.")
+    if shown(text) != text:
+        reason = "its value cannot be read"  # Hydra's words would quote the secret
+    return ConfigError(
+        _shown(text, shown),
+        f"It does not fit: {reason}.",
+        "Write key=value; put a value with commas, brackets or quotes in quotes: key='a, b'.",
+    )
+
+
+def _no_such_group(place: str, missing: str, folders: Sequence[Path]) -> ConfigError:
+    names = {
+        str(file.relative_to(folder).with_suffix(""))
+        for folder in folders
+        for pattern in ("*.yaml", *(f"{group}/**/*.yaml" for group in GROUPS))
+        for file in folder.glob(pattern)
+    }
+    group, _, last = missing.rpartition("/")
+    siblings = [name.rpartition("/")[2] for name in names if name.rpartition("/")[0] == group]
+    nearest = [f"{group}/{name}" for name in get_close_matches(last, siblings, n=1)]
+    nearest = nearest or get_close_matches(missing, sorted(names), n=1, cutoff=0.8)
+    searched = ", ".join(str(folder) for folder in folders)
+    return ConfigError(
+        place,
+        f'"{missing}" is not found. Searched: {searched}.',
+        f'Did you mean "{nearest[0]}"?' if nearest else f"Write {missing}.yaml in one of them.",
+    )

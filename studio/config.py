@@ -1,0 +1,235 @@
+"""Loading a run file: composed, unified, resolved, validated, and written back.
+
+The only module that reads the environment. It imports Hydra and pydantic, so commands
+import it when they run, never before. `studio.settings` says what may be set.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.resources import files
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from engines.core.errors import ConfigError, DataError
+from engines.data.dataset import resolve_data
+from studio.compose import Composed, Tree, compose_run, dotted, put, resolve, walk
+from studio.presets import list_presets, preset_path, presets_folder
+from studio.refusals import explained
+from studio.run_yaml import dump_run_yaml
+from studio.secrets import MASK, is_kept_as_written, is_secret, shown_override
+from studio.settings import RESULT_FIELDS, RunConfig, differences, model_at
+from studio.spelling import unify
+
+__all__ = [
+    "RESULT_FIELDS",
+    "LoadedRun",
+    "RunConfig",
+    "differences",
+    "dump_run_yaml",
+    "list_presets",
+    "load_run",
+]
+
+_ROLES = ("policy", "reflector", "judge")
+_SHORTHAND = {**dict.fromkeys((*_ROLES, "agent.model"), "model"), "verifier": "name"}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRun:
+    """A validated run file and where things were found."""
+
+    config: RunConfig
+    path: Path
+    preset: bool
+    roots: tuple[Path, ...]  # folders in which data names are looked up, in order
+    warnings: tuple[str, ...]
+    place: Callable[[str], str]  # dotted key → where its value was written
+
+    def data_path(self, name: str, key: str = "data.practice") -> Path:
+        """The file of a data set named in this run file.
+
+        Raises:
+            DataError: no root has it; the place is where the run file names it.
+        """
+        try:
+            return resolve_data(name, self.roots)
+        except DataError as error:
+            searched = error.cause.removeprefix("It is not found. ")
+            cause = f'There is no data set "{name}". {searched}'
+            raise DataError(self.place(key), cause, error.move) from error
+
+
+def load_run(
+    name_or_path: str,
+    overrides: Sequence[str],
+    workspace: Path,
+    environ: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> LoadedRun:
+    """Load a run file or preset.
+
+    Args:
+        name_or_path: an existing file, else the name of a preset.
+        overrides: `key=value` texts.
+        workspace: its `configs/` and `datasets/` are searched after the file's folder.
+        environ: what `${oc.env:NAME}` reads; default the process's environment.
+        cwd: where relative paths of overrides are looked up; default the current folder.
+
+    Returns:
+        The run, with data sets, logs and rules that lie outside the workspace and the
+        bundled data as absolute paths, so that its `run.yaml` means the same anywhere.
+
+    Raises:
+        ConfigError: with place (file:line or override), cause and next move.
+    """
+    environ = os.environ if environ is None else environ
+    cwd = Path.cwd() if cwd is None else cwd
+    path, preset = _run_file(name_or_path, workspace)
+    composed = compose_run(
+        path, overrides, (workspace / "configs", presets_folder()), shown_override, _SHORTHAND
+    )
+    unify(composed)
+    _spread_roles(composed)
+    tree = resolve(composed, environ)
+    origins = {
+        dotted(key): text
+        for key, text in walk(composed.tree)
+        if isinstance(text, str) and "${" in text and is_kept_as_written(key, text)
+    }
+    _fill_in(composed, tree, origins, environ)
+    own = (workspace / "datasets", Path(str(files("sample_data"))))
+    # After the three of the contract comes the current folder, for what is typed there.
+    roots = (*own, cwd) if preset else (path.parent, *own, cwd)
+    _pin(composed, tree, roots, own, cwd)
+    try:
+        config = RunConfig.model_validate(tree)
+    except ValidationError as error:
+        raise explained(composed, error) from error
+    config._origins.update(origins)
+    return LoadedRun(
+        config,
+        path,
+        preset,
+        roots,
+        (*composed.warnings, *_doubts(config)),
+        lambda key: composed.place(tuple(key.split("."))).text,
+    )
+
+
+def _run_file(name_or_path: str, workspace: Path) -> tuple[Path, bool]:
+    given = Path(name_or_path).expanduser()
+    if given.is_file():
+        return given.resolve(), False
+    if found := preset_path(name_or_path):
+        return found, True
+    names = [name for name, _ in list_presets()]
+    beside = given.parent if given.parent.is_dir() else Path()
+    close = get_close_matches(given.name, [*names, *(f.name for f in beside.glob("*.yaml"))], n=1)
+    raise ConfigError(
+        f'run file "{name_or_path}"',
+        "There is no such file and no preset of that name.",
+        f'Did you mean "{close[0]}"?' if close else f"Presets: {', '.join(names)}.",
+    )
+
+
+def _spread_roles(composed: Composed) -> None:
+    """Write plain model names as mappings, and let roles take over from each other.
+
+    A role without a `model` is the policy with some settings changed; an agent's own
+    model is the policy where the run file sets none.
+    """
+    tree = composed.tree
+    for name in _ROLES:
+        # Copied as written: resolving it would lose where its secrets came from.
+        if (other := str(tree.get(name)).removeprefix("${").removesuffix("}")) in _ROLES:
+            tree[name] = tree.get(other) if other != name else None
+    agent = tree.get("agent")
+    for holder, name in [(tree, "policy"), (tree, "reflector"), (tree, "judge"), (agent, "model")]:
+        if isinstance(holder, dict) and isinstance(holder.get(name), str):
+            holder[name] = {"model": holder[name]}
+    if isinstance(tree.get("verifier"), str):
+        tree["verifier"] = {"name": tree["verifier"]}
+    model = agent.get("model") if isinstance(agent, dict) else None
+    if isinstance(model, dict):
+        if tree.get("policy") is None:
+            composed.places.setdefault(("policy",), composed.place(("agent", "model")))
+            tree["policy"] = dict(model)
+        elif isinstance(tree["policy"], dict) and "model" not in tree["policy"]:
+            tree["policy"] = {**model, **tree["policy"]}
+    policy = tree.get("policy")
+    for name in ("reflector", "judge"):
+        role = tree.get(name)
+        if isinstance(role, dict) and isinstance(policy, dict) and "model" not in role:
+            shared = {key: value for key, value in policy.items() if key != "temperature"}
+            tree[name] = {**shared, **role}
+
+
+def _fill_in(
+    composed: Composed, tree: Tree, origins: dict[str, str], environ: Mapping[str, str]
+) -> None:
+    """Defaults that come from elsewhere: the file's name, the environment, the policy."""
+    for key, value in walk(tree):
+        if value == MASK and is_secret(key):
+            raise composed.error(
+                key,
+                f'"{dotted(key)}" is masked: it was once spelled out, and is never stored.',
+                f"Set it again: {dotted(key)}=${{oc.env:NAME}}.",
+            )
+    tree.setdefault("exp_id", re.sub(r"[^A-Za-z0-9._-]", "-", composed.path.stem).lstrip("._-"))
+    agent = tree.get("agent")
+    holders = [(tree.get(role), role) for role in _ROLES]
+    holders.append((agent.get("model") if isinstance(agent, dict) else None, "agent.model"))
+    for role, name in holders:
+        if not isinstance(role, dict) or not str(role.get("model")).startswith("openai:"):
+            continue
+        for field, variable in (("base_url", "OPENAI_BASE_URL"), ("api_key", "OPENAI_API_KEY")):
+            if role.get(field) is None and environ.get(variable):
+                role[field] = environ[variable]
+                origins[f"{name}.{field}"] = f"${{oc.env:{variable}}}"
+    policy, practice = tree.get("policy"), tree.setdefault("practice", {})
+    given = policy.get("temperature") if isinstance(policy, dict) else None
+    # Of policy.temperature and practice.temperature the more specific one, the latter, wins.
+    if given is not None and isinstance(practice, dict) and "temperature" not in practice:
+        practice["temperature"] = given
+        composed.places[("practice", "temperature")] = composed.place(("policy", "temperature"))
+    for name in [key for key, value in tree.items() if value is None and model_at((key,))]:
+        del tree[name]  # `evaluation:` with nothing below it is an empty section
+
+
+def _pin(
+    composed: Composed, tree: Tree, roots: Sequence[Path], own: Sequence[Path], cwd: Path
+) -> None:
+    """Make names of files absolute, unless the workspace or the bundled data has them."""
+    for key, value in list(walk(tree)):
+        if not isinstance(value, str):
+            continue
+        scheme, _, name = value.partition(":")
+        is_data = key == ("data", "practice") or key[:2] == ("evaluation", "data")
+        if is_data:
+            scheme, name = "", value
+        elif not (
+            (key[-1] == "model" and scheme == "replay")
+            or (key == ("review", "by") and scheme == "rules")
+        ):
+            continue
+        # What is typed as a path is meant from where it is typed.
+        typed = composed.place(key).override and (os.sep in name or "." in name)
+        try:
+            found = resolve_data(name, (cwd, *roots) if typed else roots)
+        except DataError:
+            continue  # told where it is read, which may be never
+        if scheme == "" and any(found.is_relative_to(folder) for folder in own):
+            continue
+        put(tree, key, f"{scheme}:{found.resolve()}" if scheme else str(found.resolve()))
+
+
+def _doubts(config: RunConfig) -> tuple[str, ...]:
+    if config.evaluation.do_eval and config.evaluation.k > 1 and config.evaluation.temperature == 0:
+        return ("evaluation.k is above 1 at temperature 0: its tries may all be the same.",)
+    return ()

@@ -1,0 +1,181 @@
+"""A run in this process: opened, practised, controllable from outside, and told about.
+
+Owns signals and the order of opening and closing. `studio.assemble` knows the parts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+
+from engines.core.codec import dumps
+from engines.core.errors import ConfigError
+from engines.core.events import DurableEvent, TextStreamed, TransientEvent, event_to_dict
+from engines.core.library import Library
+from engines.core.state import RunState
+from engines.pipeline.control import Control
+from engines.pipeline.run import practise
+from engines.record.catalogue import note_run
+from engines.record.run_dir import Workspace
+from studio.assemble import is_rehearsal, open_practice
+from studio.config import load_run
+from studio.link import serve
+from studio.narrate import Display, Lines, to_stderr
+from studio.plan import RunPlan, plan_run
+from studio.summary import exit_code, summary_data, summary_text
+
+
+def planned(
+    workspace: Workspace,
+    runfile: str | None,
+    overrides: Sequence[str],
+    *,
+    name: str | None = None,
+    resume: str | None = None,
+    restart_step: str | None = None,
+    review: str | None = None,
+    accept_changes: bool = False,
+    default_review: str = "auto",
+) -> RunPlan:
+    """Read the run file and decide what to open; tells on stderr what was assumed.
+
+    Raises:
+        StudioError: the run file, the data or the choice of run cannot be used.
+    """
+    given = workspace.run(resume) if resume else None
+    source = str(given.run_file) if given else str(runfile)
+    named = [f"exp_id={name}"] if name else []
+    loaded = load_run(source, [*overrides, *named], workspace.path)
+    for warning in loaded.warnings:
+        to_stderr(f"note: {warning}")
+    step = loaded.config.practice.restart_step
+    if restart_step is not None:
+        step = _restart(restart_step)
+    plan = plan_run(
+        loaded,
+        workspace,
+        restart_step=step,
+        review=review,
+        default_review=default_review,
+        resume=given,
+        accept_changes=accept_changes,
+    )
+    _tell_plan(plan)
+    return plan
+
+
+async def run_headless(plan: RunPlan, *, json: bool) -> int:
+    """Practise a planned run to its end and print how it went; returns the exit code.
+
+    Raises:
+        StudioError: something could not be opened or recorded.
+    """
+    if plan.mode == "finished":
+        return _already_finished(plan, json)
+    async with AsyncExitStack() as stack:
+        practice = await open_practice(plan, stack, to_stderr)
+        state = practice.recorder.state
+        assert state.started is not None
+        folder = plan.workspace.library(state.started.library)
+        before = folder.at(state.started.library_version)
+        await stack.enter_async_context(serve(practice, plan.run.socket))
+        with ExitStack() as told, _stoppable(practice.control):
+            practice.recorder.listen(told.enter_context(_listener(state, json)))
+            await practise(practice)
+        after = practice.gate.library
+        note_run(plan.workspace, plan.run)
+        _print_summary(plan, state, before, after, json)
+        return exit_code(state)
+
+
+def _restart(text: str) -> int | None:
+    if text.lower() in ("null", "none"):
+        return None
+    if text.isdecimal():
+        return int(text)
+    raise ConfigError(
+        f"--restart-step {text}", "it is neither null nor a whole number.", "Give null, 0 or N."
+    )
+
+
+def _tell_plan(plan: RunPlan) -> None:
+    what = {
+        "new": f"run {plan.run.run}: new",
+        "resume": f"run {plan.run.run}: resumed after step "
+        f"{plan.state.steps_finished if plan.state else 0}",
+        "fork": f"run {plan.run.run}: new, with the first {plan.adopted_steps} steps of "
+        f"{plan.parent.run if plan.parent else ''}",
+        "finished": f"run {plan.run.run} is finished; give more practice.epochs to go on, or "
+        "--restart-step 0 for a new run",
+    }
+    to_stderr(what[plan.mode])
+    if is_rehearsal(plan.loaded.config):
+        to_stderr("rehearsal: replies are scripted, no model is asked")
+    if plan.mode != "finished":
+        by_itself = " (every operation that fits is approved by itself)"
+        to_stderr(f"review: {plan.reviewer}{by_itself if plan.reviewer == 'auto' else ''}")
+
+
+def _already_finished(plan: RunPlan, json: bool) -> int:
+    state = plan.state
+    assert state is not None and state.started is not None
+    folder = plan.workspace.library(state.started.library)
+    before, after = folder.at(state.started.library_version), folder.at(state.library_version)
+    _print_summary(plan, state, before, after, json)
+    return exit_code(state)
+
+
+def _print_summary(
+    plan: RunPlan, state: RunState, before: Library, after: Library, json: bool
+) -> None:
+    place = str(plan.run.path)
+    if json:
+        print_json(summary_data(state, before, after, place))
+    else:
+        print(summary_text(state, before, after, place))
+
+
+def print_json(data: object) -> None:
+    sys.stdout.write(dumps(data).decode() + "\n")
+    sys.stdout.flush()
+
+
+class _Quiet(ExitStack):
+    """A listener that needs no closing."""
+
+    def __init__(self, listener: Callable[[DurableEvent | TransientEvent], None]) -> None:
+        super().__init__()
+        self._listener = listener
+
+    def __call__(self, event: DurableEvent | TransientEvent) -> None:
+        self._listener(event)
+
+
+def _listener(state: RunState, json: bool) -> Display | _Quiet:
+    if json:
+        return _Quiet(_print_event)
+    if sys.stderr.isatty():
+        return Display(state, sys.stderr)
+    return _Quiet(Lines(state, to_stderr))
+
+
+def _print_event(event: DurableEvent | TransientEvent) -> None:
+    if not isinstance(event, TextStreamed):  # a line a token helps no script
+        print_json(event_to_dict(event))
+
+
+@contextmanager
+def _stoppable(control: Control) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the run in good order, with everything recorded kept."""
+    loop = asyncio.get_running_loop()
+    signals = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+    for number, reason in signals.items():
+        loop.add_signal_handler(number, control.stop, reason)
+    try:
+        yield
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)

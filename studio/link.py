@@ -1,0 +1,283 @@
+"""The line between a run's process and whoever attaches to it: `control.sock`.
+
+Newline-separated JSON over a Unix socket of mode 0600. A client sends
+`{"v": 1, "id": 7, "do": "pause", …}` and gets `{"v": 1, "id": 7, "ok": true, …}` or
+`{"v": 1, "id": 7, "ok": false, "place": …, "cause": …, "move": …}`. After `watch` come
+events as `{"v": 1, "event": …}`. Owns the protocol; what a request does is the
+control's and the gate's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from engines.core.codec import dumps, from_dict, to_dict
+from engines.core.errors import ConflictError, StudioError
+from engines.core.events import DurableEvent, TextStreamed, TransientEvent, event_to_dict
+from engines.core.state import RunState
+from engines.core.types import Decision
+from engines.pipeline.practice import Practice
+from engines.record.run_dir import RunDir
+
+PROTOCOL = 1
+MAX_LINE = 4_000_000
+"""Bytes of one request or answer: an edit is short, a lesson of hundreds is not."""
+_LONGEST_PATH = 100  # what sun_path holds on every platform, with room for the NUL
+
+
+@asynccontextmanager
+async def serve(practice: Practice, path: Path) -> AsyncIterator[None]:
+    """Answer requests about a run for as long as the context lasts."""
+    server = _Server(practice)
+    with _bound(path) as bound:
+        listener = await asyncio.start_unix_server(server.attend, bound, limit=MAX_LINE)
+        os.chmod(bound, 0o600)
+        try:
+            yield
+        finally:
+            listener.close()
+            await server.close()
+
+
+def ask(run: RunDir, do: str, **arguments: Any) -> dict[str, Any]:
+    """Send one request to a living run and return its answer.
+
+    Raises:
+        ConflictError: no process of that run answers.
+        StudioError: the run refused, with its own words.
+    """
+    with _connected(run) as file:
+        _send(file, do, arguments)
+        return _answer(file, run)
+
+
+def watch(run: RunDir) -> Iterator[dict[str, Any]]:
+    """Yield the events of a living run until its process ends."""
+    with _connected(run) as file:
+        _send(file, "watch", {})
+        _answer(file, run)
+        for line in file:
+            yield json.loads(line)["event"]
+
+
+def is_alive(run: RunDir) -> bool:
+    """Whether a process of that run answers its socket."""
+    try:
+        with _connected(run):
+            return True
+    except StudioError:
+        return False
+
+
+def status_of(state: RunState) -> dict[str, Any]:
+    """What `status` answers, from the one state."""
+    started = state.started
+    current = state.current
+    return {
+        "run": started.run if started else "",
+        "status": state.status,
+        "reason": state.reason,
+        "rehearsal": bool(started and started.rehearsal),
+        "epoch": state.steps[state.step].epoch if state.step in state.steps else 0,
+        "epochs": state.epochs,
+        "step": state.step,
+        "steps": started.steps_per_epoch * state.epochs if started else 0,
+        "steps_finished": state.steps_finished,
+        "rollouts_done": current.rollouts_done if current else 0,
+        "library": started.library if started else "",
+        "library_version": state.library_version,
+        "undecided": len(state.undecided),
+        "open": len(state.open),
+        "lost": sum(state.lost.values()),
+        "tokens": state.usage.tokens,
+        "cost_usd": state.usage.cost_usd,
+        "reviewer": state.reviewer,
+    }
+
+
+class _Server:
+    """Attends clients, each in its own task."""
+
+    def __init__(self, practice: Practice) -> None:
+        self._practice = practice
+        self._clients: set[asyncio.Task[None]] = set()
+
+    async def attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._clients.add(task)
+        try:
+            while line := await reader.readline():
+                request, answer = await self._answered(line)
+                _write(writer, answer)
+                await writer.drain()
+                if request == "watch" and answer["ok"]:
+                    await self._stream(writer)
+        except (ConnectionError, ValueError, asyncio.CancelledError):
+            pass  # the client is gone, or sent a line beyond all bounds
+        finally:
+            self._clients.discard(task)
+            writer.close()
+
+    async def close(self) -> None:
+        for task in tuple(self._clients):
+            task.cancel()
+        await asyncio.gather(*self._clients, return_exceptions=True)
+
+    async def _answered(self, line: bytes) -> tuple[str, dict[str, Any]]:
+        number: Any = None
+        try:
+            request = _request(line)
+            number = request.get("id")
+            answer = await self._do(str(request.get("do")), request)
+        except StudioError as error:
+            refusal = {"ok": False, "place": error.place, "cause": error.cause, "move": error.move}
+            return "", {"v": PROTOCOL, "id": number, **refusal}
+        return str(request["do"]), {"v": PROTOCOL, "id": number, "ok": True, **answer}
+
+    async def _do(self, do: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        control, gate = self._practice.control, self._practice.gate
+        match do:
+            case "status" | "watch":
+                pass
+            case "pause":
+                await control.pause()
+            case "resume":
+                await control.resume()
+            case "step":
+                await control.step()
+            case "stop":
+                # Answered first: stopping closes this very connection.
+                after_step = bool(request.get("after_step"))
+                asyncio.get_running_loop().call_soon(control.stop, *_stop(after_step))
+            case "review":
+                return self._review()
+            case "decide":
+                decision = _decision(request)
+                settled = await gate.decide(decision)
+                return {"decision": to_dict(settled.decision), "note": settled.note}
+            case "undo":
+                return {"undone": list(await gate.undo(str(request.get("operation"))))}
+            case _:
+                raise ConflictError(
+                    f"request {do!r}",
+                    "a run knows no such request.",
+                    "Known: status, watch, pause, resume, step, stop, review, decide, undo.",
+                )
+        return status_of(self._practice.recorder.state)
+
+    def _review(self) -> dict[str, Any]:
+        state = self._practice.recorder.state
+        draft = self._practice.gate.draft()
+        return {
+            "open": [to_dict(operation) for operation in state.open],
+            "decided": [to_dict(decision) for decision in state.decisions.values()],
+            "draft": [[e.id, e.text] for e in draft.experiences],
+            "stale": state.flagged_stale,
+        }
+
+    async def _stream(self, writer: asyncio.StreamWriter) -> None:
+        waiting: asyncio.Queue[DurableEvent | TransientEvent] = asyncio.Queue()
+        stop = self._practice.recorder.listen(waiting.put_nowait)
+        try:
+            while True:
+                event = await waiting.get()
+                if isinstance(event, TextStreamed):
+                    continue
+                _write(writer, {"v": PROTOCOL, "event": event_to_dict(event)})
+                await writer.drain()
+        finally:
+            stop()
+
+
+def _stop(after_step: bool) -> tuple[str, bool]:
+    return ("after this step", True) if after_step else ("studio ctl stop", False)
+
+
+def _request(line: bytes) -> dict[str, Any]:
+    try:
+        request = json.loads(line)
+    except ValueError as error:
+        raise ConflictError("request", "it is not JSON.", "Send one object a line.") from error
+    if not isinstance(request, dict) or request.get("v") != PROTOCOL:
+        version = request.get("v") if isinstance(request, dict) else None
+        raise ConflictError(
+            "request",
+            f"it speaks protocol {version}, this run speaks {PROTOCOL}.",
+            "Use the studio release that started the run.",
+        )
+    return request
+
+
+def _decision(request: Mapping[str, Any]) -> Decision:
+    try:
+        return from_dict(Decision, request["decision"])
+    except (KeyError, ValueError) as error:
+        raise ConflictError(
+            "request decide",
+            f"its decision cannot be read ({error}).",
+            "Give operation_id, action and reviewer; an edit also text, kind or target.",
+        ) from error
+
+
+def _write(writer: asyncio.StreamWriter, data: object) -> None:
+    writer.write(dumps(data) + b"\n")
+
+
+@contextlib.contextmanager
+def _bound(path: Path) -> Iterator[str]:
+    """Where to bind: the path itself, or a short one it then links to."""
+    path.unlink(missing_ok=True)  # left by a process that was killed: we hold the run's lock
+    if len(os.fsencode(path)) <= _LONGEST_PATH:
+        yield str(path)
+        path.unlink(missing_ok=True)
+        return
+    with tempfile.TemporaryDirectory(prefix="studio-") as private:  # made with mode 0700
+        short = Path(private) / "control.sock"
+        path.symlink_to(short)
+        yield str(short)
+        path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _connected(run: RunDir) -> Iterator[Any]:
+    path = os.readlink(run.socket) if run.socket.is_symlink() else str(run.socket)
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            connection.connect(path)
+        except OSError as error:
+            raise ConflictError(
+                f"run {run.run}",
+                "no process of it is running.",
+                f"Start it with `studio headless --resume {run.run}`.",
+            ) from error
+        with connection.makefile("rwb") as file:
+            yield file
+
+
+def _send(file: Any, do: str, arguments: Mapping[str, Any]) -> None:
+    file.write(dumps({"v": PROTOCOL, "id": 1, "do": do, **arguments}) + b"\n")
+    file.flush()
+
+
+def _answer(file: Any, run: RunDir) -> dict[str, Any]:
+    line = file.readline(MAX_LINE)
+    if not line:
+        raise ConflictError(
+            f"run {run.run}",
+            "its process ended before it answered.",
+            f"Look at `studio runs list`, and start it with `studio headless --resume {run.run}`.",
+        )
+    answer: dict[str, Any] = json.loads(line)
+    if not answer.get("ok"):
+        raise ConflictError(answer["place"], answer["cause"], answer["move"])
+    return answer

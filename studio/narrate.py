@@ -1,0 +1,179 @@
+"""Tells a person how a run goes, while it goes: lines in a pipe, a display on a terminal.
+
+Owns stderr. Listens to events and reads the folded state; decides nothing.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from engines.core import events as ev
+from engines.core.library import Outcome
+from engines.core.state import RunState, StepState
+from studio.inert import inert
+from studio.summary import mean, progress, spent
+
+
+class Lines:
+    """A plain line for each thing that matters, as `say` prints it."""
+
+    def __init__(self, state: RunState, say: Callable[[str], None]) -> None:
+        self._state = state
+        self._say = say
+
+    def __call__(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
+        for line in self._lines(event):
+            self._say(line)
+
+    def _lines(self, event: ev.DurableEvent | ev.TransientEvent) -> list[str]:
+        state = self._state
+        where = progress(state)
+        match event:
+            case ev.StepStarted():
+                return [
+                    f"step {event.step} of {where.steps}, epoch {event.epoch} of {where.epochs}: "
+                    f"{len(event.problems)} problems, library v{event.library_version}"
+                ]
+            case ev.LessonProposed():
+                return [f"step {event.step}: {step_line(state.steps[event.step])}"]
+            case ev.StageEntered(stage="review") if state.reviewer != "auto" and state.undecided:
+                run = state.started.run if state.started else ""
+                return [
+                    f"step {event.step}: {len(state.undecided)} operations wait for review "
+                    f"(studio review {run})"
+                ]
+            case ev.LessonReturned():
+                return [
+                    f"step {event.step}: the library moved from v{event.based_on} to "
+                    f"v{event.head} meanwhile; its operations are reviewed again"
+                ]
+            case ev.LessonCommitted():
+                return [f"step {event.step}: {commit_line(event.outcomes, event.library_version)}"]
+            case ev.EvaluationFinished():
+                shown = "none known" if event.mean is None else f"{event.mean:.3f}"
+                lost = f", {event.unjudged} unjudged" if event.unjudged else ""
+                return [f"held-out {event.data}: mean reward {shown} (n={event.n}){lost}"]
+            case ev.RunPaused():
+                return ["paused (studio ctl resume goes on)"]
+            case ev.RunContinued():
+                return ["going on"]
+            case ev.RolloutFinished(status="failed"):
+                return [f"step {event.step}: a rollout failed: {inert(event.error or '')}"[:200]]
+        return []
+
+
+class Display:
+    """A few lines redrawn in place on a terminal, above them what `Lines` says."""
+
+    def __init__(
+        self, state: RunState, stream: TextIO, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._state = state
+        self._clock = clock
+        self._console = Console(file=stream, highlight=False, markup=False, emoji=False)
+        self._lines = Lines(state, lambda line: self._console.print(line, soft_wrap=True))
+        self._step_began: float | None = None
+        self._step_times: list[float] = []
+        self._streamed = 0
+        self._live = Live(
+            console=self._console,
+            get_renderable=self._drawn,
+            refresh_per_second=4,
+            transient=True,
+        )
+
+    def __enter__(self) -> Display:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def __call__(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
+        match event:
+            case ev.TextStreamed():
+                self._streamed += len(event.text)
+                return
+            case ev.StepStarted():
+                self._step_began = self._clock()
+            case ev.StepFinished() if self._step_began is not None:
+                self._step_times.append(self._clock() - self._step_began)
+        self._lines(event)
+
+    def _drawn(self) -> object:
+        from rich.text import Text
+
+        return Text("\n".join(display_lines(self._state, self._eta_s())))
+
+    def _eta_s(self) -> float | None:
+        """Median step time × steps left; None until a step is done."""
+        where = progress(self._state)
+        if not self._step_times:
+            return None
+        left = where.steps - self._state.steps_finished
+        return statistics.median(self._step_times) * left
+
+
+def display_lines(state: RunState, eta_s: float | None) -> list[str]:
+    """The redrawn block: where the run stands, the batch's stages, reward, spending."""
+    where, step = progress(state), state.current
+    head = f"epoch {where.epoch}/{where.epochs}  step {where.step}/{where.steps}  {state.status}"
+    if state.started and state.started.rehearsal:
+        head += "  rehearsal"
+    if step is None or state.started is None:
+        return [head]
+    groups = len(step.problems)
+    rollouts = groups * state.started.group_size
+    lines = [
+        head,
+        f"rollouts  {bar(step.rollouts_done, rollouts)}",
+        f"verdicts  {bar(len(step.verdicts), rollouts)}",
+        f"groups    {bar(len(step.reflections), groups)}",
+        f"reward so far {mean(step.rewards)}  {spent(state.usage)}"
+        + (f"  ETA {duration(eta_s)}" if eta_s is not None else ""),
+    ]
+    if state.undecided:
+        lines.append(f"REVIEW {len(state.undecided)}: studio review {state.started.run}")
+    return lines
+
+
+def bar(done: int, total: int, width: int = 24) -> str:
+    filled = width * done // total if total else 0
+    return f"[{'#' * filled}{'.' * (width - filled)}] {done}/{total}"
+
+
+def duration(seconds: float) -> str:
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes}m {rest:02d}s" if minutes < 60 else f"{minutes // 60}h {minutes % 60:02d}m"
+
+
+def step_line(step: StepState) -> str:
+    groups = ", ".join(f"{n} {name}" for name, n in sorted(step.groups.items()))
+    return (
+        f"reward {mean(step.rewards)}; groups: {groups}; "
+        f"{step.operations} operations proposed; {spent(step.usage)}"
+    )
+
+
+def commit_line(outcomes: tuple[Outcome, ...], version: int) -> str:
+    applied = [outcome for outcome in outcomes if outcome.applied]
+    kinds = {"add": "+", "modify": "~", "delete": "-", "keep": "="}
+    counted = " ".join(
+        f"{sign}{sum(outcome.kind == kind for outcome in applied)}" for kind, sign in kinds.items()
+    )
+    rejected = len(outcomes) - len(applied)
+    return f"library v{version}: {counted}" + (f", {rejected} rejected" if rejected else "")
+
+
+def to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,170 @@
+"""What a command line asks for: a new run, a resumed one, a fork, or nothing to do.
+
+Owns that choice and its refusals. Reads journals; writes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from engines.core.errors import ConfigError, ConflictError
+from engines.core.ids import digest
+from engines.core.state import RunState
+from engines.core.types import Problem
+from engines.data.dataset import read_problems
+from engines.data.sampler import Sampler
+from engines.record.run_dir import RunDir, Workspace
+from studio.config import LoadedRun, differences
+
+Mode = Literal["new", "resume", "fork", "finished"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """One run to be opened. `state` is what its journal holds (resume, finished)."""
+
+    mode: Mode
+    run: RunDir
+    workspace: Workspace
+    loaded: LoadedRun
+    problems: tuple[Problem, ...]
+    sampler: Sampler
+    fingerprint: dict[str, Any]
+    reviewer: str
+    state: RunState | None = None
+    parent: RunDir | None = None
+    adopted_steps: int = 0
+
+
+def plan_run(
+    loaded: LoadedRun,
+    workspace: Workspace,
+    *,
+    restart_step: int | None,
+    review: str | None,
+    default_review: str,
+    resume: RunDir | None = None,
+    accept_changes: bool = False,
+) -> RunPlan:
+    """Decide what to do.
+
+    Args:
+        loaded: the validated run file.
+        workspace: where runs are looked for.
+        restart_step: None resumes the newest run of the name, 0 starts afresh, N forks.
+        review: reviewer given on the command line.
+        default_review: the reviewer of this face where nothing names one.
+        resume: the run to take up instead of the newest of the name.
+        accept_changes: resume although settings that change results differ.
+
+    Raises:
+        DataError: the problems cannot be read.
+        ConfigError: the run cannot be taken up as asked.
+    """
+    config = loaded.config
+    path = loaded.data_path(config.data.practice)
+    problems = read_problems(
+        path, fields=config.data.fields, needs_answer=config.practice.given_ground_truth
+    )
+    sampler = Sampler(
+        len(problems),
+        config.practice.batch_size,
+        config.practice.epochs,
+        config.seed,
+        config.data.shuffle,
+        config.data.truncate,
+    )
+    fingerprint = config.fingerprint(digest([p.id for p in problems]))
+    newest = resume or workspace.newest(config.exp_id)
+    asked = review or config.review.by
+
+    def planned(mode: Mode, run: RunDir, **more: Any) -> RunPlan:
+        reviewer = more.pop("reviewer", asked or default_review)
+        return RunPlan(
+            mode, run, workspace, loaded, problems, sampler, fingerprint, reviewer, **more
+        )
+
+    if newest is None or restart_step == 0:
+        if restart_step:
+            raise ConfigError(
+                f"restart_step={restart_step}",
+                f"there is no run named {config.exp_id} to take steps from.",
+                "Leave --restart-step out for a first run.",
+            )
+        return planned("new", workspace.fresh(config.exp_id))
+    state = newest.state()
+    if restart_step:
+        _check_fork(newest, state, restart_step, sampler)
+        fresh = workspace.fresh(config.exp_id)
+        return planned("fork", fresh, parent=newest, adopted_steps=restart_step)
+    _check_unchanged(newest, state, fingerprint, accept_changes)
+    # A resumed run keeps its reviewer unless the command line names another.
+    reviewer = review or state.reviewer
+    if state.steps_finished > sampler.total_steps:
+        raise ConfigError(
+            f"practice.epochs={config.practice.epochs}",
+            f"run {newest.run} has finished {state.steps_finished} steps, more than these "
+            f"{sampler.total_steps}.",
+            "Give at least as many epochs, or --restart-step 0 for a new run.",
+        )
+    over = state.steps_finished == sampler.total_steps
+    mode: Mode = "finished" if over and state.current is None else "resume"
+    return planned(mode, newest, state=state, reviewer=reviewer)
+
+
+def forked_library(parent: RunDir, steps: int) -> tuple[str, int]:
+    """Name and version of the library as it stood after the parent's first steps."""
+    state = parent.state()
+    started = state.started
+    assert started is not None
+    version = started.library_version
+    for number in range(1, steps + 1):
+        found = state.steps.get(number)
+        if found is not None and found.committed_version is not None:
+            version = found.committed_version
+    return started.library, version
+
+
+def _check_fork(parent: RunDir, state: RunState, steps: int, sampler: Sampler) -> None:
+    if steps > state.steps_finished:
+        raise ConfigError(
+            f"restart_step={steps}",
+            f"run {parent.run} has finished {state.steps_finished} steps.",
+            f"Choose 1 to {state.steps_finished}, 0 to start afresh, or null to resume it.",
+        )
+    if steps >= sampler.total_steps:
+        raise ConfigError(
+            f"restart_step={steps}",
+            f"the run has {sampler.total_steps} steps in all, so none would be left.",
+            "Give more epochs or adopt fewer steps.",
+        )
+    started = state.started
+    if started is not None and steps < started.forked_steps:
+        raise ConflictError(
+            f"restart_step={steps}",
+            f"run {parent.run} itself adopted {started.forked_steps} steps of "
+            f"{started.forked_from}.",
+            f"Fork that run: --resume {started.forked_from} --restart-step {steps}.",
+        )
+
+
+def _check_unchanged(
+    run: RunDir, state: RunState, fingerprint: dict[str, Any], accept: bool
+) -> None:
+    started = state.started
+    if started is None:
+        return
+    changed = [
+        (name, old, new)
+        for name, old, new in differences(started.settings, fingerprint)
+        if not accept
+    ]
+    if changed:
+        shown = "; ".join(f"{name}: {old!r} → {new!r}"[:160] for name, old, new in changed[:5])
+        raise ConfigError(
+            f"run {run.run}",
+            f"settings that change its results differ from those it began with: {shown}.",
+            "Undo them, accept them with --accept-changes, or start a new run with "
+            "--restart-step 0 or another --name.",
+        )

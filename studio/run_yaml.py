@@ -1,0 +1,76 @@
+"""The resolved run file as text, without a secret in it.
+
+Owns what stands in a run folder's `run.yaml`. `studio.config` reads it back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+from pydantic import SecretStr
+
+from studio.compose import Tree, dotted, walk
+from studio.secrets import MASK, is_secret
+from studio.settings import RunConfig
+from studio.yaml_marks import Key
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as blocks, which people can read."""
+
+
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
+    ),
+)
+
+
+def dump_run_yaml(config: RunConfig) -> str:
+    """The resolved run file as text: it loads to an equal config, and holds no secret.
+
+    A secret that came from `${…}` is written as that text. One spelled out in a file or
+    override becomes `***`, and loading it asks for the key again.
+    """
+    tree: Tree = config.model_dump(mode="python")
+    for key, value in list(walk(tree)):
+        plain = value.get_secret_value() if isinstance(value, SecretStr) else value
+        if (origin := config._origins.get(dotted(key))) is not None:
+            plain = origin
+        elif plain is not None and is_secret(key, plain):
+            plain = MASK
+        elif isinstance(plain, str) and "${" in plain:
+            plain = _escaped(plain)
+        if plain is not value:
+            tree = _replaced(tree, key, plain)
+    head = "# A resolved run file. Secrets stand here by the name of their variable only.\n"
+    return head + yaml.dump(
+        _lists(tree), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=96
+    )
+
+
+def _escaped(text: str) -> str:
+    """Text in which `${` stands for itself when it is read back."""
+    parts = text.split("${")
+    for number, part in enumerate(parts[:-1]):
+        body = part.rstrip("\\")
+        parts[number] = body + "\\" * (2 * (len(part) - len(body)) + 1)
+    return "${".join(parts)
+
+
+def _replaced(tree: Any, key: Key, value: Any) -> Any:
+    if not key:
+        return value
+    if isinstance(tree, dict):
+        return {k: _replaced(v, key[1:], value) if k == key[0] else v for k, v in tree.items()}
+    items = enumerate(tree)
+    return [_replaced(v, key[1:], value) if str(n) == key[0] else v for n, v in items]
+
+
+def _lists(tree: Any) -> Any:
+    """Tuples as lists, since safe YAML has no tuples."""
+    if isinstance(tree, dict):
+        return {key: _lists(value) for key, value in tree.items()}
+    return [_lists(item) for item in tree] if isinstance(tree, list | tuple) else tree

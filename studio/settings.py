@@ -1,0 +1,372 @@
+"""What a run file may say: one frozen tree of settings.
+
+Owns names, types, ranges, defaults and meaning of every setting, and which of them
+change results. Does not read files or the environment (`studio.config` does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from studio.secrets import without_secrets
+
+REFLECTOR_TEMPERATURE = 0.3  # lessons should vary little, but a repair must differ
+JUDGE_TEMPERATURE = 0.0
+
+DEFAULT_INSTRUCTIONS = """\
+You solve one problem at a time.
+Work it out step by step and write every step down.
+Finish with a line of its own that holds nothing but the answer: #### answer"""
+
+Role = Literal["policy", "reflector", "judge"]
+
+
+def _no_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("a number is needed here, not true or false")
+    return value
+
+
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+Int = Annotated[int, BeforeValidator(_no_bool)]
+Float = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=120)]
+
+
+class Settings(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", coerce_numbers_to_str=True, hide_input_in_errors=True
+    )
+
+
+class PolicyConfig(Settings):
+    """A model and how it is reached. A plain text stands for {model: text}."""
+
+    model: str = Field(
+        min_length=1, description="rehearsal, openai:MODEL or replay:FILE (a log of rollouts)"
+    )
+    base_url: str | None = Field(
+        default=None,
+        description="endpoint of openai:MODEL; default $OPENAI_BASE_URL, else the hosted one",
+    )
+    api_key: SecretStr | None = Field(
+        default=None, description="its key, best as ${oc.env:NAME}; default $OPENAI_API_KEY"
+    )
+    temperature: Float | None = Field(
+        default=None,
+        ge=0,
+        le=10,
+        description="null: practice.temperature for rollouts, "
+        f"{REFLECTOR_TEMPERATURE} for the reflector, {JUDGE_TEMPERATURE} for the judge",
+    )
+    top_p: Float | None = Field(
+        default=None, gt=0, le=1, description="null: the endpoint's default"
+    )
+    max_tokens: Int | None = Field(
+        default=None, ge=1, description="of one reply; null: the endpoint's"
+    )
+    stop: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
+        default=(), description="texts that end a reply"
+    )
+    timeout_s: Float = Field(
+        default=120.0, gt=0, description="deadline of one call, retries included"
+    )
+    max_retries: Int = Field(
+        default=4, ge=0, description="of a call that failed for a passing reason"
+    )
+    extra_body: dict[str, Any] = Field(
+        default={}, repr=False, description="further fields of the request"
+    )
+    headers: dict[str, SecretStr] = Field(default={}, description="further headers of the request")
+    price_in_usd_per_mtok: Float | None = Field(default=None, ge=0, description="of prompt tokens")
+    price_out_usd_per_mtok: Float | None = Field(default=None, ge=0, description="of reply tokens")
+
+
+class MountedExperience(Settings):
+    """One experience that an enhanced agent brings along."""
+
+    id: Name = Field(description="its stable id, such as E17")
+    text: str = Field(min_length=1, description="what is put in front of the prompt")
+
+
+class AgentConfig(Settings):
+    """Who tries the problems; mountable as a file of its own."""
+
+    name: str = Field(default="solver", description="of the agent, for people")
+    instructions: str = Field(default=DEFAULT_INSTRUCTIONS, description="its system prompt")
+    experiences: tuple[MountedExperience, ...] = Field(
+        default=(),
+        description="of an enhanced agent, always in its prompt, never changed by practice",
+    )
+    max_turns: Int = Field(default=1, ge=1, description="model calls a try may take")
+    model: PolicyConfig | None = Field(
+        default=None,
+        description="the model the agent comes with; used where the run file sets no policy",
+    )
+
+
+class DataConfig(Settings):
+    """The problems to practise on."""
+
+    practice: str = Field(min_length=1, description="data set to practise on: a name or a path")
+    fields: dict[str, str] = Field(
+        default={}, description="{question: NAME, answer: NAME} where the file has unusual names"
+    )
+    truncate: Int | None = Field(
+        default=None, ge=1, description="use only the first so many problems"
+    )
+    shuffle: bool = Field(default=True, description="a new order in every epoch; false: the file's")
+
+    @field_validator("fields")
+    @classmethod
+    def _known_fields(cls, value: dict[str, str]) -> dict[str, str]:
+        if unknown := sorted(set(value) - {"question", "answer"}):
+            raise ValueError(f'"{unknown[0]}" cannot be mapped, only question and answer')
+        return value
+
+
+class PracticeConfig(Settings):
+    """How it practises."""
+
+    epochs: Int = Field(default=5, ge=1, description="times every problem is met")
+    batch_size: Int = Field(default=32, ge=1, description="problems a step")
+    group_size: Int = Field(default=3, ge=1, description="rollouts of each problem")
+    concurrency: Int = Field(default=64, ge=1, description="model calls at a time")
+    temperature: Float = Field(default=0.7, ge=0, le=10, description="of rollouts")
+    task_timeout_s: Float = Field(default=3600.0, gt=0, description="deadline of one rollout")
+    restart_step: Int | None = Field(
+        default=None, ge=0, description="null resumes, 0 starts afresh, N adopts the first N steps"
+    )
+    agent_objective: str = Field(
+        default="input: a problem; output: its solution step by step, the answer on the last line",
+        description="what the agent is given and gives back, as the reflector is told",
+    )
+    learning_objective: str = Field(
+        default="Find short, general rules that prevent the mistakes seen in these tries.",
+        description="what the lessons are for, as the reflector is told",
+    )
+    experiences_per_query: Int = Field(default=1, ge=1, description="lessons one group may propose")
+    given_ground_truth: bool = Field(default=True, description="false: hide answers and rewards")
+    summarise: Literal["auto", "always", "never"] = Field(
+        default="auto", description="summarise rollouts before comparing; auto: only long ones"
+    )
+    summarise_above_chars: Int = Field(default=2000, ge=1, description="what auto calls long")
+    library_limit: Int | None = Field(
+        default=50, ge=1, description="experiences at most; null: no limit"
+    )
+
+
+class EvaluationConfig(Settings):
+    """How progress is measured."""
+
+    do_eval: bool = Field(default=False, description="evaluate while practising")
+    strategy: Literal["epoch", "steps"] = Field(
+        default="epoch", description="after each epoch or k steps"
+    )
+    every_steps: Int = Field(default=1, ge=1, description="k, where strategy is steps")
+    data: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
+        default=(), description="one or more data sets, held out from practice"
+    )
+    limit: Int | None = Field(default=None, ge=1, description="use only the first so many of each")
+    k: Int = Field(default=1, ge=1, description="tries a problem")
+    temperature: Float = Field(default=0.0, ge=0, le=10, description="of those tries")
+
+    @model_validator(mode="after")
+    def _has_data(self) -> EvaluationConfig:
+        if self.do_eval and not self.data:
+            raise PydanticCustomError(
+                "unmet",
+                "evaluation is on, but evaluation.data names no data set",
+                {"at": "do_eval", "move": "Set evaluation.data, or evaluation.do_eval=false."},
+            )
+        return self
+
+
+class VerifierConfig(Settings):
+    """What scores the tries; every other key is the verifier's own setting."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = Field(default="math", min_length=1, description="math or text")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        return {"name": self.name, **self.settings}
+
+
+class LibraryConfig(Settings):
+    """Where experiences are kept and what the run begins with."""
+
+    name: Name | None = Field(
+        default=None, description="letters, digits, . _ -; null: as the run is called"
+    )
+    start: str = Field(
+        default="empty",
+        pattern=r"^(empty|[A-Za-z0-9][A-Za-z0-9._-]*@\d+)$",
+        description="empty or NAME@V",
+    )
+
+
+class ReviewConfig(Settings):
+    """Who decides what is learned."""
+
+    by: str | None = Field(
+        default=None,
+        pattern=r"^(auto|wait|rules:.+)$",
+        description="auto, wait or rules:FILE; null: the face decides (a person, or auto headless)",
+    )
+    hold_s: Float | None = Field(
+        default=None, gt=0, description="how long wait holds a run; null: until decided"
+    )
+
+
+class RunConfig(Settings):
+    """A whole run."""
+
+    exp_id: Name = Field(
+        description="name of the experiment (letters, digits, . _ -); default: the file's name"
+    )
+    seed: Int = Field(default=1, description="all chance of the run follows from it")
+    policy: PolicyConfig = Field(description="the model that practises")
+    reflector: PolicyConfig | None = Field(
+        default=None, description="draws the lessons; null: the policy"
+    )
+    judge: PolicyConfig | None = Field(default=None, description="judges answers; null: the policy")
+    agent: AgentConfig = AgentConfig()
+    data: DataConfig
+    practice: PracticeConfig = PracticeConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    verifier: VerifierConfig = VerifierConfig()
+    library: LibraryConfig = LibraryConfig()
+    review: ReviewConfig = ReviewConfig()
+
+    # Dotted key → the `${…}` text a secret came from; written back instead of its value.
+    _origins: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    def role(self, role: Role) -> PolicyConfig:
+        """The settings of a model role, always with a temperature.
+
+        A role that is not set is the policy (P08) at the role's own temperature.
+        """
+        if role == "policy":
+            return self.policy.model_copy(update={"temperature": self.practice.temperature})
+        own = self.reflector if role == "reflector" else self.judge
+        usual = REFLECTOR_TEMPERATURE if role == "reflector" else JUDGE_TEMPERATURE
+        temperature = usual if own is None or own.temperature is None else own.temperature
+        return (own or self.policy).model_copy(update={"temperature": temperature})
+
+    def fingerprint(self, data_digest: str = "") -> dict[str, Any]:
+        """What results depend on, as plain JSON values keyed by `RESULT_FIELDS`.
+
+        Args:
+            data_digest: content hash of the practised data; a path may change, content not.
+        """
+        plain = self.model_dump(mode="json")
+        for role in ("policy", "reflector", "judge"):
+            settings = self.role(role).model_dump(mode="json")
+            settings["extra_body"] = without_secrets(settings["extra_body"])
+            settings["model"] = _portable(settings["model"])
+            plain[role] = settings
+        plain["data"] |= {
+            "practice": Path(self.data.practice).stem.removesuffix(".jsonl"),
+            "digest": data_digest,
+        }
+        plain["verifier"] = without_secrets(self.verifier.spec)
+        return {name: _at(plain, name) for name in RESULT_FIELDS}
+
+
+_MODEL_FIELDS = ("model", "temperature", "top_p", "max_tokens", "stop", "extra_body")
+
+RESULT_FIELDS = (
+    "seed",
+    *(f"{role}.{name}" for role in ("policy", "reflector", "judge") for name in _MODEL_FIELDS),
+    "agent.instructions",
+    "agent.experiences",
+    "agent.max_turns",
+    "data.practice",
+    "data.digest",
+    "data.fields",
+    "data.truncate",
+    "data.shuffle",
+    "practice.batch_size",
+    "practice.group_size",
+    "practice.agent_objective",
+    "practice.learning_objective",
+    "practice.experiences_per_query",
+    "practice.given_ground_truth",
+    "practice.summarise",
+    "practice.summarise_above_chars",
+    "practice.library_limit",
+    "verifier",
+    "library.name",
+    "library.start",
+)
+"""Settings a resumed run must share; all others (epochs, keys, URLs, deadlines, review,
+evaluation, concurrency) may change freely. `policy.temperature` is that of rollouts."""
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[tuple[str, Any, Any], ...]:
+    """Fields in which two fingerprints differ, with both values."""
+    names = [*RESULT_FIELDS, *sorted((set(old) | set(new)) - set(RESULT_FIELDS))]
+    return tuple((n, old.get(n), new.get(n)) for n in names if old.get(n) != new.get(n))
+
+
+def model_at(key: tuple[str, ...]) -> type[BaseModel] | None:
+    """The settings class that holds the keys below `key`; None where there is none."""
+    model: type[BaseModel] = RunConfig
+    for part in key:
+        field = model.model_fields.get(part)
+        kinds = [field.annotation, *getattr(field.annotation, "__args__", ())] if field else []
+        inner = [k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)]
+        if not inner:
+            return None
+        model = inner[0]
+    return model
+
+
+def every_setting() -> dict[str, str]:
+    """Dotted name → meaning, for all settings."""
+    found: dict[str, str] = {}
+
+    def visit(model: type[BaseModel], prefix: str) -> None:
+        for name, field in model.model_fields.items():
+            dotted = f"{prefix}{name}"
+            inner = model_at(tuple(dotted.split(".")))
+            found[dotted] = field.description or (inner.__doc__ or "" if inner else "")
+            if inner is not None:
+                visit(inner, f"{dotted}.")
+
+    visit(RunConfig, "")
+    return found
+
+
+def _portable(model: str) -> str:
+    scheme, _, rest = model.partition(":")
+    return f"replay:{Path(rest).stem}" if scheme == "replay" else model
+
+
+def _at(tree: Any, name: str) -> Any:
+    for part in name.split("."):
+        tree = tree[part]
+    return tree

@@ -1,0 +1,170 @@
+"""How a run went, in numbers and in words: what the end of `studio headless` prints.
+
+Pure: from the folded state and two versions of the library. Every rate comes with its n.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from engines.core.library import Library, LibraryDiff
+from engines.core.similarity import marked, word_diff
+from engines.core.state import Rewards, RunState
+from engines.core.types import Usage
+from studio import exit_codes
+from studio.inert import inert
+
+GROUP_OUTCOMES = ("used", "all-right", "all-wrong", "failed", "unjudged")
+
+
+def summary_data(state: RunState, before: Library, after: Library, place: str) -> dict[str, Any]:
+    """The same facts as `summary_text`, for `--json`."""
+    started = state.started
+    assert started is not None
+    diff = after.diff(before)
+    return {
+        "kind": "Summary",
+        "run": started.run,
+        "status": state.status,
+        "reason": state.reason,
+        "rehearsal": started.rehearsal,
+        "steps": state.steps_finished,
+        "epochs": {
+            str(epoch): {"mean_reward": pooled.mean, "n": pooled.n}
+            for epoch, pooled in state.by_epoch().items()
+        },
+        "groups": {name: state.groups()[name] for name in GROUP_OUTCOMES},  # type: ignore[index]
+        "library": {
+            "name": after.name,
+            "before": before.version,
+            "after": after.version,
+            "experiences": [{"id": e.id, "text": e.text} for e in after.experiences],
+            "added": [e.id for e in diff.added],
+            "modified": [e.id for _, e in diff.modified],
+            "removed": [e.id for e in diff.removed],
+            "unchanged": len(diff.unchanged),
+            "tokens_per_call_before": diff.tokens_before,
+            "tokens_per_call_after": diff.tokens_after,
+        },
+        "evaluations": [
+            {"step": e.step, "data": e.data, "mean": e.mean, "n": e.n, "unjudged": e.unjudged}
+            for e in state.evaluations
+        ],
+        "open": [operation.id for operation in state.open],
+        "lost": dict(state.lost),
+        "calls": state.usage.calls,
+        "prompt_tokens": state.usage.prompt_tokens,
+        "completion_tokens": state.usage.completion_tokens,
+        "cost_usd": state.usage.cost_usd,
+        "folder": place,
+    }
+
+
+def summary_text(state: RunState, before: Library, after: Library, place: str) -> str:
+    """What a person wants to know at the end, as plain lines."""
+    started = state.started
+    assert started is not None
+    diff = after.diff(before)
+    lines = [f"run {started.run}: {_status(state)}"]
+    if started.rehearsal:
+        lines.append("replies were scripted (rehearsal): this shows the loop, not a model's skill")
+    if started.forked_from:
+        lines.append(f"steps 1-{started.forked_steps} adopted from run {started.forked_from}")
+    lines += ["", "practice reward (with the library of the moment)"]
+    lines += [f"  epoch {epoch}  {mean(pooled)}" for epoch, pooled in state.by_epoch().items()]
+    groups = state.groups()
+    counted = ", ".join(f"{groups[name]} {name}" for name in GROUP_OUTCOMES)  # type: ignore[index]
+    lines.append(f"  groups   {counted}")
+    if state.evaluations:
+        lines += ["", "held-out reward (pinned library)"]
+        lines += [
+            f"  {e.data} after step {e.step}, v{e.library_version}  "
+            f"{mean(Rewards((e.mean or 0.0) * e.n, e.n))}"
+            + (f", {e.unjudged} unjudged" if e.unjudged else "")
+            for e in state.evaluations
+        ]
+    lines += ["", f"library {after.name}  v{before.version} -> v{after.version}  {counts(diff)}"]
+    lines += [f"  {line}" for line in diff_lines(diff)]
+    lines += ["", f"spent    {spent(state.usage)}"]
+    lines.append(f"lost     {_lost(state)}")
+    if state.open:
+        lines.append(f"open     {len(state.open)} operations: studio review {started.run}")
+    lines.append(f"folder   {place}")
+    return "\n".join(lines)
+
+
+def exit_code(state: RunState) -> int:
+    """The process's exit code for a run that ended as its journal says."""
+    if state.status == "stopped" and state.reason != "after this step":
+        return exit_codes.INTERRUPTED
+    if state.open:
+        return exit_codes.OPERATIONS_OPEN
+    return exit_codes.WITH_LOSSES if state.lost else exit_codes.DONE
+
+
+def mean(rewards: Rewards) -> str:
+    if rewards.mean is None:
+        return "no reward known (n=0)"
+    return f"{rewards.mean:.3f} (n={rewards.n})"
+
+
+def counts(diff: LibraryDiff) -> str:
+    """`+2 ~1 -0 =3, 120 -> 180 tokens a call (estimated)`."""
+    return (
+        f"+{len(diff.added)} ~{len(diff.modified)} -{len(diff.removed)} ={len(diff.unchanged)}, "
+        f"{diff.tokens_before} -> {diff.tokens_after} tokens a call (estimated)"
+    )
+
+
+def diff_lines(diff: LibraryDiff) -> list[str]:
+    """One line an experience that differs, in the order removed, modified, added."""
+    lines = [f"- {e.id}  {inert(e.text)}" for e in diff.removed]
+    lines += [
+        f"~ {after.id}  {inert(marked(word_diff(before.text, after.text)))}"
+        for before, after in diff.modified
+    ]
+    return lines + [f"+ {e.id}  {inert(e.text)}" for e in diff.added]
+
+
+def spent(usage: Usage) -> str:
+    """Calls, tokens, and money where a price is known: never a zero that is a guess."""
+    cost = "" if usage.cost_usd is None else f", ${usage.cost_usd:.4f}"
+    return f"{usage.calls} calls, {usage.tokens:,} tokens{cost}"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a run stands; `steps` 0 while nothing is known."""
+
+    epoch: int
+    epochs: int
+    step: int
+    steps: int
+
+
+def progress(state: RunState) -> Progress:
+    started = state.started
+    if started is None:
+        return Progress(0, 0, 0, 0)
+    found = state.steps.get(state.step)
+    return Progress(
+        found.epoch if found else 0,
+        state.epochs,
+        state.step,
+        started.steps_per_epoch * state.epochs,
+    )
+
+
+def _status(state: RunState) -> str:
+    reason = f" ({inert(state.reason)})" if state.reason else ""
+    where = progress(state)
+    return f"{state.status}{reason} after step {state.steps_finished} of {where.steps}"
+
+
+def _lost(state: RunState) -> str:
+    if not state.lost:
+        return "nothing"
+    total = ", ".join(f"{n} {kind}" for kind, n in sorted(state.lost.items()))
+    shown = [f"{loss.kind} {loss.where}: {inert(loss.reason)}"[:160] for loss in state.losses[:3]]
+    return "\n           ".join([total, *shown])

@@ -1,0 +1,118 @@
+"""Reading YAML for its places: which line a key or a mention of another file stands on.
+
+Owns marks and the errors of broken files. Does not compose: `studio.compose` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from engines.core.errors import ConfigError
+
+Key = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a key got its value."""
+
+    text: str
+    override: bool = False
+
+
+def parsed(file: Path) -> yaml.Node | None:
+    try:
+        node = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        raise syntax_error(file, error) from error
+    except (UnicodeDecodeError, yaml.reader.ReaderError) as error:
+        raise ConfigError(str(file), f"It is not UTF-8 text: {error}.", "Save it so.") from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError(
+            str(file), f"It cannot be read: {reason}.", "Check its permissions."
+        ) from error
+    if node is not None and not isinstance(node, yaml.MappingNode):
+        raise ConfigError(f"{file}:1", "The file holds no keys.", "Write key: value lines.")
+    return node
+
+
+def syntax_error(file: Path, error: yaml.MarkedYAMLError) -> ConfigError:
+    mark = error.problem_mark or error.context_mark
+    named = mark.name if mark and Path(mark.name).is_file() else str(file)
+    place = f"{named}:{mark.line + 1}:{mark.column + 1}" if mark else named
+    return ConfigError(
+        place,
+        f"The YAML is broken: {error.problem or error.context}.",
+        "Look at indentation, quotes and colons there.",
+    )
+
+
+def mentions(
+    file: Path, group: str, folders: Sequence[Path], seen: set[Path]
+) -> Iterator[tuple[str, str]]:
+    """Config names in `defaults` lists, with file:line, through all files they reach.
+
+    Reading them all here also finds broken YAML with its column before Hydra looks.
+    """
+    if file in seen:
+        return
+    seen.add(file)
+    node = parsed(file)
+    for entry in _entries(node):
+        names = [entry.value]
+        if isinstance(entry, yaml.MappingNode):
+            names = [
+                f"{key.value.split()[-1].split('@')[0]}/{option.value}"
+                for key, value in entry.value
+                for option in (value.value if isinstance(value, yaml.SequenceNode) else [value])
+                if isinstance(option, yaml.ScalarNode)
+            ]
+        for name in names:
+            target = str(name).split("@")[0].removesuffix(".yaml")
+            absolute = target.startswith("/") or not group
+            target = target.lstrip("/") if absolute else f"{group}/{target}"
+            if target == "_self_":
+                continue
+            yield target, f"{file}:{entry.start_mark.line + 1}"
+            if found := find(target, folders):
+                yield from mentions(found, target.rpartition("/")[0], folders, seen)
+
+
+def _entries(node: yaml.Node | None) -> list[yaml.Node]:
+    for key, value in node.value if node else ():
+        if key.value == "defaults" and isinstance(value, yaml.SequenceNode):
+            return list(value.value)
+    return []
+
+
+def find(target: str, folders: Sequence[Path]) -> Path | None:
+    files = (folder / f"{target}.yaml" for folder in folders)
+    return next((file for file in files if file.is_file()), None)
+
+
+def marks(target: str, package: str, folders: Sequence[Path]) -> Iterator[tuple[Key, Place]]:
+    file = find(target, folders)
+    mount = tuple(package.split(".")) if package and package != "_global_" else ()
+    if file is None:
+        return
+    if mount:
+        yield mount, Place(f"{file}:1")
+    yield from _mark(parsed(file), mount, file)
+
+
+def _mark(node: yaml.Node | None, key: Key, file: Path) -> Iterator[tuple[Key, Place]]:
+    if isinstance(node, yaml.MappingNode):
+        for name, value in node.value:
+            inner = (*key, str(name.value))
+            yield inner, Place(f"{file}:{name.start_mark.line + 1}")
+            yield from _mark(value, inner, file)
+    elif isinstance(node, yaml.SequenceNode):
+        for number, value in enumerate(node.value):
+            inner = (*key, str(number))
+            yield inner, Place(f"{file}:{value.start_mark.line + 1}")
+            yield from _mark(value, inner, file)

@@ -1,0 +1,110 @@
+"""What every verifier owes the loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from engines.core.protocols import Verifier
+from engines.core.types import Attempt, Problem, Rollout
+from engines.verifiers.open import open_verifier
+
+# Each with an expected answer and a response that it must find right.
+CASES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "math": ({"name": "math"}, "0.5", "A: 1/2"),
+    "exact": ({"name": "text"}, "Paris", "Answer: paris"),
+    "contains": ({"name": "text", "mode": "contains"}, "Paris", "It is Paris."),
+    "choice": ({"name": "text", "mode": "choice"}, "B", "(B)"),
+    "regex": ({"name": "text", "mode": "regex", "pattern": r"= (\d+)"}, "4", "2 + 2 = 4"),
+}
+
+WEIRD = {
+    "empty": "",
+    "blank": " \n\t ",
+    "NUL": "A: 4\x002",
+    "lone surrogate": "A: \ud800",
+    "escape sequence": "\x1b[31mA: 42\x1b[0m",
+    "unclosed box": "\\boxed{42",
+    "only markers": "#### Answer: A: \\boxed{}",
+    "many braces": "\\boxed{" * 5000,
+    "a megabyte of one letter": "a" * 1_000_000,
+    "a megabyte of lines": "\n" * 1_000_000,
+    "a megabyte of blanks": " " * 999_999 + "x",
+    "a megabyte of markers": "answer is " * 100_000,
+    "a megabyte in a box": "\\boxed{" + "{}" * 500_000 + "}",
+    "right to left": "A: ٤٢",
+}
+
+
+@pytest.fixture(params=CASES, ids=list(CASES))
+async def case(request: pytest.FixtureRequest) -> Any:
+    spec, gold, right = CASES[request.param]
+    verifier = open_verifier(spec)
+    yield verifier, gold, right
+    await verifier.aclose()
+
+
+def a_rollout(answer: str | None, index: int = 0, *, failed: bool = False) -> Rollout:
+    attempt = Attempt((), answer, "failed" if failed else "ok", error="no reply" * failed or None)
+    return Rollout(attempt, 1, 1, 0, index, 0, 0, 0)
+
+
+async def test_verdicts_are_aligned_with_rollouts(case: tuple[Verifier, str, str]) -> None:
+    verifier, gold, right = case
+    rollouts = [a_rollout(right if index in (1, 4) else "nothing", index) for index in range(6)]
+    verdicts = await verifier.verify(Problem("p", "q", gold), rollouts)
+    assert [verdict.reward for verdict in verdicts] == [0.0, 1.0, 0.0, 0.0, 1.0, 0.0]
+    assert all(verdict.critique and verdict.error is None for verdict in verdicts)
+
+
+async def test_no_rollouts_give_no_verdicts(case: tuple[Verifier, str, str]) -> None:
+    verifier, gold, _ = case
+    assert list(await verifier.verify(Problem("p", "q", gold), [])) == []
+
+
+async def test_a_weird_answer_is_a_fact_and_never_an_error(
+    case: tuple[Verifier, str, str],
+) -> None:
+    verifier, gold, right = case
+    rollouts = [a_rollout(text, index) for index, text in enumerate(WEIRD.values())]
+    verdicts = await verifier.verify(Problem("p", "q", gold), [*rollouts, a_rollout(right)])
+    for name, verdict in zip(WEIRD, verdicts, strict=False):
+        assert verdict.reward in (0.0, None), name
+        assert (verdict.reward is None) == (verdict.error is not None), name
+        assert len(verdict.critique or "") < 200, name
+        orjson.dumps([verdict.critique, verdict.error])  # the journal can hold it
+    assert verdicts[-1].reward == 1.0
+
+
+async def test_a_failed_attempt_is_unjudged(case: tuple[Verifier, str, str]) -> None:
+    verifier, gold, right = case
+    rollouts = [a_rollout(None, 0, failed=True), a_rollout(right, 1, failed=True)]
+    for verdict in await verifier.verify(Problem("p", "q", gold), rollouts):
+        assert verdict.reward is None
+        assert verdict.error == "failed: rollout failed: no reply"
+
+
+@pytest.mark.parametrize("truth", [None, "", "  "])
+async def test_without_a_truth_there_is_no_reward(
+    case: tuple[Verifier, str, str], truth: str | None
+) -> None:
+    verifier, _, right = case
+    (verdict,) = await verifier.verify(Problem("p", "q", truth), [a_rollout(right)])
+    assert verdict.reward is None
+    assert verdict.error == "failed: no expected answer"
+
+
+async def test_a_weird_truth_is_no_error_either(case: tuple[Verifier, str, str]) -> None:
+    verifier, _, right = case
+    for truth in ("\x00", "\ud800", "$" * 300, "\\boxed{", "x" * 20_000):
+        (verdict,) = await verifier.verify(Problem("p", "q", truth), [a_rollout(right)])
+        assert verdict.reward in (0.0, None)
+
+
+async def test_closing_twice_is_fine(case: tuple[Verifier, str, str]) -> None:
+    verifier, gold, right = case
+    await verifier.verify(Problem("p", "q", gold), [a_rollout(right)])
+    await verifier.aclose()
+    await verifier.aclose()

@@ -1,0 +1,205 @@
+"""Reading data sets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.core.errors import DataError
+from engines.core.types import Problem
+from engines.data.dataset import (
+    ANSWER_FIELDS,
+    QUESTION_FIELDS,
+    check,
+    read_numbered,
+    read_problems,
+    resolve_data,
+)
+
+
+def a_file(folder: Path, *rows: Any, name: str = "set.jsonl") -> Path:
+    path = folder / name
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def only(folder: Path, row: Any, **options: Any) -> Problem:
+    (problem,) = read_problems(a_file(folder, row), **options)
+    return problem
+
+
+@pytest.mark.parametrize("name", QUESTION_FIELDS)
+def test_usual_names_of_the_question_are_understood(tmp_path: Path, name: str) -> None:
+    problem = only(tmp_path, {name: "1 + 1?", "answer": "2", "level": 3})
+    assert (problem.question, problem.answer) == ("1 + 1?", "2")
+    assert problem.meta == {"level": 3}
+
+
+@pytest.mark.parametrize("name", ANSWER_FIELDS)
+def test_usual_names_of_the_answer_are_understood(tmp_path: Path, name: str) -> None:
+    outer, _, inner = name.partition(".")
+    row = {"question": "q", outer: {inner: "2"} if inner else "2"}
+    assert only(tmp_path, row).answer == "2"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (18, "18"),
+        (18.0, "18"),
+        (0.5, "0.5"),
+        (10**30, "1" + "0" * 30),
+        (True, "true"),
+        (" x ", "x"),
+    ],
+)
+def test_an_answer_becomes_text(tmp_path: Path, value: Any, text: str) -> None:
+    assert only(tmp_path, {"question": "q", "answer": value}).answer == text
+
+
+def test_a_missing_answer_may_be_a_real_case(tmp_path: Path) -> None:
+    for row in ({"question": "q"}, {"question": "q", "answer": None}):
+        assert only(tmp_path, row, needs_answer=False).answer is None
+
+
+def test_a_null_answer_does_not_hide_another_field(tmp_path: Path) -> None:
+    assert only(tmp_path, {"question": "q", "answer": None, "ground_truth": 4}).answer == "4"
+
+
+def test_a_list_of_answers_gives_the_first_and_keeps_all(tmp_path: Path) -> None:
+    problem = only(tmp_path, {"question": "q", "golden_answers": ["Paris", "Lutetia"]})
+    assert problem.answer == "Paris"
+    assert problem.meta == {"alternatives": ["Paris", "Lutetia"]}
+
+
+def test_a_question_stored_as_messages_is_its_last_user_turn(tmp_path: Path) -> None:
+    messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "1 + 1?"}]
+    assert only(tmp_path, {"prompt": messages, "answer": "2"}).question == "1 + 1?"
+
+
+def test_a_field_map_goes_before_the_usual_names(tmp_path: Path) -> None:
+    row = {"question": "not this", "q": "this", "deep": {"a": 7}}
+    problem = only(tmp_path, row, fields={"question": "q", "answer": "deep.a"})
+    assert (problem.question, problem.answer) == ("this", "7")
+    assert problem.meta["question"] == "not this"
+
+
+def test_the_source_is_the_rows_or_else_the_files_name(tmp_path: Path) -> None:
+    assert only(tmp_path, {"question": "q", "answer": "1", "source": "book"}).source == "book"
+    assert only(tmp_path, {"question": "q", "answer": "1"}).source == "set"
+
+
+def test_logged_replies_stay_out_of_the_problem(tmp_path: Path) -> None:
+    row = {"question": "q", "answer": "1", "rollouts": [{"response": "r"}]}
+    assert only(tmp_path, row).meta == {}
+
+
+def test_ids_follow_content_and_repeats_are_numbered(tmp_path: Path) -> None:
+    row = {"question": "q", "answer": "1"}
+    other = {"question": "q", "answer": "2"}
+    ids = [p.id for p in read_problems(a_file(tmp_path, row, other, {**row, "x": 1}, row))]
+    assert ids[2:] == [f"{ids[0]}#2", f"{ids[0]}#3"]
+    assert ids[0] != ids[1] and len(ids[0]) == 10
+
+
+def test_blank_lines_a_byte_order_mark_and_a_limit_are_fine(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    row = b'{"question": "q\xe2\x80\xa8r", "answer": 1}'
+    path.write_bytes(b"\xef\xbb\xbf" + row + b"\r\n\n" + row + b"\n" + row + b"\n")
+    assert [line for line, _ in read_numbered(path, limit=2)] == [1, 3]
+    assert read_problems(path)[0].question == "q\u2028r"
+
+
+@pytest.mark.parametrize(
+    ("line", "cause", "move"),
+    [
+        ('{"question": ', "not JSON", "one JSON object a line"),
+        ('{"question": "q", "answer": NaN}', "NaN is not JSON", "Mend"),
+        ("[1]", "a list, not an object", "one object a line"),
+        ({"frage": "q", "answer": "1"}, "the fields are: frage, answer", "data.fields.question"),
+        ({"question": "  ", "answer": "1"}, '"question" is empty', "Write the question"),
+        ({"question": "q"}, '"answer" is missing', "given_ground_truth"),
+        ({"question": "q", "answer": None}, '"answer" is empty', "given_ground_truth"),
+        ({"question": "q", "answer": []}, '"answer" is empty', "given_ground_truth"),
+        ({"question": "q", "answer": {"a": 1}}, '"answer" holds an object', "data.fields"),
+        ({"question": ["a"], "answer": "1"}, '"question" holds a list', "data.fields"),
+        ('{"question": "\\ud800", "answer": "1"}', "surrogate", "Remove"),
+    ],
+)
+def test_a_bad_line_is_named_with_cause_and_move(
+    tmp_path: Path, line: Any, cause: str, move: str
+) -> None:
+    path = a_file(tmp_path, {"question": "fine", "answer": "1"}, "", line)
+    with pytest.raises(DataError) as caught:
+        read_problems(path)
+    assert caught.value.place == f"{path}:3"
+    assert cause in caught.value.cause
+    assert move in caught.value.move
+
+
+def test_a_line_that_is_not_utf8_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"question": "q", "answer": "1"}\n{"question": "\xff"}\n')
+    with pytest.raises(DataError, match=r"x\.jsonl:2: The line is not UTF-8"):
+        read_problems(path)
+
+
+def test_an_empty_file_and_a_missing_one_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds no problem"):
+        read_problems(a_file(tmp_path, name="arithmetic.jsonl"))
+    with pytest.raises(DataError, match=r"no such file.*Did you mean .*arithmetic\.jsonl"):
+        read_problems(tmp_path / "arithmetik.jsonl")
+
+
+def test_only_question_and_answer_can_be_mapped(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match='"anwser" cannot be mapped'):
+        read_problems(a_file(tmp_path, {"q": "1"}), fields={"anwser": "a"})
+
+
+def test_check_finds_repeats_contradictions_and_gaps(tmp_path: Path) -> None:
+    path = a_file(
+        tmp_path,
+        {"question": "aa", "answer": "1"},
+        "",
+        {"question": "aa", "answer": "1"},
+        {"question": "bbbb", "answer": "22"},
+        {"question": "bbbb", "answer": "333"},
+        {"question": "cccccc"},
+    )
+    report = check(read_numbered(path, needs_answer=False))
+    assert (report.n, report.without_answer) == (5, (6,))
+    assert report.duplicates == ((1, 3),)
+    assert report.contradictory == ((4, 5),)
+    # Questions of 2, 2, 4, 4 and 6 characters; answers of 1, 1, 2 and 3.
+    assert report.question_chars == (2, 4.0, 6)
+    assert report.answer_chars == (1, 1.5, 3)
+    assert not report.clean
+    assert check(read_numbered(path, limit=1)).clean
+
+
+def test_a_data_name_is_found_in_the_first_root_that_has_it(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+        a_file(folder, {"question": "q", "answer": "1"})
+    below = a_file(second, {"question": "q", "answer": "1"}, name="other.jsonl")
+    roots = (tmp_path / "absent", first, second)
+    assert resolve_data("set", roots) == resolve_data("set.jsonl", roots) == first / "set.jsonl"
+    assert resolve_data("other", roots) == below
+    assert resolve_data("second/other", (tmp_path,)) == below
+    assert resolve_data(str(below), roots) == below
+
+
+def test_an_unknown_data_name_shows_the_nearest_and_the_roots(tmp_path: Path) -> None:
+    a_file(tmp_path, {"question": "q", "answer": "1"}, name="arithmetic.jsonl")
+    with pytest.raises(DataError) as caught:
+        resolve_data("arithmetik", (tmp_path,))
+    assert caught.value.place == 'data set "arithmetik"'
+    assert str(tmp_path) in caught.value.cause
+    assert 'Did you mean "arithmetic"' in caught.value.move
+    with pytest.raises(DataError, match="There are: arithmetic"):
+        resolve_data("zzzzzzzz", (tmp_path,))
