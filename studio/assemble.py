@@ -6,7 +6,7 @@ Owns what is opened and in which order it is closed again.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -108,13 +108,22 @@ def is_rehearsal(config: RunConfig) -> bool:
     return any("rehearsal" in model.split(":")[:2] for model in models)
 
 
-async def open_practice(plan: RunPlan, stack: AsyncExitStack, tell: Tell) -> Practice:
+async def open_practice(
+    plan: RunPlan,
+    stack: AsyncExitStack,
+    tell: Tell,
+    *,
+    open_journal: Callable[..., Journal] = Journal,
+    reviewers: Sequence[Reviewer] | None = None,
+) -> Practice:
     """Open everything a planned run needs; what is opened is closed with the stack.
 
     Args:
         plan: a new, resumed or forked run.
         stack: entered by the caller.
         tell: is told what was mended on the way.
+        open_journal: makes the run's journal.
+        reviewers: who decides instead of the plan's reviewer.
 
     Raises:
         StudioError: something cannot be opened; nothing has been spent.
@@ -123,13 +132,14 @@ async def open_practice(plan: RunPlan, stack: AsyncExitStack, tell: Tell) -> Pra
     verifier = open_verifier(config.verifier.spec)
     stack.push_async_callback(verifier.aclose)
     roles = open_roles(config, stack)
-    reviewers = open_reviewers(plan.reviewer, config.review.hold_s)
+    if reviewers is None:
+        reviewers = open_reviewers(plan.reviewer, config.review.hold_s)
     evaluation_sets = evaluated_sets(plan)
     await roles.ping()
 
     stack.enter_context(writing(run.path))
     folder = _library(plan)
-    journal = Journal(run.journal, tell=tell)
+    journal = open_journal(run.journal, tell=tell)
     stack.push_async_callback(journal.aclose)
     state = RunState()
     for entry in journal.entries:

@@ -83,7 +83,9 @@ async def run_headless(plan: RunPlan, *, json: bool) -> int:
         before = folder.at(state.started.library_version)
         await stack.enter_async_context(serve(practice, plan.run.socket))
         with ExitStack() as told, _stoppable(practice.control):
-            practice.recorder.listen(told.enter_context(_listener(state, json)))
+            listener = _listener(state, json)
+            told.enter_context(listener)
+            practice.recorder.listen(listener)
             await practise(practice)
         after = practice.gate.library
         note_run(plan.workspace, plan.run)

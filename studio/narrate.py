@@ -9,13 +9,16 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from engines.core import events as ev
 from engines.core.library import Outcome
 from engines.core.state import RunState, StepState
 from studio.inert import inert
 from studio.summary import mean, progress, spent
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 
 class Lines:
@@ -107,7 +110,7 @@ class Display:
                 self._step_times.append(self._clock() - self._step_began)
         self._lines(event)
 
-    def _drawn(self) -> object:
+    def _drawn(self) -> Text:
         from rich.text import Text
 
         return Text("\n".join(display_lines(self._state, self._eta_s())))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import types
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -25,6 +26,11 @@ def dumps(value: object) -> bytes:
         return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:
         return orjson.dumps(_repaired(value), option=orjson.OPT_NON_STR_KEYS)
+
+
+def sound(text: str) -> str:
+    """Text that UTF-8 can hold: surrogate pairs are joined, lone ones become U+FFFD."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def to_dict(value: object) -> dict[str, Any]:
@@ -76,7 +82,7 @@ def _decoder(hint: Any) -> Decoder:
         whole = args[0] is int
         return lambda data: {key(int(k) if whole else k): value(entry) for k, entry in data.items()}
     if hint is float:
-        return lambda data: float(data) if isinstance(data, int | float) else _refuse(data, "float")
+        return _number
     if isinstance(hint, type):
         return lambda data: data if isinstance(data, hint) else _refuse(data, hint.__name__)
     return lambda data: data
@@ -96,13 +102,20 @@ def _dataclass_decoder(cls: type[Any]) -> Decoder:
     return decode
 
 
+def _number(data: object) -> float:
+    # JSON has no NaN and no infinities: `dumps` writes null for them.
+    if data is None:
+        return math.nan
+    return float(data) if isinstance(data, int | float) else float(_refuse(data, "float"))
+
+
 def _refuse(data: object, wanted: str) -> Any:
     raise TypeError(f"{data!r:.60} is not {wanted}")
 
 
 def _repaired(value: Any) -> Any:
     if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
+        return sound(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: _repaired(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from engines.core.codec import sound
 from engines.core.ids import digest
 from engines.core.types import Decision, Operation, OperationKind
 
@@ -218,10 +219,9 @@ class Library:
         )
         match wanted.kind:
             case "add":
-                free = f"E{self.next_number}"
-                name = decision.assigned or free
-                if self.get(name) is not None:
-                    name = free
+                name = decision.assigned or f"E{self.next_number}"
+                if int(name.removeprefix("E")) < self.next_number:
+                    name = f"E{self.next_number}"  # used before, perhaps by one that is gone
                 born = Experience(name, text, self.version, self.version, (mark,))
                 number = max(self.next_number, int(name.removeprefix("E")) + 1)
                 return (
@@ -265,4 +265,4 @@ def guidance_text(experiences: Iterable[tuple[str, str]]) -> str:
 
 def one_line(text: str) -> str:
     """Fold white space: an experience is one line of a prompt, whatever was typed."""
-    return " ".join(text.split())
+    return " ".join(sound(text).split())

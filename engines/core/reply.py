@@ -12,15 +12,16 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from engines.core.errors import CallFailed
 from engines.core.types import Completion, Message, RecordRef
 
 T = TypeVar("T")
 
-_FENCE = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
+_FENCE = re.compile(r"```[^\n`]*\n(.*?)(?:```|\Z)", re.DOTALL)  # a cut reply leaves one open
 _BRACKET = re.compile(r"[\[{]")
 _LIKE_OURS = re.compile(r"\[\s*\{|\{\s*\"")
 _DECODER = json.JSONDecoder()
-_EXPERIENCE_ID = re.compile(r"\[?\s*[EeGg]?\s*(\d+)\s*\]?")
+_EXPERIENCE_ID = re.compile(r"\[?\s*[EeGg]?\s*(\d{1,9})\s*\]?")
 MAX_REPLY_CHARS = 200_000
 """Longer replies are not searched for JSON: no list of lessons is that long."""
 
@@ -63,11 +64,15 @@ def objects_in(text: str) -> list[dict[str, Any]]:
     """
     text = text[:MAX_REPLY_CHARS]
     blocks = [block.strip() for block in reversed(_FENCE.findall(text))]
-    whole = [value for block in (*blocks, text.strip()) for value in _decoded(block)]
-    for value in whole:
-        rows = _as_rows(value)
-        if rows is not None:
-            return rows
+    whole = []
+    for block in (*blocks, text.strip()):
+        for value in _decoded(block):
+            rows = _as_rows(value)
+            if rows is not None:
+                return rows
+            whole.append(value)
+        # An earlier fence must not pass for the answer that a later one failed to be.
+        _spans(block, only_first=True)
     if whole:
         kind = type(whole[0]).__name__.replace("NoneType", "null")
         raise ReplyProblem(f"expected a JSON array of objects, found {kind}.")
@@ -120,7 +125,11 @@ async def ask_with_repair(
         completion.as_message(),
         Message("user", repair(" ".join(parsed.problems))),
     ]
-    second, second_ref = await ask(1, again)
+    try:
+        second, second_ref = await ask(1, again)
+    except CallFailed as error:
+        problems = (*parsed.problems, f"The repair turn failed: {error}.")
+        return Answered(parsed.items, problems, completion.text, (completion,), (ref,))
     mended = _parsed(parse, second)
     # A repair that came out worse must not cost what the first reply had right.
     best = mended if len(mended.items) >= len(parsed.items) else parsed
@@ -144,8 +153,10 @@ def _decoded(text: str) -> Iterator[Any]:
         return
 
 
-def _spans(text: str) -> list[Any]:
+def _spans(text: str, only_first: bool = False) -> list[Any]:
     """JSON values that start at a bracket somewhere in the prose, in order.
+
+    `only_first` looks no further than at what the text begins with.
 
     Raises:
         ReplyProblem: something begins like our JSON and is broken. What could be
@@ -155,7 +166,7 @@ def _spans(text: str) -> list[Any]:
     position = 0
     for _ in range(200):  # prose full of brackets must not cost quadratic time
         start = _BRACKET.search(text, position)
-        if start is None:
+        if start is None or (only_first and start.start() > 0):
             break
         try:
             value, position = _DECODER.raw_decode(text, start.start())

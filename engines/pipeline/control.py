@@ -24,8 +24,10 @@ class Control:
         self.stop_after_step = False
 
     def drives(self, main: asyncio.Task[object]) -> None:
-        """Name the task that a stop cancels."""
+        """Name the task that a stop cancels, also one that came before."""
         self._main = main
+        if self.stop_reason and not self.stop_after_step:
+            main.cancel()
 
     async def cleared(self) -> None:
         """Wait while the run is paused; called before anything new is begun."""

@@ -18,8 +18,8 @@ from engines.core.library import Committed, Library, effective
 from engines.core.protocols import Reviewer
 from engines.core.types import Decision, Operation
 from engines.pipeline.recorder import Recorder
-from engines.pipeline.reviewers import Outside
-from engines.record.libraries import Committer, LibraryFolder
+from engines.pipeline.reviewers import HoldExpired, Outside
+from engines.record.libraries import LibraryFolder
 
 GATE = "gate"
 """Reviewer name of a rejection that the gate made because an approval did not fit."""
@@ -72,6 +72,14 @@ class Gate:
         self._base = self._folder.head()
         return self._base
 
+    def stand_on(self, step: int) -> None:
+        """Take the version that the step's lesson is about as the base of decisions."""
+        state = self._recorder.state
+        found = state.steps.get(step)
+        if found is not None and found.lesson is not None:
+            moved_to = state.flagged_stale
+            self._base = self.at(found.lesson.base_version if moved_to is None else moved_to)
+
     def draft(self) -> Library:
         """The library as the standing decisions would leave it."""
         reviewed = self._recorder.state.reviewed
@@ -84,14 +92,13 @@ class Gate:
             HoldExpired: the reviewers ended and something still is.
         """
         state = self._recorder.state
-        lesson = state.steps[step].lesson
-        if lesson is not None:
-            moved_to = state.flagged_stale
-            self._base = self._folder.at(lesson.base_version if moved_to is None else moved_to)
+        self.stand_on(step)
         for reviewer in self._reviewers:
             if not state.open:
                 return
-            async for decision in reviewer.review(state.open, self.draft()):
+            # What one reviewer defers is decided: it does not pass to the next.
+            asked = tuple(op for op in state.open if op.id not in state.decisions)
+            async for decision in reviewer.review(asked, self.draft()):
                 await self.decide(decision)
 
     async def decide(self, decision: Decision) -> Settled:
@@ -147,26 +154,37 @@ class Gate:
 
         Where the head has moved since the lesson was proposed, the lesson goes back to
         review, flagged, and is committed on the new head.
-        """
-        while True:
-            state = self._recorder.state
-            reviewed = state.reviewed
-            with self._folder.committing() as library:
-                ids = tuple(operation.id for operation, _ in reviewed)
-                done = library.earlier(self._run, step, ids)
-                if done is None and library.head.version == self._base.version:
-                    done = library.commit(reviewed, run=self._run, step=step, limit=self._limit)
-            if done is not None:
-                self._base = done.library
-                await self._recorder.record(_committed(step, done, state.policy_version))
-                return done
-            await self._return(step, library)
 
-    async def _return(self, step: int, library: Committer) -> None:
-        moved = ev.LessonReturned(step, self._base.version, library.head.version)
-        self._base = library.head
-        await self._recorder.record(moved)
-        await self.review(step)
+        Raises:
+            HoldExpired: the reviewers leave an operation of the step undecided.
+        """
+        state = self._recorder.state
+        while True:
+            # An undo under way must be on disk before its decision could be applied.
+            async with self._turn:
+                if step not in state.steps or not state.undecided:
+                    done, head = self._try(step)
+                    if done is not None:
+                        self._base = done.library
+                        await self._recorder.record(_committed(step, done, state.policy_version))
+                        return done
+                    await self._recorder.record(
+                        ev.LessonReturned(step, self._base.version, head.version)
+                    )
+                    self._base = head
+            await self.review(step)
+            if step in state.steps and state.undecided:
+                raise HoldExpired
+
+    def _try(self, step: int) -> tuple[Committed | None, Library]:
+        """Commit on the head, unless it has moved; the head comes second."""
+        reviewed = self._recorder.state.reviewed
+        ids = tuple(operation.id for operation, _ in reviewed)
+        with self._folder.committing() as library:
+            done = library.earlier(self._run, step, ids)
+            if done is None and library.head.version == self._base.version:
+                done = library.commit(reviewed, run=self._run, step=step, limit=self._limit)
+            return done, library.head
 
     def _settle(self, operation: Operation, decision: Decision) -> Settled:
         if decision.action in ("reject", "defer"):

@@ -6,6 +6,7 @@ Owns durability: what was appended is on disk when `append` returns.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from pathlib import Path
 
@@ -80,7 +81,8 @@ class Appender:
         except OSError as error:
             # Half an entry must not stand before the next whole one.
             self._broken = error
-            os.ftruncate(self._fd, self._end)
+            with contextlib.suppress(OSError):  # else it is a torn end, cut at the next opening
+                os.ftruncate(self._fd, self._end)
             raise self._refusal(error) from error
         self._end += len(data)
 

@@ -7,11 +7,13 @@ experiences. It holds no key: what reaches this module has none.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from engines.core.library import Library
+from engines.record.appender import write_whole
 
 
 def agent_yaml(agent: Mapping[str, Any], library: Library, run: str) -> bytes:
@@ -31,6 +33,13 @@ def agent_yaml(agent: Mapping[str, Any], library: Library, run: str) -> bytes:
     data = {**agent, "experiences": [{"id": e.id, "text": e.text} for e in library.experiences]}
     text = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=96)
     return (head + text).encode("utf-8", "replace")
+
+
+def refresh_agent(path: Path, library: Library, run: str) -> None:
+    """Write a run's `agent.yaml` again with the experiences of another version."""
+    described = yaml.safe_load(path.read_text("utf-8"))
+    described.pop("experiences", None)
+    write_whole(path, agent_yaml(described, library, run))
 
 
 class _Dumper(yaml.SafeDumper):

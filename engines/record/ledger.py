@@ -59,7 +59,7 @@ class RecordLedger:
         self._tell = tell
         self._files: dict[str, Appender] = {}
         self._known: dict[str, _Known] = {}
-        self._turns: dict[CallKey, int] = {}  # try → messages of its request so far
+        self._turns: dict[CallKey, tuple[Message, ...]] = {}  # try → its latest request
         self.reused = 0
         self.asked = 0
 
@@ -77,8 +77,8 @@ class RecordLedger:
         sampling = replace(sampling, seed=call_seed(self._seed, key))
         request = request_hash(policy.name, messages, sampling)
         this_try = replace(key, turn=0)
-        base = self._turns.get(this_try, 0) if key.turn else 0
-        self._turns[this_try] = len(messages)
+        base = _shared(self._turns.get(this_try, ()), messages) if key.turn else 0
+        self._turns[this_try] = tuple(messages)
         found = known.get((key, request))
         if found is not None:
             self.reused += 1
@@ -171,6 +171,12 @@ def trajectory(folder: Path, refs: Sequence[RecordRef]) -> tuple[Message, ...]:
         record = read_record(folder, ref)
         messages = (*messages[: record.base], *record.messages, record.reply.as_message())
     return messages
+
+
+def _shared(before: Sequence[Message], now: Sequence[Message]) -> int:
+    """How many messages both begin with: an agent may rewrite its context between turns."""
+    pairs = zip(before, now, strict=False)
+    return next((n for n, (one, other) in enumerate(pairs) if one != other), len(before))
 
 
 def _plain(value: Any) -> Any:

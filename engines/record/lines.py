@@ -76,7 +76,9 @@ def read(path: Path, *, chained: bool, visit: Callable[[Line], None] | None = No
                 # A last line that lacks nothing but its newline was paid for: keep it.
                 body, checksum = _checked(_completed(raw), chain if chained else "")
                 if body is None or checksum is None:
-                    return Contents(tuple(lines), offset, raw + file.read())
+                    if _checked(_first(raw), chain if chained else "")[0] is not None:
+                        raise _damaged(path, number)  # a whole line that lost its newline
+                    return Contents(tuple(lines), offset, raw)
                 take(Line(number, offset, len(_completed(raw)), checksum, body))
                 return Contents(tuple(lines), offset + len(_completed(raw)), b"", True)
             take(Line(number, offset, len(raw), checksum, body))
@@ -103,12 +105,16 @@ def read_at(path: Path, offset: int, length: int) -> bytes:
     return body
 
 
-def _completed(raw: bytes) -> bytes:
+def _first(raw: bytes) -> bytes:
+    """As much of the bytes as their head announces, with its newline."""
     head = _HEAD.match(raw)
-    if head is None:
-        return raw
-    whole = head.end() + int(head[1]) + 1
-    return raw[:whole] + b"\n" if len(raw) in (whole, whole + 1) else raw
+    return raw if head is None else raw[: head.end() + int(head[1]) + 1] + b"\n"
+
+
+def _completed(raw: bytes) -> bytes:
+    """The line with its newline, where that is all it lacks."""
+    first = _first(raw)
+    return first if len(raw) in (len(first) - 1, len(first)) else raw
 
 
 def _checked(raw: bytes, chain: str) -> tuple[bytes | None, str | None]:

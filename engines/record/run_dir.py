@@ -105,8 +105,15 @@ class Workspace:
         return folder
 
     def newest(self, exp_id: str) -> RunDir | None:
-        """The newest of `exp_id`, `exp_id-2` and so on."""
-        numbered = self._numbered(exp_id)
+        """The newest of `exp_id`, `exp_id-2` and so on.
+
+        A run of an experiment that is itself called `exp_id-2` is not one of them.
+        """
+        numbered = {
+            number: run
+            for number, run in self._numbered(exp_id).items()
+            if _exp_id(self.runs_folder / run) in (exp_id, None)
+        }
         return RunDir(self.runs_folder / numbered[max(numbered)]) if numbered else None
 
     def fresh(self, exp_id: str) -> RunDir:
@@ -125,6 +132,13 @@ class Workspace:
             if match and path.stat().st_size:
                 found[int(match[1] or 1)] = path.parent.name
         return found
+
+
+def _exp_id(folder: Path) -> str | None:
+    """The experiment of a run from its first entry, cheaply; None where it cannot be told."""
+    with (folder / "journal.jsonl").open("rb") as file:
+        match = re.search(rb'"exp_id":"([^"\\]*)"', file.readline())
+    return match[1].decode("utf-8", "replace") if match else None
 
 
 def _began(folder: Path) -> float:

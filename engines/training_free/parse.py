@@ -84,7 +84,7 @@ def _suggestion(
 
 
 def _kind(value: object) -> OperationKind:
-    word = str(value).strip().lower()
+    word = value.strip().lower() if isinstance(value, str) else ""
     word = _SYNONYMS.get(word, word)
     for kind in _KINDS:
         if word == kind:

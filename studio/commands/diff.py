@@ -1,10 +1,37 @@
+"""`studio diff`: what changed between two versions of what was learned."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
 import typer
 
-app = typer.Typer()
 
+def diff(
+    context: typer.Context,
+    a: Annotated[str, typer.Argument(metavar="A", help="The older one.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The newer one.")],
+    format: Annotated[
+        Literal["text", "json", "html"], typer.Option(help="How to print it.")
+    ] = "text",
+    json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+) -> None:
+    """Compare libraries: NAME@V, RUN@epoch:N, RUN@step:N or a FILE each."""
+    import sys
 
-def home(*a): ...
-def init() -> None: ...
-def try_once() -> None: ...
-def review() -> None: ...
-def diff() -> None: ...
+    from engines.record.run_dir import Workspace
+    from studio import diffing
+    from studio.library_refs import find
+
+    workspace = Workspace(context.obj)
+    older, newer = find(a, workspace), find(b, workspace)
+    match "json" if json else format:
+        case "json":
+            from studio.headless import print_json
+
+            print_json(diffing.as_data(older, newer))
+        case "html":
+            sys.stdout.write(diffing.as_html(older, newer))
+        case _:
+            for line in diffing.as_lines(older, newer):
+                typer.secho(line.text, fg=line.colour)

@@ -49,8 +49,8 @@ def headless(
     from engines.record.run_dir import Workspace
     from studio.headless import planned, run_headless
 
-    if runfile is not None and resume is not None and "=" in runfile:
-        runfile, overrides = None, [runfile, *(overrides or [])]
+    if resume is not None and runfile is not None and "=" in runfile:
+        overrides, runfile = [runfile, *(overrides or [])], None
     if resume is not None and (runfile is not None or name is not None):
         raise ConfigError(
             "--resume", "it takes the run's own run file and name.", "Leave RUNFILE and --name out."

@@ -1,10 +1,50 @@
+"""`studio review`: decide open operations in line mode."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
 import typer
 
-app = typer.Typer()
 
+def review(
+    context: typer.Context,
+    run: Annotated[
+        str | None, typer.Argument(help="Run-id; default: the newest living run, else the newest.")
+    ] = None,
+) -> None:
+    """Decide open operations one by one, as `git add -p` does it."""
+    import sys
 
-def home(*a): ...
-def init() -> None: ...
-def try_once() -> None: ...
-def review() -> None: ...
-def diff() -> None: ...
+    import click
+
+    from engines.record.run_dir import Workspace
+    from studio.desk import desk_of
+    from studio.evidence import EvidenceRoom
+    from studio.line_review import Sitting
+    from studio.person import person
+    from studio.steering import chosen_run
+
+    def ask(prompt: str) -> str | None:
+        print(prompt, end="", flush=True)
+        line = sys.stdin.readline()
+        if not line:
+            print()
+        return line.rstrip("\n") if line else None
+
+    workspace = Workspace(context.obj)
+    folder = chosen_run(workspace, run)
+    with desk_of(workspace, folder) as desk:
+        if not desk.sheet().open:
+            print(f"run {folder.run}: nothing is open")
+            return
+        sitting = Sitting(
+            desk, EvidenceRoom(folder), reviewer=person(), ask=ask, edit=click.edit, say=print
+        )
+        try:
+            sitting.run()
+        finally:
+            left = len(desk.sheet().open)
+            print(f"run {folder.run}: {sitting.decided} decided, {left} open")
+            if closing := desk.close():
+                print(closing)

@@ -1,0 +1,110 @@
+"""The difference of two libraries as lines, as JSON and as a page.
+
+Pure; the difference itself is `Library.diff`.
+"""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from typing import Any
+
+from engines.core.library import Experience
+from engines.core.similarity import word_diff
+from studio.inert import inert
+from studio.library_refs import Found
+from studio.summary import counts, diff_lines
+
+_COLOURS = {"+": "green", "-": "red", "~": "yellow"}
+_MARKS = {"same": "{}", "cut": "<del>{}</del>", "new": "<ins>{}</ins>"}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the text form; colour only repeats what its sign says."""
+
+    text: str
+    colour: str | None = None
+
+
+def as_lines(older: Found, newer: Found) -> list[Line]:
+    """The text form."""
+    found = newer.library.diff(older.library)
+    lines = [Line(f"{inert(older.label)} -> {inert(newer.label)}  {counts(found)}")]
+    for side, which in ((older, "before"), (newer, "after")):
+        lines += [Line(f"{which}: {inert(result)}") for result in side.evaluations]
+    return lines + [Line(text, _COLOURS[text[0]]) for text in diff_lines(found)]
+
+
+def as_data(older: Found, newer: Found) -> dict[str, Any]:
+    """The JSON form; modified entries carry their word diff as (kind, text) pairs."""
+    found = newer.library.diff(older.library)
+    return {
+        "a": _side(older),
+        "b": _side(newer),
+        "added": [_entry(e) for e in found.added],
+        "removed": [_entry(e) for e in found.removed],
+        "modified": [
+            {
+                "id": after.id,
+                "before": before.text,
+                "after": after.text,
+                "words": word_diff(before.text, after.text),
+            }
+            for before, after in found.modified
+        ],
+        "unchanged": len(found.unchanged),
+        "tokens_per_call_before": found.tokens_before,
+        "tokens_per_call_after": found.tokens_after,
+    }
+
+
+def as_html(older: Found, newer: Found) -> str:
+    """A page of its own, without scripts or anything loaded from elsewhere."""
+    found = newer.library.diff(older.library)
+    rows = [_row("removed", e.id, f"<del>{_safe(e.text)}</del>") for e in found.removed]
+    rows += [
+        _row("modified", after.id, _words(before.text, after.text))
+        for before, after in found.modified
+    ]
+    rows += [_row("added", e.id, f"<ins>{_safe(e.text)}</ins>") for e in found.added]
+    title = f"{_safe(older.label)} → {_safe(newer.label)}"
+    results = "".join(
+        f"<p>{which}: {_safe(result)}</p>"
+        for side, which in ((older, "before"), (newer, "after"))
+        for result in side.evaluations
+    )
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
+        f"<title>{title}</title><style>"
+        "body{font:16px/1.5 system-ui;max-width:60rem;margin:2rem auto;padding:0 1rem}"
+        "td,th{padding:.3rem .6rem;vertical-align:top;text-align:left}"
+        "ins{background:#d8f5d8;text-decoration:none}del{background:#f8d8d8}"
+        f"</style><h1>{title}</h1><p>{_safe(counts(found))}</p>{results}"
+        f"<table><tr><th>change<th>id<th>text</tr>{''.join(rows)}</table></html>\n"
+    )
+
+
+def _side(found: Found) -> dict[str, Any]:
+    return {
+        "label": found.label,
+        "version": found.library.version,
+        "experiences": len(found.library.experiences),
+        "evaluations": list(found.evaluations),
+    }
+
+
+def _entry(experience: Experience) -> dict[str, Any]:
+    return {"id": experience.id, "text": experience.text}
+
+
+def _row(kind: str, name: str, cell: str) -> str:
+    return f"<tr><td>{kind}<td>{_safe(name)}<td>{cell}</tr>"
+
+
+def _words(before: str, after: str) -> str:
+    return "".join(_MARKS[kind].format(_safe(text)) for kind, text in word_diff(before, after))
+
+
+def _safe(text: str) -> str:
+    return html.escape(inert(text))

@@ -1,0 +1,126 @@
+"""Changing a library by hand, in the same form as practice changes it.
+
+Every edit is an operation that a person proposed and approved at once, committed under
+the library's lock and recorded in its journal.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from engines.core.errors import ConflictError
+from engines.core.library import Library, effective
+from engines.core.types import Decision, Operation, OperationKind
+from engines.record.catalogue import note_library
+from engines.record.run_dir import Workspace
+
+Change = tuple[OperationKind, str | None, str]
+"""(kind, target, text)."""
+
+
+def commit_changes(
+    workspace: Workspace,
+    name: str,
+    changes: Callable[[Library], Sequence[tuple[Change, str | None]]],
+    *,
+    person: str,
+    reason: str,
+    clock: Callable[[], float] = time.time,
+) -> Library:
+    """Commit changes as decided operations; returns the new head.
+
+    Args:
+        workspace: where the library lies.
+        name: of the library.
+        changes: given the head, the changes, each with the id a restored addition keeps.
+        person: who decides.
+        reason: recorded with every decision.
+        clock: gives the time of the decisions.
+
+    Raises:
+        ConflictError: a change does not fit; nothing is committed.
+    """
+    with workspace.library(name).committing() as library:
+        head = library.head
+        draft = head
+        reviewed: list[tuple[Operation, Decision]] = []
+        for number, ((kind, target, text), keeps) in enumerate(changes(head), 1):
+            operation = Operation(
+                f"edit{head.version + 1}.{number}", kind, target, text, reason, proposer=person
+            )
+            decision = Decision(
+                operation.id,
+                "approve",
+                reason=reason,
+                reviewer=person,
+                at=clock(),
+                assigned=keeps,
+            )
+            objection = draft.objection(effective(operation, decision))
+            if objection:
+                raise ConflictError(f"library {name}", f"{objection}.", "Nothing was changed.")
+            reviewed.append((operation, decision))
+            draft = head.commit(reviewed).library
+        done = library.commit(reviewed).library
+    note_library(workspace, done)
+    return done
+
+
+def back_to(older: Library) -> Callable[[Library], Sequence[tuple[Change, str | None]]]:
+    """The changes that give a head the texts of an older version of it.
+
+    What was deleted since comes back under its own id: it is the same experience.
+    """
+
+    def changes(head: Library) -> Sequence[tuple[Change, str | None]]:
+        diff = head.diff(older)
+        deletes: list[tuple[Change, str | None]] = [
+            (("delete", e.id, ""), None) for e in diff.added
+        ]
+        modifies: list[tuple[Change, str | None]] = [
+            (("modify", before.id, before.text), None) for before, _ in diff.modified
+        ]
+        adds: list[tuple[Change, str | None]] = [
+            (("add", None, e.text), e.id) for e in diff.removed
+        ]
+        return [*deletes, *modifies, *adds]
+
+    return changes
+
+
+def asked_change(
+    head: Library,
+    experience: str | None,
+    *,
+    text: str | None,
+    delete: bool,
+    add: str | None,
+    edit: Callable[[str], str | None],
+) -> Change | None:
+    """The one change a command line asks for; None when the editor saved nothing new.
+
+    Raises:
+        ConflictError: it asks for none, for two at once, or names no experience.
+    """
+    asked = [option for option in (text, add, delete or None) if option is not None]
+    if len(asked) > 1 or (experience is None) == (add is None):
+        raise ConflictError(
+            f"library {head.name}",
+            "it takes ID with --text TEXT, ID with --delete, ID alone, or --add TEXT.",
+            "Give one of them.",
+        )
+    if add is not None:
+        return "add", None, add
+    found = head.get(experience)
+    if found is None:
+        known = ", ".join(e.id for e in head.experiences) or "it is empty"
+        raise ConflictError(
+            f"library {head.name}", f"it holds no {experience}.", f"There are: {known}."
+        )
+    if delete:
+        return "delete", found.id, ""
+    wanted = text if text is not None else edit(found.text)
+    if wanted is None or " ".join(wanted.split()) == found.text:
+        return None
+    return "modify", found.id, wanted

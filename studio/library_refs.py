@@ -1,0 +1,117 @@
+"""From what a person types to a version of a library.
+
+`NAME@V`, `NAME` (its head), `RUN@epoch:N`, `RUN@step:N`, or a file that holds
+experiences (`agent.yaml`, `vNNNN.yaml`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from engines.core.errors import ConflictError, DataError
+from engines.core.library import Experience, Library
+from engines.core.state import RunState
+from engines.record.run_dir import RunDir, Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A version, what to call it, and the held-out results that belong to it."""
+
+    label: str
+    library: Library
+    evaluations: tuple[str, ...] = ()
+
+
+def find(reference: str, workspace: Workspace) -> Found:
+    """Resolve a reference.
+
+    Raises:
+        ConflictError: no such library, version, run or step.
+        DataError: a file is given that holds no experiences.
+    """
+    name, at, rest = reference.rpartition("@")
+    if at and rest.isdecimal():
+        return Found(reference, workspace.library(name).at(int(rest)))
+    kind, colon, number = rest.partition(":")
+    if at and colon and kind in ("epoch", "step"):
+        return _of_run(workspace.run(name), kind, number, workspace, reference)
+    if Path(reference).is_file():
+        return Found(reference, _of_file(Path(reference)))
+    folder = workspace.library(reference)
+    if folder.exists():
+        head = folder.head()
+        return Found(f"{reference}@{head.version}", head)
+    known = ", ".join(f.name for f in workspace.libraries()) or "none yet"
+    raise ConflictError(
+        reference,
+        "it is no library, no run's epoch or step, and no file.",
+        f"Write NAME@V, RUN@epoch:N, RUN@step:N or a file. Libraries: {known}.",
+    )
+
+
+def version_at(state: RunState, step: int) -> int:
+    """The library version a run's step left behind; step 0 is before the first.
+
+    Raises:
+        ConflictError: the run has not committed that step.
+    """
+    assert state.started is not None
+    if step <= state.started.forked_steps:
+        return state.started.library_version
+    found = state.steps.get(step)
+    if found is None or found.committed_version is None:
+        done = [number for number, s in state.steps.items() if s.committed]
+        raise ConflictError(
+            f"run {state.started.run}, step {step}",
+            "it has not committed that step.",
+            f"Choose 0 to {max(done, default=0)}.",
+        )
+    return found.committed_version
+
+
+def _of_run(run: RunDir, kind: str, number: str, workspace: Workspace, reference: str) -> Found:
+    state = run.state()
+    started = state.started
+    if not number.isdecimal() or started is None:
+        raise ConflictError(reference, f"{number!r} is not a number.", "Write RUN@epoch:2, say.")
+    step = int(number)
+    if kind == "epoch":
+        step = min(step * started.steps_per_epoch, started.steps_per_epoch * state.epochs)
+        if int(number) > state.epochs:
+            raise ConflictError(
+                reference, f"the run has {state.epochs} epochs.", f"Choose 0 to {state.epochs}."
+            )
+    version = version_at(state, step)
+    library = workspace.library(started.library).at(version)
+    results = tuple(
+        f"{e.data}: mean reward {e.mean:.3f} (n={e.n})"
+        for e in state.evaluations
+        if e.step == step and e.mean is not None
+    )
+    return Found(f"{reference} ({started.library}@{version})", library, results)
+
+
+def _of_file(path: Path) -> Library:
+    try:
+        data: Any = yaml.safe_load(path.read_text("utf-8"))
+        rows = data["experiences"]
+        entries = tuple(Experience(str(row["id"]), str(row["text"])) for row in rows)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError) as error:
+        raise DataError(
+            str(path),
+            "it does not hold a list `experiences` of `id` and `text`.",
+            "Give an agent.yaml or a vNNNN.yaml.",
+        ) from error
+    numbers = [int(e.id[1:]) for e in entries if e.id[1:].isdecimal()]
+    version = data.get("version", 0)
+    return Library(
+        str(data.get("library", path.stem)),
+        version if isinstance(version, int) else 0,
+        entries,
+        max(numbers, default=0) + 1,
+    )

@@ -1,0 +1,196 @@
+"""One run in full, as `studio runs show` prints it: facts first, text from the facts.
+
+Pure but for `run_facts`, which reads the journal and asks whether a process is alive.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from engines.core.state import RunState, StepState
+from engines.record.run_dir import RunDir, Workspace
+from studio.inert import inert, one_line
+from studio.listing import shown_status
+from studio.printing import indented, table
+from studio.summary import GROUP_OUTCOMES, spent
+
+_SHOWN_LOSSES = 10
+_SHOWN_TEXT = 150
+
+
+def run_facts(run: RunDir, workspace: Workspace) -> dict[str, Any]:
+    """Everything the journal adds up to, as plain JSON values.
+
+    Raises:
+        DamagedError: the journal cannot be read.
+    """
+    state = run.state()
+    started = state.started
+    shown = shown_status(run, {"status": state.status, "open": len(state.open)})
+    places = {
+        "folder": run.path,
+        "run_file": run.run_file,
+        "agent": run.agent_file,
+        "records": run.records,
+        "library": workspace.library(started.library).path if started else run.path / "none",
+    }
+    return {
+        "run": run.run,
+        "exp_id": started.exp_id if started else run.run,
+        "status": shown.word,
+        "alive": shown.alive,
+        "next": shown.move,
+        "reason": state.reason,
+        "rehearsal": bool(started and started.rehearsal),
+        "reviewer": state.reviewer,
+        "seed": started.seed if started else None,
+        "forked_from": started.forked_from if started else None,
+        "forked_steps": started.forked_steps if started else 0,
+        "steps_finished": state.steps_finished,
+        "steps_planned": started.steps_per_epoch * state.epochs if started else 0,
+        "library": started.library if started else None,
+        "library_before": started.library_version if started else 0,
+        "library_after": state.library_version,
+        "epochs": [
+            {"epoch": epoch, "mean_reward": pooled.mean, "n": pooled.n}
+            for epoch, pooled in state.by_epoch().items()
+        ],
+        "groups": {name: state.groups()[name] for name in GROUP_OUTCOMES},  # type: ignore[index]
+        "steps": [_step_facts(step) for step in state.steps.values()],
+        "evaluations": [
+            {
+                "step": e.step,
+                "data": e.data,
+                "library_version": e.library_version,
+                "mean_reward": e.mean,
+                "n": e.n,
+                "unjudged": e.unjudged,
+            }
+            for e in state.evaluations
+        ],
+        "open": [
+            {"id": op.id, "kind": op.kind, "target": op.target, "text": op.text}
+            for op in state.open
+        ],
+        "lost": dict(state.lost),
+        "losses": [
+            {"kind": loss.kind, "where": loss.where, "reason": loss.reason} for loss in state.losses
+        ],
+        "usage": {
+            "calls": state.usage.calls,
+            "prompt_tokens": state.usage.prompt_tokens,
+            "completion_tokens": state.usage.completion_tokens,
+            "cost_usd": state.usage.cost_usd,
+            "text": spent(state.usage),
+        },
+        "places": {name: str(path) for name, path in places.items() if path.exists()},
+    }
+
+
+def run_text(facts: dict[str, Any]) -> str:
+    """The facts as plain lines."""
+    library = f"{facts['library']} v{facts['library_before']} -> v{facts['library_after']}"
+    lines = [_head(facts)]
+    if facts["rehearsal"]:
+        lines.append("rehearsal: replies were scripted, this shows the loop, not a model's skill")
+    if facts["forked_from"]:
+        lines.append(f"steps 1-{facts['forked_steps']} adopted from run {facts['forked_from']}")
+    lines += [f"reviewer {facts['reviewer']}   library {library}", ""]
+    lines += _section("practice", [_rate(f"epoch {e['epoch']}", e) for e in facts["epochs"]])
+    counted = [f"{n} {name}" for name, n in facts["groups"].items()]
+    lines += [f"  groups  {', '.join(counted)}", ""]
+    if facts["steps"]:
+        lines += [indented(_steps_table(facts["steps"])), ""]
+    held_out = [
+        _rate(f"{e['data']} after step {e['step']}, v{e['library_version']}", e)
+        for e in facts["evaluations"]
+    ]
+    lines += _section("held out", held_out)
+    lines += _section("open operations", [_operation(op) for op in facts["open"]])
+    lines += _section("lost", _losses(facts))
+    lines += _section("spent", [facts["usage"]["text"]])
+    lines += _section("places", [f"{name:<9} {path}" for name, path in facts["places"].items()])
+    return "\n".join(lines).rstrip()
+
+
+def _head(facts: dict[str, Any]) -> str:
+    where = f"after step {facts['steps_finished']} of {facts['steps_planned']}"
+    reason = f", {inert(facts['reason'])}" if facts["reason"] else ""
+    move = f" ({facts['next']})" if facts["next"] else ""
+    process = "its process is alive" if facts["alive"] else "no process"
+    return f"run {facts['run']}: {facts['status']}{move}\n{where}{reason}; {process}"
+
+
+def _section(title: str, lines: list[str]) -> list[str]:
+    return [title, *(f"  {line}" for line in lines), ""] if lines else []
+
+
+def _rate(name: str, found: dict[str, Any]) -> str:
+    mean = found["mean_reward"]
+    shown = "no reward known" if mean is None else f"{mean:.3f}"
+    lost = f", {found['unjudged']} unjudged" if found.get("unjudged") else ""
+    return f"{name}  {shown} (n={found['n']}){lost}"
+
+
+def _operation(operation: dict[str, Any]) -> str:
+    target = f" {operation['target']}" if operation["target"] else ""
+    return f"{operation['id']}  {operation['kind']}{target}  {inert(operation['text'])}".rstrip()
+
+
+def _losses(facts: dict[str, Any]) -> list[str]:
+    if not facts["lost"]:
+        return ["nothing"]
+    shown = [
+        one_line(f"{loss['kind']} {loss['where']}: {loss['reason']}", _SHOWN_TEXT)
+        for loss in facts["losses"][:_SHOWN_LOSSES]
+    ]
+    total = sum(facts["lost"].values())
+    more = [f"… {total - len(shown)} more"] if total > len(shown) else []
+    counted = ", ".join(f"{n} {kind}" for kind, n in sorted(facts["lost"].items()))
+    return [counted, *shown, *more]
+
+
+def _step_facts(step: StepState) -> dict[str, Any]:
+    applied = Counter(outcome.kind for outcome in step.outcomes if outcome.applied)
+    return {
+        "step": step.step,
+        "epoch": step.epoch,
+        "finished": step.finished,
+        "problems": len(step.problems),
+        "mean_reward": step.rewards.mean,
+        "n": step.rewards.n,
+        "failed": step.failed,
+        "unjudged": step.unjudged,
+        "groups": dict(step.groups),
+        "operations": step.operations,
+        "applied": dict(applied),
+        "library_version": step.committed_version,
+        "tokens": step.usage.tokens,
+    }
+
+
+def _steps_table(steps: list[dict[str, Any]]) -> str:
+    rows = []
+    for step in steps:
+        mean = "-" if step["mean_reward"] is None else f"{step['mean_reward']:.3f}"
+        groups = ", ".join(f"{n} {name}" for name, n in sorted(step["groups"].items()))
+        changed = sum(n for kind, n in step["applied"].items() if kind != "keep")
+        version = "-" if step["library_version"] is None else f"v{step['library_version']}"
+        rows.append(
+            (
+                str(step["step"]),
+                str(step["epoch"]),
+                f"{mean} (n={step['n']})",
+                groups or "-",
+                str(step["operations"]),
+                str(changed),
+                version,
+                "done" if step["finished"] else "under way",
+            )
+        )
+    headings = ("STEP", "EPOCH", "REWARD", "GROUPS", "PROPOSED", "CHANGED", "LIBRARY", "")
+    return table(headings, rows)
+
+
+__all__ = ["RunState", "run_facts", "run_text"]

@@ -1,0 +1,79 @@
+"""Finding a run to steer, and telling where it stands in plain lines."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from engines.core.codec import dumps
+from engines.core.errors import ConflictError
+from engines.core.events import DurableEvent, event_from_dict
+from engines.core.state import fold, folded
+from engines.record.run_dir import RunDir, Workspace
+from studio import link
+from studio.inert import inert
+from studio.narrate import Lines
+
+_PROTOCOL_KEYS = ("v", "id", "ok")
+
+
+def chosen_run(workspace: Workspace, run: str | None) -> RunDir:
+    """The named run; without a name the newest living one, else the newest.
+
+    Raises:
+        ConflictError: there is no such run, or none at all.
+    """
+    if run is not None:
+        return workspace.run(run)
+    runs = workspace.runs()
+    if not runs:
+        raise ConflictError(
+            str(workspace.path),
+            "there is no run in this workspace.",
+            "Start one with `studio headless rehearsal`, or name another --workspace.",
+        )
+    living = [found for found in runs if link.is_alive(found)]
+    return (living or list(runs))[-1]
+
+
+def without_protocol(answer: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in answer.items() if key not in _PROTOCOL_KEYS}
+
+
+def status_lines(answer: Mapping[str, Any]) -> list[str]:
+    """A status answer for people."""
+    reason = f" ({inert(answer['reason'])})" if answer["reason"] else ""
+    alive = "" if answer.get("alive", True) else ", no process"
+    cost = "" if answer["cost_usd"] is None else f", ${answer['cost_usd']:.4f}"
+    lines = [
+        f"run {answer['run']}: {answer['status']}{reason}{alive}",
+        f"epoch {answer['epoch']} of {answer['epochs']}, step {answer['step']} of "
+        f"{answer['steps']}, {answer['steps_finished']} finished",
+        f"library {answer['library']} v{answer['library_version']}, review: {answer['reviewer']}",
+        f"{answer['tokens']:,} tokens{cost}, {answer['lost']} lost",
+    ]
+    if answer["rehearsal"]:
+        lines.append("rehearsal: replies are scripted")
+    if answer["open"]:
+        lines.append(f"{answer['open']} operations are open: studio review {answer['run']}")
+    return lines
+
+
+def follow(run: RunDir, *, as_json: bool) -> None:
+    """Print a living run's events until its process ends.
+
+    Raises:
+        ConflictError: no process of that run answers.
+    """
+    state = folded(entry.event for entry in run.entries())
+    seen = Lines(state, lambda line: print(line, flush=True))
+    for data in link.watch(run):
+        if as_json:
+            sys.stdout.write(dumps(data).decode() + "\n")
+            sys.stdout.flush()
+            continue
+        event = event_from_dict(data)
+        if isinstance(event, DurableEvent):
+            fold(state, event)
+        seen(event)
