@@ -31,6 +31,9 @@ from engines.record.run_dir import RunDir
 PROTOCOL = 1
 MAX_LINE = 4_000_000
 """Bytes of one request or answer: an edit is short, a lesson of hundreds is not."""
+_LAST_WORDS_S = 2.0
+"""How long an ending run waits for a watcher that reads slowly."""
+_ENVELOPE = frozenset({"v", "id", "ok"})
 _LONGEST_PATH = 100  # what sun_path holds on every platform, with room for the NUL
 
 
@@ -61,12 +64,18 @@ def ask(run: RunDir, do: str, **arguments: Any) -> dict[str, Any]:
 
 
 def watch(run: RunDir) -> Iterator[dict[str, Any]]:
-    """Yield the events of a living run until its process ends."""
+    """Yield where a living run stands, as `Watching`, then its events until its process ends."""
     with _connected(run) as file:
         _send(file, "watch", {})
-        _answer(file, run)
+        answer = _answer(file, run)
+        yield {"kind": "Watching", **without_envelope(answer)}
         for line in file:
             yield json.loads(line)["event"]
+
+
+def without_envelope(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """What an answer says, without what only the protocol needs."""
+    return {key: value for key, value in answer.items() if key not in _ENVELOPE}
 
 
 def is_alive(run: RunDir) -> bool:
@@ -110,6 +119,8 @@ class _Server:
     def __init__(self, practice: Practice) -> None:
         self._practice = practice
         self._clients: set[asyncio.Task[None]] = set()
+        self._watchers: dict[asyncio.Task[Any], asyncio.Queue[DurableEvent | TransientEvent | None]]
+        self._watchers = {}
 
     async def attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -122,6 +133,7 @@ class _Server:
                 await writer.drain()
                 if request == "watch" and answer["ok"]:
                     await self._stream(writer)
+                    break
         except (ConnectionError, ValueError, asyncio.CancelledError):
             pass  # the client is gone, or sent a line beyond all bounds
         finally:
@@ -129,6 +141,12 @@ class _Server:
             writer.close()
 
     async def close(self) -> None:
+        """Let watchers have the last events, for a moment; leave everyone else at once."""
+        watching = dict(self._watchers)
+        for waiting in watching.values():
+            waiting.put_nowait(None)
+        if watching:
+            await asyncio.wait(watching, timeout=_LAST_WORDS_S)
         for task in tuple(self._clients):
             task.cancel()
         await asyncio.gather(*self._clients, return_exceptions=True)
@@ -186,17 +204,20 @@ class _Server:
         }
 
     async def _stream(self, writer: asyncio.StreamWriter) -> None:
-        waiting: asyncio.Queue[DurableEvent | TransientEvent] = asyncio.Queue()
+        task = asyncio.current_task()
+        assert task is not None
+        waiting: asyncio.Queue[DurableEvent | TransientEvent | None] = asyncio.Queue()
+        self._watchers[task] = waiting
         stop = self._practice.recorder.listen(waiting.put_nowait)
         try:
-            while True:
-                event = await waiting.get()
+            while (event := await waiting.get()) is not None:
                 if isinstance(event, TextStreamed):
                     continue
                 _write(writer, {"v": PROTOCOL, "event": event_to_dict(event)})
                 await writer.drain()
         finally:
             stop()
+            del self._watchers[task]
 
 
 def _stop(after_step: bool) -> tuple[str, bool]:

@@ -13,10 +13,11 @@ from typing import Any
 
 from engines.core.errors import StudioError
 from engines.record.catalogue import run_row, run_rows
+from engines.record.libraries import check_name
 from engines.record.run_dir import RunDir, Workspace
 from studio.link import is_alive
 from studio.presets import list_presets
-from studio.printing import indented, table
+from studio.printing import COLUMNS, indented, table
 
 _LIVING = ("new", "running", "reviewing", "paused")
 """What a journal says of a run whose process did not say that it let go."""
@@ -73,6 +74,16 @@ def shown_status(run: RunDir, row: Mapping[str, Any]) -> ShownStatus:
     return ShownStatus(status, alive)
 
 
+def run_named(workspace: Workspace, name: str) -> RunDir:
+    """One run by its run-id.
+
+    Raises:
+        ConflictError: there is none, or the id leads out of the folder of runs.
+    """
+    check_name(name)
+    return workspace.run(name)
+
+
 def listed_runs(workspace: Workspace) -> tuple[ListedRun, ...]:
     """Every run of a workspace, newest first."""
     if not workspace.runs_folder.is_dir():
@@ -95,7 +106,7 @@ def runs_table(runs: Sequence[ListedRun]) -> str:
         )
         for run in runs
     ]
-    lines = [table(_HEADINGS, rows, shorten=0)]
+    lines = [table(_HEADINGS, rows)]
     if any(run.row["rehearsal"] for run in runs):
         lines.append("~ rehearsal: replies were scripted, this says nothing about a model")
     lines += [f"{run.row['run']}: {run.shown.text}" for run in runs if run.shown.move]
@@ -106,7 +117,7 @@ def home_text(runs: Sequence[ListedRun], workspace: Workspace, limit: int = 10) 
     """The home page: runs, presets, and what one would do next."""
     shown = runs_table(runs[:limit]) if runs else "none yet"
     more = [f"… and {len(runs) - limit} more: studio runs list"] if len(runs) > limit else []
-    presets = table(("PRESET", "WHAT IT IS"), list_presets(), shorten=1)
+    presets = table(("PRESET", "WHAT IT IS"), list_presets(), fold=1, columns=COLUMNS - 2)
     return "\n".join(
         [
             f"runs in {workspace.path}",

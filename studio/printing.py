@@ -6,38 +6,49 @@ Owns widths. Every text of a cell is made inert here, so no caller can forget it
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from engines.core.codec import dumps
 from studio.inert import one_line
 
 COLUMNS = 80
 """What a table fits into when it can, also in a pipe: output does not depend on a window."""
-_LEAST = 12  # characters left of a shortened column
+_LONGEST = 1000  # characters of a cell; beyond that it is no table any more
+_LEAST = 20  # characters that a folded column keeps
 
 
 def table(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], shorten: int | None = None
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    fold: int | None = None,
+    columns: int = COLUMNS,
 ) -> str:
     """Plain columns under headings, two blanks apart.
 
     Args:
         headings: one a column.
         rows: cells, as many as there are headings.
-        shorten: the column that gives way when the table is too wide; None: none does,
-            because a path or an id cut short is of no use.
+        fold: the column that goes on in further lines when the table is too wide; None:
+            none does, because an id or a path in two pieces is of no use.
+        columns: what the table fits into when it can.
     """
-    cells = [[one_line(cell, 1000) for cell in row] for row in (headings, *rows)]
+    cells = [[one_line(cell, _LONGEST) for cell in row] for row in (headings, *rows)]
     widths = [max(len(row[at]) for row in cells) for at in range(len(headings))]
-    over = sum(widths) + 2 * (len(widths) - 1) - COLUMNS
-    if shorten is not None and over > 0:
-        widths[shorten] = max(widths[shorten] - over, _LEAST)
-        for row in cells:
-            row[shorten] = one_line(row[shorten], widths[shorten])
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    )
+    over = sum(widths) + 2 * (len(widths) - 1) - columns
+    if fold is not None and over > 0:
+        widths[fold] = max(widths[fold] - over, _LEAST)
+    lines: list[str] = []
+    for row in cells:
+        pieces = [
+            textwrap.wrap(cell, width) or [""] if at == fold else [cell]
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        for line in zip_longest(*pieces, fillvalue=""):
+            padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+            lines.append("  ".join(padded).rstrip())
+    return "\n".join(lines)
 
 
 def indented(text: str, by: str = "  ") -> str:

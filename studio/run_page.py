@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from engines.core.state import RunState, StepState
+from engines.core.state import StepState
 from engines.record.run_dir import RunDir, Workspace
 from studio.inert import inert, one_line
 from studio.listing import shown_status
@@ -33,8 +33,9 @@ def run_facts(run: RunDir, workspace: Workspace) -> dict[str, Any]:
         "run_file": run.run_file,
         "agent": run.agent_file,
         "records": run.records,
-        "library": workspace.library(started.library).path if started else run.path / "none",
     }
+    if started is not None:
+        places["library"] = workspace.library(started.library).path
     return {
         "run": run.run,
         "exp_id": started.exp_id if started else run.run,
@@ -189,8 +190,5 @@ def _steps_table(steps: list[dict[str, Any]]) -> str:
                 "done" if step["finished"] else "under way",
             )
         )
-    headings = ("STEP", "EPOCH", "REWARD", "GROUPS", "PROPOSED", "CHANGED", "LIBRARY", "")
+    headings = ("STEP", "EPOCH", "REWARD", "GROUPS", "PROPOSED", "CHANGED", "LIBRARY", "STATE")
     return table(headings, rows)
-
-
-__all__ = ["RunState", "run_facts", "run_text"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 
 from engines.core.errors import ConflictError, StudioError
 from engines.record.catalogue import run_rows
@@ -52,10 +53,9 @@ def remove_run(run: RunDir, workspace: Workspace) -> None:
         run.path.rename(aside)
     for left in workspace.path.glob(f"{_ASIDE}*"):
         shutil.rmtree(left)
-    try:
-        run_rows(workspace)  # drops rows whose run is gone
-    except StudioError:
-        pass  # another run is damaged; the catalogue follows once that is mended
+    # Drops rows whose run is gone; where another run is damaged, it follows once that is mended.
+    with suppress(StudioError):
+        run_rows(workspace)
 
 
 def library_of(run: RunDir) -> str | None:

@@ -15,8 +15,6 @@ from studio import link
 from studio.inert import inert
 from studio.narrate import Lines
 
-_PROTOCOL_KEYS = ("v", "id", "ok")
-
 
 def chosen_run(workspace: Workspace, run: str | None) -> RunDir:
     """The named run; without a name the newest living one, else the newest.
@@ -35,10 +33,6 @@ def chosen_run(workspace: Workspace, run: str | None) -> RunDir:
         )
     living = [found for found in runs if link.is_alive(found)]
     return (living or list(runs))[-1]
-
-
-def without_protocol(answer: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in answer.items() if key not in _PROTOCOL_KEYS}
 
 
 def status_lines(answer: Mapping[str, Any]) -> list[str]:
@@ -72,6 +66,9 @@ def follow(run: RunDir, *, as_json: bool) -> None:
         if as_json:
             sys.stdout.write(dumps(data).decode() + "\n")
             sys.stdout.flush()
+            continue
+        if data["kind"] == "Watching":
+            print("\n".join(status_lines(data)), flush=True)
             continue
         event = event_from_dict(data)
         if isinstance(event, DurableEvent):

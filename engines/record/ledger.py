@@ -99,7 +99,8 @@ class RecordLedger:
         )
         raw, checksum = lines.encode(dumps(record))
         offset = await self._files[name].append(raw)
-        return reply, RecordRef(name, offset, len(raw), checksum)
+        known[key, request] = (reply, RecordRef(name, offset, len(raw), checksum))
+        return known[key, request]
 
     def forget(self, prefix: str = "") -> None:
         """Close the files of a finished step and drop what was read from them."""

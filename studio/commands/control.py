@@ -74,11 +74,12 @@ def _ask(context: typer.Context, run: str | None, json: bool, do: str, **more: A
 
 
 def _show(answer: dict[str, Any], json: bool) -> None:
-    from studio.steering import status_lines, without_protocol
+    from studio.link import without_envelope
+    from studio.steering import status_lines
 
     if json:
         from studio.headless import print_json
 
-        print_json(without_protocol(answer))
+        print_json(without_envelope(answer))
     else:
         print("\n".join(status_lines(answer)))

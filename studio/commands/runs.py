@@ -1,10 +1,77 @@
+"""`studio runs`: the runs of the workspace."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
 import typer
 
-app = typer.Typer()
+app = typer.Typer(help="List, show and remove runs.", no_args_is_help=True, rich_markup_mode=None)
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help="Run-id, see `studio runs list`.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def home(*a): ...
-def init() -> None: ...
-def try_once() -> None: ...
-def review() -> None: ...
-def diff() -> None: ...
+@app.command("list")
+def list_runs(context: typer.Context, json: AsJson = False) -> None:
+    """List the runs, newest first, and what waits."""
+    from engines.record.run_dir import Workspace
+    from studio.listing import listed_runs, runs_table
+    from studio.printing import print_json
+
+    found = listed_runs(Workspace(context.obj))
+    if json:
+        print_json([run.data for run in found])
+    elif found:
+        print(runs_table(found))
+    else:
+        print(f"no run in {context.obj} yet: studio headless rehearsal", file=sys.stderr)
+
+
+@app.command()
+def show(context: typer.Context, run: Run, json: AsJson = False) -> None:
+    """Show one run: how it went, step by step, and where things lie."""
+    from engines.record.run_dir import Workspace
+    from studio.listing import run_named
+    from studio.printing import print_json
+    from studio.run_page import run_facts, run_text
+
+    workspace = Workspace(context.obj)
+    facts = run_facts(run_named(workspace, run), workspace)
+    if json:
+        print_json(facts)
+    else:
+        print(run_text(facts))
+
+
+@app.command()
+def rm(
+    context: typer.Context,
+    run: Run,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove a run and all its records; its library stays."""
+    from engines.core.errors import ConfigError
+    from engines.record.run_dir import Workspace
+    from studio.listing import run_named
+    from studio.run_removal import check_removable, library_of, remove_run
+
+    workspace = Workspace(context.obj)
+    folder = run_named(workspace, run)
+    library = library_of(folder)
+    check_removable(folder, workspace)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise ConfigError("studio runs rm", "nobody is there to confirm it.", "Give --yes.")
+        if not typer.confirm(f"Remove {folder.path} for good?", err=True):
+            print("nothing was removed", file=sys.stderr)
+            return
+    remove_run(folder, workspace)
+    print(f"removed run {run}", file=sys.stderr)
+    if library:
+        print(
+            f"library {library} stays: a new run goes on from it with library.start="
+            f"{library}@V, or begins another with library.name=NAME",
+            file=sys.stderr,
+        )

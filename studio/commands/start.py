@@ -1,10 +1,70 @@
+"""`studio init` and `studio try`: from nothing to a run file, and one problem of it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
-app = typer.Typer()
+
+def init(
+    preset: Annotated[
+        str, typer.Argument(metavar="PRESET", help="See `studio presets list`.")
+    ] = "rehearsal",
+    to: Annotated[Path | None, typer.Option(metavar="FILE", help="Default: ./PRESET.yaml.")] = None,
+) -> None:
+    """Write a commented run file to start from; never overwrites one."""
+    from shlex import quote
+
+    from studio.run_file import write_run_file
+
+    written = quote(str(write_run_file(preset, to.expanduser() if to else None)))
+    print(f"wrote {written}; edit it, then", file=sys.stderr)
+    print(f"  studio try {written}        one problem", file=sys.stderr)
+    print(f"  studio headless {written}   the whole practice", file=sys.stderr)
 
 
-def home(*a): ...
-def init() -> None: ...
-def try_once() -> None: ...
-def review() -> None: ...
-def diff() -> None: ...
+def try_once(
+    context: typer.Context,
+    runfile: Annotated[str, typer.Argument(metavar="RUNFILE|PRESET", help="What to try.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to override.")
+    ] = None,
+    problem: Annotated[
+        str | None, typer.Option(metavar="ID", help="Default: the first of the data.")
+    ] = None,
+    question: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Ask this instead of a problem.")
+    ] = None,
+    answer: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Its answer, to be judged by.")
+    ] = None,
+    library: Annotated[
+        str | None,
+        typer.Option(metavar="NAME[@V]|none", help="Experiences; default: as the run begins."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> int:
+    """Take one problem from prompt to verdict; keeps nothing."""
+    import asyncio
+
+    from engines.record.run_dir import Workspace
+    from studio.config import load_run
+    from studio.trial import Trial, carry_out, choose_library, choose_problem
+    from studio.trial_text import after_text, before_text, exit_code, show_piece, trial_data
+
+    loaded = load_run(runfile, overrides or [], context.obj)
+    chosen = choose_problem(loaded, problem, question, answer)
+    trial = Trial(loaded, chosen, *choose_library(loaded, Workspace(context.obj), library))
+    if json:
+        from studio.printing import print_json
+
+        tried = asyncio.run(carry_out(trial, lambda _: None))
+        print_json(trial_data(trial, tried))
+    else:
+        print(before_text(trial), flush=True)
+        tried = asyncio.run(carry_out(trial, show_piece))
+        print(after_text(trial, tried))
+    return exit_code(trial, tried)

@@ -1,0 +1,94 @@
+"""Data sets as text: what `studio data preview` and `studio data check` print. Pure."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from engines.core.types import Problem
+from engines.data.dataset import DataReport, Numbered
+from studio.inert import inert
+from studio.printing import COLUMNS
+
+_INDENT = " " * 4
+_LINES = 12
+"""Lines of a question that a preview shows; the rest is what files are for."""
+_LISTED = 10
+
+
+def problem_data(line: int, problem: Problem) -> dict[str, Any]:
+    return {
+        "line": line,
+        "id": problem.id,
+        "question": problem.question,
+        "answer": problem.answer,
+        "source": problem.source,
+        "meta": dict(problem.meta),
+    }
+
+
+def preview_text(numbered: Sequence[Numbered]) -> str:
+    """Each problem with its line and id, the question folded to the width of a terminal."""
+    blocks = []
+    for line, problem in numbered:
+        answer = "(none)" if problem.answer is None else problem.answer
+        source = f"  {inert(problem.source)}" if problem.source else ""
+        blocks.append(
+            f"line {line}  {problem.id}{source}\n{_folded(problem.question)}\n"
+            f"{_folded(f'answer: {answer}')}"
+        )
+    return "\n\n".join(blocks)
+
+
+def report_data(name: str, path: str, report: DataReport) -> dict[str, Any]:
+    return {"name": name, "path": path, "clean": report.clean, **asdict(report)}
+
+
+def report_text(name: str, path: str, report: DataReport) -> str:
+    """What was found, one finding a line, lines of the file by number."""
+    answered = report.n - len(report.without_answer)
+    missing = f"; none on {_lines(report.without_answer)}" if report.without_answer else ""
+    return "\n".join(
+        [
+            f"{name}: {report.n} problems in {path}",
+            f"  answers        {answered} of {report.n}{missing}",
+            f"  questions      {_spread(report.question_chars)}",
+            f"  answer texts   {_spread(report.answer_chars)}",
+            f"  duplicates     {_sets(report.duplicates)}",
+            f"  contradictory  {_sets(report.contradictory)}",
+            "clean" if report.clean else "doubtful: look at the lines above before practising",
+        ]
+    )
+
+
+def _folded(text: str) -> str:
+    width = COLUMNS - len(_INDENT)
+    folded = [
+        part
+        for line in inert(text).split("\n")
+        for part in textwrap.wrap(line, width, break_on_hyphens=False) or [""]
+    ]
+    if len(folded) > _LINES:
+        folded = [*folded[:_LINES], f"… {len(folded) - _LINES} more lines"]
+    return "\n".join(f"{_INDENT}{line}".rstrip() for line in folded)
+
+
+def _spread(chars: tuple[int, float, int]) -> str:
+    shortest, median, longest = chars
+    return f"{shortest} to {longest} characters, median {median:g}"
+
+
+def _sets(found: Sequence[tuple[int, ...]]) -> str:
+    if not found:
+        return "none"
+    shown = "; ".join(_lines(lines) for lines in found[:_LISTED])
+    more = f"; and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+    return f"{len(found)} ({shown}{more})"
+
+
+def _lines(lines: Sequence[int]) -> str:
+    shown = ", ".join(str(line) for line in lines[:_LISTED])
+    more = f" and {len(lines) - _LISTED} more" if len(lines) > _LISTED else ""
+    return f"line{'s' if len(lines) > 1 else ''} {shown}{more}"

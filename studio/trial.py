@@ -1,0 +1,199 @@
+"""One problem from prompt to verdict: what `studio try` does.
+
+Owns the choice of problem and guidance. Makes the rollout as practice would, with the
+same agent, manager and verifier; its records go to a folder that is thrown away, so a
+try leaves no trace in the workspace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from engines.agents.single_turn import SingleTurn, prompt
+from engines.core.errors import ConfigError
+from engines.core.ids import call_seed, digest
+from engines.core.library import Library
+from engines.core.types import CallKey, Job, Message, Problem, Rollout, Verdict
+from engines.data.dataset import ID_BYTES, read_problems
+from engines.policies.open import open_policy
+from engines.policies.throttle import Slots
+from engines.record.ledger import RecordLedger
+from engines.record.run_dir import Workspace
+from engines.rollouts.manager import RolloutManager
+from engines.verifiers.open import open_verifier
+from studio.assemble import (
+    endpoint_of,
+    is_rehearsal,
+    mounted_library,
+    sampling_of,
+)
+from studio.config import LoadedRun
+from studio.library_refs import find
+
+KEY = CallKey("rollout", epoch=1, step=1, position=0, index=0)
+"""Of the try: the first rollout a run makes, so that its seed is a run's too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What is to be tried. `library` None: no experiences stand in the prompt."""
+
+    loaded: LoadedRun
+    problem: Problem
+    library: Library | None
+    called: str  # what to call the guidance's source
+
+    @property
+    def job(self) -> Job:
+        guidance = self.library.guidance() if self.library else ""
+        return Job(self.problem, guidance, KEY, 0, self.library.version if self.library else 0)
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The prompt as it will be sent."""
+        instructions = self.loaded.config.agent.instructions
+        return prompt(instructions, self.job.guidance, self.problem.question)
+
+    @property
+    def rehearsal(self) -> bool:
+        """Whether the reply is scripted; who would draw lessons from it does not matter here."""
+        return is_rehearsal(self.loaded.config.model_copy(update={"reflector": None}))
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    rollout: Rollout
+    verdict: Verdict
+    streamed: str
+
+    @property
+    def lost(self) -> bool:
+        """Whether the rollout failed."""
+        return self.rollout.attempt.status == "failed"
+
+
+def choose_problem(
+    loaded: LoadedRun, problem_id: str | None, question: str | None, answer: str | None
+) -> Problem:
+    """The problem to try: the typed one, the one of an id, else the first of the data.
+
+    Raises:
+        ConfigError: the options contradict each other, or no problem has the id.
+        DataError: the data cannot be read.
+    """
+    if question is not None:
+        if problem_id is not None:
+            raise ConfigError("--problem", "--question gives another one.", "Leave one out.")
+        if not question.strip():
+            raise ConfigError("--question", "it is empty.", "Write the question.")
+        truth = answer.strip() or None if answer is not None else None
+        return Problem(digest([question, truth], ID_BYTES), question.strip(), truth, "typed")
+    if answer is not None:
+        raise ConfigError("--answer", "it belongs to --question.", "Give both, or neither.")
+    config = loaded.config
+    problems = read_problems(
+        loaded.data_path(config.data.practice),
+        fields=config.data.fields,
+        needs_answer=config.practice.given_ground_truth,
+        limit=1 if problem_id is None else None,
+    )
+    return problems[0] if problem_id is None else _of_id(loaded, problems, problem_id)
+
+
+def choose_library(
+    loaded: LoadedRun, workspace: Workspace, reference: str | None
+) -> tuple[Library | None, str]:
+    """The experiences in front of the prompt, and what to call them.
+
+    Args:
+        loaded: the run file; without a reference, what its run would begin with.
+        workspace: where libraries are looked up.
+        reference: NAME, NAME@V, `none`, or what else `studio diff` takes.
+
+    Raises:
+        ConflictError: there is no such library or version.
+    """
+    config = loaded.config
+    if reference == "none":
+        return None, "none"
+    if reference is None and config.library.start != "empty":
+        reference = config.library.start
+    if reference is not None:
+        found = find(reference, workspace)
+        return found.library, found.label
+    mounted = mounted_library(config, config.agent.name)
+    return (None, "none") if mounted is None else (mounted, f"agent {config.agent.name}")
+
+
+async def carry_out(trial: Trial, on_text: Callable[[str], None]) -> Tried:
+    """Roll out and judge.
+
+    Raises:
+        PolicyError: the model does not answer at all.
+        VerifierError: the verifier cannot be loaded.
+    """
+    config = trial.loaded.config
+    streamed: list[str] = []
+
+    def heard(text: str) -> None:
+        streamed.append(text)
+        on_text(text)
+
+    verifier = open_verifier(config.verifier.spec)
+    try:
+        async with _manager(trial) as manager:
+            attempt, _ = await manager.roll(trial.job, heard)
+        at = (KEY.epoch, KEY.step, KEY.position, KEY.index)
+        version = trial.job.library_version
+        rollout = Rollout(attempt, *at, call_seed(config.seed, KEY), 0, version)
+        (verdict,) = await verifier.verify(trial.problem, (rollout,))
+    finally:
+        await verifier.aclose()
+    return Tried(rollout, verdict, "".join(streamed))
+
+
+@asynccontextmanager
+async def _manager(trial: Trial) -> AsyncIterator[RolloutManager]:
+    config = trial.loaded.config
+    settings = config.role("policy")
+    policy = open_policy(settings.model, endpoint_of(settings))
+    try:
+        await policy.ping()
+        with TemporaryDirectory(prefix="studio-try-") as folder:
+            ledger = RecordLedger(Path(folder), config.seed)
+            try:
+                yield RolloutManager(
+                    SingleTurn(config.agent.instructions, sampling_of(settings)),
+                    policy,
+                    ledger,
+                    Slots(1),
+                    config.practice.task_timeout_s,
+                )
+            finally:
+                await ledger.aclose()
+    finally:
+        await policy.aclose()
+
+
+def _of_id(loaded: LoadedRun, practised: Sequence[Problem], problem_id: str) -> Problem:
+    """By id, among what is practised on and then what is held out."""
+    config = loaded.config
+    held_out = (
+        problem
+        for name in config.evaluation.data
+        for problem in read_problems(
+            loaded.data_path(name, "evaluation.data"), fields=config.data.fields
+        )
+    )
+    found = next((p for p in (*practised, *held_out) if p.id == problem_id), None)
+    if found is None:
+        raise ConfigError(
+            f"--problem {problem_id}",
+            f"no problem of {config.data.practice} has this id.",
+            f"See `studio data preview {config.data.practice}` for ids.",
+        )
+    return found

@@ -1,0 +1,156 @@
+"""`studio data` and the exit codes of its refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.record.catalogue import catalogue
+from engines.record.run_dir import Workspace
+from tests.cli.run_studio import studio
+
+
+def a_file(folder: Path, *rows: dict[str, Any], name: str = "mine.jsonl") -> Path:
+    path = folder / name
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def a_sum(a: int, b: int) -> dict[str, Any]:
+    return {"question": f"What is {a} + {b}?", "answer": str(a + b)}
+
+
+def test_an_added_file_is_copied_listed_noted_and_found_by_name(workspace: Path) -> None:
+    file = a_file(workspace.parent, a_sum(1, 2), a_sum(3, 4))
+    added = studio("data", "add", str(file), workspace=workspace)
+    assert (added.code, added.stderr) == (0, "")
+    assert "mine: 2 problems" in added.stdout
+    assert (workspace / "datasets" / "mine.jsonl").read_bytes() == file.read_bytes()
+
+    file.unlink()
+    listed = json.loads(studio("data", "list", "--json", workspace=workspace).stdout)
+    assert listed[0] == {
+        "name": "mine",
+        "n": 2,
+        "where": "workspace",
+        "path": str(workspace / "datasets" / "mine.jsonl"),
+        "trouble": "",
+    }
+    with catalogue(Workspace(workspace)) as database:
+        (row,) = database.table("datasets").all()
+    assert (row["name"], row["n"]) == ("mine", 2)
+    shown = studio("data", "preview", "mine", "-n", "1", workspace=workspace).stdout
+    assert "What is 1 + 2?" in shown and "What is 3 + 4?" not in shown
+
+
+def test_adding_the_same_file_again_changes_nothing_and_says_so(workspace: Path) -> None:
+    file = a_file(workspace.parent, a_sum(1, 2))
+    studio("data", "add", str(file), workspace=workspace)
+    copy = workspace / "datasets" / "mine.jsonl"
+    before = copy.stat().st_mtime_ns, copy.stat().st_ino
+    again = studio("data", "add", str(file), workspace=workspace)
+    assert again.code == 0
+    assert "nothing changed" in again.stdout
+    assert (copy.stat().st_mtime_ns, copy.stat().st_ino) == before
+
+
+def test_other_content_under_a_taken_name_is_refused_and_names_the_option(workspace: Path) -> None:
+    studio("data", "add", str(a_file(workspace.parent, a_sum(1, 2))), workspace=workspace)
+    other = str(a_file(workspace.parent, a_sum(5, 6)))
+    refused = studio("data", "add", other, workspace=workspace)
+    assert (refused.code, refused.stdout) == (2, "")
+    assert "--name" in refused.stderr
+    assert studio("data", "add", other, "--name", "more", workspace=workspace).code == 0
+    assert (workspace / "datasets" / "more.jsonl").exists()
+
+
+@pytest.mark.parametrize("name", ["../escape", "a b", ".hidden"])
+def test_a_name_that_is_no_file_name_is_refused(name: str, workspace: Path) -> None:
+    file = str(a_file(workspace.parent, a_sum(1, 2)))
+    refused = studio("data", "add", file, "--name", name, workspace=workspace)
+    assert refused.code == 2
+    assert "--name" in refused.stderr
+    assert not list(workspace.parent.rglob("escape.jsonl"))
+
+
+def test_a_file_that_cannot_be_practised_on_is_refused_with_its_line(workspace: Path) -> None:
+    file = a_file(workspace.parent, a_sum(1, 2), {"answer": "7"})
+    refused = studio("data", "add", str(file), workspace=workspace)
+    assert refused.code == 2
+    assert f"{file}:2" in refused.stderr
+    assert not workspace.exists()
+
+
+def test_unusual_field_names_are_renamed_in_the_copy(workspace: Path) -> None:
+    row = {"level": 3, "Frage": "Wie viel ist 1 + 1?", "meta": {"Antwort": 2}}
+    file = a_file(workspace.parent, row)
+    options = ("--question", "Frage", "--answer", "meta.Antwort")
+    added = studio("data", "add", str(file), *options, workspace=workspace)
+    assert added.code == 0
+    assert "question and answer" in added.stderr
+    copied = json.loads((workspace / "datasets" / "mine.jsonl").read_text())
+    assert (copied["question"], copied["answer"]) == ("Wie viel ist 1 + 1?", "2")
+    assert copied["level"] == 3
+    again = studio("data", "add", str(file), *options, workspace=workspace)
+    assert "nothing changed" in again.stdout
+    (problem,) = json.loads(studio("data", "preview", "mine", "--json", workspace=workspace).stdout)
+    (asked,) = json.loads(
+        studio("data", "preview", str(file), *options, "--json", workspace=workspace).stdout
+    )
+    assert problem["id"] == asked["id"]
+
+
+def test_check_names_repeats_contradictions_and_gaps_by_line(workspace: Path) -> None:
+    unlike = {**a_sum(3, 4), "answer": "8"}
+    rows = (a_sum(1, 2), a_sum(1, 2), a_sum(3, 4), unlike, {"question": "Why?"})
+    file = str(a_file(workspace.parent, *rows))
+    checked = studio("data", "check", file, "--json", workspace=workspace)
+    report = json.loads(checked.stdout)
+    assert checked.code == 0
+    assert (report["n"], report["clean"], report["without_answer"]) == (5, False, [5])
+    assert (report["duplicates"], report["contradictory"]) == ([[1, 2]], [[3, 4]])
+    text = studio("data", "check", file, workspace=workspace).stdout
+    assert "lines 1, 2" in text and "lines 3, 4" in text and "4 of 5; none on line 5" in text
+    assert "doubtful" in text
+
+
+def test_a_clean_set_is_called_clean(workspace: Path) -> None:
+    assert studio("data", "check", "arithmetic", workspace=workspace).stdout.endswith("clean\n")
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_one(workspace: Path) -> None:
+    for command in ("check", "preview"):
+        refused = studio("data", command, "arithmetik", workspace=workspace)
+        assert (refused.code, refused.stdout) == (2, "")
+        assert '"arithmetic"' in refused.stderr
+
+
+def test_a_name_of_the_workspace_hides_the_bundled_one(workspace: Path) -> None:
+    file = a_file(workspace.parent, a_sum(1, 2), name="arithmetic.jsonl")
+    added = studio("data", "add", str(file), workspace=workspace)
+    assert "hides the bundled" in added.stderr
+    (shown,) = json.loads(
+        studio("data", "preview", "arithmetic", "--json", workspace=workspace).stdout
+    )
+    assert shown["question"] == "What is 1 + 2?"
+    rows = json.loads(studio("data", "list", "--json", workspace=workspace).stdout)
+    assert [row["where"] for row in rows if row["name"] == "arithmetic"] == ["workspace", "hidden"]
+
+
+def test_a_broken_file_among_the_data_sets_is_listed_with_its_trouble(workspace: Path) -> None:
+    (workspace / "datasets").mkdir(parents=True)
+    (workspace / "datasets" / "bad.jsonl").write_text("{")
+    listed = studio("data", "list", workspace=workspace)
+    assert listed.code == 0
+    assert "bad.jsonl:1" in listed.stderr
+    assert "arithmetic" in listed.stdout
+
+
+def test_foreign_text_reaches_the_terminal_harmless(workspace: Path) -> None:
+    file = a_file(workspace.parent, {"question": "\x1b[31mred\u202e?", "answer": "\x07"})
+    shown = studio("data", "preview", str(file), workspace=workspace).stdout
+    assert "\\u001b[31mred\\u202e?" in shown and "\\u0007" in shown
+    assert not {"\x1b", "\u202e", "\x07"} & set(shown)

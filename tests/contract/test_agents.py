@@ -1,0 +1,66 @@
+"""What every agent keeps to: one try, its messages as they went, failures left to the job."""
+
+from __future__ import annotations
+
+import pytest
+
+from engines.agents.single_turn import SingleTurn, prompt
+from engines.core.errors import CallFailed
+from engines.core.protocols import Agent
+from engines.core.types import Completion, Sampling, Usage
+from tests.builders import a_job, a_library, a_problem, a_timeout, answering
+
+INSTRUCTIONS = "Solve it."
+every_agent = pytest.mark.parametrize("agent", [SingleTurn(INSTRUCTIONS, Sampling(0.3))])
+
+
+@every_agent
+async def test_the_answer_is_the_last_reply_and_the_messages_are_the_whole_try(
+    agent: Agent,
+) -> None:
+    policy = answering(Completion("so 5", "hm", usage=Usage(3, 4, 1)))
+    attempt = await agent.attempt(a_job(), policy)
+    assert (attempt.answer, attempt.status, attempt.usage) == ("so 5", "ok", Usage(3, 4, 1))
+    assert attempt.messages[:-1] == policy.requests[-1]
+    assert (attempt.messages[-1].content, attempt.messages[-1].reasoning) == ("so 5", "hm")
+    assert policy.samplings[-1].temperature == 0.3
+
+
+@every_agent
+async def test_guidance_stands_in_the_prompt_and_the_question_as_it_is(agent: Agent) -> None:
+    policy = answering("5")
+    guidance = a_library("Carry: mind it.").guidance()
+    await agent.attempt(a_job(a_problem("What is\n 2?"), guidance), policy)
+    system, user = policy.requests[0]
+    assert system.content == f"{INSTRUCTIONS}\n\n{guidance}"
+    assert (user.role, user.content) == ("user", "What is\n 2?")
+
+
+@every_agent
+async def test_text_streams_to_whoever_watches(agent: Agent) -> None:
+    pieces: list[str] = []
+    await agent.attempt(a_job(), answering("so 5"), pieces.append)
+    assert "".join(pieces) == "so 5"
+
+
+@every_agent
+async def test_a_reply_cut_at_its_limit_is_truncated_and_an_empty_one_is_an_answer(
+    agent: Agent,
+) -> None:
+    cut = await agent.attempt(a_job(), answering(Completion("so", finish="length")))
+    assert (cut.status, cut.answer) == ("truncated", "so")
+    empty = await agent.attempt(a_job(), answering(Completion("")))
+    assert (empty.status, empty.answer) == ("ok", "")
+
+
+@every_agent
+async def test_a_call_that_fails_is_left_to_the_rollout_job(agent: Agent) -> None:
+    with pytest.raises(CallFailed, match="timeout"):
+        await agent.attempt(a_job(), answering(a_timeout()))
+
+
+def test_nothing_to_say_before_the_question_means_no_system_message() -> None:
+    (user,) = prompt("  ", "", "q")
+    assert (user.role, user.content) == ("user", "q")
+    system, _ = prompt("", "## Experiences", "q")
+    assert system.content == "## Experiences"

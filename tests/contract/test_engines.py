@@ -1,0 +1,69 @@
+"""What every engine keeps to: it proposes, and changes nothing before the gate says so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engines.core.protocols import Engine
+from engines.core.types import WeightUpdate
+from engines.record.ledger import RecordLedger
+from engines.training_free.engine import TrainingFreeEngine
+from engines.training_free.settings import TrainingFreeSettings
+from tests.builders import a_group, a_library, answering
+
+Opened = Callable[[Path], Engine]
+
+
+def training_free(folder: Path) -> Engine:
+    reply = json.dumps([{"operation": "add", "experience": "Carry: add it."}])
+    settings = TrainingFreeSettings("Solve sums.", "Be right.")
+    return TrainingFreeEngine(settings, answering(*[reply] * 3), RecordLedger(folder, 1))
+
+
+every_engine = pytest.mark.parametrize("opened", [training_free])
+
+
+@every_engine
+async def test_a_lesson_holds_operations_or_one_update_and_changes_nothing(
+    opened: Opened, tmp_path: Path
+) -> None:
+    engine, library = opened(tmp_path), a_library("one", version=4)
+    groups = [a_group([1, 0], step=2, position=p) for p in range(2)]
+    reflections = [await engine.reflect(group, library) for group in groups]
+    assert [(r.step, r.position, r.outcome) for r in reflections] == [
+        (2, 0, "used"),
+        (2, 1, "used"),
+    ]
+    lesson = await engine.consolidate(groups, reflections, library)
+    assert (lesson.step, lesson.base_version) == (2, 4)
+    assert bool(lesson.operations) is not (lesson.update is not None)
+    assert [op.id for op in lesson.operations] == [
+        f"op2.{n}" for n in range(1, len(lesson.operations) + 1)
+    ]
+    assert library == a_library("one", version=4)
+
+
+@every_engine
+async def test_a_batch_without_contrast_teaches_nothing(opened: Opened, tmp_path: Path) -> None:
+    engine, group = opened(tmp_path), a_group([1, 1])
+    reflection = await engine.reflect(group, a_library())
+    assert reflection.outcome == "all-right"
+    lesson = await engine.consolidate([group], [reflection], a_library())
+    assert (lesson.operations, lesson.update, lesson.losses) == ((), None, ())
+
+
+@every_engine
+async def test_what_was_saved_is_restored(opened: Opened, tmp_path: Path) -> None:
+    engine = opened(tmp_path)
+    await engine.save(tmp_path)
+    await engine.restore(tmp_path)
+    assert (await engine.reflect(a_group([1, 0]), a_library())).outcome == "used"
+
+
+async def test_a_frozen_model_refuses_an_update_of_weights(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no weights"):
+        await training_free(tmp_path).apply(WeightUpdate({}, "h"))

@@ -1,0 +1,87 @@
+"""What every reviewer keeps to: it decides only what it is asked, and journals nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engines.core.protocols import Reviewer
+from engines.core.types import Decision
+from engines.pipeline.reviewers import Auto, HoldExpired, Outside
+from engines.pipeline.rules import read_rules
+from tests.builders import a_library, an_operation
+
+OPERATIONS = (
+    an_operation("delete", "E1", id="op1.1"),
+    an_operation("add", None, "three", id="op1.2"),
+    an_operation("modify", "E9", "x", id="op1.3"),
+)
+LIBRARY = a_library("one", "two")
+
+
+def auto(folder: Path) -> Reviewer:
+    return Auto()
+
+
+def rules(folder: Path) -> Reviewer:
+    path = folder / "rules.yaml"
+    path.write_text("rules:\n  - {when: {kind: add}, do: approve}\n  - {do: ask}\n")
+    return read_rules(path)
+
+
+def outside(folder: Path) -> Reviewer:
+    reviewer = Outside()
+    reviewer.watches(lambda: True)
+    return reviewer
+
+
+every_reviewer = pytest.mark.parametrize("opened", [auto, rules, outside])
+Opened = Callable[[Path], Reviewer]
+
+
+async def decisions_of(reviewer: Reviewer, *numbers: int) -> list[Decision]:
+    asked = [OPERATIONS[n] for n in numbers]
+    return [decision async for decision in reviewer.review(asked, LIBRARY)]
+
+
+@every_reviewer
+async def test_only_what_is_asked_is_decided_at_most_once_and_in_order(
+    opened: Opened, tmp_path: Path
+) -> None:
+    reviewer = opened(tmp_path)
+    asked = [operation.id for operation in OPERATIONS]
+    found = [d.operation_id for d in await decisions_of(reviewer, 0, 1, 2)]
+    assert found == [name for name in asked if name in found]
+    assert {d.operation_id for d in await decisions_of(reviewer, 1)} <= {asked[1]}
+    assert await decisions_of(reviewer) == []
+
+
+@every_reviewer
+async def test_decisions_name_their_reviewer_and_leave_time_and_id_to_the_gate(
+    opened: Opened, tmp_path: Path
+) -> None:
+    reviewer = opened(tmp_path)
+    for decision in await decisions_of(reviewer, 0, 1, 2):
+        assert decision.reviewer
+        assert (decision.at, decision.assigned) == (0.0, None)
+
+
+@every_reviewer
+async def test_the_same_question_is_decided_the_same_way(opened: Opened, tmp_path: Path) -> None:
+    reviewer = opened(tmp_path)
+    assert await decisions_of(reviewer, 0, 1, 2) == await decisions_of(reviewer, 0, 1, 2)
+
+
+async def test_auto_approves_everything_and_rules_leave_the_rest_undecided(tmp_path: Path) -> None:
+    assert [d.action for d in await decisions_of(Auto(), 0, 1, 2)] == ["approve"] * 3
+    assert [d.operation_id for d in await decisions_of(rules(tmp_path), 0, 1, 2)] == ["op1.2"]
+
+
+async def test_a_hold_ends_only_when_something_is_still_undecided() -> None:
+    reviewer = Outside(hold_s=0)
+    with pytest.raises(HoldExpired):
+        await decisions_of(reviewer, 0)
+    reviewer.watches(lambda: True)
+    assert await decisions_of(reviewer, 0) == []
