@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import click
 import typer
 
 from engines.core.errors import StudioError
@@ -79,10 +78,14 @@ def run(arguments: Sequence[str]) -> int:
     except StudioError as error:
         print(f"studio: {error}", file=sys.stderr)
         return exit_codes.USER_ERROR
-    except click.ClickException as error:
-        error.show()
+    except typer.TyperException as error:
+        show = getattr(error, "show", None)  # those about the words of a command show its usage
+        if show is not None:
+            show()
+        else:
+            print(f"studio: {error}", file=sys.stderr)
         return exit_codes.USER_ERROR
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         print("studio: interrupted; what was recorded is kept", file=sys.stderr)
         return exit_codes.INTERRUPTED
     except BrokenPipeError:

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 
-from engines.core.codec import dumps
 from engines.core.errors import ConfigError
 from engines.core.events import DurableEvent, TextStreamed, TransientEvent, event_to_dict
 from engines.core.library import Library
@@ -25,6 +24,7 @@ from studio.config import load_run
 from studio.link import serve
 from studio.narrate import Display, Lines, to_stderr
 from studio.plan import RunPlan, plan_run
+from studio.printing import print_json
 from studio.summary import exit_code, summary_data, summary_text
 
 
@@ -138,11 +138,6 @@ def _print_summary(
         print_json(summary_data(state, before, after, place))
     else:
         print(summary_text(state, before, after, place))
-
-
-def print_json(data: object) -> None:
-    sys.stdout.write(dumps(data).decode() + "\n")
-    sys.stdout.flush()
 
 
 class _Quiet(ExitStack):

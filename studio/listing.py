@@ -13,7 +13,6 @@ from typing import Any
 
 from engines.core.errors import StudioError
 from engines.record.catalogue import run_row, run_rows
-from engines.record.libraries import check_name
 from engines.record.run_dir import RunDir, Workspace
 from studio.link import is_alive
 from studio.presets import list_presets
@@ -72,16 +71,6 @@ def shown_status(run: RunDir, row: Mapping[str, Any]) -> ShownStatus:
     if status in ("stopped", "held", "failed"):
         return ShownStatus(status, alive, f"resume: studio headless --resume {name}")
     return ShownStatus(status, alive)
-
-
-def run_named(workspace: Workspace, name: str) -> RunDir:
-    """One run by its run-id.
-
-    Raises:
-        ConflictError: there is none, or the id leads out of the folder of runs.
-    """
-    check_name(name)
-    return workspace.run(name)
 
 
 def listed_runs(workspace: Workspace) -> tuple[ListedRun, ...]:

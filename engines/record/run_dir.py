@@ -95,8 +95,9 @@ class Workspace:
         """One run by its run-id.
 
         Raises:
-            ConflictError: there is none of that id.
+            ConflictError: there is none of that id, or it could not be the name of one.
         """
+        check_name(run)
         folder = RunDir(self.runs_folder / run)
         if not folder.journal.exists():
             known = [found.run for found in self.runs()]

@@ -78,7 +78,7 @@ def _show(answer: dict[str, Any], json: bool) -> None:
     from studio.steering import status_lines
 
     if json:
-        from studio.headless import print_json
+        from studio.printing import print_json
 
         print_json(without_envelope(answer))
     else:

@@ -27,7 +27,7 @@ def diff(
     older, newer = find(a, workspace), find(b, workspace)
     match "json" if json else format:
         case "json":
-            from studio.headless import print_json
+            from studio.printing import print_json
 
             print_json(diffing.as_data(older, newer))
         case "html":

@@ -9,14 +9,14 @@ import typer
 from engines.core.errors import ConfigError
 
 Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings to override.")
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to override.")
 ]
 
 
 def headless(
     context: typer.Context,
     runfile: Annotated[
-        str | None, typer.Argument(metavar="[RUNFILE|PRESET]", help="What to practise.")
+        str | None, typer.Argument(metavar="RUNFILE|PRESET", help="What to practise.")
     ] = None,
     overrides: Overrides = None,
     name: Annotated[str | None, typer.Option(help="Name of the run instead of exp_id.")] = None,
@@ -39,9 +39,12 @@ def headless(
         ),
     ] = None,
     accept_changes: Annotated[
-        bool, typer.Option(help="Resume although settings that change results differ.")
+        bool,
+        typer.Option(
+            "--accept-changes", help="Resume although settings that change results differ."
+        ),
     ] = False,
-    json: Annotated[bool, typer.Option(help="Print the event stream on stdout.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the event stream on stdout.")] = False,
 ) -> int:
     """Practise without a screen; starts or resumes a run."""
     import asyncio

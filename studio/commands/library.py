@@ -18,8 +18,8 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a library.")]
 def list_libraries(context: typer.Context, json: AsJson = False) -> None:
     """Every library of the workspace."""
     from engines.record.run_dir import Workspace
-    from studio.headless import print_json
     from studio.library_text import row
+    from studio.printing import print_json
 
     rows = [row(folder) for folder in Workspace(context.obj).libraries()]
     if json:
@@ -42,9 +42,9 @@ def show(
 ) -> None:
     """One version: its experiences and where each comes from."""
     from engines.record.run_dir import Workspace
-    from studio.headless import print_json
     from studio.library_refs import find
     from studio.library_text import library_data, library_lines
+    from studio.printing import print_json
 
     library = find(reference, Workspace(context.obj)).library
     if json:
@@ -58,14 +58,14 @@ def history(
     context: typer.Context,
     name: Name,
     experience: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="Only what concerns this one.")
+        str | None, typer.Argument(metavar="ID", help="Only what concerns this one.")
     ] = None,
     json: AsJson = False,
 ) -> None:
     """Every commit, with operations, evidence and who decided."""
     from engines.record.run_dir import Workspace
-    from studio.headless import print_json
     from studio.library_text import history_data, history_lines
+    from studio.printing import print_json
 
     folder = Workspace(context.obj).library(name)
     if json:
@@ -79,7 +79,7 @@ def edit(
     context: typer.Context,
     name: Name,
     experience: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="The experience; none with --add.")
+        str | None, typer.Argument(metavar="ID", help="The experience; none with --add.")
     ] = None,
     text: Annotated[
         str | None, typer.Option(help="Its new wording; without it $EDITOR opens.")

@@ -33,12 +33,11 @@ def list_runs(context: typer.Context, json: AsJson = False) -> None:
 def show(context: typer.Context, run: Run, json: AsJson = False) -> None:
     """Show one run: how it went, step by step, and where things lie."""
     from engines.record.run_dir import Workspace
-    from studio.listing import run_named
     from studio.printing import print_json
     from studio.run_page import run_facts, run_text
 
     workspace = Workspace(context.obj)
-    facts = run_facts(run_named(workspace, run), workspace)
+    facts = run_facts(workspace.run(run), workspace)
     if json:
         print_json(facts)
     else:
@@ -54,11 +53,10 @@ def rm(
     """Remove a run and all its records; its library stays."""
     from engines.core.errors import ConfigError
     from engines.record.run_dir import Workspace
-    from studio.listing import run_named
     from studio.run_removal import check_removable, library_of, remove_run
 
     workspace = Workspace(context.obj)
-    folder = run_named(workspace, run)
+    folder = workspace.run(run)
     library = library_of(folder)
     check_removable(folder, workspace)
     if not yes:

@@ -12,7 +12,15 @@ from engines.core.types import Verdict
 from engines.record.catalogue import catalogue, note_library, note_run, rebuild, run_rows
 from engines.record.journal import Journal
 from engines.record.run_dir import RunDir, Workspace
-from tests.builders import a_decision, a_rollout_finished, a_run, a_step, an_operation, approved
+from tests.builders import (
+    a_decision,
+    a_lesson,
+    a_rollout_finished,
+    a_run,
+    a_step,
+    an_operation,
+    approved,
+)
 
 
 def a_recorded_run(workspace: Workspace, run: str, *events: ev.DurableEvent, at: float = 5) -> None:
@@ -140,7 +148,7 @@ def test_the_state_of_a_living_run_is_read_from_its_journal(tmp_path: Path) -> N
         workspace,
         "exp",
         a_step(),
-        ev.LessonProposed(1, ev.Lesson(1, 0, (operation,))),
+        ev.LessonProposed(1, a_lesson(operation)),
         ev.OperationDecided(1, a_decision(operation, "defer")),
     )
     state = workspace.run("exp").state()

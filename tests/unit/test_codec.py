@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 
 from engines.core import events as ev
 from engines.core.codec import dumps, from_dict, sound, to_dict
-from engines.core.types import CallKey, Completion, Message, Problem, Usage, Verdict
+from engines.core.types import (
+    CallKey,
+    Completion,
+    Message,
+    Problem,
+    Reflection,
+    Usage,
+    Verdict,
+)
 
 _json = st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=4)
 _EVENTS = (*ev.DurableEvent.__args__, *ev.TransientEvent.__args__)
@@ -26,8 +34,8 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
     origin, args = get_origin(hint), get_args(hint)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         hints = get_type_hints(hint)
-        fields = {f.name: st.deferred(lambda h=hints[f.name]: values_of(h)) for f in _fields(hint)}
-        return st.builds(hint, **fields)
+        fields = [f.name for f in dataclasses.fields(hint) if f.init]
+        return st.builds(hint, **{name: values_of(hints[name]) for name in fields})
     if origin is tuple and args[1:] == (Ellipsis,):
         return st.lists(values_of(args[0]), max_size=2).map(tuple)
     if origin is tuple:
@@ -45,10 +53,6 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
         bool: st.booleans(),
     }
     return plain.get(hint, _json)
-
-
-def _fields(cls: type[Any]) -> list[dataclasses.Field[Any]]:
-    return [f for f in dataclasses.fields(cls) if f.init]
 
 
 @pytest.mark.parametrize("cls", _EVENTS, ids=lambda cls: cls.__name__)
@@ -95,8 +99,8 @@ def test_fields_that_a_newer_release_added_take_their_default() -> None:
 
 
 def test_whole_numbers_as_keys_and_floats_written_as_integers_come_back() -> None:
-    data = orjson.loads(dumps(ev.Reflection(1, 0, "used", summaries={0: "a", 2: "b"})))
-    assert from_dict(ev.Reflection, data).summaries == {0: "a", 2: "b"}
+    data = orjson.loads(dumps(Reflection(1, 0, "used", summaries={0: "a", 2: "b"})))
+    assert from_dict(Reflection, data).summaries == {0: "a", 2: "b"}
     verdict = from_dict(Verdict, {"reward": 1, "metrics": {"length": 3}})
     assert (verdict.reward, verdict.metrics["length"]) == (1.0, 3.0)
     assert isinstance(verdict.reward, float)
