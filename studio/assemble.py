@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from engines.agents.single_turn import SingleTurn
 from engines.core import events as ev
@@ -29,6 +29,7 @@ from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers import Auto, Outside
 from engines.policies.endpoint import EndpointSettings
 from engines.policies.open import open_policy
+from engines.policies.openai_compat import OpenAICompat
 from engines.policies.throttle import Slots, Throttled
 from engines.record.appender import write_whole
 from engines.record.export import agent_yaml
@@ -42,14 +43,17 @@ from engines.training_free.settings import TrainingFreeSettings
 from engines.verifiers.open import open_verifier
 from studio.config import dump_run_yaml
 from studio.plan import RunPlan, forked_library
-from studio.settings import PolicyConfig, RunConfig
+from studio.settings import PolicyConfig, Role, RunConfig
 
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """The models of a run; two roles with the same endpoint share one client."""
+    """The models of a run; two roles with the same endpoint share one client.
+
+    A judge that the run file sets is among the distinct ones, so it is asked at the start.
+    """
 
     policy: Policy
     reflector: Policy
@@ -58,6 +62,13 @@ class Roles:
     async def ping(self) -> None:
         """Every role's endpoint, before anything is spent. Raises PolicyError."""
         await all_of(policy.ping() for policy in self.distinct)
+
+    def tell_notes(self, tell: Tell) -> None:
+        """Say what endpoints refused and had to be left out of requests."""
+        for policy in self.distinct:
+            if isinstance(policy, OpenAICompat):
+                for note in policy.dialect.notes:
+                    tell(f"{policy.name}: {note}")
 
 
 def open_roles(config: RunConfig, stack: AsyncExitStack) -> Roles:
@@ -68,7 +79,7 @@ def open_roles(config: RunConfig, stack: AsyncExitStack) -> Roles:
     """
     opened: list[tuple[EndpointSettings, Policy]] = []
 
-    def opened_for(role: Literal["policy", "reflector"]) -> Policy:
+    def opened_for(role: Role) -> Policy:
         settings = config.role(role)
         endpoint = endpoint_of(settings)
         for known, policy in opened:
@@ -80,6 +91,8 @@ def open_roles(config: RunConfig, stack: AsyncExitStack) -> Roles:
         return policy
 
     policy, reflector = opened_for("policy"), opened_for("reflector")
+    if config.judge is not None:
+        opened_for("judge")
     return Roles(policy, reflector, tuple(policy for _, policy in opened))
 
 
@@ -136,6 +149,7 @@ async def open_practice(
         reviewers = open_reviewers(plan.reviewer, config.review.hold_s)
     evaluation_sets = evaluated_sets(plan)
     await roles.ping()
+    stack.callback(roles.tell_notes, tell)
 
     stack.enter_context(writing(run.path))
     folder = _library(plan)

@@ -8,17 +8,19 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, ExitStack
+from typing import ClassVar
 
 from engines.core.errors import ConfigError
 from engines.core.events import DurableEvent, TextStreamed, TransientEvent, event_to_dict
-from engines.core.library import Library
 from engines.core.state import RunState
 from engines.pipeline.control import Control
+from engines.pipeline.recorder import Listener
 from engines.pipeline.run import practise
 from engines.record.catalogue import note_run
 from engines.record.run_dir import Workspace
+from studio import exit_codes
 from studio.assemble import is_rehearsal, open_practice
 from studio.config import load_run
 from studio.link import serve
@@ -74,23 +76,54 @@ async def run_headless(plan: RunPlan, *, json: bool) -> int:
         StudioError: something could not be opened or recorded.
     """
     if plan.mode == "finished":
-        return _already_finished(plan, json)
-    async with AsyncExitStack() as stack:
-        practice = await open_practice(plan, stack, to_stderr)
-        state = practice.recorder.state
-        assert state.started is not None
-        folder = plan.workspace.library(state.started.library)
-        before = folder.at(state.started.library_version)
-        await stack.enter_async_context(serve(practice, plan.run.socket))
-        with ExitStack() as told, _stoppable(practice.control):
-            listener = _listener(state, json)
-            told.enter_context(listener)
-            practice.recorder.listen(listener)
-            await practise(practice)
-        after = practice.gate.library
-        note_run(plan.workspace, plan.run)
-        _print_summary(plan, state, before, after, json)
-        return exit_code(state)
+        assert plan.state is not None
+        return _print_summary(plan, plan.state, json)
+    with _Brakes() as brakes:
+        try:
+            async with AsyncExitStack() as stack:
+                practice = await open_practice(plan, stack, to_stderr)
+                brakes.control = practice.control
+                await stack.enter_async_context(serve(practice, plan.run.socket))
+                with ExitStack() as told:
+                    listener = _listener(practice.recorder.state, json)
+                    told.enter_context(listener)
+                    practice.recorder.listen(listener)
+                    await practise(practice)
+        except asyncio.CancelledError:
+            if not brakes.pulled:
+                raise
+            to_stderr("studio: interrupted before practice began; nothing was spent")
+            return exit_codes.INTERRUPTED
+    note_run(plan.workspace, plan.run)
+    return _print_summary(plan, practice.recorder.state, json)
+
+
+class _Brakes:
+    """Ctrl-C and SIGTERM end the run in good order, with everything recorded kept."""
+
+    _REASONS: ClassVar = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+
+    def __init__(self) -> None:
+        self.control: Control | None = None
+        self.pulled = False
+
+    def __enter__(self) -> _Brakes:
+        self._loop = asyncio.get_running_loop()
+        self._main = asyncio.current_task()
+        for number, reason in self._REASONS.items():
+            self._loop.add_signal_handler(number, self._pull, reason)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number in self._REASONS:
+            self._loop.remove_signal_handler(number)
+
+    def _pull(self, reason: str) -> None:
+        self.pulled = True
+        if self.control is not None:
+            self.control.stop(reason)
+        elif self._main is not None:
+            self._main.cancel()
 
 
 def _restart(text: str) -> int | None:
@@ -121,34 +154,35 @@ def _tell_plan(plan: RunPlan) -> None:
         to_stderr(f"review: {plan.reviewer}{by_itself if plan.reviewer == 'auto' else ''}")
 
 
-def _already_finished(plan: RunPlan, json: bool) -> int:
-    state = plan.state
-    assert state is not None and state.started is not None
+def _print_summary(plan: RunPlan, state: RunState, json: bool) -> int:
+    assert state.started is not None
     folder = plan.workspace.library(state.started.library)
     before, after = folder.at(state.started.library_version), folder.at(state.library_version)
-    _print_summary(plan, state, before, after, json)
-    return exit_code(state)
-
-
-def _print_summary(
-    plan: RunPlan, state: RunState, before: Library, after: Library, json: bool
-) -> None:
     place = str(plan.run.path)
     if json:
         print_json(summary_data(state, before, after, place))
     else:
         print(summary_text(state, before, after, place))
+    return exit_code(state)
 
 
 class _Quiet(ExitStack):
-    """A listener that needs no closing."""
+    """A listener that needs no closing, and that falls silent when its reader is gone.
 
-    def __init__(self, listener: Callable[[DurableEvent | TransientEvent], None]) -> None:
+    The run goes on: whoever listened can look at it with `studio ctl` and `studio runs`.
+    """
+
+    def __init__(self, listener: Listener) -> None:
         super().__init__()
-        self._listener = listener
+        self._listener: Listener | None = listener
 
     def __call__(self, event: DurableEvent | TransientEvent) -> None:
-        self._listener(event)
+        if self._listener is None:
+            return
+        try:
+            self._listener(event)
+        except BrokenPipeError:
+            self._listener = None
 
 
 def _listener(state: RunState, json: bool) -> Display | _Quiet:
@@ -162,17 +196,3 @@ def _listener(state: RunState, json: bool) -> Display | _Quiet:
 def _print_event(event: DurableEvent | TransientEvent) -> None:
     if not isinstance(event, TextStreamed):  # a line a token helps no script
         print_json(event_to_dict(event))
-
-
-@contextmanager
-def _stoppable(control: Control) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the run in good order, with everything recorded kept."""
-    loop = asyncio.get_running_loop()
-    signals = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
-    for number, reason in signals.items():
-        loop.add_signal_handler(number, control.stop, reason)
-    try:
-        yield
-    finally:
-        for number in signals:
-            loop.remove_signal_handler(number)

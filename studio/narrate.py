@@ -5,6 +5,7 @@ Owns stderr. Listens to events and reads the folded state; decides nothing.
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import sys
 import time
@@ -179,4 +180,5 @@ def commit_line(outcomes: tuple[Outcome, ...], version: int) -> str:
 
 
 def to_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    with contextlib.suppress(BrokenPipeError):  # a reader that left must not end a run
+        print(line, file=sys.stderr, flush=True)

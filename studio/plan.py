@@ -94,6 +94,8 @@ def plan_run(
             )
         return planned("new", workspace.fresh(config.exp_id))
     state = newest.state()
+    if state.started is None:  # cut before its first event was whole
+        return planned("new", newest)
     if restart_step:
         _check_fork(newest, state, restart_step, sampler)
         fresh = workspace.fresh(config.exp_id)
@@ -153,8 +155,7 @@ def _check_unchanged(
     run: RunDir, state: RunState, fingerprint: dict[str, Any], accept: bool
 ) -> None:
     started = state.started
-    if started is None:
-        return
+    assert started is not None
     changed = [
         (name, old, new)
         for name, old, new in differences(started.settings, fingerprint)

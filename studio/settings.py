@@ -113,9 +113,8 @@ class AgentConfig(Settings):
     instructions: str = Field(default=DEFAULT_INSTRUCTIONS, description="its system prompt")
     experiences: tuple[MountedExperience, ...] = Field(
         default=(),
-        description="of an enhanced agent, always in its prompt, never changed by practice",
+        description="of an enhanced agent; the library that a run starts from",
     )
-    max_turns: Int = Field(default=1, ge=1, description="model calls a try may take")
     model: PolicyConfig | None = Field(
         default=None,
         description="the model the agent comes with; used where the run file sets no policy",
@@ -303,7 +302,6 @@ RESULT_FIELDS = (
     *(f"{role}.{name}" for role in ("policy", "reflector", "judge") for name in _MODEL_FIELDS),
     "agent.instructions",
     "agent.experiences",
-    "agent.max_turns",
     "data.practice",
     "data.digest",
     "data.fields",

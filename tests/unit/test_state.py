@@ -155,7 +155,7 @@ def test_undecided_operations_block_deferred_ones_do_not_and_stay_open() -> None
     state = reviewing(A, B)
     assert state.undecided == (A, B)
     decide(state, a_decision(A, "defer"))
-    assert state.undecided == (B,)
+    assert list(state.undecided) == [B]
     assert state.open == (A, B)
     decide(state, a_decision(B))
     assert not state.undecided
