@@ -156,7 +156,7 @@ async def open_practice(
     journal = open_journal(run.journal, tell=tell)
     stack.push_async_callback(journal.aclose)
     state = RunState()
-    for entry in journal.entries:
+    for entry in journal.taken():
         fold(state, entry.event)
     recorder = Recorder(journal, state)
     write_whole(run.run_file, dump_run_yaml(config).encode())

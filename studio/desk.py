@@ -106,7 +106,7 @@ class OwnDesk:
         self._workspace, self._run, self._runner = workspace, run, runner
         self._journal = Journal(run.journal)
         self._state = RunState()
-        for entry in self._journal.entries:
+        for entry in self._journal.taken():
             fold(self._state, entry.event)
         assert self._state.started is not None
         folder = workspace.library(self._state.started.library)

@@ -208,7 +208,7 @@ def change_lines(operation: Operation, texts: dict[str, str]) -> list[str]:
 def evidence_lines(group: GroupEvidence) -> list[str]:
     lines = [f"  {group.id}  {group.won} of {group.n} won  {one_line(group.question, 90)}"]
     for witness in group.witnesses:
-        answer = witness.rollout.answer or witness.rollout.error or ""
+        answer = witness.rollout.tail or witness.rollout.error or ""
         critique = witness.verdict.critique if witness.verdict and witness.verdict.critique else ""
         last = answer.strip().rsplit("\n", 1)[-1]
         tail = f"  ({one_line(critique, 60)})" if critique else ""

@@ -128,7 +128,7 @@ def a_rollout_finished(
     usage = Usage(3, 4, 1)
     if error is not None:
         return ev.RolloutFinished(step, position, index, 1, "failed", None, error, usage, 0.5)
-    return ev.RolloutFinished(step, position, index, 1, "ok", "5", None, usage, 0.5)
+    return ev.RolloutFinished(step, position, index, 1, "ok", None, None, usage, 0.5, "5")
 
 
 @dataclass

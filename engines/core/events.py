@@ -67,7 +67,11 @@ class StepStarted:
 
 @dataclass(frozen=True, slots=True)
 class RolloutFinished:
-    """A rollout ended, in whatever way. Its messages are the records in order."""
+    """A rollout ended, in whatever way. Its messages are the records in order.
+
+    `answer` is None where it is the text of the last record, as with most agents; `tail`
+    holds its last words, for display.
+    """
 
     step: int
     position: int
@@ -78,6 +82,7 @@ class RolloutFinished:
     error: str | None
     usage: Usage
     elapsed_s: float
+    tail: str = ""
     refs: tuple[RecordRef, ...] = ()
 
 

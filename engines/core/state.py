@@ -160,7 +160,10 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             state.library_version = event.library_version
             state.step = event.forked_steps
         case ev.RunResumed():
-            state.status, state.reason, state.pid = "running", "", event.pid
+            step = state.current
+            waiting = step is not None and step.lesson is not None and not step.committed
+            state.status = "reviewing" if waiting else "running"
+            state.reason, state.pid = "", event.pid
             state.epochs, state.reviewer = event.epochs, event.reviewer
             state.hold_after = None
         case ev.StepStarted():
@@ -274,8 +277,9 @@ def _rollout_judged(state: RunState, event: ev.RolloutJudged) -> None:
     rollout = step.rollouts.get((event.position, event.index))
     if rollout is None or rollout.status != "failed":  # a failed rollout is lost already
         step.unjudged += 1
-        where = rollout_id(event.step, event.position, event.index)
-        _lose(state, (Loss("verdict", where, event.verdict.error or ""),))
+        if event.verdict.error:  # without one there was nothing to judge by, as was agreed
+            where = rollout_id(event.step, event.position, event.index)
+            _lose(state, (Loss("verdict", where, event.verdict.error),))
 
 
 def _decided(state: RunState, decision: Decision) -> None:
@@ -295,6 +299,8 @@ def _committed(state: RunState, event: ev.LessonCommitted) -> None:
     state.deferred = set(state.operations)
     state.decisions.clear()
     state.flagged_stale = None
+    if state.status == "reviewing":
+        state.status = "running"
     state.library_version = event.library_version
     state.content_hash, state.policy_version = event.content_hash, event.policy_version
     step = state.steps.get(event.step)

@@ -190,7 +190,8 @@ class Verdict:
     """A reward in [0, 1], or None where it could not be judged (never 0.0 for that).
 
     `critique` is what the verifier says about the answer; `error` why there is no
-    reward, beginning with its kind: "timeout", "too long", "failed", "unparsable".
+    reward, beginning with its kind: "timeout", "too long", "failed", "unparsable". Both
+    are None where the problem has no truth to judge by.
     """
 
     reward: float | None
@@ -309,7 +310,6 @@ class Reflection:
     position: int
     outcome: GroupOutcome
     proposals: tuple[Proposal, ...] = ()
-    summaries: Mapping[int, str] = field(default_factory=dict)  # index → summary
     prompt_hash: str = ""
     losses: tuple[Loss, ...] = ()
     usage: Usage = Usage()

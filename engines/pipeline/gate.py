@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from engines.core import events as ev
 from engines.core.errors import ConflictError
-from engines.core.library import Committed, Library, effective
+from engines.core.library import Committed, Library, Reviewed, effective
 from engines.core.protocols import Reviewer
 from engines.core.types import Decision, Operation
 from engines.pipeline.recorder import Recorder
@@ -53,6 +53,7 @@ class Gate:
         self._limit = limit
         self._clock = clock
         self._base = folder.head()
+        self._draft: Library | None = None  # None: to be made from the standing decisions
         # One decision at a time: each is checked against the draft of those before it.
         self._turn = asyncio.Lock()
         for reviewer in self._reviewers:
@@ -69,7 +70,7 @@ class Gate:
 
     def refresh(self) -> Library:
         """Take the head as it is on disk: it may have been edited between steps."""
-        self._base = self._folder.head()
+        self._stand(self._folder.head())
         return self._base
 
     def stand_on(self, step: int) -> None:
@@ -78,12 +79,13 @@ class Gate:
         found = state.steps.get(step)
         if found is not None and found.lesson is not None:
             moved_to = state.flagged_stale
-            self._base = self.at(found.lesson.base_version if moved_to is None else moved_to)
+            self._stand(self.at(found.lesson.base_version if moved_to is None else moved_to))
 
     def draft(self) -> Library:
         """The library as the standing decisions would leave it."""
-        reviewed = self._recorder.state.reviewed
-        return self._base.commit(reviewed, run=self._run, limit=self._limit).library
+        if self._draft is None:
+            self._draft = self._drafted(self._base, self._recorder.state.reviewed)
+        return self._draft
 
     async def review(self, step: int) -> None:
         """Return when no operation of the lesson is undecided.
@@ -119,8 +121,15 @@ class Gate:
                     "it is not open in this run.",
                     f"Open are: {', '.join(op.id for op in state.open) or 'none'}.",
                 )
+            superseded = operation.id in state.decisions
             settled = self._settle(operation, replace(decision, at=self._clock()))
             await self._recorder.record(ev.OperationDecided(state.step, settled.decision))
+            if superseded:
+                self._draft = None
+                await self._ask_again(operation.id)
+            elif self._draft is not None and settled.decision.action != "defer":
+                # One decision further, not all of them again: lessons can be long.
+                self._draft = self._drafted(self._draft, [(operation, settled.decision)])
             self._poke()
             return settled
 
@@ -139,15 +148,11 @@ class Gate:
                 raise ConflictError(
                     f"operation {operation_id}", "no decision about it stands.", "Nothing to undo."
                 )
-            undone = [operation_id]
             await self._recorder.record(ev.DecisionUndone(state.step, operation_id))
-            while unfit := self._first_unfit():
-                undone.append(unfit)
-                await self._recorder.record(
-                    ev.DecisionUndone(state.step, unfit, f"rested on {operation_id}")
-                )
+            self._draft = None
+            undone = (operation_id, *await self._ask_again(operation_id))
             self._poke()
-            return tuple(undone)
+            return undone
 
     async def commit(self, step: int) -> Committed:
         """Apply every standing decision as one version, library journal first.
@@ -165,13 +170,13 @@ class Gate:
                 if step not in state.steps or not state.undecided:
                     done, head = self._try(step)
                     if done is not None:
-                        self._base = done.library
+                        self._stand(done.library)
                         await self._recorder.record(_committed(step, done, state.policy_version))
                         return done
                     await self._recorder.record(
                         ev.LessonReturned(step, self._base.version, head.version)
                     )
-                    self._base = head
+                    self._stand(head)
             await self.review(step)
             if step in state.steps and state.undecided:
                 raise HoldExpired
@@ -186,12 +191,33 @@ class Gate:
                 done = library.commit(reviewed, run=self._run, step=step, limit=self._limit)
             return done, library.head
 
+    def _stand(self, library: Library) -> None:
+        self._base, self._draft = library, None
+
+    def _drafted(self, library: Library, reviewed: Reviewed) -> Library:
+        drafted = library.commit(reviewed, run=self._run, limit=self._limit).library
+        return replace(drafted, version=self._base.version + 1)
+
+    async def _ask_again(self, changed: str) -> list[str]:
+        """Take back what no longer follows once the decision about `changed` is another."""
+        undone: list[str] = []
+        state = self._recorder.state
+        while unfit := self._first_unfit():
+            undone.append(unfit)
+            await self._recorder.record(
+                ev.DecisionUndone(state.step, unfit, f"rested on {changed}")
+            )
+        self._draft = None
+        return undone
+
     def _settle(self, operation: Operation, decision: Decision) -> Settled:
         if decision.action in ("reject", "defer"):
             return Settled(decision)
-        # Its own earlier decision must not stand in the way of a new one.
-        others = [pair for pair in self._recorder.state.reviewed if pair[0].id != operation.id]
-        draft = self._base.commit(others, run=self._run, limit=self._limit).library
+        draft = self.draft()
+        if operation.id in self._recorder.state.decisions:
+            # Its own earlier decision must not stand in the way of a new one.
+            others = [pair for pair in self._recorder.state.reviewed if pair[0].id != operation.id]
+            draft = self._drafted(self._base, others)
         wanted = effective(operation, decision)
         objection = draft.objection(wanted, self._limit)
         if objection:
@@ -205,16 +231,15 @@ class Gate:
 
     def _first_unfit(self) -> str | None:
         """An operation whose standing decision does not follow from those before it."""
-        before: list[tuple[Operation, Decision]] = []
+        draft = self._base
         for operation, decision in self._recorder.state.reviewed:
-            draft = self._base.commit(before, run=self._run, limit=self._limit).library
-            approved = decision.action in ("approve", "edit")
             objection = draft.objection(effective(operation, decision), self._limit)
+            approved = decision.action in ("approve", "edit")
             if approved and objection:
                 return operation.id
             if decision.reviewer == GATE and decision.reason != objection:
                 return operation.id
-            before.append((operation, decision))
+            draft = self._drafted(draft, [(operation, decision)])
         return None
 
     def _poke(self) -> None:

@@ -11,14 +11,28 @@ same function starts a step and takes up one that was cut anywhere.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from engines.core import events as ev
 from engines.core.concurrently import all_of
 from engines.core.library import Library
 from engines.core.state import StepState
-from engines.core.types import Attempt, CallKey, Group, Problem, Reflection, Rollout, Verdict
+from engines.core.types import (
+    Attempt,
+    CallKey,
+    Group,
+    Message,
+    Problem,
+    Reflection,
+    Rollout,
+    Verdict,
+)
 from engines.pipeline.evaluate import evaluate
 from engines.pipeline.practice import Practice
 from engines.record.ledger import trajectory
+
+TAIL_CHARS = 200
+"""Of an answer, kept in the journal for display; the whole is in the records."""
 
 
 async def practise_step(practice: Practice, step: int) -> None:
@@ -132,10 +146,11 @@ async def _rolled_out(
         key.index,
         seed,
         attempt.status,
-        attempt.answer,
+        None if attempt.answer == _last_text(attempt.messages) else attempt.answer,
         attempt.error,
         attempt.usage,
         attempt.elapsed_s,
+        (attempt.answer or "")[-TAIL_CHARS:],
         refs,
     )
     await practice.recorder.record(finished)
@@ -153,9 +168,11 @@ async def _rolled_out(
 
 def _remembered(practice: Practice, now: StepState, done: ev.RolloutFinished) -> Rollout:
     """A rollout of an earlier process, its messages put together from the records."""
+    failed = done.status == "failed"
+    messages = () if failed else trajectory(practice.records, done.refs)
     attempt = Attempt(
-        trajectory(practice.records, done.refs),
-        done.answer,
+        messages,
+        _last_text(messages) if done.answer is None else done.answer,
         done.status,
         done.usage,
         done.elapsed_s,
@@ -171,3 +188,7 @@ def _remembered(practice: Practice, now: StepState, done: ev.RolloutFinished) ->
         practice.recorder.state.policy_version,
         now.library_version,
     )
+
+
+def _last_text(messages: Sequence[Message]) -> str | None:
+    return messages[-1].content if messages else None

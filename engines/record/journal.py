@@ -69,10 +69,15 @@ class Journal:
             with path.open("ab") as file:
                 file.write(b"\n")
             tell(f"{path}: put back the newline of its last line")
-        self.entries = tuple(_entry(path, line) for line in contents.lines)
+        self.entries: tuple[Entry, ...] = tuple(_entry(path, line) for line in contents.lines)
         self._chain = contents.lines[-1].digest if contents.lines else ""
         self._seq = len(contents.lines)
         self._file = Appender(path)
+
+    def taken(self) -> tuple[Entry, ...]:
+        """The entries found at opening, let go of: a long run's need not stay in memory."""
+        entries, self.entries = self.entries, ()
+        return entries
 
     async def append(self, event: DurableEvent) -> None:
         """Return once the event is on disk.

@@ -111,7 +111,6 @@ class TrainingFreeEngine:
                 Proposal(s.kind, s.target, s.text, s.reason, tuple(ids[n] for n in s.sources))
                 for s in answered.items
             ),
-            {attempt.index: attempt.text for attempt in shown if attempt.summarised},
             self._extract.hash,
             (*losses, *_losses("extraction", group.id, answered)),
             usage + _usage(answered.completions),

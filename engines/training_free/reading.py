@@ -21,7 +21,6 @@ class Shown:
     index: int
     reward: float | None
     text: str
-    summarised: bool = False
 
     def reward_note(self, known: bool) -> str:
         return f" · reward {self.reward:.2f}" if known and self.reward is not None else ""
@@ -42,7 +41,7 @@ def shown_attempts(group: Group, rewards_known: bool) -> tuple[Shown, ...]:
 
 
 def retold(attempt: Shown, summary: str) -> Shown:
-    return replace(attempt, text=summary.strip(), summarised=True)
+    return replace(attempt, text=summary.strip())
 
 
 def attempts_block(attempts: Sequence[Shown], rewards_known: bool) -> str:

@@ -33,7 +33,8 @@ def a_recorded_run(workspace: Workspace, run: str, *events: ev.DurableEvent, at:
 
 def test_a_run_row_gives_rates_with_their_n(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
-    judged = (ev.RolloutJudged(1, 0, n, Verdict(r)) for n, r in enumerate((1.0, 0.0, None)))
+    verdicts = (Verdict(1.0), Verdict(0.0), Verdict(None, error="timeout"))
+    judged = (ev.RolloutJudged(1, 0, n, verdict) for n, verdict in enumerate(verdicts))
     tried = (a_rollout_finished(0, n) for n in range(3))
     a_recorded_run(workspace, "exp", a_step(), *tried, *judged)
     row = note_run(workspace, workspace.run("exp"))

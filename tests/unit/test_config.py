@@ -47,7 +47,7 @@ def refused(
 def test_layered_files_compose_with_packages_across_folders(tmp_path: Path) -> None:
     write(
         tmp_path,
-        "name: solver\ninstructions: Think first.\nmax_turns: 3\n",
+        "name: solver\ninstructions: Think first.\n",
         "agents/practice/math.yaml",
     )
     write(
@@ -69,22 +69,22 @@ def test_layered_files_compose_with_packages_across_folders(tmp_path: Path) -> N
     run = load_run(str(path), ["practice.batch_size=9"], tmp_path / "workspace", {}, tmp_path)
     config = run.config
     assert (config.exp_id, config.data.practice) == ("math_practice", "sums")
-    assert (config.agent.instructions, config.agent.max_turns) == ("Think first.", 3)
+    assert (config.agent.name, config.agent.instructions) == ("solver", "Think first.")
     assert (config.practice.epochs, config.practice.group_size) == (2, 7)
     assert config.practice.batch_size == 9
     assert (config.evaluation.data, config.evaluation.k) == (("held-out",), 4)
     assert config.evaluation.do_eval
     assert run.place("practice.epochs") == f"{path}:8"
     assert run.place("practice.batch_size") == "override 'practice.batch_size=9'"
-    assert run.place("agent.max_turns") == f"{tmp_path}/agents/practice/math.yaml:3"
+    assert run.place("agent.instructions") == f"{tmp_path}/agents/practice/math.yaml:2"
     assert run.place("evaluation.k") == f"{tmp_path}/workspace/configs/eval/math.yaml:6"
 
 
 def test_the_file_itself_wins_over_what_it_mounts_before_self(tmp_path: Path) -> None:
-    write(tmp_path, "name: a\nmax_turns: 3\n", "agents/a.yaml")
-    text = "defaults:\n  - /agents/a@agent\n  - _self_\nagent: {max_turns: 5}\n" + SMALL
+    write(tmp_path, "name: a\ninstructions: Think.\n", "agents/a.yaml")
+    text = "defaults:\n  - /agents/a@agent\n  - _self_\nagent: {instructions: Write.}\n" + SMALL
     agent = loaded(tmp_path, text).config.agent
-    assert (agent.name, agent.max_turns) == ("a", 5)
+    assert (agent.name, agent.instructions) == ("a", "Write.")
 
 
 def test_groups_beside_the_file_go_before_the_workspace(tmp_path: Path) -> None:
@@ -397,7 +397,7 @@ BAD = {
     "wrong value in a group file": (
         "defaults:\n  - /agents/wrong@agent\n  - _self_\n" + SMALL,
         [],
-        ("agents/wrong.yaml:2", '"agent.max_turns" is "many"', "Set agent.max_turns"),
+        ("agents/wrong.yaml:4", '"agent.model.max_tokens" is "many"', "Set agent.model.max_tokens"),
     ),
     "broken YAML": (
         SMALL + "practice:\n epochs: 1\n  batch_size: 2\n",
@@ -440,7 +440,11 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_run_file_is_refused_with_place_cause_and_move(tmp_path: Path, case: str) -> None:
     write(tmp_path, "name: solver\n", "agents/solver.yaml")
-    write(tmp_path, "name: wrong\nmax_turns: many\n", "agents/wrong.yaml")
+    write(
+        tmp_path,
+        "name: wrong\nmodel:\n  model: rehearsal\n  max_tokens: many\n",
+        "agents/wrong.yaml",
+    )
     write(tmp_path, "name: [\n", "agents/broken.yaml")
     write(tmp_path, "defaults:\n  - /agents/gone@agent\nk: 1\n", "eval/nested.yaml")
     text, overrides, (place, cause, move) = BAD[case]
