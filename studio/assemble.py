@@ -165,12 +165,14 @@ async def open_practice(
     ledger = RecordLedger(run.records, config.seed, tell=tell)
     stack.push_async_callback(ledger.aclose)
     slots = Slots(config.practice.concurrency)
+    control = Control(recorder)
     manager = RolloutManager(
         SingleTurn(config.agent.instructions, sampling_of(config.role("policy"))),
         roles.policy,
         ledger,
         slots,
         config.practice.task_timeout_s,
+        control.cleared,
     )
     reflector = Throttled(roles.reflector, slots, (0,))
     return Practice(
@@ -185,7 +187,7 @@ async def open_practice(
         recorder=recorder,
         ledger=ledger,
         records=run.records,
-        control=Control(recorder),
+        control=control,
         publish=_publisher(plan),
         evaluation=_evaluation(plan, evaluation_sets, manager, verifier),
     )

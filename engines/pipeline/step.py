@@ -135,7 +135,6 @@ async def _practise_rollout(
 async def _rolled_out(
     practice: Practice, key: CallKey, problem: Problem, library: Library
 ) -> Rollout:
-    await practice.control.cleared()
     job = practice.job(key, problem, library)
     seed = practice.seed(key)
     practice.recorder.emit(ev.RolloutStarted(key, problem.id))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from engines.core.errors import CallFailed, StudioError
@@ -59,13 +59,17 @@ class RecordedPolicy:
 
 @dataclass(frozen=True, slots=True)
 class RolloutManager:
-    """Rolls jobs out. `task_timeout_s` counts from the moment a job holds its slot."""
+    """Rolls jobs out. `task_timeout_s` counts from the moment a job holds its slot.
+
+    `cleared` is awaited in the slot, so that a pause also holds jobs that had queued.
+    """
 
     agent: Agent
     policy: Policy
     ledger: Ledger
     slots: Slots
     task_timeout_s: float
+    cleared: Callable[[], Awaitable[None]] | None = None  # None: nothing ever pauses
 
     async def roll(
         self, job: Job, on_text: OnText | None = None
@@ -77,6 +81,8 @@ class RolloutManager:
         """
         # Reflections come first (priority 0): they free nothing, but they end groups.
         async with self.slots.hold((1, job.key.position, job.key.index)):
+            if self.cleared is not None:
+                await self.cleared()
             policy = self.policy.for_job(job) if isinstance(self.policy, JobBound) else self.policy
             recorded = RecordedPolicy(policy, self.ledger, job.key)
             began = time.monotonic()

@@ -30,18 +30,30 @@ def list_runs(context: typer.Context, json: AsJson = False) -> None:
 
 
 @app.command()
-def show(context: typer.Context, run: Run, json: AsJson = False) -> None:
+def show(
+    context: typer.Context,
+    run: Run,
+    step: Annotated[
+        int | None, typer.Option(metavar="N", help="One step: replies, proposals, decisions.")
+    ] = None,
+    prompts: Annotated[
+        bool, typer.Option("--prompts", help="With --step: also what the reflector was shown.")
+    ] = False,
+    json: AsJson = False,
+) -> None:
     """Show one run: how it went, step by step, and where things lie."""
     from engines.record.run_dir import Workspace
     from studio.printing import print_json
     from studio.run_page import run_facts, run_text
+    from studio.step_page import step_facts, step_text
 
     workspace = Workspace(context.obj)
-    facts = run_facts(workspace.run(run), workspace)
+    folder = workspace.run(run)
+    facts = run_facts(folder, workspace) if step is None else step_facts(folder, step)
     if json:
         print_json(facts)
     else:
-        print(run_text(facts))
+        print(run_text(facts) if step is None else step_text(facts, prompts=prompts))
 
 
 @app.command()

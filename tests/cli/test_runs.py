@@ -199,3 +199,25 @@ def test_a_damaged_run_is_listed_beside_the_others_and_can_be_removed(practised:
     assert studio("runs", "show", "rehearsal", workspace=practised).code == 2
     assert studio("runs", "rm", "rehearsal", "--yes", workspace=practised).code == 0
     assert list(listed(practised)) == ["whole"]
+
+
+def test_one_step_shows_replies_proposals_and_decisions(practised: Path) -> None:
+    shown = studio("runs", "show", "rehearsal", "--step", "1", workspace=practised)
+    assert shown.code == 0
+    assert "extraction, rehearsal" in shown.stdout
+    assert "approve by auto -> E1" in shown.stdout
+    assert "# Task: extract" not in shown.stdout
+    whole = studio("runs", "show", "rehearsal", "--step", "1", "--prompts", workspace=practised)
+    assert "> # Task: extract" in whole.stdout
+    facts = json.loads(
+        studio("runs", "show", "rehearsal", "--step", "1", "--json", workspace=practised).stdout
+    )
+    used = [group for group in facts["groups"] if group["outcome"] == "used"]
+    assert used and all(group["calls"][0]["reply"] for group in used)
+    assert [d["action"] for d in facts["decisions"]] == ["approve"] * len(facts["operations"])
+
+
+def test_a_step_that_never_was_is_refused_with_those_that_were(practised: Path) -> None:
+    shown = studio("runs", "show", "rehearsal", "--step", "99", workspace=practised)
+    assert shown.code == 2
+    assert "Choose 1 to" in shown.stderr

@@ -46,7 +46,7 @@ class Photographed(Journal):
 
     workspace: Path
     album: Path
-    taken = 0
+    pictures = 0
 
     async def append(self, event: DurableEvent) -> None:
         self._take(f"before-{type(event).__name__}")
@@ -54,8 +54,8 @@ class Photographed(Journal):
         self._take(f"after-{type(event).__name__}")
 
     def _take(self, name: str) -> None:
-        type(self).taken += 1
-        shutil.copytree(self.workspace, self.album / f"{self.taken:04d}-{name}", symlinks=True)
+        type(self).pictures += 1
+        shutil.copytree(self.workspace, self.album / f"{self.pictures:04d}-{name}", symlinks=True)
 
 
 def recorded(run_folder: Path) -> Counter[str]:

@@ -1,0 +1,169 @@
+"""Rollouts: one limit, one deadline each, every failure a fact."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from engines.agents.single_turn import SingleTurn
+from engines.core.errors import CallFailed, RecordError
+from engines.core.protocols import OnText
+from engines.core.types import (
+    NO_USAGE,
+    Attempt,
+    CallKey,
+    Completion,
+    Job,
+    Message,
+    Problem,
+    Sampling,
+)
+from engines.policies.throttle import Slots
+from engines.record.ledger import RecordLedger, trajectory
+from engines.rollouts.manager import RolloutManager
+
+
+@dataclass
+class Gated:
+    """Answers once `open` is set; counts how many are asked at a time."""
+
+    name: str = "gated"
+    open: asyncio.Event = field(default_factory=asyncio.Event)
+    asked: int = 0
+    now: int = 0
+    most: int = 0
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+    ) -> Completion:
+        self.asked += 1
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            await self.open.wait()
+        finally:
+            self.now -= 1
+        return Completion("42")
+
+    async def ping(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+def a_job(index: int = 0) -> Job:
+    return Job(Problem("p", "6 * 7?", "42"), "", CallKey("rollout", 1, 1, 0, index), 0, 0)
+
+
+def manager(tmp_path: Path, policy: Gated, *, limit: int = 2, timeout_s: float = 60.0, **more):  # type: ignore[no-untyped-def]
+    agent = more.pop("agent", SingleTurn("", Sampling()))
+    return RolloutManager(agent, policy, RecordLedger(tmp_path, 1), Slots(limit), timeout_s, **more)
+
+
+async def idle() -> None:
+    """Let everything run that can."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+async def test_no_more_rollouts_run_at_a_time_than_the_limit(tmp_path: Path) -> None:
+    policy = Gated()
+    rollouts = manager(tmp_path, policy, limit=2)
+    tasks = [asyncio.create_task(rollouts.roll(a_job(n))) for n in range(6)]
+    await idle()
+    assert policy.asked == 2
+    policy.open.set()
+    await asyncio.gather(*tasks)
+    assert (policy.asked, policy.most) == (6, 2)
+
+
+async def test_a_pause_also_holds_jobs_that_had_queued_for_a_slot(tmp_path: Path) -> None:
+    policy, running = Gated(), asyncio.Event()
+    running.set()
+    rollouts = manager(tmp_path, policy, limit=1, cleared=running.wait)
+    tasks = [asyncio.create_task(rollouts.roll(a_job(n))) for n in range(3)]
+    await idle()
+    running.clear()
+    policy.open.set()
+    await tasks[0]  # what was under way ends
+    await idle()
+    assert policy.asked == 1
+    running.set()
+    await asyncio.gather(*tasks)
+    assert policy.asked == 3
+
+
+async def test_a_rollout_past_its_deadline_fails_and_frees_its_slot(tmp_path: Path) -> None:
+    policy = Gated()
+    rollouts = manager(tmp_path, policy, limit=1, timeout_s=0.01)
+    attempt, refs = await rollouts.roll(a_job())
+    assert (attempt.status, attempt.answer, refs) == ("failed", None, ())
+    assert attempt.error == "timeout: no answer within 0.01 s"
+    assert policy.now == 0
+    assert rollouts.slots.held == 0
+
+
+@dataclass(frozen=True)
+class Broken:
+    error: Exception
+
+    async def attempt(self, job: Job, policy: object, on_text: OnText | None = None) -> Attempt:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (CallFailed("refused", "nobody there"), "refused: nobody there"),
+        (ZeroDivisionError("division by zero"), "ZeroDivisionError: division by zero"),
+    ],
+)
+async def test_a_failure_is_a_recorded_fact_with_its_text(
+    error: Exception, text: str, tmp_path: Path
+) -> None:
+    attempt, _ = await manager(tmp_path, Gated(), agent=Broken(error)).roll(a_job())
+    assert attempt.status == "failed"
+    assert attempt.error == text
+    assert attempt.usage == NO_USAGE
+
+
+async def test_a_record_that_cannot_be_written_is_no_fact_of_practice(tmp_path: Path) -> None:
+    broken = Broken(RecordError("disk", "is full.", "Make room."))
+    with pytest.raises(RecordError):
+        await manager(tmp_path, Gated(), agent=broken).roll(a_job())
+
+
+async def test_a_cancelled_rollout_passes_the_cancellation_on(tmp_path: Path) -> None:
+    rollouts = manager(tmp_path, Gated())
+    task = asyncio.create_task(rollouts.roll(a_job()))
+    await idle()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert rollouts.slots.held == 0
+
+
+@dataclass(frozen=True)
+class Twice:
+    """Asks, adds the reply, asks again."""
+
+    async def attempt(self, job: Job, policy: Gated, on_text: OnText | None = None) -> Attempt:
+        messages: tuple[Message, ...] = (Message("user", job.problem.question),)
+        for _ in range(2):
+            reply = await policy.complete(messages, Sampling())
+            messages = (*messages, reply.as_message())
+        return Attempt(messages, messages[-1].content)
+
+
+async def test_every_turn_is_recorded_under_its_own_key(tmp_path: Path) -> None:
+    policy = Gated()
+    policy.open.set()
+    rollouts = manager(tmp_path, policy, agent=Twice())
+    attempt, refs = await rollouts.roll(a_job())
+    assert len(refs) == 2
+    assert trajectory(tmp_path, refs) == attempt.messages
+    await rollouts.roll(a_job())  # the same try again costs nothing
+    assert policy.asked == 2
