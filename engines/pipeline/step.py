@@ -42,36 +42,17 @@ async def practise_step(practice: Practice, step: int) -> None:
         HoldExpired: the reviewers left operations undecided.
         StudioError: nothing can be recorded any more.
     """
-    record, state = practice.recorder.record, practice.recorder.state
-
-    now = await _begun(practice, step)
-    if not now.committed:
-        if now.lesson is None:
-            library = practice.gate.at(now.library_version)
-            batch = practice.batch(step)
-            practised = await all_of(
-                _practise_group(practice, now, position, problem, library)
-                for position, problem in enumerate(batch)
-            )
-            groups = [group for group, _ in practised]
-            reflections = [reflection for _, reflection in practised]
-
-            practice.recorder.emit(ev.StageEntered(step, "consolidation"))
-            lesson = await practice.engine.consolidate(groups, reflections, library)
-            await record(ev.LessonProposed(step, lesson))
-
-        practice.recorder.emit(ev.StageEntered(step, "review", {"open": len(state.open)}))
-        await practice.gate.review(step)
-        await practice.gate.commit(step)
-
-    practice.publish(practice.gate.library)
-    if practice.evaluation and practice.evaluation.due(step, practice.sampler.ends_epoch(step)):
-        await evaluate(practice.evaluation, practice.recorder, step, practice.gate.library)
-    await record(ev.StepFinished(now.epoch, step))
+    now = await _begin(practice, step)
+    batch = await _practise_batch(practice, now)
+    await _propose(practice, now, batch)
+    await _review(practice, now)
+    await _commit(practice, now)
+    await _evaluate(practice, now)
+    await practice.recorder.record(ev.StepFinished(now.epoch, step))
     practice.ledger.forget()
 
 
-async def _begun(practice: Practice, step: int) -> StepState:
+async def _begin(practice: Practice, step: int) -> StepState:
     """The step under way, begun now or by an earlier process."""
     recorder = practice.recorder
     if recorder.state.current is None:
@@ -87,6 +68,17 @@ async def _begun(practice: Practice, step: int) -> StepState:
     now = recorder.state.current
     assert now is not None and now.step == step
     return now
+
+
+async def _practise_batch(practice: Practice, now: StepState) -> list[tuple[Group, Reflection]]:
+    """Roll out, judge and reflect on every problem at once, in sample order; [] once proposed."""
+    if now.lesson is not None or now.committed:
+        return []
+    library = practice.gate.at(now.library_version)
+    return await all_of(
+        _practise_group(practice, now, position, problem, library)
+        for position, problem in enumerate(practice.batch(now.step))
+    )
 
 
 async def _practise_group(
@@ -132,13 +124,49 @@ async def _practise_rollout(
     return rollout, verdict
 
 
+async def _propose(
+    practice: Practice, now: StepState, batch: Sequence[tuple[Group, Reflection]]
+) -> None:
+    """Consolidate the batch into a lesson and journal it whole, before any question is asked."""
+    if now.lesson is not None or now.committed:
+        return
+    practice.recorder.emit(ev.StageEntered(now.step, "consolidation"))
+    groups = [group for group, _ in batch]
+    reflections = [reflection for _, reflection in batch]
+    library = practice.gate.at(now.library_version)
+    lesson = await practice.engine.consolidate(groups, reflections, library)
+    await practice.recorder.record(ev.LessonProposed(now.step, lesson))
+
+
+async def _review(practice: Practice, now: StepState) -> None:
+    if not now.committed:
+        waiting = {"open": len(practice.recorder.state.open)}
+        practice.recorder.emit(ev.StageEntered(now.step, "review", waiting))
+        await practice.gate.review(now.step)
+
+
+async def _commit(practice: Practice, now: StepState) -> None:
+    if not now.committed:
+        await practice.gate.commit(now.step)
+    practice.publish(practice.gate.library)
+
+
+async def _evaluate(practice: Practice, now: StepState) -> None:
+    measured = practice.evaluation
+    if measured is not None and measured.due(now.step, practice.sampler.ends_epoch(now.step)):
+        await evaluate(measured, practice.recorder, now.step, practice.gate.library)
+
+
 async def _rolled_out(
     practice: Practice, key: CallKey, problem: Problem, library: Library
 ) -> Rollout:
     job = practice.job(key, problem, library)
     seed = practice.seed(key)
-    practice.recorder.emit(ev.RolloutStarted(key, problem.id))
-    attempt, refs = await practice.rollouts.roll(job, practice.streaming(key))
+
+    def started() -> None:
+        practice.recorder.emit(ev.RolloutStarted(key, problem.id))
+
+    attempt, refs = await practice.rollouts.roll(job, practice.streaming(key), started)
     finished = ev.RolloutFinished(
         key.step,
         key.position,

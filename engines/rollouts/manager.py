@@ -72,9 +72,12 @@ class RolloutManager:
     cleared: Callable[[], Awaitable[None]] | None = None  # None: nothing ever pauses
 
     async def roll(
-        self, job: Job, on_text: OnText | None = None
+        self,
+        job: Job,
+        on_text: OnText | None = None,
+        on_start: Callable[[], None] | None = None,
     ) -> tuple[Attempt, tuple[RecordRef, ...]]:
-        """Make one try, whatever comes of it.
+        """Make one try, whatever comes of it; `on_start` is called once it holds a slot.
 
         Raises:
             StudioError: nothing can be recorded any more.
@@ -83,6 +86,8 @@ class RolloutManager:
         async with self.slots.hold((1, job.key.position, job.key.index)):
             if self.cleared is not None:
                 await self.cleared()
+            if on_start is not None:
+                on_start()
             policy = self.policy.for_job(job) if isinstance(self.policy, JobBound) else self.policy
             recorded = RecordedPolicy(policy, self.ledger, job.key)
             began = time.monotonic()
