@@ -53,7 +53,8 @@ def planned(
     loaded = load_run(source, [*overrides, *named], workspace.path)
     for warning in loaded.warnings:
         to_stderr(f"note: {warning}")
-    step = loaded.config.practice.restart_step
+    # A resumed run's own file may still say how it once began.
+    step = None if given else loaded.config.practice.restart_step
     if restart_step is not None:
         step = _restart(restart_step)
     plan = plan_run(

@@ -101,6 +101,7 @@ def plan_run(
         fresh = workspace.fresh(config.exp_id)
         return planned("fork", fresh, parent=newest, adopted_steps=restart_step)
     _check_unchanged(newest, state, fingerprint, accept_changes)
+    _check_step_under_way(newest, state, problems, sampler)
     # A resumed run keeps its reviewer unless the command line names another.
     reviewer = review or state.reviewer
     if state.steps_finished > sampler.total_steps:
@@ -151,14 +152,30 @@ def _check_fork(parent: RunDir, state: RunState, steps: int, sampler: Sampler) -
         )
 
 
+def _check_step_under_way(
+    run: RunDir, state: RunState, problems: tuple[Problem, ...], sampler: Sampler
+) -> None:
+    """Also accepted changes must leave a step that has begun its problems."""
+    now = state.current
+    if now is None:
+        return
+    known = now.step <= sampler.total_steps
+    if known and now.problems == tuple(problems[at].id for at in sampler.batch(now.step)):
+        return
+    raise ConfigError(
+        f"run {run.run}, step {now.step}",
+        "it is under way on problems that are not these settings' batch.",
+        f"Finish it with the settings it began with, or leave it behind with "
+        f"--restart-step {now.step - 1}.",
+    )
+
+
 def _check_unchanged(
     run: RunDir, state: RunState, fingerprint: dict[str, Any], accept: bool
 ) -> None:
-    started = state.started
-    assert started is not None
     changed = [
         (name, old, new)
-        for name, old, new in differences(started.settings, fingerprint)
+        for name, old, new in differences(state.settings, fingerprint)
         if not accept
     ]
     if changed:

@@ -7,9 +7,9 @@ steps it keeps counts, so that memory does not grow with the length of a run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from engines.core import events as ev
 from engines.core.library import Committed, Library, Outcome
@@ -86,6 +86,7 @@ class RunState:
     reason: str = ""
     epochs: int = 0
     reviewer: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)  # as last accepted
     pid: int | None = None
     steps: dict[int, StepState] = field(default_factory=dict)
     step: int = 0
@@ -157,6 +158,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
         case ev.RunStarted():
             state.started, state.status = event, "running"
             state.epochs, state.reviewer = event.epochs, event.reviewer
+            state.settings = event.settings
             state.library_version = event.library_version
             state.step = event.forked_steps
         case ev.RunResumed():
@@ -165,6 +167,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             state.status = "reviewing" if waiting else "running"
             state.reason, state.pid = "", event.pid
             state.epochs, state.reviewer = event.epochs, event.reviewer
+            state.settings = event.settings
             state.hold_after = None
         case ev.StepStarted():
             state.step = event.step

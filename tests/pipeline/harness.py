@@ -66,6 +66,7 @@ async def practised(
     *overrides: str,
     preset: str = "rehearsal",
     restart_step: int | None = None,
+    accept_changes: bool = False,
     review: str | None = None,
     reviewers: Sequence[Reviewer] | None = None,
     open_journal: Callable[..., Journal] = Journal,
@@ -80,6 +81,7 @@ async def practised(
         restart_step=restart_step,
         review=review,
         default_review="auto",
+        accept_changes=accept_changes,
     )
     async with AsyncExitStack() as stack:
         practice = await open_practice(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import orjson
@@ -10,6 +11,7 @@ import yaml
 
 from engines.core import events as ev
 from engines.core.errors import ConfigError, ConflictError, PolicyError
+from engines.pipeline.practice import Practice
 from engines.policies.rehearsal.server import running
 from engines.record import lines
 from engines.record.ledger import read_record
@@ -243,6 +245,36 @@ async def test_what_changes_results_may_not_change_on_resume(tmp_path: Path) -> 
             await practised(tmp_path, *SMALL, change)
     for change in ("practice.concurrency=2", "practice.task_timeout_s=9", "practice.epochs=2"):
         await practised(tmp_path, *SMALL, "practice.epochs=2", change)
+
+
+async def test_accepted_changes_are_the_ones_compared_with_from_then_on(tmp_path: Path) -> None:
+    await practised(tmp_path, *SMALL)
+    changed = ("practice.group_size=4", "practice.epochs=2")
+    await practised(tmp_path, *SMALL, *changed, accept_changes=True)
+    await practised(tmp_path, *SMALL, *changed)
+    with pytest.raises(ConfigError, match="group_size: 4 → 3"):
+        await practised(tmp_path, *SMALL, "practice.epochs=2")
+
+
+async def test_a_step_under_way_keeps_its_problems_even_when_changes_are_accepted(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(asyncio.CancelledError):
+        await practised(tmp_path, *SMALL, change=cancelled_at_review)
+    with pytest.raises(ConfigError, match="restart-step 0"):
+        await practised(tmp_path, *SMALL, "practice.batch_size=2", accept_changes=True)
+    await practised(tmp_path, *SMALL)
+
+
+def cancelled_at_review(practice: Practice) -> Practice:
+    """The practice, cut off when its first lesson is on disk."""
+
+    def listener(event: object) -> None:
+        if isinstance(event, ev.LessonProposed):
+            raise asyncio.CancelledError
+
+    practice.recorder.listen(listener)
+    return practice
 
 
 async def test_a_named_verifier_and_its_settings_judge(tmp_path: Path) -> None:
