@@ -8,18 +8,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from engines.agents.single_turn import SingleTurn
 from engines.core import events as ev
-from engines.core.concurrently import all_of
-from engines.core.errors import ConfigError, ConflictError
-from engines.core.library import Experience, Library
-from engines.core.protocols import Policy, Reviewer, Verifier
+from engines.core.errors import ConfigError
+from engines.core.library import Library
+from engines.core.protocols import Reviewer, Verifier
 from engines.core.state import RunState, fold
-from engines.core.types import Problem, Sampling
+from engines.core.types import Problem
 from engines.data.dataset import read_problems
 from engines.pipeline.control import Control
 from engines.pipeline.evaluate import Evaluation
@@ -27,9 +26,6 @@ from engines.pipeline.gate import Gate
 from engines.pipeline.practice import Practice
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers import Auto, Outside
-from engines.policies.endpoint import EndpointSettings
-from engines.policies.open import open_policy
-from engines.policies.openai_compat import OpenAICompat
 from engines.policies.throttle import Slots, Throttled
 from engines.record.appender import write_whole
 from engines.record.export import agent_yaml
@@ -42,83 +38,10 @@ from engines.training_free.engine import TrainingFreeEngine
 from engines.training_free.settings import TrainingFreeSettings
 from engines.verifiers.open import open_verifier
 from studio.config import dump_run_yaml
-from studio.plan import RunPlan, forked_library
-from studio.settings import PolicyConfig, Role, RunConfig
-
-Tell = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Roles:
-    """The models of a run; two roles with the same endpoint share one client.
-
-    A judge that the run file sets is among the distinct ones, so it is asked at the start.
-    """
-
-    policy: Policy
-    reflector: Policy
-    distinct: tuple[Policy, ...]
-
-    async def ping(self) -> None:
-        """Every role's endpoint, before anything is spent. Raises PolicyError."""
-        await all_of(policy.ping() for policy in self.distinct)
-
-    def tell_notes(self, tell: Tell) -> None:
-        """Say what endpoints refused and had to be left out of requests."""
-        for policy in self.distinct:
-            if isinstance(policy, OpenAICompat):
-                for note in policy.dialect.notes:
-                    tell(f"{policy.name}: {note}")
-
-
-def open_roles(config: RunConfig, stack: AsyncExitStack) -> Roles:
-    """Open the models a run file names; they are closed with the stack.
-
-    Raises:
-        PolicyError, DataError: a model has no known form, or its log cannot be read.
-    """
-    opened: list[tuple[EndpointSettings, Policy]] = []
-
-    def opened_for(role: Role) -> Policy:
-        settings = config.role(role)
-        endpoint = endpoint_of(settings)
-        for known, policy in opened:
-            if known == endpoint:
-                return policy
-        policy = open_policy(settings.model, endpoint)
-        stack.push_async_callback(policy.aclose)
-        opened.append((endpoint, policy))
-        return policy
-
-    policy, reflector = opened_for("policy"), opened_for("reflector")
-    if config.judge is not None:
-        opened_for("judge")
-    return Roles(policy, reflector, tuple(policy for _, policy in opened))
-
-
-def endpoint_of(settings: PolicyConfig) -> EndpointSettings:
-    key = settings.api_key
-    return EndpointSettings(
-        model=settings.model,
-        base_url=settings.base_url,
-        api_key=key.get_secret_value() if key else None,
-        timeout_s=settings.timeout_s,
-        max_retries=settings.max_retries,
-        extra_body=settings.extra_body,
-        headers={name: value.get_secret_value() for name, value in settings.headers.items()},
-        price_in_usd_per_mtok=settings.price_in_usd_per_mtok,
-        price_out_usd_per_mtok=settings.price_out_usd_per_mtok,
-    )
-
-
-def sampling_of(settings: PolicyConfig) -> Sampling:
-    return Sampling(settings.temperature, settings.top_p, settings.max_tokens, settings.stop)
-
-
-def is_rehearsal(config: RunConfig) -> bool:
-    """Whether any reply of the run is scripted, also when it comes over a real endpoint."""
-    models = [config.policy.model, (config.reflector or config.policy).model]
-    return any("rehearsal" in model.split(":")[:2] for model in models)
+from studio.library_start import open_library
+from studio.plan import RunPlan
+from studio.roles import Tell, endpoint_of, is_rehearsal, open_roles, sampling_of
+from studio.settings import RunConfig
 
 
 async def open_practice(
@@ -152,7 +75,7 @@ async def open_practice(
     stack.callback(roles.tell_notes, tell)
 
     stack.enter_context(writing(run.path))
-    folder = _library(plan)
+    folder = open_library(plan)
     journal = open_journal(run.journal, tell=tell)
     stack.push_async_callback(journal.aclose)
     state = RunState()
@@ -244,61 +167,6 @@ def evaluated_sets(plan: RunPlan) -> tuple[tuple[str, tuple[Problem, ...]], ...]
         )
         for name in evaluation.data
     )
-
-
-def mounted_library(config: RunConfig, name: str) -> Library | None:
-    """The experiences of a mounted agent as the library that a run starts from."""
-    mounted = config.agent.experiences
-    if not mounted:
-        return None
-    numbers = [int(e.id[1:]) for e in mounted if e.id[:1] == "E" and e.id[1:].isdigit()]
-    return Library(
-        name, 0, tuple(Experience(e.id, e.text) for e in mounted), max(numbers, default=0) + 1
-    )
-
-
-def _library(plan: RunPlan) -> LibraryFolder:
-    """The library the run commits to, created for a new or forked run."""
-    config, workspace = plan.loaded.config, plan.workspace
-    if plan.state is not None:
-        assert plan.state.started is not None
-        return workspace.library(plan.state.started.library)
-    folder = workspace.library(config.library.name or plan.run.run)
-    start, source = _start(plan, folder.name)
-    if not folder.exists():
-        folder.create(start, source)
-        return folder
-    head = folder.head()
-    if source == f"{folder.name}@{head.version}":
-        return folder  # goes on where it stands
-    untouched = head.version == 0 and head.experiences == (start.experiences if start else ())
-    if untouched:
-        return folder  # made by a start that was cut before its first event
-    raise ConflictError(
-        f"library {folder.name}",
-        f"it exists already and stands at version {head.version}, not at this run's start.",
-        f"Go on from it with library.start={folder.name}@{head.version}, or choose another "
-        "library.name.",
-    )
-
-
-def _start(plan: RunPlan, name: str) -> tuple[Library | None, str | None]:
-    """What the run begins with, and where that was copied from."""
-    config, workspace = plan.loaded.config, plan.workspace
-    if plan.parent is not None:
-        source, version = forked_library(plan.parent, plan.adopted_steps)
-        return workspace.library(source).at(version), f"{source}@{version}"
-    mounted = mounted_library(config, name)
-    if config.library.start == "empty":
-        return mounted, None
-    if mounted is not None:
-        raise ConfigError(
-            plan.loaded.place("library.start"),
-            "the run starts from a library, and its agent brings experiences of its own.",
-            "Leave one of them out.",
-        )
-    source, _, number = config.library.start.partition("@")
-    return workspace.library(source).at(int(number)), config.library.start
 
 
 def _opening(plan: RunPlan, state: RunState, folder: LibraryFolder) -> ev.DurableEvent:

@@ -21,12 +21,13 @@ from engines.pipeline.run import practise
 from engines.record.catalogue import note_run
 from engines.record.run_dir import Workspace
 from studio import exit_codes
-from studio.assemble import is_rehearsal, open_practice
+from studio.assemble import open_practice
 from studio.config import load_run
 from studio.link import serve
 from studio.narrate import Display, Lines, to_stderr
 from studio.plan import RunPlan, plan_run
 from studio.printing import print_json
+from studio.roles import is_rehearsal
 from studio.summary import exit_code, summary_data, summary_text
 
 

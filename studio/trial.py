@@ -25,14 +25,10 @@ from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
 from engines.rollouts.manager import RolloutManager
 from engines.verifiers.open import open_verifier
-from studio.assemble import (
-    endpoint_of,
-    is_rehearsal,
-    mounted_library,
-    sampling_of,
-)
 from studio.config import LoadedRun
 from studio.library_refs import find
+from studio.library_start import mounted_library
+from studio.roles import endpoint_of, is_rehearsal, sampling_of
 
 KEY = CallKey("rollout", epoch=1, step=1, position=0, index=0)
 """Of the try: the first rollout a run makes, so that its seed is a run's too."""

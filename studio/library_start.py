@@ -1,0 +1,67 @@
+"""What a run begins with: an empty library, an earlier version, a mounted agent's, a fork's.
+
+Owns the choice of the library a run commits to, and its creation.
+"""
+
+from __future__ import annotations
+
+from engines.core.errors import ConfigError, ConflictError
+from engines.core.library import Experience, Library
+from engines.record.libraries import LibraryFolder
+from studio.plan import RunPlan, forked_library
+from studio.settings import RunConfig
+
+
+def open_library(plan: RunPlan) -> LibraryFolder:
+    """The library the run commits to, created for a new or forked run."""
+    config, workspace = plan.loaded.config, plan.workspace
+    if plan.state is not None:
+        assert plan.state.started is not None
+        return workspace.library(plan.state.started.library)
+    folder = workspace.library(config.library.name or plan.run.run)
+    start, source = _start(plan, folder.name)
+    if not folder.exists():
+        folder.create(start, source)
+        return folder
+    head = folder.head()
+    if source == f"{folder.name}@{head.version}":
+        return folder  # goes on where it stands
+    untouched = head.version == 0 and head.experiences == (start.experiences if start else ())
+    if untouched:
+        return folder  # made by a start that was cut before its first event
+    raise ConflictError(
+        f"library {folder.name}",
+        f"it exists already and stands at version {head.version}, not at this run's start.",
+        f"Go on from it with library.start={folder.name}@{head.version}, or choose another "
+        "library.name.",
+    )
+
+
+def _start(plan: RunPlan, name: str) -> tuple[Library | None, str | None]:
+    """What the run begins with, and where that was copied from."""
+    config, workspace = plan.loaded.config, plan.workspace
+    if plan.parent is not None:
+        source, version = forked_library(plan.parent, plan.adopted_steps)
+        return workspace.library(source).at(version), f"{source}@{version}"
+    mounted = mounted_library(config, name)
+    if config.library.start == "empty":
+        return mounted, None
+    if mounted is not None:
+        raise ConfigError(
+            plan.loaded.place("library.start"),
+            "the run starts from a library, and its agent brings experiences of its own.",
+            "Leave one of them out.",
+        )
+    source, _, number = config.library.start.partition("@")
+    return workspace.library(source).at(int(number)), config.library.start
+
+
+def mounted_library(config: RunConfig, name: str) -> Library | None:
+    """The experiences of a mounted agent as the library that a run starts from."""
+    mounted = config.agent.experiences
+    if not mounted:
+        return None
+    numbers = [int(e.id[1:]) for e in mounted if e.id[:1] == "E" and e.id[1:].isdigit()]
+    return Library(
+        name, 0, tuple(Experience(e.id, e.text) for e in mounted), max(numbers, default=0) + 1
+    )

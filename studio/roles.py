@@ -1,0 +1,93 @@
+"""The models of a run: opened from the run file, asked at the start, closed with the run.
+
+Owns how a role's settings become an endpoint and a way of sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from engines.core.concurrently import all_of
+from engines.core.protocols import Policy
+from engines.core.types import Sampling
+from engines.policies.endpoint import EndpointSettings
+from engines.policies.open import open_policy
+from engines.policies.openai_compat import OpenAICompat
+from studio.settings import PolicyConfig, Role, RunConfig
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """The models of a run; two roles with the same endpoint share one client.
+
+    A judge that the run file sets is among the distinct ones, so it is asked at the start.
+    """
+
+    policy: Policy
+    reflector: Policy
+    distinct: tuple[Policy, ...]
+
+    async def ping(self) -> None:
+        """Every role's endpoint, before anything is spent. Raises PolicyError."""
+        await all_of(policy.ping() for policy in self.distinct)
+
+    def tell_notes(self, tell: Tell) -> None:
+        """Say what endpoints refused and had to be left out of requests."""
+        for policy in self.distinct:
+            if isinstance(policy, OpenAICompat):
+                for note in policy.dialect.notes:
+                    tell(f"{policy.name}: {note}")
+
+
+def open_roles(config: RunConfig, stack: AsyncExitStack) -> Roles:
+    """Open the models a run file names; they are closed with the stack.
+
+    Raises:
+        PolicyError, DataError: a model has no known form, or its log cannot be read.
+    """
+    opened: list[tuple[EndpointSettings, Policy]] = []
+
+    def opened_for(role: Role) -> Policy:
+        settings = config.role(role)
+        endpoint = endpoint_of(settings)
+        for known, policy in opened:
+            if known == endpoint:
+                return policy
+        policy = open_policy(settings.model, endpoint)
+        stack.push_async_callback(policy.aclose)
+        opened.append((endpoint, policy))
+        return policy
+
+    policy, reflector = opened_for("policy"), opened_for("reflector")
+    if config.judge is not None:
+        opened_for("judge")
+    return Roles(policy, reflector, tuple(policy for _, policy in opened))
+
+
+def endpoint_of(settings: PolicyConfig) -> EndpointSettings:
+    key = settings.api_key
+    return EndpointSettings(
+        model=settings.model,
+        base_url=settings.base_url,
+        api_key=key.get_secret_value() if key else None,
+        timeout_s=settings.timeout_s,
+        max_retries=settings.max_retries,
+        extra_body=settings.extra_body,
+        headers={name: value.get_secret_value() for name, value in settings.headers.items()},
+        price_in_usd_per_mtok=settings.price_in_usd_per_mtok,
+        price_out_usd_per_mtok=settings.price_out_usd_per_mtok,
+    )
+
+
+def sampling_of(settings: PolicyConfig) -> Sampling:
+    return Sampling(settings.temperature, settings.top_p, settings.max_tokens, settings.stop)
+
+
+def is_rehearsal(config: RunConfig) -> bool:
+    """Whether any reply of the run is scripted, also when it comes over a real endpoint."""
+    models = [config.policy.model, (config.reflector or config.policy).model]
+    return any("rehearsal" in model.split(":")[:2] for model in models)
