@@ -6,7 +6,6 @@ stays instant.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -88,9 +87,10 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         print("studio: interrupted; what was recorded is kept", file=sys.stderr)
         return exit_codes.INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output left, as `head` does; nothing more can be written there.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except SystemExit as leaving:
+        # typer leaves with 1 when the reader of our output left; `head` is no bug of ours.
+        if not isinstance(leaving.__context__, BrokenPipeError):
+            raise
         return exit_codes.DONE
     return result if isinstance(result, int) else exit_codes.DONE
 
@@ -116,4 +116,11 @@ def workspace_first(arguments: Sequence[str]) -> list[str]:
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        from studio.printing import reader_left
+
+        reader_left(sys.stdout)
+    sys.exit(code)

@@ -22,7 +22,7 @@ from studio.compose import Composed, Tree, compose_run, dotted, put, resolve, wa
 from studio.presets import list_presets, preset_path, presets_folder
 from studio.refusals import explained
 from studio.run_yaml import dump_run_yaml
-from studio.secrets import MASK, is_kept_as_written, is_secret, shown_override
+from studio.secrets import MASK, is_kept_as_written, shown_override
 from studio.settings import RESULT_FIELDS, RunConfig, differences, model_at
 from studio.spelling import unify
 
@@ -175,7 +175,7 @@ def _fill_in(
 ) -> None:
     """Defaults that come from elsewhere: the file's name, the environment, the policy."""
     for key, value in walk(tree):
-        if value == MASK and is_secret(key):
+        if value == MASK and is_kept_as_written(key, MASK):
             raise composed.error(
                 key,
                 f'"{dotted(key)}" is masked: it was once spelled out, and is never stored.',

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from engines.core.codec import from_dict
-from engines.core.errors import LockedError
+from engines.core.errors import ConflictError, LockedError
 from engines.core.library import Library
 from engines.core.state import RunState, fold
 from engines.core.types import Decision, Operation
@@ -74,13 +74,24 @@ def desk_of(workspace: Workspace, run: RunDir) -> Iterator[Desk]:
 
 
 class LivingDesk:
-    """Decides over the socket of the run's process."""
+    """Decides over the socket of the run's process.
+
+    Once the process has ended, which it may do right after the last decision, nothing lies
+    on this desk any more; the next sitting has a desk of its own.
+    """
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
+        self._ended = False
 
     def sheet(self) -> Sheet:
-        answer = link.ask(self._run, "review")
+        try:
+            answer = link.ask(self._run, "review")
+        except ConflictError:
+            if link.is_alive(self._run):
+                raise
+            self._ended = True
+            return Sheet((), (), ())
         return Sheet(
             tuple(from_dict(Operation, data) for data in answer["open"]),
             tuple(from_dict(Decision, data) for data in answer["decided"]),
@@ -96,7 +107,7 @@ class LivingDesk:
         return tuple(link.ask(self._run, "undo", operation=operation_id)["undone"])
 
     def close(self) -> str:
-        return ""
+        return f"the process of run {self._run.run} has ended" if self._ended else ""
 
 
 class OwnDesk:

@@ -66,6 +66,8 @@ class EvidenceRoom:
 
     def of(self, operation: Operation) -> tuple[GroupEvidence, ...]:
         """Evidence by group, in the order of the operation."""
+        if not self._rollouts.keys() >= set(operation.evidence):
+            self.refresh()  # a living run has gone on since
         groups: dict[str, list[str]] = {}
         for name in operation.evidence:
             groups.setdefault(name.rpartition("r")[0], []).append(name)

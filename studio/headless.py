@@ -26,7 +26,7 @@ from studio.config import load_run
 from studio.link import serve
 from studio.narrate import Display, Lines, to_stderr
 from studio.plan import RunPlan, plan_run
-from studio.printing import print_json
+from studio.printing import print_json, reader_left
 from studio.roles import is_rehearsal
 from studio.summary import exit_code, summary_data, summary_text
 
@@ -50,7 +50,7 @@ def planned(
     """
     given = workspace.run(resume) if resume else None
     source = str(given.run_file) if given else str(runfile)
-    named = [f"exp_id={name}"] if name else []
+    named = [] if name is None else [f"exp_id={name}"]
     loaded = load_run(source, [*overrides, *named], workspace.path)
     for warning in loaded.warnings:
         to_stderr(f"note: {warning}")
@@ -161,10 +161,13 @@ def _print_summary(plan: RunPlan, state: RunState, json: bool) -> int:
     folder = plan.workspace.library(state.started.library)
     before, after = folder.at(state.started.library_version), folder.at(state.library_version)
     place = str(plan.run.path)
-    if json:
-        print_json(summary_data(state, before, after, place))
-    else:
-        print(summary_text(state, before, after, place))
+    try:
+        if json:
+            print_json(summary_data(state, before, after, place))
+        else:
+            print(summary_text(state, before, after, place), flush=True)
+    except BrokenPipeError:
+        reader_left(sys.stdout)  # how the run went does not depend on who listens
     return exit_code(state)
 
 

@@ -9,12 +9,16 @@ from __future__ import annotations
 import unicodedata
 
 _KEPT = "\n\t"
-_HIDDEN = frozenset("\u200b\u200c\u200e\u200f\u2060\ufeff")
+_HIDDEN = frozenset("\u061c\u200b\u200c\u200e\u200f\u2060\ufeff")
 """Zero-width characters and marks; the joiner that composes emoji stays."""
 
 
 def inert(text: str) -> str:
-    """Show control, bidirectional, zero-width characters and lone surrogates by code point."""
+    """Show by code point what steers, reorders, hides or breaks lines unseen.
+
+    These are control, bidirectional and zero-width characters, lone surrogates, and the
+    separators of lines and paragraphs.
+    """
     if text.isascii() and text.isprintable():
         return text
     return "".join(_shown(char) for char in text)
@@ -39,5 +43,6 @@ def _shown(char: str) -> str:
         "FSI",
         "PDI",
     )
-    harmful = (category in ("Cc", "Cs") and char not in _KEPT) or bidi or char in _HIDDEN
+    steers = category in ("Cc", "Cs", "Zl", "Zp") and char not in _KEPT
+    harmful = steers or bidi or char in _HIDDEN
     return f"\\u{ord(char):04x}" if harmful else char

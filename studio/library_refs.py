@@ -15,6 +15,7 @@ import yaml
 from engines.core.errors import ConflictError, DataError
 from engines.core.library import Experience, Library
 from engines.core.state import RunState
+from engines.record.libraries import LibraryFolder, check_name
 from engines.record.run_dir import RunDir, Workspace
 
 
@@ -36,22 +37,32 @@ def find(reference: str, workspace: Workspace) -> Found:
     """
     name, at, rest = reference.rpartition("@")
     if at and rest.isdecimal():
-        return Found(reference, workspace.library(name).at(int(rest)))
+        return Found(reference, named(name, workspace).at(int(rest)))
     kind, colon, number = rest.partition(":")
     if at and colon and kind in ("epoch", "step"):
         return _of_run(workspace.run(name), kind, number, workspace, reference)
-    if Path(reference).is_file():
+    if _is_file(reference):
         return Found(reference, _of_file(Path(reference)))
-    folder = workspace.library(reference)
-    if folder.exists():
-        head = folder.head()
+    libraries = {folder.name: folder for folder in workspace.libraries()}
+    if reference in libraries:
+        head = libraries[reference].head()
         return Found(f"{reference}@{head.version}", head)
-    known = ", ".join(f.name for f in workspace.libraries()) or "none yet"
+    known = ", ".join(libraries) or "none yet"
     raise ConflictError(
         reference,
         "it is no library, no run's epoch or step, and no file.",
         f"Write NAME@V, RUN@epoch:N, RUN@step:N or a file. Libraries: {known}.",
     )
+
+
+def named(name: str, workspace: Workspace) -> LibraryFolder:
+    """The folder of a library that a person names.
+
+    Raises:
+        ConflictError: it could not be the name of a library of this workspace.
+    """
+    check_name(name)
+    return workspace.library(name)
 
 
 def version_at(state: RunState, step: int) -> int:
@@ -72,6 +83,13 @@ def version_at(state: RunState, step: int) -> int:
             f"Choose 0 to {max(done, default=0)}.",
         )
     return found.committed_version
+
+
+def _is_file(reference: str) -> bool:
+    try:
+        return Path(reference).is_file()
+    except OSError:  # too long for a path: then it is none
+        return False
 
 
 def _of_run(run: RunDir, kind: str, number: str, workspace: Workspace, reference: str) -> Found:

@@ -7,7 +7,7 @@ from typing import Any
 
 from engines.core import events as ev
 from engines.core.codec import to_dict
-from engines.core.library import Library, Provenance
+from engines.core.library import Library, Provenance, effective
 from engines.core.similarity import marked, word_diff
 from engines.record.libraries import LibraryFolder
 from studio.inert import inert
@@ -100,7 +100,8 @@ def _commit_lines(
 ) -> list[str]:
     diff = after.diff(before)
     changes: list[tuple[str, str, Provenance | None]] = [
-        (e.id, f"- {e.id}  {inert(e.text)}", None) for e in diff.removed
+        (e.id, f"- {e.id}  {inert(e.text)}", _deletion(e.id, after.version, commit))
+        for e in diff.removed
     ]
     marks = {e.id: e.history[-1] for e in after.experiences if e.history}
     changes += [
@@ -121,6 +122,30 @@ def _commit_lines(
             if mark.rationale:
                 lines.append(f"      why: {inert(mark.rationale)}")
     return lines
+
+
+def _deletion(name: str, version: int, commit: ev.LibraryCommitted) -> Provenance | None:
+    """Who deleted an experience and why: it is gone, so its own history cannot tell."""
+    for operation, decision in commit.reviewed:
+        wanted = effective(operation, decision)
+        if (wanted.kind, wanted.target) == ("delete", name) and decision.action != "reject":
+            return Provenance(
+                version=version,
+                kind="delete",
+                text="",
+                operation_id=operation.id,
+                run=commit.run,
+                step=commit.step,
+                rationale=operation.rationale,
+                evidence=operation.evidence,
+                proposer=operation.proposer,
+                prompt_hash=operation.prompt_hash,
+                reviewer=decision.reviewer,
+                reason=decision.reason,
+                edited=decision.action == "edit",
+                at=decision.at,
+            )
+    return None
 
 
 def _day(at: float) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from engines.core.errors import StudioError
+from engines.core.errors import ConflictError, StudioError
 from engines.core.similarity import marked, similarity, word_diff
 from engines.core.types import Decision, Operation
 from studio.desk import Desk, Sheet
@@ -106,7 +106,11 @@ class Sitting:
                     self._say(HELP)
 
     def _decide(self, decision: Decision) -> bool:
-        made, note = self._desk.decide(replace(decision, reviewer=self._reviewer))
+        try:
+            made, note = self._desk.decide(replace(decision, reviewer=self._reviewer))
+        except ConflictError as error:  # decided and committed elsewhere meanwhile
+            self._say(f"{error}")
+            return True
         self._made.append(decision.operation_id)
         self.decided += 1
         self._say(f"{made.operation_id}: {_past(made.action)}{f' ({inert(note)})' if note else ''}")
@@ -179,7 +183,12 @@ class Sitting:
                 verdict = witness.verdict
                 reward = "?" if verdict is None or verdict.reward is None else f"{verdict.reward:g}"
                 self._say(f"\n--- {witness.id}  reward {reward}")
-                for message in self._room.messages(witness):
+                try:
+                    messages = self._room.messages(witness)
+                except StudioError as error:  # one lost record must not end the sitting
+                    self._say(f"{error}")
+                    continue
+                for message in messages:
                     self._say(f"[{message.role}]\n{inert(message.content)}")
 
     def _list(self, sheet: Sheet) -> None:

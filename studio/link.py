@@ -69,8 +69,9 @@ def watch(run: RunDir) -> Iterator[dict[str, Any]]:
         _send(file, "watch", {})
         answer = _answer(file, run)
         yield {"kind": "Watching", **without_envelope(answer)}
-        for line in file:
-            yield json.loads(line)["event"]
+        with contextlib.suppress(ConnectionError):  # the process was killed: that is the end
+            for line in file:
+                yield json.loads(line)["event"]
 
 
 def without_envelope(answer: Mapping[str, Any]) -> dict[str, Any]:
@@ -281,8 +282,11 @@ def _connected(run: RunDir) -> Iterator[Any]:
                 "no process of it is running.",
                 f"Start it with `studio headless --resume {run.run}`.",
             ) from error
-        with connection.makefile("rwb") as file:
-            yield file
+        try:
+            with connection.makefile("rwb") as file:
+                yield file
+        except ConnectionError as error:
+            raise _gone(run) from error
 
 
 def _send(file: Any, do: str, arguments: Mapping[str, Any]) -> None:
@@ -293,12 +297,16 @@ def _send(file: Any, do: str, arguments: Mapping[str, Any]) -> None:
 def _answer(file: Any, run: RunDir) -> dict[str, Any]:
     line = file.readline(MAX_LINE)
     if not line:
-        raise ConflictError(
-            f"run {run.run}",
-            "its process ended before it answered.",
-            f"Look at `studio runs list`, and start it with `studio headless --resume {run.run}`.",
-        )
+        raise _gone(run)
     answer: dict[str, Any] = json.loads(line)
     if not answer.get("ok"):
         raise ConflictError(answer["place"], answer["cause"], answer["move"])
     return answer
+
+
+def _gone(run: RunDir) -> ConflictError:
+    return ConflictError(
+        f"run {run.run}",
+        "its process ended before it answered.",
+        f"Look at `studio runs list`, and start it with `studio headless --resume {run.run}`.",
+    )

@@ -5,7 +5,6 @@ Owns stderr. Listens to events and reads the folded state; decides nothing.
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 import sys
 import time
@@ -15,7 +14,8 @@ from typing import TYPE_CHECKING, TextIO
 from engines.core import events as ev
 from engines.core.library import Outcome
 from engines.core.state import RunState, StepState
-from studio.inert import inert
+from studio.inert import one_line
+from studio.printing import reader_left
 from studio.summary import mean, progress, spent
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Lines:
             case ev.RunContinued():
                 return ["going on"]
             case ev.RolloutFinished(status="failed"):
-                return [f"step {event.step}: a rollout failed: {inert(event.error or '')}"[:200]]
+                return [f"step {event.step}: a rollout failed: {one_line(event.error or '', 160)}"]
         return []
 
 
@@ -180,5 +180,7 @@ def commit_line(outcomes: tuple[Outcome, ...], version: int) -> str:
 
 
 def to_stderr(line: str) -> None:
-    with contextlib.suppress(BrokenPipeError):  # a reader that left must not end a run
+    try:
         print(line, file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        reader_left(sys.stderr)  # which must not end a run

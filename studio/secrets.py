@@ -19,16 +19,17 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 _SECRET_VARIABLE = re.compile(r"oc\.env\s*:\s*\w*(KEY|TOKEN|SECRET|PASS|AUTH|CRED)", re.IGNORECASE)
+_LOOKS_SECRET = re.compile(r"(bearer |basic |(sk|pk|gsk|hf|ghp)[-_][\w-]{12,}$)", re.IGNORECASE)
 _KEPT = ("headers", "extra_body", "base_url")
 
 
 def is_secret(key: tuple[str, ...], value: object = "") -> bool:
     """True for a value that must never be shown or stored as it is."""
-    if _SECRET.search(key[-1]):
+    if _SECRET.search(key[-1]) or ("headers" in key and key[-1].lower().endswith("key")):
         return True
     if not isinstance(value, str):
         return False
-    if value.lower().startswith(("bearer ", "basic ")):
+    if _LOOKS_SECRET.match(value):  # under whatever name it stands
         return True
     return key[-1] == "base_url" and "@" in urlsplit(value).netloc
 

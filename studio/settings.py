@@ -98,6 +98,13 @@ class PolicyConfig(Settings):
     price_in_usd_per_mtok: Float | None = Field(default=None, ge=0, description="of prompt tokens")
     price_out_usd_per_mtok: Float | None = Field(default=None, ge=0, description="of reply tokens")
 
+    @field_validator("base_url")
+    @classmethod
+    def _is_an_address(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("http://", "https://")):
+            raise ValueError("it must begin with http:// or https://")
+        return value
+
 
 class MountedExperience(Settings):
     """One experience that an enhanced agent brings along."""

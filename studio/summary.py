@@ -13,7 +13,7 @@ from engines.core.similarity import marked, word_diff
 from engines.core.state import Rewards, RunState
 from engines.core.types import Usage
 from studio import exit_codes
-from studio.inert import inert
+from studio.inert import inert, one_line
 
 GROUP_OUTCOMES = ("used", "all-right", "all-wrong", "failed", "unjudged")
 
@@ -166,5 +166,5 @@ def _lost(state: RunState) -> str:
     if not state.lost:
         return "nothing"
     total = ", ".join(f"{n} {kind}" for kind, n in sorted(state.lost.items()))
-    shown = [f"{loss.kind} {loss.where}: {inert(loss.reason)}"[:160] for loss in state.losses[:3]]
+    shown = [f"{loss.kind} {loss.where}: {one_line(loss.reason, 140)}" for loss in state.losses[:3]]
     return "\n           ".join([total, *shown])

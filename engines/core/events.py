@@ -132,11 +132,15 @@ class DecisionUndone:
 
 @dataclass(frozen=True, slots=True)
 class LessonReturned:
-    """The library moved under the lesson: decisions about it are asked again, flagged."""
+    """The library moved under the lesson, which goes back to review, flagged.
+
+    Decisions that the move leaves as they were stand; those `asked_again` do not.
+    """
 
     step: int
     based_on: int
     head: int
+    asked_again: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +258,17 @@ class StageEntered:
     detail: Mapping[str, int] = field(default_factory=dict)
 
 
-TransientEvent = RolloutStarted | TextStreamed | StageEntered
+@dataclass(frozen=True, slots=True)
+class EvaluationProgressed:
+    """One more held-out rollout is through, judged or not."""
+
+    step: int
+    data: str
+    done: int
+    total: int
+
+
+TransientEvent = RolloutStarted | TextStreamed | StageEntered | EvaluationProgressed
 
 _BY_NAME: dict[str, type[Any]] = {
     cls.__name__: cls for cls in (*DurableEvent.__args__, *TransientEvent.__args__)

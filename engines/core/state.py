@@ -97,7 +97,7 @@ class RunState:
     deferred: set[str] = field(default_factory=set)
     decisions: dict[str, Decision] = field(default_factory=dict)
     flagged_stale: int | None = None  # version the head had moved to, while the lesson waits
-    highest_assigned: int = 0
+    events: int = 0  # taken in so far: how far into the journal this state reaches
     losses: list[Loss] = field(default_factory=list)
     lost: Counter[str] = field(default_factory=Counter)
     evaluations: list[ev.EvaluationFinished] = field(default_factory=list)
@@ -109,6 +109,13 @@ class RunState:
         """The step under way, None between steps."""
         step = self.steps.get(self.step)
         return None if step is None or step.finished else step
+
+    @property
+    def at_work(self) -> Status:
+        """The status of a run that neither pauses nor has ended."""
+        step = self.current
+        waiting = step is not None and step.lesson is not None and not step.committed
+        return "reviewing" if waiting else "running"
 
     @property
     def steps_finished(self) -> int:
@@ -154,6 +161,7 @@ class RunState:
 
 def fold(state: RunState, event: ev.DurableEvent) -> RunState:
     """Take one event in. Returns the same object, changed: a run has many events."""
+    state.events += 1
     match event:
         case ev.RunStarted():
             state.started, state.status = event, "running"
@@ -162,9 +170,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             state.library_version = event.library_version
             state.step = event.forked_steps
         case ev.RunResumed():
-            step = state.current
-            waiting = step is not None and step.lesson is not None and not step.committed
-            state.status = "reviewing" if waiting else "running"
+            state.status = state.at_work
             state.reason, state.pid = "", event.pid
             state.epochs, state.reviewer = event.epochs, event.reviewer
             state.settings = event.settings
@@ -197,7 +203,8 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
         case ev.DecisionUndone():
             state.decisions.pop(event.operation_id, None)
         case ev.LessonReturned():
-            state.decisions.clear()
+            for name in event.asked_again:
+                state.decisions.pop(name, None)
             state.flagged_stale = event.head
         case ev.LessonCommitted():
             _committed(state, event)
@@ -212,7 +219,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
         case ev.RunPaused():
             state.status = "paused"
         case ev.RunContinued():
-            state.status = "running"
+            state.status = state.at_work
             state.hold_after = None if event.steps is None else state.steps_finished + event.steps
         case ev.RunEnded():
             state.status = _ENDINGS[event.how]
@@ -289,8 +296,6 @@ def _decided(state: RunState, decision: Decision) -> None:
     # Taken out first: dicts keep the place of a key that is only overwritten.
     state.decisions.pop(decision.operation_id, None)
     state.decisions[decision.operation_id] = decision
-    if decision.assigned:
-        state.highest_assigned = max(state.highest_assigned, int(decision.assigned[1:]))
 
 
 def _committed(state: RunState, event: ev.LessonCommitted) -> None:

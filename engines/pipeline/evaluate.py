@@ -6,17 +6,19 @@ after a commit and changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from engines.core.codec import dumps
 from engines.core.concurrently import all_of
-from engines.core.events import EvaluationFinished, StageEntered
+from engines.core.events import EvaluationFinished, EvaluationProgressed
 from engines.core.ids import call_seed
 from engines.core.library import Library
 from engines.core.protocols import Verifier
+from engines.core.state import RunState
 from engines.core.types import NO_USAGE, CallKey, Job, Problem, Rollout, Verdict
 from engines.pipeline.recorder import Recorder
 from engines.record.appender import write_whole
@@ -67,9 +69,12 @@ async def evaluate(evaluation: Evaluation, recorder: Recorder, step: int, librar
     for name, problems in evaluation.sets:
         if name in done:
             continue
-        recorder.emit(StageEntered(step, "evaluation", {"rollouts": len(problems) * evaluation.k}))
+        if (known := _known_result(recorder.state, step, name, library, evaluation.k)) is not None:
+            await recorder.record(known)
+            continue
+        tell = _teller(recorder, step, name, len(problems) * evaluation.k)
         tried = await all_of(
-            _evaluate_rollout(evaluation, version, library, key, problem)
+            _evaluate_rollout(evaluation, version, library, key, problem, tell)
             for position, problem in enumerate(problems)
             for key in _keys(step, position, evaluation.k)
         )
@@ -105,12 +110,43 @@ def write_result(
     write_whole(path, dumps({"result": result, "problems": rows}))
 
 
+def _known_result(
+    state: RunState, step: int, data: str, library: Library, k: int
+) -> EvaluationFinished | None:
+    """The result of an earlier step for the very same versions.
+
+    Evaluations share their seeds, so measuring an unchanged library again would buy the
+    same numbers, or noise that nobody asked about.
+    """
+    same = (data, state.policy_version, library.version, k)
+    for found in state.evaluations:
+        if (found.data, found.policy_version, found.library_version, found.k) == same:
+            return replace(found, step=step, usage=NO_USAGE)
+    return None
+
+
+def _teller(recorder: Recorder, step: int, data: str, total: int) -> Callable[[], None]:
+    """Tells listeners of one more rollout at each call, beginning with none."""
+    count = itertools.count()
+
+    def tell() -> None:
+        recorder.emit(EvaluationProgressed(step, data, next(count), total))
+
+    tell()
+    return tell
+
+
 def _keys(step: int, position: int, k: int) -> list[CallKey]:
     return [CallKey("evaluation", 0, step, position, index) for index in range(k)]
 
 
 async def _evaluate_rollout(
-    evaluation: Evaluation, version: int, library: Library, key: CallKey, problem: Problem
+    evaluation: Evaluation,
+    version: int,
+    library: Library,
+    key: CallKey,
+    problem: Problem,
+    tell: Callable[[], None],
 ) -> tuple[Rollout, Verdict]:
     job = Job(problem, library.guidance(), key, version, library.version)
     attempt, _ = await evaluation.rollouts.roll(job)
@@ -118,4 +154,5 @@ async def _evaluate_rollout(
     at = (key.epoch, key.step, key.position, key.index)
     rollout = Rollout(attempt, *at, seed, version, library.version)
     (verdict,) = await evaluation.verifier.verify(problem, (rollout,))
+    tell()
     return rollout, verdict

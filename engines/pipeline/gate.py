@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engines.core import events as ev
@@ -81,6 +81,16 @@ class Gate:
             moved_to = state.flagged_stale
             self._stand(self.at(found.lesson.base_version if moved_to is None else moved_to))
 
+    async def follow_head(self, step: int) -> None:
+        """Stand on the library's head, taking back what its move since the lesson touched."""
+        self.stand_on(step)
+        async with self._turn:
+            head = self._folder.head()
+            if self._recorder.state.operations and head.version != self._base.version:
+                if self._committed_already(step):
+                    return
+                await self._return(step, head)
+
     def draft(self) -> Library:
         """The library as the standing decisions would leave it."""
         if self._draft is None:
@@ -94,7 +104,7 @@ class Gate:
             HoldExpired: the reviewers ended and something still is.
         """
         state = self._recorder.state
-        self.stand_on(step)
+        await self.follow_head(step)
         for reviewer in self._reviewers:
             if not state.open:
                 return
@@ -173,10 +183,7 @@ class Gate:
                         self._stand(done.library)
                         await self._recorder.record(_committed(step, done, state.policy_version))
                         return done
-                    await self._recorder.record(
-                        ev.LessonReturned(step, self._base.version, head.version)
-                    )
-                    self._stand(head)
+                    await self._return(step, head)
             await self.review(step)
             if step in state.steps and state.undecided:
                 raise HoldExpired
@@ -190,6 +197,55 @@ class Gate:
             if done is None and library.head.version == self._base.version:
                 done = library.commit(reviewed, run=self._run, step=step, limit=self._limit)
             return done, library.head
+
+    async def _return(self, step: int, head: Library) -> None:
+        """Move to a newer head: what it touched is asked again, the rest stands there."""
+        base = self._base
+        draft, asked_again, renamed = head, [], []
+        born: dict[str, str] = {}  # id an addition of this lesson was given → its id now
+        number = head.next_number
+        for operation, decision in self._recorder.state.reviewed:
+            wanted = effective(operation, decision)
+            objection = draft.objection(wanted, self._limit)
+            if decision.action == "reject":
+                if decision.reviewer == GATE and decision.reason != objection:
+                    asked_again.append(operation.id)
+                continue
+            if objection or not self._untouched(wanted.target, base, head, born):
+                asked_again.append(operation.id)
+                continue
+            if decision.assigned:
+                born[decision.assigned] = f"E{max(number, int(decision.assigned[1:]))}"
+                number = int(born[decision.assigned][1:]) + 1
+                if born[decision.assigned] != decision.assigned:
+                    decision = replace(decision, assigned=born[decision.assigned])
+                    renamed.append(decision)
+            draft = self._drafted(draft, [(operation, decision)])
+        self._stand(head)
+        await self._recorder.record(
+            ev.LessonReturned(step, base.version, head.version, tuple(asked_again))
+        )
+        for decision in renamed:
+            await self._recorder.record(ev.OperationDecided(step, decision))
+        self._poke()
+
+    @staticmethod
+    def _untouched(
+        target: str | None, base: Library, head: Library, born: Mapping[str, str]
+    ) -> bool:
+        """Whether an operation's target still is what it was when it was decided on."""
+        if target is None:
+            return True
+        if target in born:
+            return born[target] == target
+        before, after = base.get(target), head.get(target)
+        return before is not None and after is not None and before.text == after.text
+
+    def _committed_already(self, step: int) -> bool:
+        """Whether the head's move is this very step's own commit, cut before it was told."""
+        ids = tuple(operation.id for operation, _ in self._recorder.state.reviewed)
+        with self._folder.committing() as library:
+            return library.earlier(self._run, step, ids) is not None
 
     def _stand(self, library: Library) -> None:
         self._base, self._draft = library, None
@@ -226,8 +282,17 @@ class Gate:
             return Settled(refused, note)
         if wanted.kind != "add":
             return Settled(decision)
-        highest = max(self._base.next_number - 1, self._recorder.state.highest_assigned)
-        return Settled(replace(decision, assigned=f"E{highest + 1}"), f"becomes E{highest + 1}")
+        assigned = self._free_id(self._base)
+        return Settled(replace(decision, assigned=assigned), f"becomes {assigned}")
+
+    def _free_id(self, base: Library) -> str:
+        """The id after every one that a standing decision or the base has taken.
+
+        One that an undo freed may be given again: whatever rested on it was asked again.
+        """
+        standing = self._recorder.state.decisions.values()
+        taken = [int(d.assigned[1:]) for d in standing if d.assigned]
+        return f"E{max(base.next_number, *(number + 1 for number in taken), 1)}"
 
     def _first_unfit(self) -> str | None:
         """An operation whose standing decision does not follow from those before it."""

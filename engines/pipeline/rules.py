@@ -17,16 +17,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from engines.core.errors import ConfigError
 from engines.core.library import Library
 from engines.core.similarity import similarity
 from engines.core.types import Decision, Operation, OperationKind
+
+_FORM = "A rule file is `rules:` and a list of `- when: {…}`, `do: …`, `reason: …`."
 
 
 class Conditions(BaseModel):
@@ -39,7 +42,7 @@ class Conditions(BaseModel):
     groups_below: int | None = None
     words_above: int | None = None
     matches: str | None = None  # regular expression, searched in the text
-    similar_at_least: float | None = None  # to any other experience, 0 to 1
+    similar_at_least: float | None = Field(default=None, ge=0, le=1)  # to any other experience
     flagged: bool | None = None
 
     @field_validator("kind", mode="before")
@@ -132,12 +135,51 @@ def read_rules(path: Path) -> Rules:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(str(path), f"is not YAML ({error}).", "Mend it.") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(
-            f"{path}: {where or 'the file'}",
-            f"{first['msg']}.",
-            "A rule has `when` (kind, groups_at_least, groups_below, words_above, matches, "
-            "similar_at_least, flagged), `do` (approve, reject, defer, ask) and `reason`.",
-        ) from error
+        raise _explained(path, error) from error
     return Rules(parsed.rules, f"rules:{path.name}")
+
+
+def _explained(path: Path, error: ValidationError) -> ConfigError:
+    """The first thing that is wrong, with its line, in our words."""
+    first = error.errors(include_url=False)[0]
+    loc = first["loc"]
+    place = f"{path}:{_line(path, loc)}"
+    key = str(loc[-1]) if loc else ""
+    rule = f"rule {loc[1] + 1}: " if len(loc) > 1 and isinstance(loc[1], int) else ""
+    match first["type"]:
+        case "extra_forbidden":
+            holder = Conditions if "when" in loc else Rule if len(loc) > 2 else _RuleFile
+            near = get_close_matches(key, holder.model_fields, n=1)
+            known = f"There are: {', '.join(holder.model_fields)}."
+            move = f"Did you mean `{near[0]}`?" if near else known
+            return ConfigError(place, f"{rule}`{key}` is not known here.", move)
+        case "missing":
+            return ConfigError(place, f"{rule}`{key}` is missing.", _FORM)
+        case "model_type" | "dict_type" | "tuple_type" | "list_type":
+            what = f"`{key}`" if key else "the file"
+            return ConfigError(place, f"{rule}{what} has another form.", _FORM)
+    said = first["msg"].removeprefix("Value error, ").replace("Input should be", "it must be")
+    names = [str(part) for part in loc if isinstance(part, str) and part != "rules"]
+    about = f"`{names[-1]}`: " if names else ""
+    return ConfigError(place, f"{rule}{about}{said}.", "Mend it.")
+
+
+def _line(path: Path, loc: Sequence[str | int]) -> int:
+    """The line, from 1, of the deepest part of a place that the file holds."""
+    node = yaml.compose(path.read_text("utf-8"))
+    line = 1
+    for part in loc:
+        if isinstance(node, yaml.MappingNode):
+            found = [(key, value) for key, value in node.value if key.value == part]
+            if not found:
+                break
+            line = found[0][0].start_mark.line + 1
+            node = found[0][1]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int):
+            if part >= len(node.value):
+                break
+            node = node.value[part]
+            line = node.start_mark.line + 1
+        else:
+            break
+    return line

@@ -25,8 +25,8 @@ def agent_yaml(agent: Mapping[str, Any], library: Library, run: str) -> bytes:
         run: the run it came from, "" outside runs.
     """
     head = (
-        "# An agent enhanced by practice: mount it in a run file with\n"
-        "#   defaults: [/agents/NAME@agent]   after copying it to agents/NAME.yaml\n"
+        "# An agent enhanced by practice. To mount it, copy it to configs/agents/NAME.yaml in\n"
+        "# the workspace and write in a run file:  defaults: [/agents/NAME@agent, _self_]\n"
         f"# Experiences of library {library.name}@{library.version}"
         f"{f', run {run}' if run else ''}.\n"
     )

@@ -31,7 +31,7 @@ def writing(folder: Path, *, timeout_s: float = 0.0) -> Iterator[None]:
         raise LockedError(
             str(folder),
             f"another process{_holder(folder)} is writing here.",
-            "Wait for it, or stop it with `studio ctl stop`.",
+            "Wait until it is done, or end it.",
         ) from error
     except OSError as error:
         raise RecordError(

@@ -64,10 +64,11 @@ def history(
 ) -> None:
     """Every commit, with operations, evidence and who decided."""
     from engines.record.run_dir import Workspace
+    from studio.library_refs import named
     from studio.library_text import history_data, history_lines
     from studio.printing import print_json
 
-    folder = Workspace(context.obj).library(name)
+    folder = named(name, Workspace(context.obj))
     if json:
         print_json(history_data(folder, experience))
     else:
@@ -93,10 +94,11 @@ def edit(
     """Change, add or delete one experience; recorded as a decided operation."""
     from engines.record.run_dir import Workspace
     from studio.library_edit import asked_change, commit_changes
+    from studio.library_refs import named
     from studio.person import person
 
     workspace = Workspace(context.obj)
-    head = workspace.library(name).head()
+    head = named(name, workspace).head()
     change = asked_change(head, experience, text=text, delete=delete, add=add, edit=_edited)
     if change is None:
         print(f"library {name}: nothing was changed")
@@ -117,13 +119,14 @@ def revert(
     from engines.core.errors import ConflictError
     from engines.record.run_dir import Workspace
     from studio.library_edit import back_to, commit_changes
+    from studio.library_refs import named
     from studio.person import person
 
     name, _, number = reference.rpartition("@")
     if not name or not number.isdecimal():
         raise ConflictError(reference, "it is not NAME@V.", "See `studio library history NAME`.")
     workspace = Workspace(context.obj)
-    older = workspace.library(name).at(int(number))
+    older = named(name, workspace).at(int(number))
     why = reason or f"back to v{number}"
     done = commit_changes(workspace, name, back_to(older), person=person(), reason=why)
     print(f"library {name} is at v{done.version}, with the texts of v{number}")

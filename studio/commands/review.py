@@ -44,7 +44,7 @@ def review(
         try:
             sitting.run()
         finally:
-            left = len(desk.sheet().open)
+            left = len(folder.state().open)
             print(f"run {folder.run}: {sitting.decided} decided, {left} open")
             if closing := desk.close():
                 print(closing)

@@ -310,10 +310,10 @@ async def test_a_lesson_whose_library_moved_goes_back_to_review_flagged(desk: De
         )
     )
     done = await desk.gate.commit(1)
-    assert flags == [1, 1]  # asked again, and told that version 1 is the head now
+    assert flags == [1]  # what the move touched is asked again, told what the head is now
     assert [(o.operation_id, o.applied, o.reason) for o in done.outcomes] == [
-        (MODIFY.id, False, "E1 is gone"),
         (ADD.id, True, ""),
+        (MODIFY.id, False, "E1 is gone"),
     ]
     assert (done.library.version, desk.state.flagged_stale) == (2, None)
     (returned,) = [
@@ -322,36 +322,98 @@ async def test_a_lesson_whose_library_moved_goes_back_to_review_flagged(desk: De
         if isinstance(entry.event, ev.LessonReturned)
     ]
     assert (returned.based_on, returned.head) == (0, 1)
+    assert returned.asked_again == (MODIFY.id,)
 
 
 async def test_a_returned_lesson_is_still_flagged_after_a_restart(desk: Desk) -> None:
-    await desk.propose(ADD)
+    await desk.propose(MODIFY, ADD)
     desk.opened(Outside(hold_s=0))
+    await desk.decide(MODIFY)
     await desk.decide(ADD)
     edited_elsewhere(desk)
     with pytest.raises(HoldExpired):
         await desk.gate.commit(1)
     desk.journal.close()
     desk.reopen(Auto())
-    assert (desk.state.undecided, desk.state.flagged_stale) == ((ADD,), 1)
+    assert (desk.state.undecided, desk.state.flagged_stale) == ((MODIFY,), 1)
     await desk.gate.review(1)
     done = await desk.gate.commit(1)
-    assert [(e.id, e.text) for e in done.library.experiences] == [("E2", "two"), ("E4", "three")]
+    assert [(e.id, e.text) for e in done.library.experiences] == [("E2", "two"), ("E3", "three")]
     assert done.library.version == 2
 
 
-async def test_deferred_operations_stay_open_when_the_library_moves_after_the_run_s_end(
+async def test_what_the_move_leaves_as_it_was_stands_with_its_words_and_reasons(
     desk: Desk,
 ) -> None:
-    await desk.propose(ADD)
+    await desk.propose(ADD, MORE, MODIFY)
+    desk.opened(Outside(hold_s=0))
+    await desk.decide(ADD, "reject", reason="not this")
+    await desk.decide(MORE, "edit", text="four, my words")
+    await desk.decide(MODIFY, "reject", reason="nor this")
+    edited_elsewhere(desk)
+    done = await desk.gate.commit(1)  # nothing is asked, or it would have held
+    assert [e.text for e in done.library.experiences] == ["two", "four, my words"]
+    assert {o.operation_id: o.reason for o in done.outcomes} == {
+        ADD.id: "not this",
+        MORE.id: "",
+        MODIFY.id: "nor this",
+    }
+
+
+async def test_an_approval_is_asked_again_where_its_target_was_reworded_meanwhile(
+    desk: Desk,
+) -> None:
+    await desk.propose(MODIFY)
+    desk.opened(Outside(hold_s=0))
+    await desk.decide(MODIFY)
+    with desk.folder.committing() as library:
+        library.commit(approved(an_operation("modify", "E1", "one, by hand", id="edit-1")))
+    with pytest.raises(HoldExpired):
+        await desk.gate.commit(1)
+    assert desk.folder.head().experiences[0].text == "one, by hand"
+
+
+async def test_an_id_taken_meanwhile_gives_the_addition_the_next_one(desk: Desk) -> None:
+    await desk.propose(ADD, MORE)
+    desk.opened(Outside(hold_s=0))
+    assert await desk.decide(ADD) == "becomes E3"
+    merge = a_decision(MORE, "edit", kind="modify", target="E3", text="three and four")
+    await desk.gate.decide(merge)
+    with desk.folder.committing() as library:
+        library.commit(approved(an_operation("add", None, "by hand", id="edit-1")))
+    with pytest.raises(HoldExpired):  # the merge meant another E3
+        await desk.gate.commit(1)
+    assert desk.state.undecided == (MORE,)
+    await desk.decide(MORE, "reject", reason="never mind")
+    done = await desk.gate.commit(1)
+    assert [(e.id, e.text) for e in done.library.experiences][-2:] == [
+        ("E3", "by hand"),
+        ("E4", "three"),
+    ]
+
+
+async def test_a_move_is_noticed_when_the_review_begins(desk: Desk) -> None:
+    await desk.propose(MODIFY)
+    edited_elsewhere(desk)
+    desk.reopen()
+    await desk.gate.follow_head(1)
+    assert desk.state.flagged_stale == 1
+    assert [e.text for e in desk.gate.draft().experiences] == ["two"]
+
+
+async def test_deferred_operations_follow_the_library_after_the_run_s_end(desk: Desk) -> None:
+    await desk.propose(ADD, MODIFY)
     await desk.decide(ADD, "defer")
+    await desk.decide(MODIFY, "defer")
     await desk.gate.commit(1)
     await desk.recorder.record(ev.StepFinished(1, 1))
     await desk.recorder.record(ev.RunEnded("finished"))
     await desk.decide(ADD)
+    await desk.decide(MODIFY)
     edited_elsewhere(desk)
-    await desk.gate.commit(0)
-    assert (desk.state.open, desk.commits()) == ((ADD,), 1)  # asked again, nothing applied
+    done = await desk.gate.commit(0)
+    assert [e.text for e in done.library.experiences] == ["two", "three"]
+    assert desk.state.open == (MODIFY,)  # its target is gone: asked again
 
 
 async def test_a_commit_that_reached_the_library_before_a_crash_is_not_made_twice(

@@ -85,13 +85,15 @@ async def test_a_rule_without_conditions_holds_always(tmp_path: Path) -> None:
     ("text", "told"),
     [
         ("rules:\n  - {do: reject}\n", "a rule that rejects needs a reason"),
-        ("rules:\n  - {do: pass}\n", r"rules\.0\.do"),
-        ("rules:\n  - {when: {kinds: add}, do: ask}\n", r"rules\.0\.when\.kinds"),
-        ("rules:\n  - {when: {kind: rewrite}, do: ask}\n", r"rules\.0\.when\.kind"),
+        ("rules:\n  - {do: pass}\n", "yaml:2: rule 1: `do`: it must be"),
+        ("rules:\n  - {when: {kinds: add}, do: ask}\n", "yaml:2: rule 1: `kinds` is not known here. Did you mean `kind`"),
+        ("rules:\n  - {when: {kind: rewrite}, do: ask}\n", "yaml:2: rule 1: `kind`: it must be 'add'"),
         ("rules:\n  - {when: {matches: '('}, do: ask}\n", "not a regular expression"),
         ("rule: []\n", "rules"),
         ("", "the file"),
         ("rules: [", "is not YAML"),
+        ("rules:\n  - do: ask\n    when: {similar_at_least: 7}\n", "yaml:3: rule 1"),
+        ("rules:\n  - when: {}\n", "`do` is missing"),
     ],
 )
 def test_a_rule_file_that_says_something_else_is_refused_with_its_place(

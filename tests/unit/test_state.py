@@ -177,18 +177,17 @@ def test_the_last_decision_about_an_operation_stands_and_takes_its_place_in_the_
     ]
 
 
-def test_an_undo_asks_again_and_the_highest_assigned_id_is_remembered() -> None:
+def test_an_undo_asks_again() -> None:
     state = reviewing(A, B)
     decide(state, a_decision(A, assigned="E7"))
     fold(state, ev.DecisionUndone(1, A.id))
     assert state.undecided == (A, B)
-    assert state.highest_assigned == 7
 
 
 def test_a_returned_lesson_is_asked_again_flagged_until_its_commit() -> None:
     state = reviewing(A)
     decide(state, a_decision(A))
-    fold(state, ev.LessonReturned(1, 0, 4))
+    fold(state, ev.LessonReturned(1, 0, 4, (A.id,)))
     assert (state.undecided, state.flagged_stale) == ((A,), 4)
     decide(state, a_decision(A))
     fold(state, committed(A.id, version=5))

@@ -48,12 +48,16 @@ def _chat(body: bytes) -> Answer:
         return _error(400, "the request is no JSON object")
     if problem := problem_with(request):
         return _error(400, problem)
+    if not str(request.get("model")).startswith(MODEL):
+        # Answering for another model would pass scripted numbers off as that model's.
+        known = f"the model {request.get('model')!r} does not exist; there is {MODEL!r} only"
+        return _error(404, known, "model_not_found")
     kind = "text/event-stream" if request.get("stream") else "application/json"
     return Answer(200, kind, reply(request))
 
 
-def _error(status: int, message: str) -> Answer:
-    error = {"message": message, "type": "invalid_request_error", "code": None}
+def _error(status: int, message: str, code: str | None = None) -> Answer:
+    error = {"message": message, "type": "invalid_request_error", "code": code}
     return _json(status, {"error": error})
 
 

@@ -1,0 +1,367 @@
+"""A sitting: keys in, decisions out, and what a person is shown before each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from engines.core import events as ev
+from engines.core.errors import ConflictError, RecordError
+from engines.core.library import Library
+from engines.core.types import Decision, Flag, Message, Operation, Usage, Verdict
+from studio.desk import Sheet
+from studio.evidence import GroupEvidence, Witness
+from studio.line_review import Sitting
+from tests.builders import a_library, an_operation
+
+LIBRARY = a_library("Carry: mind it.", "Borrow: mind it too.")
+FIRST = an_operation("add", text="Order: multiply first.", id="op1.1")
+SECOND = an_operation("modify", "E1", "Carry: mind the ten.", id="op1.2")
+THIRD = an_operation("delete", "E2", id="op1.3")
+
+
+class FakeDesk:
+    """Keeps decisions as a run's journal would; undoing a first takes `cascade` back too."""
+
+    def __init__(self, operations: Sequence[Operation], library: Library = LIBRARY) -> None:
+        self.operations = {op.id: op for op in operations}
+        self.library = library
+        self.decisions: dict[str, Decision] = {}
+        self.cascade: tuple[str, ...] = ()
+        self.gone: set[str] = set()
+        self.stale: int | None = None
+
+    def sheet(self) -> Sheet:
+        open_ = [
+            op
+            for op in self.operations.values()
+            if op.id not in self.gone
+            and (op.id not in self.decisions or self.decisions[op.id].action == "defer")
+        ]
+        reviewed = [(self.operations[d.operation_id], d) for d in self.decisions.values()]
+        draft = self.library.commit(reviewed).library
+        texts = tuple((e.id, e.text) for e in draft.experiences)
+        return Sheet(tuple(open_), tuple(self.decisions.values()), texts, self.stale)
+
+    def decide(self, decision: Decision) -> tuple[Decision, str]:
+        if decision.operation_id in self.gone:
+            raise ConflictError(
+                f"operation {decision.operation_id}", "it is not open in this run.", ""
+            )
+        self.decisions[decision.operation_id] = decision
+        return decision, "becomes E3" if decision.operation_id == FIRST.id else ""
+
+    def undo(self, operation_id: str) -> tuple[str, ...]:
+        if operation_id not in self.decisions:
+            raise ConflictError(f"operation {operation_id}", "no decision about it stands.", "")
+        undone = (operation_id, *(name for name in self.cascade if name in self.decisions))
+        for name in undone:
+            del self.decisions[name]
+        return undone
+
+    def close(self) -> str:
+        return ""
+
+
+def a_witness(index: int, reward: float | None, tail: str = "so 5", critique: str = "") -> Witness:
+    rollout = ev.RolloutFinished(1, 0, index, 1, "ok", None, None, Usage(), 0.1, tail)
+    return Witness(rollout, Verdict(reward, critique or None))
+
+
+class FakeRoom:
+    """One group behind every operation that names evidence."""
+
+    def __init__(self) -> None:
+        self.group = GroupEvidence(
+            "s1p0",
+            "What is 37 + 29?\nShow your work.",
+            1,
+            3,
+            (
+                a_witness(0, 1.0, "7 + 9 = 16\n#### 66"),
+                a_witness(1, 0.0, "#### 56", "expected 66"),
+                a_witness(2, None, "####\x1b[2J ?"),
+            ),
+        )
+
+    def of(self, operation: Operation) -> tuple[GroupEvidence, ...]:
+        return (self.group,) if operation.evidence else ()
+
+    def messages(self, witness: Witness) -> tuple[Message, ...]:
+        if witness.rollout.index == 1:
+            raise RecordError("records/step-0001.jsonl", "its record is gone.", "")
+        return Message("user", "What is 37 + 29?"), Message("assistant", f"I say {witness.id}\x07")
+
+
+@dataclass
+class Heard:
+    desk: FakeDesk
+    said: str = ""
+    prompts: list[str] = field(default_factory=list)
+    offered: list[str] = field(default_factory=list)  # texts given to the editor
+    decided: int = 0
+
+    @property
+    def actions(self) -> dict[str, str]:
+        return {name: decision.action for name, decision in self.desk.decisions.items()}
+
+
+def sat(
+    *keys: str,
+    operations: Sequence[Operation] = (FIRST, SECOND, THIRD),
+    saved: str | None = None,
+    desk: FakeDesk | None = None,
+) -> Heard:
+    """A sitting in which these lines are typed; afterwards the input ends."""
+    heard = Heard(desk or FakeDesk(operations))
+    typed = iter(keys)
+    said: list[str] = []
+
+    def ask(prompt: str) -> str | None:
+        heard.prompts.append(prompt)
+        return next(typed, None)
+
+    def edit(text: str) -> str | None:
+        heard.offered.append(text)
+        return saved
+
+    room = FakeRoom()
+    sitting = Sitting(heard.desk, room, reviewer="ann", ask=ask, edit=edit, say=said.append)
+    sitting.run()
+    assert list(typed) == [], "a key was typed that nobody asked for"
+    heard.said, heard.decided = "\n".join(said), sitting.decided
+    return heard
+
+
+def test_a_approves_in_the_name_of_the_person_and_goes_on_to_the_next() -> None:
+    heard = sat("a", "a", "a")
+    assert heard.actions == {"op1.1": "approve", "op1.2": "approve", "op1.3": "approve"}
+    assert {d.reviewer for d in heard.desk.decisions.values()} == {"ann"}
+    assert [prompt.split()[0] for prompt in heard.prompts] == ["op1.1", "op1.2", "op1.3"]
+    assert "op1.1: approved (becomes E3)" in heard.said
+    assert heard.decided == 3
+
+
+def test_r_rejects_with_its_reason_and_asks_for_one_where_there_is_none() -> None:
+    heard = sat("r", "r   too narrow to help  ", "q")
+    assert heard.desk.decisions["op1.1"].action == "reject"
+    assert heard.desk.decisions["op1.1"].reason == "too narrow to help"
+    assert "say why: r REASON" in heard.said
+    assert heard.decided == 1
+
+
+def test_e_takes_the_wording_from_the_line_without_opening_an_editor() -> None:
+    heard = sat("e Order: times before plus.", "q")
+    decision = heard.desk.decisions["op1.1"]
+    assert (decision.action, decision.text) == ("edit", "Order: times before plus.")
+    assert heard.offered == []
+    assert "approved as edited" in heard.said
+
+
+def test_e_alone_opens_the_proposed_wording_in_the_editor() -> None:
+    heard = sat("e", "q", saved="Order: my words.\n")
+    assert heard.offered == ["Order: multiply first."]
+    assert heard.desk.decisions["op1.1"].text == "Order: my words.\n"
+
+
+@pytest.mark.parametrize("saved", [None, "", " \n"])
+@pytest.mark.parametrize("key", ["e", "m E1"])
+def test_an_editor_left_without_saving_decides_nothing_and_asks_again(
+    key: str, saved: str | None
+) -> None:
+    heard = sat(key, "q", saved=saved)
+    assert heard.desk.decisions == {}
+    assert "nothing was saved" in heard.said
+    assert [prompt.split()[0] for prompt in heard.prompts] == ["op1.1", "op1.1"]
+
+
+def test_a_delete_has_no_wording_to_edit() -> None:
+    heard = sat("e new words", "a", operations=[THIRD])
+    assert "a delete has no wording" in heard.said
+    assert heard.actions == {"op1.3": "approve"}
+
+
+def test_m_makes_an_addition_a_modification_of_the_named_experience() -> None:
+    heard = sat("m E2 Borrow and carry: mind both.", "q")
+    decision = heard.desk.decisions["op1.1"]
+    assert (decision.action, decision.kind, decision.target) == ("edit", "modify", "E2")
+    assert decision.text == "Borrow and carry: mind both."
+
+
+def test_m_with_an_id_alone_offers_both_wordings_to_the_editor() -> None:
+    heard = sat("m E1", "q", saved="both in one")
+    assert heard.offered == ["Carry: mind it.\nOrder: multiply first."]
+    assert heard.desk.decisions["op1.1"].text == "both in one"
+
+
+@pytest.mark.parametrize("key", ["m", "m E9", "m E9 words"])
+def test_m_into_what_is_not_there_names_what_is(key: str) -> None:
+    heard = sat(key, "q")
+    assert heard.desk.decisions == {}
+    assert "one of: E1, E2" in heard.said
+
+
+def test_d_defers_with_a_reason_and_does_not_ask_again_in_this_sitting() -> None:
+    heard = sat("d wait for more", "n", "n")
+    assert heard.actions == {"op1.1": "defer"}
+    assert heard.desk.decisions["op1.1"].reason == "wait for more"
+
+
+def test_n_leaves_an_operation_undecided_and_shows_the_next() -> None:
+    heard = sat("n", "n", "a")
+    assert heard.actions == {"op1.3": "approve"}
+
+
+def test_u_takes_the_last_decision_back_and_again_the_one_before() -> None:
+    heard = sat("a", "r no", "u", "u", "q")
+    assert heard.desk.decisions == {}
+    asked = [prompt.split()[0] for prompt in heard.prompts]
+    assert asked == ["op1.1", "op1.2", "op1.3", "op1.2", "op1.1"]
+    assert "asked again: op1.2" in heard.said
+    assert "asked again: op1.1" in heard.said
+
+
+def test_u_after_a_deferral_asks_about_it_again() -> None:
+    heard = sat("d later", "u", "a", "q")
+    assert heard.actions == {"op1.1": "approve"}
+
+
+def test_u_tells_of_decisions_that_rested_on_the_one_taken_back() -> None:
+    desk = FakeDesk([FIRST, SECOND, THIRD])
+    desk.cascade = ("op1.1",)
+    heard = sat("a", "a", "u", "u", "q", desk=desk)
+    assert "asked again: op1.2, op1.1" in heard.said
+    assert "nothing was decided in this sitting" in heard.said, "op1.1 was undone already"
+
+
+def test_u_before_anything_was_decided_says_so() -> None:
+    heard = sat("u", "q")
+    assert "nothing was decided in this sitting" in heard.said
+
+
+def test_u_of_what_a_run_has_committed_meanwhile_says_so_and_goes_on() -> None:
+    desk = FakeDesk([FIRST, SECOND])
+    decide = desk.decide
+
+    def committed(decision: Decision) -> tuple[Decision, str]:
+        made = decide(decision)
+        desk.decisions.clear()
+        desk.gone.add(decision.operation_id)
+        return made
+
+    desk.decide = committed  # type: ignore[method-assign]
+    heard = sat("a", "u", "a", desk=desk)
+    assert "no decision about it stands" in heard.said
+    assert desk.gone == {"op1.1", "op1.2"}
+
+
+def test_a_decision_that_comes_too_late_is_told_and_the_next_is_shown() -> None:
+    desk = FakeDesk([FIRST, SECOND])
+    shown = desk.sheet()
+    sheets = iter([shown])
+    fresh = desk.sheet
+    desk.sheet = lambda: next(sheets, None) or fresh()  # type: ignore[method-assign]
+    desk.gone.add("op1.1")
+    heard = sat("a", "a", desk=desk)
+    assert "it is not open in this run" in heard.said
+    assert heard.actions == {"op1.2": "approve"}
+    assert heard.decided == 1
+
+
+@pytest.mark.parametrize("key", ["", "?", "help", "A", "approve", "aa", "\x1b[A"])
+def test_what_is_no_command_lists_the_commands_and_asks_again(key: str) -> None:
+    heard = sat(key, "q")
+    assert heard.desk.decisions == {}
+    for command in "aemrdunvlq":
+        assert f"\n{command}" in f"\n{heard.said}"
+
+
+def test_v_shows_whole_trajectories_with_their_rewards_and_survives_a_lost_record() -> None:
+    with_evidence = an_operation(id="op1.1", evidence=("s1p0r0", "s1p0r1", "s1p0r2"))
+    heard = sat("v", "a", operations=[with_evidence])
+    assert "--- s1p0r0  reward 1" in heard.said
+    assert "--- s1p0r2  reward ?" in heard.said
+    assert "[user]\nWhat is 37 + 29?" in heard.said
+    assert "[assistant]\nI say s1p0r0\\u0007" in heard.said
+    assert "its record is gone" in heard.said
+    assert heard.actions == {"op1.1": "approve"}
+
+
+def test_l_lists_what_is_open_and_the_library_as_it_would_become() -> None:
+    heard = sat("a", "l", "q")
+    assert "op1.2    modify  Carry: mind the ten." in heard.said
+    assert "op1.3    delete  E2" in heard.said
+    listing = heard.said.split("the library as it would become:")[1]
+    assert "E1  Carry: mind it." in listing
+    assert "E3  Order: multiply first." in listing
+
+
+@pytest.mark.parametrize("keys", [("a", "q"), ("a",)])
+def test_q_and_the_end_of_the_input_leave_the_rest_open(keys: tuple[str, ...]) -> None:
+    heard = sat(*keys)
+    assert heard.actions == {"op1.1": "approve"}
+    assert heard.decided == 1
+
+
+def test_each_kind_is_shown_as_what_it_would_do_to_the_draft() -> None:
+    keep = an_operation("keep", "E1", id="op1.4")
+    heard = sat("n", "n", "n", "n", operations=[FIRST, SECOND, THIRD, keep])
+    for line in (
+        "op1.1  ADD  (4 open)",
+        "  + Order: multiply first.",
+        "op1.2  MODIFY E1  (3 open)",
+        "  ~ Carry: mind [-it.-]{+the ten.+}",
+        "op1.3  DELETE E2  (2 open)",
+        "  - Borrow: mind it too.",
+        "op1.4  KEEP E1  (1 open)",
+        "  = Carry: mind it.",
+    ):
+        assert line in heard.said.splitlines()
+
+
+def test_a_question_is_asked_against_the_draft_with_the_earlier_answers() -> None:
+    again = an_operation("modify", "E1", "Carry: mind the last ten.", id="op1.3")
+    heard = sat("a", "n", operations=[SECOND, again])
+    assert "  ~ Carry: mind the {+last +}ten." in heard.said.splitlines()
+
+
+def test_the_evidence_is_shown_with_signs_last_words_and_critique() -> None:
+    heard = sat("q", operations=[an_operation(id="op1.1", evidence=("s1p0r0",))])
+    assert heard.said.splitlines()[-4:] == [
+        "  s1p0  1 of 3 won  What is 37 + 29? Show your work.",
+        "    + r0  #### 66",
+        "    - r1  #### 56  (expected 66)",
+        "    ? r2  ####\\u001b[2J ?",
+    ]
+
+
+def test_reason_proposer_flags_and_the_nearest_experience_are_shown() -> None:
+    operation = Operation(
+        "op1.1",
+        "add",
+        text="Carry: mind it well.",
+        rationale="they\x1b[1m part here",
+        proposer="m-7b",
+        prompt_hash="abc123",
+        flags=(Flag("similar", 0.9, "to E1"),),
+    )
+    heard = sat("q", operations=[operation])
+    assert "  why       they\\u001b[1m part here" in heard.said
+    assert "  proposed  by m-7b, prompt abc123" in heard.said
+    assert "  flag      similar to E1" in heard.said
+    assert "  similar   E1 0." in heard.said
+    assert "Carry: mind it." in heard.said.split("  similar   ")[1]
+
+
+def test_a_lesson_the_library_moved_under_is_flagged() -> None:
+    desk = FakeDesk([FIRST])
+    desk.stale = 7
+    assert "the library has moved to v7" in sat("q", desk=desk).said
+    assert "has moved" not in sat("q").said
+
+
+def test_nothing_open_asks_nothing() -> None:
+    heard = sat(operations=[])
+    assert (heard.prompts, heard.said, heard.decided) == ([], "", 0)
