@@ -6,8 +6,10 @@ stays instant.
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +31,9 @@ from studio.commands import (
     start,
 )
 
+_SURROUNDINGS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS})
+"""What a full disk or missing permission says: the user's to mend, and no bug."""
+
 app = typer.Typer(
     name="studio",
     help="Make a language-model agent better at a kind of task by practice.",
@@ -49,8 +54,16 @@ def studio(
             help="Folder of runs, libraries and data sets; before or after the command.",
         ),
     ] = Path("practice"),
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and leave.", is_eager=True)
+    ] = False,
 ) -> None:
     """Make a language-model agent better at a kind of task by practice."""
+    if version:
+        from importlib.metadata import version as installed
+
+        print(f"practice-studio {installed('practice-studio')}")
+        raise typer.Exit
     context.obj = workspace.expanduser()
     if context.invoked_subcommand is None:
         home.home(context.obj)
@@ -87,6 +100,12 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         print("studio: interrupted; what was recorded is kept", file=sys.stderr)
         return exit_codes.INTERRUPTED
+    except OSError as error:
+        if error.errno not in _SURROUNDINGS:
+            raise
+        place = error.filename or "standard output"
+        print(f"studio: {place}: {error.strerror}. Mend it and try again.", file=sys.stderr)
+        return exit_codes.USER_ERROR
     except SystemExit as leaving:
         # typer leaves with 1 when the reader of our output left; `head` is no bug of ours.
         if not isinstance(leaving.__context__, BrokenPipeError):
@@ -116,11 +135,18 @@ def workspace_first(arguments: Sequence[str]) -> list[str]:
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
+    from studio.printing import reader_left
+
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # an ASCII locale must not end in a traceback
+            stream.reconfigure(errors="backslashreplace")
     code = run(sys.argv[1:])
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        from studio.printing import reader_left
-
         reader_left(sys.stdout)
+    except OSError as error:
+        reader_left(sys.stdout)
+        print(f"studio: standard output: {error.strerror}.", file=sys.stderr)
+        code = exit_codes.USER_ERROR
     sys.exit(code)

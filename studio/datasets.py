@@ -17,7 +17,7 @@ from typing import Any
 from engines.core.errors import ConfigError, ConflictError, DataError
 from engines.core.ids import digest_bytes
 from engines.data.dataset import Numbered, read_numbered, resolve_data
-from engines.record.appender import write_whole
+from engines.record.appender import make_folder, write_whole
 from engines.record.catalogue import note_dataset
 from engines.record.libraries import check_name
 from engines.record.run_dir import Workspace
@@ -106,7 +106,7 @@ def add_data(
             "Choose another name with --name NAME.",
         )
     if new:
-        workspace.datasets.mkdir(parents=True, exist_ok=True)
+        make_folder(workspace.datasets)
         write_whole(target, data)
     # Also for a file that was there: the catalogue may have been lost since.
     row = {"name": called, "path": f"{target.parent.name}/{target.name}", "n": len(numbered)}

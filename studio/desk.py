@@ -124,7 +124,7 @@ class OwnDesk:
         recorder = Recorder(self._journal, self._state)
         limit = self._state.started.settings.get("practice.library_limit")
         self._gate = Gate(recorder, folder, (), run=run.run, limit=limit)
-        self._gate.stand_on(self._state.step)
+        self._runner.run(self._gate.follow_head(self._state.step))
 
     def sheet(self) -> Sheet:
         state = self._state

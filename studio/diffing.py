@@ -33,7 +33,8 @@ def as_lines(older: Found, newer: Found) -> list[Line]:
     lines = [Line(f"{inert(older.label)} -> {inert(newer.label)}  {counts(found)}")]
     for side, which in ((older, "before"), (newer, "after")):
         lines += [Line(f"{which}: {inert(result)}") for result in side.evaluations]
-    return lines + [Line(text, _COLOURS[text[0]]) for text in diff_lines(found)]
+    changes = [Line(text, _COLOURS[text[0]]) for text in diff_lines(found)]
+    return lines + (changes or [Line("no experience differs")])
 
 
 def as_data(older: Found, newer: Found) -> dict[str, Any]:

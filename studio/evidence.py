@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engines.core import events as ev
-from engines.core.errors import StudioError
+from engines.core.errors import ConflictError, StudioError
 from engines.core.types import Message, Operation, Verdict, group_id, rollout_id
 from engines.record.ledger import trajectory
 from engines.record.run_dir import RunDir
@@ -72,6 +72,21 @@ class EvidenceRoom:
         for name in operation.evidence:
             groups.setdefault(name.rpartition("r")[0], []).append(name)
         return tuple(self._group(name, members) for name, members in groups.items())
+
+    def witness(self, name: str) -> Witness:
+        """One rollout by its id.
+
+        Raises:
+            ConflictError: the run has no such rollout.
+        """
+        if name not in self._rollouts:
+            known = list(self._rollouts)
+            raise ConflictError(
+                f"run {self._run.run}, rollout {name}",
+                "it has no such rollout.",
+                f"They are called {known[0]} to {known[-1]}." if known else "It has none yet.",
+            )
+        return self._witness(name)
 
     def messages(self, witness: Witness) -> tuple[Message, ...]:
         """The witness's whole trajectory."""

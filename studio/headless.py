@@ -67,7 +67,6 @@ def planned(
         resume=given,
         accept_changes=accept_changes,
     )
-    _tell_plan(plan)
     return plan
 
 
@@ -79,11 +78,13 @@ async def run_headless(plan: RunPlan, *, json: bool) -> int:
     """
     if plan.mode == "finished":
         assert plan.state is not None
+        _tell_plan(plan)
         return _print_summary(plan, plan.state, json)
     with _Brakes() as brakes:
         try:
             async with AsyncExitStack() as stack:
                 practice = await open_practice(plan, stack, to_stderr)
+                _tell_plan(plan)
                 brakes.control = practice.control
                 await stack.enter_async_context(serve(practice, plan.run.socket))
                 with ExitStack() as told:

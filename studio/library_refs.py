@@ -6,7 +6,7 @@ experiences (`agent.yaml`, `vNNNN.yaml`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,11 @@ def _of_run(run: RunDir, kind: str, number: str, workspace: Workspace, reference
             raise ConflictError(
                 reference, f"the run has {state.epochs} epochs.", f"Choose 0 to {state.epochs}."
             )
+    if step < started.forked_steps and started.forked_from is not None:
+        adopted = _of_run(
+            workspace.run(started.forked_from), "step", str(step), workspace, reference
+        )
+        return replace(adopted, label=f"{reference} ({adopted.label})")
     version = version_at(state, step)
     library = workspace.library(started.library).at(version)
     results = tuple(

@@ -113,14 +113,21 @@ def _commit_lines(
     if not shown:
         return []
     where = f"run {commit.run} step {commit.step}" if commit.run else "by hand"
-    rejected = sum(decision.action == "reject" for _, decision in commit.reviewed)
-    lines = [f"v{after.version}  {where}" + (f", {rejected} rejected" if rejected else "")]
+    lines = [f"v{after.version}  {where}"]
     for _, text, mark in shown:
         lines.append(f"  {text}")
         if mark is not None:
             lines.append(f"      {origin(mark)}")
             if mark.rationale:
                 lines.append(f"      why: {inert(mark.rationale)}")
+    if experience is None:
+        for operation, decision in commit.reviewed:
+            if decision.action == "reject":
+                what = inert(operation.text or operation.target or "")
+                lines.append(f"  x {operation.id}  {operation.kind} {what}")
+                lines.append(
+                    f"      rejected by {inert(decision.reviewer)}: {inert(decision.reason)}"
+                )
     return lines
 
 

@@ -53,7 +53,11 @@ class Sitting:
         self._ask, self._edit, self._say = ask, edit, say
         self._made: list[str] = []  # operation ids decided in this sitting, in order
         self._later: set[str] = set()
-        self.decided = 0
+
+    @property
+    def decided(self) -> int:
+        """Operations decided in this sitting and not asked again since."""
+        return len(self._made)
 
     def run(self) -> None:
         """Ask until nothing is left, the person quits, or the input ends."""
@@ -111,8 +115,8 @@ class Sitting:
         except ConflictError as error:  # decided and committed elsewhere meanwhile
             self._say(f"{error}")
             return True
+        self._made = [name for name in self._made if name != decision.operation_id]
         self._made.append(decision.operation_id)
-        self.decided += 1
         self._say(f"{made.operation_id}: {_past(made.action)}{f' ({inert(note)})' if note else ''}")
         return True
 
@@ -120,7 +124,7 @@ class Sitting:
         if operation.kind in ("delete", "keep"):
             self._say(f"a {operation.kind} has no wording; m {operation.target} TEXT changes it")
             return False
-        wanted = text or self._edit(operation.text)
+        wanted = text or self._from_editor(operation.text)
         if not wanted or not wanted.strip():
             self._say("nothing was saved, so nothing is decided")
             return False
@@ -133,13 +137,20 @@ class Sitting:
             self._say(f"merge into which? m ID, one of: {', '.join(known) or 'none'}")
             return False
         proposed = f"{known[target]}\n{operation.text}"
-        wanted = text.strip() or self._edit(proposed)
+        wanted = text.strip() or self._from_editor(proposed)
         if not wanted or not wanted.strip():
             self._say("nothing was saved, so nothing is decided")
             return False
         return self._decide(
             Decision(operation.id, "edit", kind="modify", target=target, text=wanted)
         )
+
+    def _from_editor(self, text: str) -> str | None:
+        try:
+            return self._edit(text)
+        except StudioError as error:  # a missing editor must not end the sitting
+            self._say(f"{error}")
+            return None
 
     def _undo(self) -> bool:
         if not self._made:
@@ -153,6 +164,7 @@ class Sitting:
             self._say(f"{error}")
             return False
         self._made = [name for name in self._made if name not in undone]
+        self._later -= set(undone)
         self._say(f"asked again: {', '.join(undone)}")
         return True
 
@@ -178,7 +190,9 @@ class Sitting:
         self._say("\n".join(lines))
 
     def _view(self, operation: Operation) -> None:
+        """Questions once, then what each rollout said; the rest of a prompt is all the same."""
         for group in self._room.of(operation):
+            self._say(f"\n=== {group.id}\n{inert(group.question)}")
             for witness in group.witnesses:
                 verdict = witness.verdict
                 reward = "?" if verdict is None or verdict.reward is None else f"{verdict.reward:g}"
@@ -188,14 +202,17 @@ class Sitting:
                 except StudioError as error:  # one lost record must not end the sitting
                     self._say(f"{error}")
                     continue
-                for message in messages:
-                    self._say(f"[{message.role}]\n{inert(message.content)}")
+                said = [m for m in messages if m.role in ("assistant", "tool")]
+                for message in said:
+                    mark = f"[{message.role}]\n" if len(said) > 1 else ""
+                    self._say(f"{mark}{inert(message.content)}")
 
     def _list(self, sheet: Sheet) -> None:
         for operation in sheet.open:
             what = operation.text or operation.target or ""
             self._say(f"{operation.id:8} {operation.kind:7} {one_line(what, 90)}")
-        self._say("the library as it would become:")
+        empty = "" if sheet.draft else " empty"
+        self._say(f"the library as it would become:{empty}")
         for name, text in sheet.draft:
             self._say(f"  {name}  {inert(text)}")
 

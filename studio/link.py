@@ -28,6 +28,8 @@ from engines.core.types import Decision
 from engines.pipeline.practice import Practice
 from engines.record.run_dir import RunDir
 
+_Waiting = asyncio.Queue[DurableEvent | TransientEvent | None]
+
 PROTOCOL = 1
 MAX_LINE = 4_000_000
 """Bytes of one request or answer: an edit is short, a lesson of hundreds is not."""
@@ -64,7 +66,10 @@ def ask(run: RunDir, do: str, **arguments: Any) -> dict[str, Any]:
 
 
 def watch(run: RunDir) -> Iterator[dict[str, Any]]:
-    """Yield where a living run stands, as `Watching`, then its events until its process ends."""
+    """Yield where a living run stands, as `Watching`, then its events until its process ends.
+
+    `Watching.events` says how many durable events came before the first one that follows.
+    """
     with _connected(run) as file:
         _send(file, "watch", {})
         answer = _answer(file, run)
@@ -95,6 +100,7 @@ def status_of(state: RunState) -> dict[str, Any]:
     return {
         "run": started.run if started else "",
         "status": state.status,
+        "events": state.events,
         "reason": state.reason,
         "rehearsal": bool(started and started.rehearsal),
         "epoch": state.steps[state.step].epoch if state.step in state.steps else 0,
@@ -120,8 +126,7 @@ class _Server:
     def __init__(self, practice: Practice) -> None:
         self._practice = practice
         self._clients: set[asyncio.Task[None]] = set()
-        self._watchers: dict[asyncio.Task[Any], asyncio.Queue[DurableEvent | TransientEvent | None]]
-        self._watchers = {}
+        self._watchers: dict[asyncio.Task[Any], _Waiting] = {}
 
     async def attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -129,12 +134,15 @@ class _Server:
         self._clients.add(task)
         try:
             while line := await reader.readline():
-                request, answer = await self._answered(line)
-                _write(writer, answer)
-                await writer.drain()
-                if request == "watch" and answer["ok"]:
-                    await self._stream(writer)
-                    break
+                with self._listening(task) as waiting:
+                    # Listened to before the answer is made, so that no event falls between.
+                    request, answer = await self._answered(line)
+                    _write(writer, answer)
+                    await writer.drain()
+                    if request == "watch" and answer["ok"]:
+                        self._watchers[task] = waiting
+                        await self._stream(writer, waiting)
+                        break
         except (ConnectionError, ValueError, asyncio.CancelledError):
             pass  # the client is gone, or sent a line beyond all bounds
         finally:
@@ -178,6 +186,7 @@ class _Server:
                 # Answered first: stopping closes this very connection.
                 after_step = bool(request.get("after_step"))
                 asyncio.get_running_loop().call_soon(control.stop, *_stop(after_step))
+                return {**status_of(self._practice.recorder.state), "status": "stopping"}
             case "review":
                 return self._review()
             case "decide":
@@ -204,21 +213,21 @@ class _Server:
             "stale": state.flagged_stale,
         }
 
-    async def _stream(self, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        waiting: asyncio.Queue[DurableEvent | TransientEvent | None] = asyncio.Queue()
-        self._watchers[task] = waiting
+    @contextlib.contextmanager
+    def _listening(self, task: asyncio.Task[Any]) -> Iterator[_Waiting]:
+        waiting: _Waiting = asyncio.Queue()
         stop = self._practice.recorder.listen(waiting.put_nowait)
         try:
-            while (event := await waiting.get()) is not None:
-                if isinstance(event, TextStreamed):
-                    continue
-                _write(writer, {"v": PROTOCOL, "event": event_to_dict(event)})
-                await writer.drain()
+            yield waiting
         finally:
             stop()
-            del self._watchers[task]
+            self._watchers.pop(task, None)
+
+    async def _stream(self, writer: asyncio.StreamWriter, waiting: _Waiting) -> None:
+        while (event := await waiting.get()) is not None:
+            if not isinstance(event, TextStreamed):
+                _write(writer, {"v": PROTOCOL, "event": event_to_dict(event)})
+                await writer.drain()
 
 
 def _stop(after_step: bool) -> tuple[str, bool]:

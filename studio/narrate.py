@@ -16,7 +16,7 @@ from engines.core.library import Outcome
 from engines.core.state import RunState, StepState
 from studio.inert import one_line
 from studio.printing import reader_left
-from studio.summary import mean, progress, spent
+from studio.summary import count, mean, progress, spent
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -47,7 +47,7 @@ class Lines:
             case ev.StageEntered(stage="review") if state.reviewer != "auto" and state.undecided:
                 run = state.started.run if state.started else ""
                 return [
-                    f"step {event.step}: {len(state.undecided)} operations wait for review "
+                    f"step {event.step}: {count(len(state.undecided), 'operation')} to review "
                     f"(studio review {run})"
                 ]
             case ev.LessonReturned():
@@ -84,8 +84,9 @@ class Display:
         self._console = Console(file=stream, highlight=False, markup=False, emoji=False)
         self._lines = Lines(state, lambda line: self._console.print(line, soft_wrap=True))
         self._step_began: float | None = None
+        self._worked_s = 0.0
         self._step_times: list[float] = []
-        self._streamed = 0
+        self._evaluating: ev.EvaluationProgressed | None = None
         self._live = Live(
             console=self._console,
             get_renderable=self._drawn,
@@ -103,18 +104,28 @@ class Display:
     def __call__(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
         match event:
             case ev.TextStreamed():
-                self._streamed += len(event.text)
+                return
+            case ev.EvaluationProgressed():
+                self._evaluating = event if event.done < event.total else None
                 return
             case ev.StepStarted():
+                self._step_began, self._worked_s = self._clock(), 0.0
+            case ev.StageEntered(stage="review") if self._step_began is not None:
+                # A person's time is not the run's: the clock stops until the commit.
+                self._worked_s += self._clock() - self._step_began
+                self._step_began = None
+            case ev.LessonCommitted():
                 self._step_began = self._clock()
             case ev.StepFinished() if self._step_began is not None:
-                self._step_times.append(self._clock() - self._step_began)
+                self._step_times.append(self._worked_s + self._clock() - self._step_began)
         self._lines(event)
+        if isinstance(event, ev.StepStarted | ev.LessonProposed | ev.LessonCommitted):
+            self._live.refresh()  # the block must not lag behind the line above it
 
     def _drawn(self) -> Text:
         from rich.text import Text
 
-        return Text("\n".join(display_lines(self._state, self._eta_s())))
+        return Text("\n".join(display_lines(self._state, self._eta_s(), self._evaluating)))
 
     def _eta_s(self) -> float | None:
         """Median step time × steps left; None until a step is done."""
@@ -125,12 +136,16 @@ class Display:
         return statistics.median(self._step_times) * left
 
 
-def display_lines(state: RunState, eta_s: float | None) -> list[str]:
+def display_lines(
+    state: RunState, eta_s: float | None, evaluating: ev.EvaluationProgressed | None = None
+) -> list[str]:
     """The redrawn block: where the run stands, the batch's stages, reward, spending."""
     where, step = progress(state), state.current
     head = f"epoch {where.epoch}/{where.epochs}  step {where.step}/{where.steps}  {state.status}"
     if state.started and state.started.rehearsal:
         head += "  rehearsal"
+    if evaluating is not None:
+        return [head, f"held-out {evaluating.data}  {bar(evaluating.done, evaluating.total)}"]
     if step is None or state.started is None:
         return [head]
     groups = len(step.problems)
@@ -165,7 +180,7 @@ def step_line(step: StepState) -> str:
     groups = ", ".join(f"{n} {name}" for name, n in sorted(step.groups.items()))
     return (
         f"reward {mean(step.rewards)}; groups: {groups}; "
-        f"{step.operations} operations proposed; {spent(step.usage)}"
+        f"{count(step.operations, 'operation')} proposed; {spent(step.usage)}"
     )
 
 

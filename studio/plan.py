@@ -111,8 +111,9 @@ def plan_run(
             f"{sampler.total_steps}.",
             "Give at least as many epochs, or --restart-step 0 for a new run.",
         )
-    over = state.steps_finished == sampler.total_steps
-    mode: Mode = "finished" if over and state.current is None else "resume"
+    # A run whose last words were cut off is resumed, if only to say them.
+    over = state.steps_finished == sampler.total_steps and state.status == "finished"
+    mode: Mode = "finished" if over else "resume"
     return planned(mode, newest, state=state, reviewer=reviewer)
 
 

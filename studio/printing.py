@@ -53,6 +53,21 @@ def table(
     return "\n".join(lines)
 
 
+def folded(text: str, width: int) -> str:
+    """Long lines broken at blanks, what follows indented a little more than their beginning."""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        start = line[: len(line) - len(line.lstrip())] + "    "
+        lines += textwrap.wrap(
+            line,
+            width,
+            subsequent_indent=start,
+            break_long_words=False,
+            break_on_hyphens=False,
+        ) or [""]
+    return "\n".join(lines)
+
+
 def indented(text: str, by: str = "  ") -> str:
     return "\n".join(f"{by}{line}".rstrip() for line in text.split("\n"))
 

@@ -11,6 +11,7 @@ from typing import Any
 from engines.core.state import StepState
 from engines.record.run_dir import RunDir, Workspace
 from studio.inert import inert, one_line
+from studio.lineage import state_with_adopted
 from studio.listing import shown_status
 from studio.printing import indented, table
 from studio.summary import GROUP_OUTCOMES, spent
@@ -25,7 +26,7 @@ def run_facts(run: RunDir, workspace: Workspace) -> dict[str, Any]:
     Raises:
         DamagedError: the journal cannot be read.
     """
-    state = run.state()
+    state = state_with_adopted(run, workspace)
     started = state.started
     shown = shown_status(run, {"status": state.status, "open": len(state.open)})
     places = {

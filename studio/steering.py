@@ -9,7 +9,7 @@ from typing import Any
 from engines.core.codec import dumps
 from engines.core.errors import ConflictError
 from engines.core.events import DurableEvent, event_from_dict
-from engines.core.state import fold, folded
+from engines.core.state import RunState, fold
 from engines.record.run_dir import RunDir, Workspace
 from studio import link
 from studio.inert import inert
@@ -60,7 +60,7 @@ def follow(run: RunDir, *, as_json: bool) -> None:
     Raises:
         ConflictError: no process of that run answers.
     """
-    state = folded(entry.event for entry in run.entries())
+    state = RunState()
     seen = Lines(state, lambda line: print(line, flush=True))
     for data in link.watch(run):
         if as_json:
@@ -68,6 +68,8 @@ def follow(run: RunDir, *, as_json: bool) -> None:
             sys.stdout.flush()
             continue
         if data["kind"] == "Watching":
+            for entry in run.entries()[: data["events"]]:
+                fold(state, entry.event)
             print("\n".join(status_lines(data)), flush=True)
             continue
         event = event_from_dict(data)

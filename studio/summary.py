@@ -89,7 +89,7 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
     lines += ["", f"spent    {spent(state.usage)}"]
     lines.append(f"lost     {_lost(state)}")
     if state.open:
-        lines.append(f"open     {len(state.open)} operations: studio review {started.run}")
+        lines.append(f"open     {count(len(state.open), 'operation')}: studio review {started.run}")
     lines.append(f"folder   {place}")
     return "\n".join(lines)
 
@@ -103,9 +103,14 @@ def exit_code(state: RunState) -> int:
     return exit_codes.WITH_LOSSES if state.lost else exit_codes.DONE
 
 
+def count(n: int, what: str) -> str:
+    """`1 operation`, `2 operations`."""
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
 def mean(rewards: Rewards) -> str:
     if rewards.mean is None:
-        return "no reward known (n=0)"
+        return "none known (n=0)"
     return f"{rewards.mean:.3f} (n={rewards.n})"
 
 
@@ -163,8 +168,11 @@ def _status(state: RunState) -> str:
 
 
 def _lost(state: RunState) -> str:
-    if not state.lost:
+    if not state.lost or state.started is None:
         return "nothing"
-    total = ", ".join(f"{n} {kind}" for kind, n in sorted(state.lost.items()))
+    total = ", ".join(count(n, kind) for kind, n in sorted(state.lost.items()))
     shown = [f"{loss.kind} {loss.where}: {one_line(loss.reason, 140)}" for loss in state.losses[:3]]
+    more = sum(state.lost.values()) - len(shown)
+    if more > 0:
+        shown.append(f"and {more} more: studio runs show {state.started.run}")
     return "\n           ".join([total, *shown])

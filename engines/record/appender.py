@@ -103,6 +103,22 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
+def make_folder(path: Path) -> None:
+    """Create a folder and those above it.
+
+    Raises:
+        RecordError: it cannot be created there.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RecordError(
+            str(path),
+            f"the folder cannot be made ({error.strerror}).",
+            "Mend the permissions above it or choose another --workspace.",
+        ) from error
+
+
 def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Replace a file's content in one step: readers see the old or the new, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

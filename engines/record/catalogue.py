@@ -20,7 +20,7 @@ from tinydb.storages import Storage
 from engines.core.codec import dumps
 from engines.core.library import Library
 from engines.core.state import RunState
-from engines.record.appender import write_whole
+from engines.record.appender import make_folder, write_whole
 from engines.record.run_dir import RunDir, Workspace
 
 
@@ -44,7 +44,7 @@ class AtomicStorage(Storage):
 @contextmanager
 def catalogue(workspace: Workspace) -> Iterator[TinyDB]:
     """The open catalogue, under a lock that keeps two writers apart."""
-    workspace.path.mkdir(parents=True, exist_ok=True)
+    make_folder(workspace.path)
     with FileLock(workspace.path / ".catalogue.lock", mode=0o600):
         for stale in workspace.path.glob(".catalogue.json.*.tmp"):
             stale.unlink(missing_ok=True)

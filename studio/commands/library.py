@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -25,6 +26,8 @@ def list_libraries(context: typer.Context, json: AsJson = False) -> None:
     if json:
         print_json(rows)
         return
+    if not rows:
+        print(f"no library in {context.obj} yet: studio headless rehearsal", file=sys.stderr)
     for found in rows:
         print(
             f"{found['library']:30} v{found['version']:<4} {found['experiences']:>3} experiences "
@@ -93,13 +96,14 @@ def edit(
 ) -> None:
     """Change, add or delete one experience; recorded as a decided operation."""
     from engines.record.run_dir import Workspace
+    from studio.editor import edited
     from studio.library_edit import asked_change, commit_changes
     from studio.library_refs import named
     from studio.person import person
 
     workspace = Workspace(context.obj)
     head = named(name, workspace).head()
-    change = asked_change(head, experience, text=text, delete=delete, add=add, edit=_edited)
+    change = asked_change(head, experience, text=text, delete=delete, add=add, edit=edited)
     if change is None:
         print(f"library {name}: nothing was changed")
         return
@@ -130,9 +134,3 @@ def revert(
     why = reason or f"back to v{number}"
     done = commit_changes(workspace, name, back_to(older), person=person(), reason=why)
     print(f"library {name} is at v{done.version}, with the texts of v{number}")
-
-
-def _edited(text: str) -> str | None:
-    import click
-
-    return click.edit(text)

@@ -14,15 +14,16 @@ def review(
     ] = None,
 ) -> None:
     """Decide open operations one by one, as `git add -p` does it."""
+    import shutil
     import sys
-
-    import click
 
     from engines.record.run_dir import Workspace
     from studio.desk import desk_of
+    from studio.editor import edited
     from studio.evidence import EvidenceRoom
     from studio.line_review import Sitting
     from studio.person import person
+    from studio.printing import folded
     from studio.steering import chosen_run
 
     def ask(prompt: str) -> str | None:
@@ -32,6 +33,10 @@ def review(
             print()
         return line.rstrip("\n") if line else None
 
+    def say(text: str) -> None:
+        wide = shutil.get_terminal_size().columns
+        print(folded(text, wide) if sys.stdout.isatty() else text)
+
     workspace = Workspace(context.obj)
     folder = chosen_run(workspace, run)
     with desk_of(workspace, folder) as desk:
@@ -39,7 +44,7 @@ def review(
             print(f"run {folder.run}: nothing is open")
             return
         sitting = Sitting(
-            desk, EvidenceRoom(folder), reviewer=person(), ask=ask, edit=click.edit, say=print
+            desk, EvidenceRoom(folder), reviewer=person(), ask=ask, edit=edited, say=say
         )
         try:
             sitting.run()

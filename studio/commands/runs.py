@@ -34,26 +34,38 @@ def show(
     context: typer.Context,
     run: Run,
     step: Annotated[
-        int | None, typer.Option(metavar="N", help="One step: replies, proposals, decisions.")
+        int | None, typer.Option(metavar="N", help="One step: what the reflector said, decisions.")
     ] = None,
     prompts: Annotated[
         bool, typer.Option("--prompts", help="With --step: also what the reflector was shown.")
     ] = False,
+    rollout: Annotated[
+        str | None, typer.Option(metavar="ID", help="One rollout, whole, such as s1p0r2.")
+    ] = None,
     json: AsJson = False,
 ) -> None:
     """Show one run: how it went, step by step, and where things lie."""
     from engines.record.run_dir import Workspace
     from studio.printing import print_json
+    from studio.rollout_page import rollout_facts, rollout_text
     from studio.run_page import run_facts, run_text
     from studio.step_page import step_facts, step_text
 
     workspace = Workspace(context.obj)
     folder = workspace.run(run)
-    facts = run_facts(folder, workspace) if step is None else step_facts(folder, step)
+    if rollout is not None:
+        facts = rollout_facts(folder, rollout)
+        text = rollout_text(facts)
+    elif step is not None:
+        facts = step_facts(folder, step)
+        text = step_text(facts, prompts=prompts)
+    else:
+        facts = run_facts(folder, workspace)
+        text = run_text(facts)
     if json:
         print_json(facts)
     else:
-        print(run_text(facts) if step is None else step_text(facts, prompts=prompts))
+        print(text)
 
 
 @app.command()

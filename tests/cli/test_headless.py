@@ -261,7 +261,7 @@ def test_operations_left_open_are_exit_3_and_the_reviewer_stays_over_a_resume(
     held = headless(workspace, "rehearsal", *TINY, "--review", "wait", "review.hold_s=0.01")
     assert held.code == 3
     assert "review: wait" in held.stderr
-    assert "operations wait for review (studio review rehearsal)" in held.stderr
+    assert "2 operations to review (studio review rehearsal)" in held.stderr
     assert "open     2 operations: studio review rehearsal" in held.stdout
     again = headless(workspace, "--resume", "rehearsal", "--json")
     assert again.code == 3, "nobody decided, and it still waits"
@@ -369,6 +369,21 @@ def test_a_key_is_sent_and_stands_in_no_file_and_no_output(
     assert (given in run_file) == given.startswith("${")
 
 
+def test_a_masked_header_is_asked_for_again_and_never_sent_as_its_mask(workspace: Path) -> None:
+    with an_endpoint(says("#### 5")) as endpoint:
+        words = [*asking(endpoint.base_url), f"policy.headers.x-team={KEY}"]
+        assert headless(workspace, "rehearsal", *TINY, *words).code == 0
+        more = ("--resume", "rehearsal", "practice.epochs=2", "policy.api_key=none")
+        asked = len(endpoint.requests)
+        refused = headless(workspace, *more)
+        assert refused.code == 2
+        assert '"policy.headers.x-team" is masked' in refused.stderr
+        assert len(endpoint.requests) == asked
+        again = headless(workspace, *more, f"policy.headers.x-team={KEY}")
+        assert again.code == 0, again.stderr
+        assert endpoint.requests[-1].headers["x-team"] == KEY
+
+
 def test_a_refused_key_is_not_shown(workspace: Path) -> None:
     with an_endpoint(refuses(401, f"Incorrect API key provided: {KEY}")) as endpoint:
         words = [*asking(endpoint.base_url), f"policy.api_key={KEY}"]
@@ -386,7 +401,7 @@ def test_a_reader_that_leaves_does_not_end_the_run_nor_change_its_exit_code(
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with subprocess.Popen(
         [*STUDIO, "--workspace", str(workspace), "headless", "replay", f"data.practice={data}",
-         "practice.epochs=2", "--json"],
+         "policy=replay:replay", "practice.epochs=2", "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env=environ,

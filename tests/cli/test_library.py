@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from engines.record.run_dir import Workspace
 from studio.person import person
 from tests.cli.processes import SMALL, running
 from tests.cli.run_studio import Result, studio
@@ -216,8 +215,18 @@ def test_revert_brings_what_was_deleted_back_under_its_own_id(practised: Path) -
     assert as_json(practised, "list")[0]["version"] == 4, "nothing differs, so nothing is made"
 
 
-@pytest.mark.parametrize("reference", ["rehearsal", "rehearsal@", "@1", "rehearsal@x", "rehearsal@9",
-                                       "nope@1", "../libraries/rehearsal@1"])  # fmt: skip
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "rehearsal",
+        "rehearsal@",
+        "@1",
+        "rehearsal@x",
+        "rehearsal@9",
+        "nope@1",
+        "../libraries/rehearsal@1",
+    ],
+)
 def test_a_version_that_is_not_there_cannot_be_returned_to(reference: str, practised: Path) -> None:
     refused = library(practised, "revert", reference)
     assert (refused.code, refused.stdout) == (2, "")
@@ -243,23 +252,23 @@ def test_texts_of_people_and_models_are_inert_on_the_terminal_and_whole_in_json(
     assert texts(practised)["E5"] == "a\x1b[2Jb\u202ec"
 
 
-def test_an_edit_while_a_run_waits_sends_its_lesson_back_flagged_and_it_commits_on_the_new_head(
+def test_an_edit_while_a_run_waits_sends_what_it_touches_back_flagged_and_the_rest_commits(
     workspace: Path,
 ) -> None:
     with running(workspace, "rehearsal", *SMALL, "--review", "wait") as process:
+        proposed = process.until("LessonProposed")["lesson"]["operations"]
         process.until("StageEntered", stage="review")
-        assert library(workspace, "edit", "rehearsal", "--add", "Read it twice.").code == 0
-        first = studio("review", workspace=workspace, typed="a\n" * 3)
-        assert "has moved" not in first.stdout, "nothing is known of the edit before the commit"
+        taken = proposed[0]["text"]  # a person writes the first rule down by hand
+        assert library(workspace, "edit", "rehearsal", "--add", taken).code == 0
+        assert studio("review", workspace=workspace, typed="a\n" * len(proposed)).code == 0
         returned = process.until("LessonReturned")
         assert (returned["based_on"], returned["head"]) == (0, 1)
-        process.until("StageEntered", stage="review")
-        again = studio("review", workspace=workspace, typed="a\n" * 3)
+        again = studio("review", workspace=workspace, typed="a\n" * len(proposed))
         assert "the library has moved to v1 since this was proposed" in again.stdout
-        assert "3 decided" in again.stdout
+        assert "op1.1: rejected (rejected: E1 already says exactly this)" in again.stdout
         committed = process.until("LessonCommitted", step=1)
         assert committed["library_version"] == 2
-    kept = texts(workspace)
-    assert kept["E1"] == "Read it twice."
-    assert list(kept) == ["E1", "E2", "E3", "E4"]
-    assert texts(workspace, "rehearsal@1") == {"E1": "Read it twice."}
+    assert texts(workspace, "rehearsal@1") == {"E1": taken}
+    after = texts(workspace, "rehearsal@2")
+    assert after.pop("E1") == taken
+    assert sorted(after.values()) == sorted(op["text"] for op in proposed[1:])

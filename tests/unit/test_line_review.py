@@ -278,13 +278,14 @@ def test_what_is_no_command_lists_the_commands_and_asks_again(key: str) -> None:
         assert f"\n{command}" in f"\n{heard.said}"
 
 
-def test_v_shows_whole_trajectories_with_their_rewards_and_survives_a_lost_record() -> None:
+def test_v_shows_what_was_asked_and_said_with_rewards_and_survives_a_lost_record() -> None:
     with_evidence = an_operation(id="op1.1", evidence=("s1p0r0", "s1p0r1", "s1p0r2"))
     heard = sat("v", "a", operations=[with_evidence])
     assert "--- s1p0r0  reward 1" in heard.said
     assert "--- s1p0r2  reward ?" in heard.said
-    assert "[user]\nWhat is 37 + 29?" in heard.said
-    assert "[assistant]\nI say s1p0r0\\u0007" in heard.said
+    viewed = heard.said.split("=== s1p0")[1]
+    assert viewed.count("What is 37 + 29?\nShow your work.") == 1, "the question stands once"
+    assert "I say s1p0r0\\u0007" in viewed and "I say s1p0r2\\u0007" in viewed
     assert "its record is gone" in heard.said
     assert heard.actions == {"op1.1": "approve"}
 

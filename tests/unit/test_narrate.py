@@ -58,7 +58,7 @@ def test_a_lesson_tells_rewards_with_n_groups_operations_and_spending() -> None:
         ev.LessonProposed(1, a_lesson(OPERATION)),
     )[1:]
     assert line == (
-        "step 1: reward 0.500 (n=2); groups: 1 all-right, 1 used; 1 operations proposed; "
+        "step 1: reward 0.500 (n=2); groups: 1 all-right, 1 used; 1 operation proposed; "
         "2 calls, 14 tokens"
     )
 
@@ -73,9 +73,9 @@ def test_a_known_price_is_told_and_an_unknown_one_is_not_shown_as_zero() -> None
 
 def test_a_review_that_waits_names_the_command_and_one_by_itself_does_not() -> None:
     events = (a_step(), ev.LessonProposed(1, a_lesson(OPERATION)), ev.StageEntered(1, "review"))
-    assert told(*events)[-1] == "step 1: 1 operations wait for review (studio review exp)"
+    assert told(*events)[-1] == "step 1: 1 operation to review (studio review exp)"
     alone = told(*events, run=a_run(reviewer="auto"))
-    assert not any("wait" in line for line in alone)
+    assert not any("studio review" in line for line in alone)
 
 
 def test_a_review_with_nothing_left_to_decide_says_nothing() -> None:
@@ -221,3 +221,35 @@ def test_on_a_terminal_the_eta_is_the_median_step_time_times_the_steps_left(
     # Steps took 10, 90 and 20 s, the median is 20 s, and two of five are left.
     assert "ETA 40 s" in stream.getvalue()
     assert "step 1 of 5" in stream.getvalue(), "lines stay above the block"
+
+
+def test_the_time_a_person_takes_to_review_is_not_in_the_eta(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    state = folded([a_run()])
+    now = [0.0]
+    stream = Terminal()
+    # Practice takes 10 s, the person an hour, the commit 2 s.
+    events = (
+        (a_step(1), 10.0),
+        (ev.LessonProposed(1, a_lesson(OPERATION)), 0.0),
+        (ev.StageEntered(1, "review"), 3600.0),
+        (ev.OperationDecided(1, a_decision(OPERATION)), 0.0),
+        (ev.LessonCommitted(1, 1, "h", (Outcome(OPERATION.id, "add", True, "E1"),)), 2.0),
+        (ev.StepFinished(1, 1), 0.0),
+        (a_step(2), 0.0),
+    )
+    with Display(state, stream, clock=lambda: now[0]) as display:
+        for event, took in events:
+            if not isinstance(event, ev.TransientEvent):
+                fold(state, event)
+            display(event)
+            now[0] += took
+    assert "ETA 12 s" in stream.getvalue()
+
+
+def test_an_evaluation_under_way_has_a_bar_of_its_own() -> None:
+    under_way = ev.EvaluationProgressed(0, "held", 3, 8)
+    lines = display_lines(a_state(), None, under_way)
+    assert lines[1:] == [f"held-out held  {bar(3, 8)}"]

@@ -86,8 +86,14 @@ async def test_a_rule_without_conditions_holds_always(tmp_path: Path) -> None:
     [
         ("rules:\n  - {do: reject}\n", "a rule that rejects needs a reason"),
         ("rules:\n  - {do: pass}\n", "yaml:2: rule 1: `do`: it must be"),
-        ("rules:\n  - {when: {kinds: add}, do: ask}\n", "yaml:2: rule 1: `kinds` is not known here. Did you mean `kind`"),
-        ("rules:\n  - {when: {kind: rewrite}, do: ask}\n", "yaml:2: rule 1: `kind`: it must be 'add'"),
+        (
+            "rules:\n  - {when: {kinds: add}, do: ask}\n",
+            "rule 1: `kinds` is not known here. Did you mean `kind`",
+        ),
+        (
+            "rules:\n  - {when: {kind: rewrite}, do: ask}\n",
+            "rule 1: `kind`: it must be 'add'",
+        ),
         ("rules:\n  - {when: {matches: '('}, do: ask}\n", "not a regular expression"),
         ("rule: []\n", "rules"),
         ("", "the file"),

@@ -93,7 +93,7 @@ def test_open_operations_name_the_command_that_decides_them() -> None:
     state = folded([a_run(), a_step(), ev.LessonProposed(1, a_lesson(ADD))])
     text = text_of(ended(state, "held", "operations wait for a decision"), after=BEFORE)
     assert "held (operations wait for a decision)" in text
-    assert "open     1 operations: studio review exp" in text
+    assert "open     1 operation: studio review exp" in text
 
 
 def test_losses_are_counted_by_kind_and_the_first_shown_with_their_words() -> None:
@@ -102,7 +102,8 @@ def test_losses_are_counted_by_kind_and_the_first_shown_with_their_words() -> No
     fold(state, a_step(2))
     fold(state, ev.GroupReflected(2, 0, Reflection(2, 0, "used", losses=losses)))
     text = text_of(ended(state))
-    assert "lost     5 extraction" in text
+    assert "lost     5 extractions" in text
+    assert "and 2 more: studio runs show exp" in text
     assert "extraction s2p0: said 0\\u001b[31m and more" in text
     assert "s2p4" not in text
     assert summary_data(state, BEFORE, AFTER, "")["lost"] == {"extraction": 5}
@@ -114,7 +115,7 @@ def test_held_out_results_come_with_version_n_and_what_was_not_judged() -> None:
     fold(state, ev.EvaluationFinished(1, "heldout", 0, 1, 1, 0, 10, None, Usage()))
     text = text_of(ended(state))
     assert "heldout after step 0, v0  0.250 (n=8), 2 unjudged" in text
-    assert "heldout after step 1, v1  no reward known (n=0), 10 unjudged" in text
+    assert "heldout after step 1, v1  none known (n=0), 10 unjudged" in text
 
 
 def test_a_price_is_shown_where_it_is_known_and_never_guessed_as_zero() -> None:
@@ -124,7 +125,7 @@ def test_a_price_is_shown_where_it_is_known_and_never_guessed_as_zero() -> None:
 
 
 def test_a_mean_without_known_rewards_is_no_number() -> None:
-    assert mean(Rewards()) == "no reward known (n=0)"
+    assert mean(Rewards()) == "none known (n=0)"
     assert mean(Rewards(2.0, 3)) == "0.667 (n=3)"
 
 
