@@ -22,7 +22,7 @@ Change = tuple[OperationKind, str | None, str]
 def commit_changes(
     workspace: Workspace,
     name: str,
-    changes: Callable[[Library], Sequence[tuple[Change, str | None]]],
+    changes: Callable[[Library], Sequence[Change]],
     *,
     person: str,
     reason: str,
@@ -33,7 +33,7 @@ def commit_changes(
     Args:
         workspace: where the library lies.
         name: of the library.
-        changes: given the head, the changes, each with the id a restored addition keeps.
+        changes: given the head, the changes; an addition with a target brings it back.
         person: who decides.
         reason: recorded with every decision.
         clock: gives the time of the decisions.
@@ -45,7 +45,7 @@ def commit_changes(
         head = library.head
         draft = head
         reviewed: list[tuple[Operation, Decision]] = []
-        for number, ((kind, target, text), keeps) in enumerate(changes(head), 1):
+        for number, (kind, target, text) in enumerate(changes(head), 1):
             operation = Operation(
                 f"edit{head.version + 1}.{number}", kind, target, text, reason, proposer=person
             )
@@ -55,7 +55,6 @@ def commit_changes(
                 reason=reason,
                 reviewer=person,
                 at=clock(),
-                assigned=keeps,
             )
             objection = draft.objection(effective(operation, decision))
             if objection:
@@ -67,23 +66,17 @@ def commit_changes(
     return done
 
 
-def back_to(older: Library) -> Callable[[Library], Sequence[tuple[Change, str | None]]]:
+def back_to(older: Library) -> Callable[[Library], Sequence[Change]]:
     """The changes that give a head the texts of an older version of it.
 
     What was deleted since comes back under its own id: it is the same experience.
     """
 
-    def changes(head: Library) -> Sequence[tuple[Change, str | None]]:
+    def changes(head: Library) -> Sequence[Change]:
         diff = head.diff(older)
-        deletes: list[tuple[Change, str | None]] = [
-            (("delete", e.id, ""), None) for e in diff.added
-        ]
-        modifies: list[tuple[Change, str | None]] = [
-            (("modify", before.id, before.text), None) for before, _ in diff.modified
-        ]
-        adds: list[tuple[Change, str | None]] = [
-            (("add", None, e.text), e.id) for e in diff.removed
-        ]
+        deletes: list[Change] = [("delete", e.id, "") for e in diff.added]
+        modifies: list[Change] = [("modify", old.id, old.text) for old, _ in diff.modified]
+        adds: list[Change] = [("add", e.id, e.text) for e in diff.removed]
         return [*deletes, *modifies, *adds]
 
     return changes

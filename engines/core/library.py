@@ -118,6 +118,8 @@ class Library:
                 twin = next((e for e in self.experiences if e.text == text), None)
                 if twin:
                     return f"{twin.id} already says exactly this"
+                if operation.target is not None and not self._was_deleted(operation.target):
+                    return f"{operation.target} was not deleted, so it cannot be brought back"
                 if limit is not None and len(self.experiences) >= limit:
                     return f"the library is full ({limit}): modify or delete an experience instead"
             case "modify":
@@ -190,6 +192,11 @@ class Library:
         """Estimated prompt tokens of the guidance a call: a token for 4 UTF-8 bytes."""
         return math.ceil(len(self.guidance().encode("utf-8", "replace")) / 4)
 
+    def _was_deleted(self, target: str) -> bool:
+        number = target.removeprefix("E")
+        numbered = not number.isdecimal() or int(number) < self.next_number
+        return numbered and self.get(target) is None
+
     def _absence(self, target: str | None) -> str:
         if target is None:
             return "it names no experience"
@@ -218,6 +225,11 @@ class Library:
             at=decision.at,
         )
         match wanted.kind:
+            case "add" if wanted.target is not None:
+                # Brought back under its own id: the same experience, not another one.
+                back = Experience(wanted.target, text, self.version, self.version, (mark,))
+                entries = tuple(sorted((*self.experiences, back), key=_birth))
+                return replace(self, experiences=entries), wanted.target
             case "add":
                 name = decision.assigned or f"E{self.next_number}"
                 if int(name.removeprefix("E")) < self.next_number:
@@ -243,14 +255,21 @@ class Library:
                 return self, wanted.target
 
 
+def _birth(experience: Experience) -> tuple[int, int]:
+    """Sorts numbered ids by number, behind those that a mounted agent brought along."""
+    number = experience.id.removeprefix("E")
+    return (1, int(number)) if number.isdecimal() else (0, 0)
+
+
 def effective(operation: Operation, decision: Decision) -> Operation:
     """The operation as it is applied: what an edit names replaces what was proposed."""
     kind = decision.kind or operation.kind
     target = decision.target if decision.target is not None else operation.target
+    merely_added = kind == "add" and operation.kind != "add"
     return replace(
         operation,
         kind=kind,
-        target=None if kind == "add" else target,
+        target=None if merely_added else target,
         text=decision.text if decision.text is not None else operation.text,
     )
 

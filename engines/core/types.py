@@ -253,7 +253,8 @@ class Flag:
 class Operation:
     """A proposed change of the library.
 
-    `target` is the id of an existing experience (None for add); `text` the new
+    `target` is the id of an existing experience; an add has none, or that of a deleted
+    experience which it brings back. `text` is the new
     wording (empty for delete and keep); `evidence` the ids of the rollouts that
     the proposal was drawn from; `proposer` the model that wrote it.
     """

@@ -276,6 +276,9 @@ class Gate:
             draft = self._drafted(self._base, others)
         wanted = effective(operation, decision)
         objection = draft.objection(wanted, self._limit)
+        if wanted.kind == "add" and wanted.target is not None:
+            # Only a revert, which knows the old text, may bring an id back.
+            objection = "an addition names no experience"
         if objection:
             note = f"rejected: {objection}"
             refused = replace(decision, action="reject", reason=objection, reviewer=GATE)

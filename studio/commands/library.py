@@ -107,9 +107,7 @@ def edit(
     if change is None:
         print(f"library {name}: nothing was changed")
         return
-    done = commit_changes(
-        workspace, name, lambda _: [(change, None)], person=person(), reason=reason
-    )
+    done = commit_changes(workspace, name, lambda _: [change], person=person(), reason=reason)
     print(f"library {name} is at v{done.version}")
 
 

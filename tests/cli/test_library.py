@@ -200,9 +200,6 @@ def test_revert_makes_a_new_version_with_the_old_texts_and_loses_nothing(practis
     assert "E5" not in texts(practised) and "E6" in texts(practised), "an id is never reused"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="Library.commit gives a restored experience a new id: the lead decides"
-)
 def test_revert_brings_what_was_deleted_back_under_its_own_id(practised: Path) -> None:
     before = texts(practised)
     library(practised, "edit", "rehearsal", "E1", "--delete")

@@ -118,9 +118,8 @@ def test_show_tells_steps_groups_spending_and_places(practised: Path) -> None:
 def test_losses_are_shown_with_their_words(workspace: Path) -> None:
     data = workspace.parent / "unknown.jsonl"
     data.write_text('{"question": "Who wrote it?", "answer": "1"}\n')
-    ended = studio(
-        "headless", "replay", f"data.practice={data}", "--name", "lossy", workspace=workspace
-    )
+    settings = ("policy=replay:replay", f"data.practice={data}", "--name", "lossy")
+    ended = studio("headless", "replay", *settings, workspace=workspace)
     assert ended.code == 4
     facts = json.loads(studio("runs", "show", "lossy", "--json", workspace=workspace).stdout)
     # One problem in a group of 4, none of which the log holds.

@@ -32,7 +32,20 @@ _decisions = st.builds(
     text=st.none() | _words,
     assigned=_names,
 )
-_reviewed = st.lists(st.tuples(_operations, _decisions), max_size=8).map(tuple)
+
+
+def _bringing_nothing_back(pair: tuple[Operation, Decision]) -> tuple[Operation, Decision]:
+    """An addition with a target restores a deleted experience, which only a revert may."""
+    operation, decision = pair
+    if operation.kind == "add":
+        operation = replace(operation, target=None)
+        decision = replace(decision, target=None) if decision.kind in (None, "add") else decision
+    return operation, decision
+
+
+_reviewed = st.lists(
+    st.tuples(_operations, _decisions).map(_bringing_nothing_back), max_size=8
+).map(tuple)
 _limits = st.none() | st.integers(0, 4)
 modest = settings(derandomize=True, max_examples=150, deadline=None)
 
@@ -174,6 +187,16 @@ def test_an_assigned_id_that_lived_before_is_not_given_again() -> None:
     operation = an_operation("add")
     done = library.commit([(operation, a_decision(operation, assigned="E2"))])
     assert [e.id for e in done.library.experiences] == ["E1", "E3"]
+
+
+def test_an_addition_may_bring_a_deleted_experience_back_under_its_own_id() -> None:
+    library = a_library("one", "two").commit(approved(an_operation("delete", "E1"))).library
+    back = an_operation("add", "E1", "one")
+    again = library.commit(approved(back)).library
+    assert [(e.id, e.text) for e in again.experiences] == [("E1", "one"), ("E2", "two")]
+    assert again.next_number == library.next_number
+    assert "was not deleted" in str(again.objection(an_operation("add", "E1", "other")))
+    assert "was not deleted" in str(again.objection(an_operation("add", "E9", "other")))
 
 
 def test_an_id_used_up_within_one_commit_does_not_come_back() -> None:
