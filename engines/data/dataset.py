@@ -34,6 +34,8 @@ ID_BYTES = 5
 
 Numbered = tuple[int, Problem]
 """A problem with the line of its file, counted from 1."""
+SHOWN_LINES = 12
+"""Of the bad lines of a file, beside the first."""
 
 
 def read_problems(
@@ -76,17 +78,35 @@ def read_numbered(
     names = _names(path, fields or {})
     found: list[Numbered] = []
     seen: dict[str, int] = {}
+    bad: list[tuple[int, DataError]] = []
     for number, line in _lines(path):
         if limit is not None and len(found) >= limit:
             break
-        problem = _problem(f"{path}:{number}", line, names, needs_answer, path.stem)
+        try:
+            problem = _problem(f"{path}:{number}", line, names, needs_answer, path.stem)
+        except DataError as error:
+            bad.append((number, error))
+            continue
         seen[problem.id] = seen.get(problem.id, 0) + 1
         if (nth := seen[problem.id]) > 1:
             problem = replace(problem, id=f"{problem.id}#{nth}")
         found.append((number, problem))
+    if bad:
+        raise _all_told(bad)
     if not found and limit != 0:
         raise DataError(str(path), "The file holds no problem.", "Add one JSON object a line.")
     return tuple(found)
+
+
+def _all_told(bad: Sequence[tuple[int, DataError]]) -> DataError:
+    """The first bad line in full and the numbers of the others, so that one round mends all."""
+    (_, first), *others = bad
+    if not others:
+        return first
+    shown = ", ".join(str(number) for number, _ in others[:SHOWN_LINES])
+    more = ", …" if len(others) > SHOWN_LINES else ""
+    cause = f"{first.cause} ({len(others)} more cannot be used: line {shown}{more}.)"
+    return DataError(first.place, cause, first.move)
 
 
 @dataclass(frozen=True, slots=True)

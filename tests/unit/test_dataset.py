@@ -203,3 +203,12 @@ def test_an_unknown_data_name_shows_the_nearest_and_the_roots(tmp_path: Path) ->
     assert 'Did you mean "arithmetic"' in caught.value.move
     with pytest.raises(DataError, match="There are: arithmetic"):
         resolve_data("zzzzzzzz", (tmp_path,))
+
+
+def test_every_bad_line_is_named_at_once_so_that_one_round_mends_them(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"question": "q", "answer": "1"}\n{"answer": 2}\n[]\n\n{"question": ""}\n')
+    with pytest.raises(DataError) as refused:
+        read_problems(path)
+    assert refused.value.place == f"{path}:2"
+    assert refused.value.cause.endswith("(2 more cannot be used: line 3, 5.)")
