@@ -15,13 +15,13 @@ from typing import Any
 from engines.agents.single_turn import SingleTurn
 from engines.core import events as ev
 from engines.core.errors import ConfigError
+from engines.core.ids import digest
 from engines.core.library import Library
 from engines.core.protocols import Reviewer, Verifier
 from engines.core.state import RunState, fold
-from engines.core.types import Problem
 from engines.data.dataset import read_problems
 from engines.pipeline.control import Control
-from engines.pipeline.evaluate import Evaluation
+from engines.pipeline.evaluate import Evaluation, HeldOut
 from engines.pipeline.gate import Gate
 from engines.pipeline.practice import Practice
 from engines.pipeline.recorder import Recorder
@@ -151,22 +151,41 @@ def open_reviewers(spec: str, hold_s: float | None) -> tuple[Reviewer, ...]:
     )
 
 
-def evaluated_sets(plan: RunPlan) -> tuple[tuple[str, tuple[Problem, ...]], ...]:
+def evaluated_sets(plan: RunPlan) -> tuple[HeldOut, ...]:
     """The held-out sets of the run file, read; empty where it does not evaluate."""
-    evaluation = plan.loaded.config.evaluation
+    config = plan.loaded.config
+    evaluation = config.evaluation
     if not evaluation.do_eval:
         return ()
-    return tuple(
-        (
-            Path(name).stem,
-            read_problems(
-                plan.loaded.data_path(name, "evaluation.data"),
-                fields=plan.loaded.config.data.fields,
-                limit=evaluation.limit,
-            ),
-        )
-        for name in evaluation.data
-    )
+    found: dict[str, HeldOut] = {}
+    for named in dict.fromkeys(evaluation.data):
+        path = plan.loaded.data_path(named, "evaluation.data")
+        problems = read_problems(path, fields=config.data.fields, limit=evaluation.limit)
+        # Two files of one name in different folders are two sets.
+        name = path.stem if path.stem not in found else f"{path.parent.name}-{path.stem}"
+        while name in found:
+            name += "-2"
+        depends = [
+            [problem.id for problem in problems],
+            [evaluation.k, evaluation.temperature],
+            {key: value for key, value in plan.fingerprint.items() if key in _MEASURED_BY},
+        ]
+        found[name] = HeldOut(name, problems, digest(depends))
+    return tuple(found.values())
+
+
+_MEASURED_BY = frozenset(
+    {
+        "seed",
+        "policy.model",
+        "policy.top_p",
+        "policy.max_tokens",
+        "policy.stop",
+        "policy.extra_body",
+        "agent.instructions",
+        "verifier",
+    }
+)
 
 
 def _opening(plan: RunPlan, state: RunState, folder: LibraryFolder) -> ev.DurableEvent:
@@ -222,7 +241,7 @@ def _publisher(plan: RunPlan) -> Callable[[Library], None]:
 
 def _evaluation(
     plan: RunPlan,
-    sets: tuple[tuple[str, tuple[Problem, ...]], ...],
+    sets: tuple[HeldOut, ...],
     manager: RolloutManager,
     verifier: Verifier,
 ) -> Evaluation | None:

@@ -122,7 +122,7 @@ class OwnDesk:
         assert self._state.started is not None
         folder = workspace.library(self._state.started.library)
         recorder = Recorder(self._journal, self._state)
-        limit = self._state.started.settings.get("practice.library_limit")
+        limit = self._state.settings.get("practice.library_limit")
         self._gate = Gate(recorder, folder, (), run=run.run, limit=limit)
         self._runner.run(self._gate.follow_head(self._state.step))
 

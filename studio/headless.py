@@ -93,7 +93,7 @@ async def run_headless(plan: RunPlan, *, json: bool) -> int:
                     practice.recorder.listen(listener)
                     await practise(practice)
         except asyncio.CancelledError:
-            if not brakes.pulled:
+            if not brakes.pulled or brakes.control is not None:
                 raise
             to_stderr("studio: interrupted before practice began; nothing was spent")
             return exit_codes.INTERRUPTED
@@ -173,7 +173,7 @@ def _print_summary(plan: RunPlan, state: RunState, json: bool) -> int:
 
 
 class _Quiet(ExitStack):
-    """A listener that needs no closing, and that falls silent when its reader is gone.
+    """A listener that needs no closing, and that falls silent when nobody can be told.
 
     The run goes on: whoever listened can look at it with `studio ctl` and `studio runs`.
     """
@@ -187,7 +187,7 @@ class _Quiet(ExitStack):
             return
         try:
             self._listener(event)
-        except BrokenPipeError:
+        except (OSError, ValueError):  # the reader left, the disk is full, the stream closed
             self._listener = None
 
 

@@ -14,17 +14,17 @@ from studio.settings import RunConfig
 
 def open_library(plan: RunPlan) -> LibraryFolder:
     """The library the run commits to, created for a new or forked run."""
-    config, workspace = plan.loaded.config, plan.workspace
+    workspace = plan.workspace
     if plan.state is not None:
         assert plan.state.started is not None
         return workspace.library(plan.state.started.library)
-    folder = workspace.library(config.library.name or plan.run.run)
+    folder = workspace.library(_name(plan))
     start, source = _start(plan, folder.name)
     if not folder.exists():
         folder.create(start, source)
         return folder
     head = folder.head()
-    if source == f"{folder.name}@{head.version}":
+    if plan.parent is None and source == f"{folder.name}@{head.version}":
         return folder  # goes on where it stands
     untouched = head.version == 0 and head.experiences == (start.experiences if start else ())
     if untouched:
@@ -35,6 +35,14 @@ def open_library(plan: RunPlan) -> LibraryFolder:
         f"Go on from it with library.start={folder.name}@{head.version}, or choose another "
         "library.name.",
     )
+
+
+def _name(plan: RunPlan) -> str:
+    """What the library is called; a fork never commits to its parent's."""
+    named = plan.loaded.config.library.name or plan.run.run
+    if plan.parent is not None and named == forked_library(plan.parent, plan.adopted_steps)[0]:
+        return plan.run.run
+    return named
 
 
 def _start(plan: RunPlan, name: str) -> tuple[Library | None, str | None]:

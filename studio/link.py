@@ -35,6 +35,8 @@ MAX_LINE = 4_000_000
 """Bytes of one request or answer: an edit is short, a lesson of hundreds is not."""
 _LAST_WORDS_S = 2.0
 """How long an ending run waits for a watcher that reads slowly."""
+MAX_WAITING = 50_000
+"""Events kept for a watcher that reads more slowly than the run writes."""
 _ENVELOPE = frozenset({"v", "id", "ok"})
 _LONGEST_PATH = 100  # what sun_path holds on every platform, with room for the NUL
 
@@ -216,7 +218,17 @@ class _Server:
     @contextlib.contextmanager
     def _listening(self, task: asyncio.Task[Any]) -> Iterator[_Waiting]:
         waiting: _Waiting = asyncio.Queue()
-        stop = self._practice.recorder.listen(waiting.put_nowait)
+
+        def keep(event: DurableEvent | TransientEvent) -> None:
+            if isinstance(event, TextStreamed):
+                return
+            if waiting.qsize() > MAX_WAITING:  # it stopped reading: let go of it
+                waiting.put_nowait(None)
+                stop()
+                return
+            waiting.put_nowait(event)
+
+        stop = self._practice.recorder.listen(keep)
         try:
             yield waiting
         finally:
@@ -225,9 +237,8 @@ class _Server:
 
     async def _stream(self, writer: asyncio.StreamWriter, waiting: _Waiting) -> None:
         while (event := await waiting.get()) is not None:
-            if not isinstance(event, TextStreamed):
-                _write(writer, {"v": PROTOCOL, "event": event_to_dict(event)})
-                await writer.drain()
+            _write(writer, {"v": PROTOCOL, "event": event_to_dict(event)})
+            await writer.drain()
 
 
 def _stop(after_step: bool) -> tuple[str, bool]:

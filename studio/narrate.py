@@ -197,5 +197,5 @@ def commit_line(outcomes: tuple[Outcome, ...], version: int) -> str:
 def to_stderr(line: str) -> None:
     try:
         print(line, file=sys.stderr, flush=True)
-    except BrokenPipeError:
-        reader_left(sys.stderr)  # which must not end a run
+    except OSError:  # the reader left, or the disk is full: neither must end a run
+        reader_left(sys.stderr)

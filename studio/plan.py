@@ -6,6 +6,7 @@ Owns that choice and its refusals. Reads journals; writes nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from engines.core.errors import ConfigError, ConflictError
@@ -77,6 +78,7 @@ def plan_run(
     )
     fingerprint = config.fingerprint(digest([p.id for p in problems]))
     newest = resume or workspace.newest(config.exp_id)
+    review = _pinned(review)
     asked = review or config.review.by
 
     def planned(mode: Mode, run: RunDir, **more: Any) -> RunPlan:
@@ -115,6 +117,14 @@ def plan_run(
     over = state.steps_finished == sampler.total_steps and state.status == "finished"
     mode: Mode = "finished" if over else "resume"
     return planned(mode, newest, state=state, reviewer=reviewer)
+
+
+def _pinned(review: str | None) -> str | None:
+    """A rule file by its whole path: a resume may come from another folder."""
+    kind, colon, file = (review or "").partition(":")
+    if kind != "rules" or not file:
+        return review
+    return f"{kind}{colon}{Path(file).expanduser().resolve()}"
 
 
 def forked_library(parent: RunDir, steps: int) -> tuple[str, int]:

@@ -14,19 +14,31 @@ from urllib.parse import urlsplit
 MASK = "***"
 
 _SECRET = re.compile(
-    r"(^|[_.-])((api|access|secret|private)[_-]?key|token|secret|password|passwd|"
-    r"authorization|auth|cookie|credentials?)$",
-    re.IGNORECASE,
+    r"(^|[_.-]|(?<=[a-z])(?=[A-Z]))(?i:(api|access|secret|private)[_-]?key|token|secret|"
+    r"password|passwd|authorization|auth|cookie|credentials?)$"
 )
 _SECRET_VARIABLE = re.compile(r"oc\.env\s*:\s*\w*(KEY|TOKEN|SECRET|PASS|AUTH|CRED)", re.IGNORECASE)
 _LOOKS_SECRET = re.compile(r"(bearer |basic |(sk|pk|gsk|hf|ghp)[-_][\w-]{12,}$)", re.IGNORECASE)
+_HARMLESS_HEADERS = frozenset(
+    {
+        "accept",
+        "accept-language",
+        "content-type",
+        "http-referer",
+        "referer",
+        "user-agent",
+        "x-title",
+    }
+)
 _KEPT = ("headers", "extra_body", "base_url")
 
 
 def is_secret(key: tuple[str, ...], value: object = "") -> bool:
     """True for a value that must never be shown or stored as it is."""
-    if _SECRET.search(key[-1]) or ("headers" in key and key[-1].lower().endswith("key")):
+    if _SECRET.search(key[-1]):
         return True
+    if len(key) > 1 and key[-2] == "headers":
+        return key[-1].lower() not in _HARMLESS_HEADERS  # whatever it is called
     if not isinstance(value, str):
         return False
     if _LOOKS_SECRET.match(value):  # under whatever name it stands

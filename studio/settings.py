@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -103,6 +104,9 @@ class PolicyConfig(Settings):
     def _is_an_address(cls, value: str | None) -> str | None:
         if value is not None and not value.startswith(("http://", "https://")):
             raise ValueError("it must begin with http:// or https://")
+        parts = urlsplit(value or "")
+        if parts.query or parts.username or parts.password:
+            raise ValueError("it must hold no user, password or query; use api_key or headers")
         return value
 
 
@@ -126,6 +130,15 @@ class AgentConfig(Settings):
         default=None,
         description="the model the agent comes with; used where the run file sets no policy",
     )
+
+    @field_validator("experiences")
+    @classmethod
+    def _each_once(cls, value: tuple[MountedExperience, ...]) -> tuple[MountedExperience, ...]:
+        for what in ("id", "text"):
+            seen = [getattr(experience, what) for experience in value]
+            if twice := [one for one in seen if seen.count(one) > 1]:
+                raise ValueError(f'the {what} "{twice[0][:60]}" stands there twice')
+        return value
 
 
 class DataConfig(Settings):

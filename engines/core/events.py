@@ -162,7 +162,11 @@ class StepFinished:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationFinished:
-    """A pinned evaluation: after `step` (0: before the first), on one held-out set."""
+    """A pinned evaluation: after `step` (0: before the first), on one held-out set.
+
+    `fingerprint` covers the problems and all else that the result depends on besides the
+    versions; `trouble` says why the first of the unjudged was not judged.
+    """
 
     step: int
     data: str
@@ -173,6 +177,8 @@ class EvaluationFinished:
     unjudged: int
     mean: float | None
     usage: Usage
+    fingerprint: str = ""
+    trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True)

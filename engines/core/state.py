@@ -91,6 +91,7 @@ class RunState:
     steps: dict[int, StepState] = field(default_factory=dict)
     step: int = 0
     library_version: int = 0
+    base_version: int = 0  # of the library that the standing decisions are about
     content_hash: str = ""
     policy_version: int = 0
     operations: dict[str, Operation] = field(default_factory=dict)
@@ -167,7 +168,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             state.started, state.status = event, "running"
             state.epochs, state.reviewer = event.epochs, event.reviewer
             state.settings = event.settings
-            state.library_version = event.library_version
+            state.library_version = state.base_version = event.library_version
             state.step = event.forked_steps
         case ev.RunResumed():
             state.status = state.at_work
@@ -176,7 +177,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             state.settings = event.settings
             state.hold_after = None
         case ev.StepStarted():
-            state.step = event.step
+            state.step, state.base_version = event.step, event.library_version
             state.status = "running"
             state.steps[event.step] = StepState(
                 event.epoch, event.step, event.problems, event.library_version
@@ -194,6 +195,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
         case ev.LessonProposed():
             step = state.steps[event.step]
             step.lesson, step.operations = event.lesson, len(event.lesson.operations)
+            state.base_version = event.lesson.base_version
             state.operations.update((op.id, op) for op in event.lesson.operations)
             state.status = "reviewing"
             _spend(state, step, event.lesson.usage)
@@ -205,7 +207,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
         case ev.LessonReturned():
             for name in event.asked_again:
                 state.decisions.pop(name, None)
-            state.flagged_stale = event.head
+            state.flagged_stale = state.base_version = event.head
         case ev.LessonCommitted():
             _committed(state, event)
         case ev.StepFinished():
@@ -216,6 +218,10 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
         case ev.EvaluationFinished():
             state.evaluations.append(event)
             state.usage += event.usage
+            if event.unjudged:
+                where = f"{event.data} after step {event.step}"
+                state.lost["held-out rollout"] += event.unjudged
+                state.losses.append(Loss("held-out rollout", where, event.trouble))
         case ev.RunPaused():
             state.status = "paused"
         case ev.RunContinued():
@@ -303,13 +309,14 @@ def _committed(state: RunState, event: ev.LessonCommitted) -> None:
         state.operations.pop(outcome.operation_id, None)
         state.decisions.pop(outcome.operation_id, None)
         state.deferred.discard(outcome.operation_id)
-    # What is left was deferred: open, but no longer in anyone's way.
+    # What is left was deferred: open, but no longer in anyone's way. A decision made about
+    # one after this commit's line reached the library, before a crash, waits for the next.
     state.deferred = set(state.operations)
-    state.decisions.clear()
+    state.decisions = {k: d for k, d in state.decisions.items() if d.action != "defer"}
     state.flagged_stale = None
     if state.status == "reviewing":
         state.status = "running"
-    state.library_version = event.library_version
+    state.library_version = state.base_version = event.library_version
     state.content_hash, state.policy_version = event.content_hash, event.policy_version
     step = state.steps.get(event.step)
     if step is not None:

@@ -22,6 +22,7 @@ class Control:
         self._main: asyncio.Task[object] | None = None
         self.stop_reason = ""
         self.stop_after_step = False
+        self.ended = False  # True once the run's ending is being recorded: too late to stop
 
     def drives(self, main: asyncio.Task[object]) -> None:
         """Name the task that a stop cancels, also one that came before."""
@@ -48,6 +49,8 @@ class Control:
 
     def stop(self, reason: str, after_step: bool = False) -> None:
         """End the run now, or once the step under way is committed."""
+        if self.ended:
+            return
         self.stop_reason = reason
         if after_step:
             self.stop_after_step = True

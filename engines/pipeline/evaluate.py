@@ -26,10 +26,23 @@ from engines.rollouts.manager import RolloutManager
 
 
 @dataclass(frozen=True, slots=True)
+class HeldOut:
+    """One set, by a name that no other set of the run has.
+
+    `fingerprint` covers all that a result depends on besides the versions: the problems,
+    tries, prompt, sampling, model, verifier and seed.
+    """
+
+    name: str
+    problems: tuple[Problem, ...]
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluation:
     """What is evaluated, how, and when. `folder` receives one JSON file an evaluation."""
 
-    sets: tuple[tuple[str, tuple[Problem, ...]], ...]
+    sets: tuple[HeldOut, ...]
     rollouts: RolloutManager
     verifier: Verifier
     folder: Path
@@ -66,10 +79,11 @@ async def evaluate(evaluation: Evaluation, recorder: Recorder, step: int, librar
     """Evaluate on every set that this step has no result for yet."""
     done = {found.data for found in recorder.state.evaluations if found.step == step}
     version = recorder.state.policy_version
-    for name, problems in evaluation.sets:
+    for held_out in evaluation.sets:
+        name, problems = held_out.name, held_out.problems
         if name in done:
             continue
-        if (known := _known_result(recorder.state, step, name, library, evaluation.k)) is not None:
+        if (known := _known_result(recorder.state, step, held_out, library)) is not None:
             await recorder.record(known)
             continue
         tell = _teller(recorder, step, name, len(problems) * evaluation.k)
@@ -91,6 +105,8 @@ async def evaluate(evaluation: Evaluation, recorder: Recorder, step: int, librar
             scores.unjudged,
             scores.mean,
             sum((rollout.attempt.usage for rollout, _ in tried), NO_USAGE),
+            held_out.fingerprint,
+            next((v.error or "" for _, v in tried if v.reward is None), ""),
         )
         write_result(evaluation.folder, result, problems, scores)
         await recorder.record(result)
@@ -105,22 +121,22 @@ def write_result(
         {"problem": problem.id, "rewards": rewards}
         for problem, rewards in zip(problems, scores.rewards, strict=True)
     ]
-    stem = Path(result.data).stem
-    path = folder / f"step-{result.step:04d}-{stem}.json"
+    path = folder / f"step-{result.step:04d}-{result.data}.json"
     write_whole(path, dumps({"result": result, "problems": rows}))
 
 
 def _known_result(
-    state: RunState, step: int, data: str, library: Library, k: int
+    state: RunState, step: int, held_out: HeldOut, library: Library
 ) -> EvaluationFinished | None:
     """The result of an earlier step for the very same versions.
 
     Evaluations share their seeds, so measuring an unchanged library again would buy the
-    same numbers, or noise that nobody asked about.
+    same numbers, or noise that nobody asked about. One with gaps is measured again.
     """
-    same = (data, state.policy_version, library.version, k)
+    same = (held_out.fingerprint, state.policy_version, library.version, 0)
     for found in state.evaluations:
-        if (found.data, found.policy_version, found.library_version, found.k) == same:
+        had = (found.fingerprint, found.policy_version, found.library_version, found.unjudged)
+        if had == same:
             return replace(found, step=step, usage=NO_USAGE)
     return None
 

@@ -52,7 +52,8 @@ class Gate:
         self._run = run
         self._limit = limit
         self._clock = clock
-        self._base = folder.head()
+        state = recorder.state
+        self._base = folder.head() if state.started is None else folder.at(state.base_version)
         self._draft: Library | None = None  # None: to be made from the standing decisions
         # One decision at a time: each is checked against the draft of those before it.
         self._turn = asyncio.Lock()
@@ -68,28 +69,30 @@ class Gate:
     def at(self, version: int) -> Library:
         return self._base if version == self._base.version else self._folder.at(version)
 
-    def refresh(self) -> Library:
-        """Take the head as it is on disk: it may have been edited between steps."""
-        self._stand(self._folder.head())
-        return self._base
+    async def follow_head(self, step: int) -> Library:
+        """Stand on the library's head, as it is on disk now, and return it.
 
-    def stand_on(self, step: int) -> None:
-        """Take the version that the step's lesson is about as the base of decisions."""
-        state = self._recorder.state
-        found = state.steps.get(step)
-        if found is not None and found.lesson is not None:
-            moved_to = state.flagged_stale
-            self._stand(self.at(found.lesson.base_version if moved_to is None else moved_to))
-
-    async def follow_head(self, step: int) -> None:
-        """Stand on the library's head, taking back what its move since the lesson touched."""
-        self.stand_on(step)
+        Where it has moved since the decisions were made, what the move touched is taken
+        back. Where the move is this step's own commit, cut off before the run's journal
+        told of it, it is told now.
+        """
         async with self._turn:
-            head = self._folder.head()
-            if self._recorder.state.operations and head.version != self._base.version:
-                if self._committed_already(step):
-                    return
-                await self._return(step, head)
+            state = self._recorder.state
+            if state.started is not None:
+                self._stand(self.at(state.base_version))
+            while True:
+                with self._folder.committing() as library:
+                    head = library.head
+                    done = library.earlier(self._run, step, self._base.version)
+                if done is not None:
+                    self._stand(done.library)
+                    await self._recorder.record(_committed(step, done, state.policy_version))
+                elif head.version == self._base.version:
+                    return self._base
+                elif state.operations:
+                    await self._return(step, head)
+                else:
+                    self._stand(head)
 
     def draft(self) -> Library:
         """The library as the standing decisions would leave it."""
@@ -103,15 +106,19 @@ class Gate:
         Raises:
             HoldExpired: the reviewers ended and something still is.
         """
-        state = self._recorder.state
         await self.follow_head(step)
         for reviewer in self._reviewers:
-            if not state.open:
-                return
-            # What one reviewer defers is decided: it does not pass to the next.
-            asked = tuple(op for op in state.open if op.id not in state.decisions)
-            async for decision in reviewer.review(asked, self.draft()):
-                await self.decide(decision)
+            for operation in self._recorder.state.open:
+                # Each is asked against the draft that holds the answers before it, and what
+                # has been decided by then, here or from outside, is asked nobody else.
+                if self._is_decided(operation):
+                    continue
+                async for decision in reviewer.review((operation,), self.draft()):
+                    await self._take(decision, unless_decided=True)
+
+    def _is_decided(self, operation: Operation) -> bool:
+        state = self._recorder.state
+        return operation.id in state.decisions or operation.id not in state.operations
 
     async def decide(self, decision: Decision) -> Settled:
         """Check, journal and answer one decision about an open operation.
@@ -122,8 +129,13 @@ class Gate:
         Raises:
             ConflictError: no such operation is open.
         """
+        return await self._take(decision)
+
+    async def _take(self, decision: Decision, *, unless_decided: bool = False) -> Settled:
         async with self._turn:
             state = self._recorder.state
+            if unless_decided and decision.operation_id in state.decisions:
+                return Settled(state.decisions[decision.operation_id], "decided already")
             operation = state.operations.get(decision.operation_id)
             if operation is None:
                 raise ConflictError(
@@ -174,6 +186,9 @@ class Gate:
             HoldExpired: the reviewers leave an operation of the step undecided.
         """
         state = self._recorder.state
+        told = state.steps.get(step)
+        if told is not None and told.committed:  # found and told of by `follow_head`
+            return Committed(self._base, told.outcomes)
         while True:
             # An undo under way must be on disk before its decision could be applied.
             async with self._turn:
@@ -191,9 +206,8 @@ class Gate:
     def _try(self, step: int) -> tuple[Committed | None, Library]:
         """Commit on the head, unless it has moved; the head comes second."""
         reviewed = self._recorder.state.reviewed
-        ids = tuple(operation.id for operation, _ in reviewed)
         with self._folder.committing() as library:
-            done = library.earlier(self._run, step, ids)
+            done = library.earlier(self._run, step, self._base.version)
             if done is None and library.head.version == self._base.version:
                 done = library.commit(reviewed, run=self._run, step=step, limit=self._limit)
             return done, library.head
@@ -240,12 +254,6 @@ class Gate:
             return born[target] == target
         before, after = base.get(target), head.get(target)
         return before is not None and after is not None and before.text == after.text
-
-    def _committed_already(self, step: int) -> bool:
-        """Whether the head's move is this very step's own commit, cut before it was told."""
-        ids = tuple(operation.id for operation, _ in self._recorder.state.reviewed)
-        with self._folder.committing() as library:
-            return library.earlier(self._run, step, ids) is not None
 
     def _stand(self, library: Library) -> None:
         self._base, self._draft = library, None

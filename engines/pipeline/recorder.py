@@ -31,7 +31,12 @@ class Recorder:
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Call `listener` with every event from now on; returns how to stop that."""
         self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
+
+        def stop() -> None:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+        return stop
 
     async def record(self, event: DurableEvent) -> None:
         """Return when the event is on disk and in `state`.

@@ -27,7 +27,8 @@ async def practise(practice: Practice) -> Ending:
     assert main is not None
     practice.control.drives(main)
     try:
-        ending, reason = await _steps(practice), practice.control.stop_reason
+        ending = await _steps(practice)
+        reason = practice.control.stop_reason if ending == "stopped" else ""
     except HoldExpired:
         ending, reason = "held", "operations wait for a decision"
     except asyncio.CancelledError:
@@ -35,6 +36,7 @@ async def practise(practice: Practice) -> Ending:
             raise
         main.uncancel()
         ending, reason = "stopped", practice.control.stop_reason
+    practice.control.ended = True
     await practice.recorder.record(RunEnded(ending, reason))
     return ending
 
@@ -47,6 +49,6 @@ async def _steps(practice: Practice) -> Ending:
     for step in range(state.steps_finished + 1, practice.sampler.total_steps + 1):
         await practice.control.cleared()
         await practise_step(practice, step)
-        if await practice.control.step_done(step):
+        if await practice.control.step_done(step) and step < practice.sampler.total_steps:
             return "stopped"
     return "finished"

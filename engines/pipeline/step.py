@@ -56,7 +56,7 @@ async def _begin(practice: Practice, step: int) -> StepState:
     """The step under way, begun now or by an earlier process."""
     recorder = practice.recorder
     if recorder.state.current is None:
-        library = practice.gate.refresh()
+        library = await practice.gate.follow_head(step)
         started = ev.StepStarted(
             practice.sampler.epoch_of(step),
             step,

@@ -138,13 +138,15 @@ class Committer:
     def head(self) -> Library:
         return self._found[-1][0]
 
-    def earlier(self, run: str, step: int, operations: tuple[str, ...]) -> Committed | None:
-        """What an earlier try of the same commit did, if its line reached the disk."""
+    def earlier(self, run: str, step: int, base: int) -> Committed | None:
+        """What an earlier try of the same commit did, if its line reached the disk.
+
+        Only versions after `base`, on which the decisions stand, can be that commit: run-ids
+        of removed runs are given again.
+        """
         for (before, _), (_, commit) in zip(self._found, self._found[1:], strict=False):
             assert commit is not None
-            if (commit.run, commit.step) == (run, step) and operations == tuple(
-                op.id for op, _ in commit.reviewed
-            ):
+            if commit.version > base and (commit.run, commit.step) == (run, step):
                 return replay(before, commit)
         return None
 

@@ -17,6 +17,7 @@ from engines.core.types import Decision, Operation
 from engines.pipeline.gate import GATE, Gate
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers import Auto, HoldExpired, Outside
+from engines.pipeline.rules import read_rules
 from engines.record.journal import Journal, read_journal
 from engines.record.libraries import LibraryFolder
 from tests.builders import a_decision, a_lesson, a_library, a_run, a_step, an_operation, approved
@@ -57,7 +58,7 @@ class Desk:
         await self.recorder.record(a_step(step, library_version=version))
         lesson = a_lesson(*operations, step=step, base_version=version)
         await self.recorder.record(ev.LessonProposed(step, lesson))
-        self.gate.refresh()
+        await self.gate.follow_head(step)
 
     async def decide(self, operation: Operation, action: str = "approve", **more: object) -> str:
         """Decide and return the gate's note."""
@@ -428,12 +429,96 @@ async def test_a_commit_that_reached_the_library_before_a_crash_is_not_made_twic
     desk.journal_path.write_bytes(before)  # the run's own line never reached the disk
     desk.reopen(Outside(hold_s=0))
     assert not desk.state.steps[1].committed
-    await desk.gate.review(1)  # asks nothing: every decision stands
+    await desk.gate.review(1)  # asks nothing, and tells of the commit that was found
+    assert desk.state.steps[1].committed
     again = await desk.gate.commit(1)
     assert again == first
     assert desk.commits() == 1
     assert desk.state.steps[1].outcomes == first.outcomes
     assert desk.gate.library == desk.folder.head()
+
+
+async def test_an_old_commit_of_a_removed_run_of_the_same_name_is_not_taken_for_ours(
+    desk: Desk,
+) -> None:
+    with desk.folder.committing() as library:  # run `exp` of old, step 1, the same ids
+        library.commit(approved(ADD), run="exp", step=1)
+    with desk.folder.committing() as library:
+        library.commit(approved(an_operation("delete", "E3", id="edit-1")))
+    await desk.propose(ADD)
+    await desk.decide(ADD)
+    done = await desk.gate.commit(1)
+    assert [e.text for e in done.library.experiences] == ["one", "two", "three"]
+    assert desk.commits() == 3
+
+
+async def test_a_decision_made_after_a_cut_commit_waits_for_the_next_one(desk: Desk) -> None:
+    await desk.propose(ADD, MORE)
+    await desk.decide(ADD)
+    await desk.decide(MORE, "defer")
+    before = desk.journal_path.read_bytes()
+    await desk.gate.commit(1)
+    desk.journal.close()
+    desk.journal_path.write_bytes(before)
+    desk.reopen()
+    await desk.decide(MORE)  # at the desk, before anything noticed the commit
+    await desk.gate.follow_head(1)
+    assert desk.state.steps[1].committed
+    assert [o.applied for o in desk.state.steps[1].outcomes] == [True]
+    await desk.recorder.record(ev.StepFinished(1, 1))
+    await desk.propose(step=2)
+    done = await desk.gate.commit(2)
+    assert [e.text for e in done.library.experiences] == ["one", "two", "three", "four"]
+
+
+async def test_an_edit_between_steps_is_not_overwritten_by_a_deferred_approval(
+    desk: Desk,
+) -> None:
+    await desk.propose(MODIFY)
+    await desk.decide(MODIFY, "defer")
+    await desk.gate.commit(1)
+    await desk.recorder.record(ev.StepFinished(1, 1))
+    await desk.decide(MODIFY)
+    with desk.folder.committing() as library:
+        library.commit(approved(an_operation("modify", "E1", "one, by hand", id="edit-1")))
+    await desk.gate.follow_head(2)
+    await desk.propose(step=2)
+    done = await desk.gate.commit(2)
+    assert done.library.experiences[0].text == "one, by hand"
+    assert desk.state.open == (MODIFY,)
+
+
+async def test_a_person_s_decision_is_not_overridden_by_a_reviewer_at_work(desk: Desk) -> None:
+    await desk.propose(ADD, MORE)
+
+    class Slow:
+        async def review(
+            self, operations: Sequence[Operation], library: Library
+        ) -> AsyncIterator[Decision]:
+            for operation in operations:
+                if operation.id == ADD.id:  # meanwhile, from outside, both are decided
+                    await desk.decide(ADD, "reject", reason="mine")
+                    await desk.decide(MORE, "reject", reason="mine")
+                yield a_decision(operation, reviewer="slow")
+
+    await desk.opened(Slow()).review(1)
+    assert [(d.action, d.reason) for _, d in desk.state.reviewed] == [("reject", "mine")] * 2
+
+
+async def test_rules_see_what_the_same_lesson_has_brought_in_so_far(
+    desk: Desk, tmp_path: Path
+) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(
+        "rules:\n  - {when: {similar_at_least: 0.8}, do: reject, reason: twin}\n  - do: approve\n"
+    )
+    twin = an_operation("add", None, "three!", id="op1.9")
+    await desk.propose(ADD, twin)
+    await desk.opened(read_rules(path)).review(1)
+    assert [(op.id, d.action) for op, d in desk.state.reviewed] == [
+        (ADD.id, "approve"),
+        (twin.id, "reject"),
+    ]
 
 
 async def test_a_commit_of_a_run_that_crashed_is_recognised_also_under_a_later_edit(

@@ -71,7 +71,7 @@ def test_a_commit_that_changes_no_text_writes_no_line(tmp_path: Path) -> None:
     assert folder.journal_path.read_bytes() == before
 
 
-def test_an_earlier_try_of_the_same_commit_is_found_by_run_step_and_operations(
+def test_an_earlier_try_of_the_same_commit_is_found_by_run_and_step_after_its_base(
     tmp_path: Path,
 ) -> None:
     folder = a_folder(tmp_path, "one")
@@ -79,12 +79,12 @@ def test_an_earlier_try_of_the_same_commit_is_found_by_run_step_and_operations(
     commit(folder, reviewed, run="r", step=3)
     commit(folder, approved(an_operation("delete", "E1", id="op9")), run="other", step=1)
     with folder.committing() as library:
-        found = library.earlier("r", 3, (ADD.id,))
+        found = library.earlier("r", 3, 0)
         assert found is not None
         assert (found.library.version, found.outcomes[0].id) == (1, "E2")
-        assert library.earlier("r", 2, (ADD.id,)) is None
-        assert library.earlier("other", 3, (ADD.id,)) is None
-        assert library.earlier("r", 3, ()) is None
+        assert library.earlier("r", 2, 0) is None
+        assert library.earlier("other", 3, 0) is None
+        assert library.earlier("r", 3, 1) is None
 
 
 def test_deferred_operations_are_not_part_of_a_commit(tmp_path: Path) -> None:
