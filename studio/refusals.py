@@ -31,7 +31,7 @@ def _words(key: Key, kind: str, message: str, value: object) -> tuple[str, str]:
         parent = model_at(key[:-1])
         siblings = parent.model_fields if parent else ()
         return f'"{name}" is not a setting.', nearest(key, siblings, every_setting())
-    if model is not None:
+    if model is not None and kind != "value_error":
         required = [f for f, info in model.model_fields.items() if info.is_required()]
         keys = ", ".join(f"{name}.{field}" for field in required or model.model_fields)
         missing = f'"{name}" is missing.'

@@ -43,7 +43,10 @@ def is_secret(key: tuple[str, ...], value: object = "") -> bool:
         return False
     if _LOOKS_SECRET.match(value):  # under whatever name it stands
         return True
-    return key[-1] == "base_url" and "@" in urlsplit(value).netloc
+    if key[-1] != "base_url":
+        return False
+    parts = urlsplit(value)
+    return "@" in parts.netloc or bool(parts.query)
 
 
 def is_kept_as_written(key: tuple[str, ...], text: str) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -104,9 +103,6 @@ class PolicyConfig(Settings):
     def _is_an_address(cls, value: str | None) -> str | None:
         if value is not None and not value.startswith(("http://", "https://")):
             raise ValueError("it must begin with http:// or https://")
-        parts = urlsplit(value or "")
-        if parts.query or parts.username or parts.password:
-            raise ValueError("it must hold no user, password or query; use api_key or headers")
         return value
 
 

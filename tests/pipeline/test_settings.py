@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import orjson
@@ -10,12 +12,15 @@ import pytest
 import yaml
 
 from engines.core import events as ev
-from engines.core.errors import ConfigError, ConflictError, PolicyError
+from engines.core.errors import CallFailed, ConfigError, ConflictError, PolicyError
+from engines.core.protocols import OnText
+from engines.core.types import Completion, Message, Sampling
 from engines.pipeline.practice import Practice
 from engines.policies.rehearsal.server import running
 from engines.record import lines
 from engines.record.ledger import read_record
 from engines.record.run_dir import RunDir, Workspace
+from studio.headless import _Quiet
 from tests.pipeline.harness import practised
 
 SMALL = (
@@ -321,3 +326,106 @@ async def test_every_reply_behind_a_lesson_can_be_read_back(tmp_path: Path) -> N
             assert [read_record(done.run.records, r).key.step for r in entry.event.lesson.refs] == [
                 1
             ]
+
+
+MEASURED = (*SMALL, "evaluation.do_eval=true", "evaluation.limit=5")
+
+
+@dataclass(frozen=True)
+class Out:
+    """A policy whose endpoint is out."""
+
+    name: str = "rehearsal"
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+    ) -> Completion:
+        raise CallFailed("refused", "the endpoint is out")
+
+    async def ping(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+def blind(practice: Practice) -> Practice:
+    """The practice, with an endpoint that is out whenever it evaluates."""
+    assert practice.evaluation is not None
+    rollouts = replace(practice.evaluation.rollouts, policy=Out())
+    return replace(practice, evaluation=replace(practice.evaluation, rollouts=rollouts))
+
+
+async def test_an_outage_during_evaluation_is_a_loss_and_is_measured_again(
+    tmp_path: Path,
+) -> None:
+    out = await practised(tmp_path, *MEASURED, change=blind)
+    assert [(e.n, e.unjudged, e.mean) for e in out.state.evaluations] == [(0, 5, None)] * 2
+    assert out.state.lost["held-out rollout"] == 10
+    assert "the endpoint is out" in out.state.losses[-1].reason
+    well = await practised(tmp_path, *MEASURED, "practice.epochs=2")
+    assert (well.state.evaluations[-1].n, well.state.evaluations[-1].unjudged) == (5, 0)
+
+
+async def test_two_held_out_sets_of_one_name_are_measured_apart(tmp_path: Path) -> None:
+    for folder, answer in (("right", "62"), ("wrong", "7")):
+        path = tmp_path / folder / "test.jsonl"
+        path.parent.mkdir()
+        path.write_text(f'{{"question": "What is 27 + 35?", "answer": "{answer}"}}\n')
+    sets = f"evaluation.data=[{tmp_path}/right/test.jsonl,{tmp_path}/wrong/test.jsonl]"
+    done = await practised(tmp_path / "p", *MEASURED, "practice.epochs=2", sets)
+    last = {e.data: e.mean for e in done.state.evaluations}
+    assert last == {"test": 1.0, "wrong-test": 0.0}
+
+
+async def test_a_result_is_used_again_only_for_the_very_same_measurement(tmp_path: Path) -> None:
+    await practised(tmp_path, *MEASURED)
+    more = await practised(tmp_path, *MEASURED, "evaluation.limit=9", "practice.epochs=2")
+    assert [e.n for e in more.state.evaluations][-1] == 9
+
+
+async def test_a_fork_never_commits_to_its_parent_s_library(tmp_path: Path) -> None:
+    shared = ("library.name=shared", "data.truncate=8", *SMALL[:3])
+    first = await practised(tmp_path, *shared)
+    fork = await practised(tmp_path, *shared, "practice.epochs=2", restart_step=2)
+    assert (first.library.name, fork.library.name) == ("shared", "rehearsal-2")
+    assert Workspace(tmp_path).library("shared").head() == first.library
+
+
+async def test_an_agent_with_one_id_twice_is_refused(tmp_path: Path) -> None:
+    twice = "agent.experiences=[{id: E1, text: one}, {id: E1, text: two}]"
+    with pytest.raises(ConfigError, match=r"E1. stands there twice"):
+        await practised(tmp_path, *SMALL, twice)
+
+
+async def test_rules_are_found_again_from_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = tmp_path / "here" / "rules.yaml"
+    rules.parent.mkdir()
+    rules.write_text("rules:\n  - {do: defer, reason: later}\n")
+    monkeypatch.chdir(rules.parent)
+    first = await practised(tmp_path / "p", *SMALL, review="rules:rules.yaml")
+    assert first.state.open
+    monkeypatch.chdir(tmp_path)
+    again = await practised(tmp_path / "p", *SMALL, "practice.epochs=2")
+    assert again.state.reviewer == f"rules:{rules}"
+
+
+async def test_a_listener_that_fails_to_be_told_does_not_end_the_run(tmp_path: Path) -> None:
+    def deaf(_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    def heard(practice: Practice) -> Practice:
+        practice.recorder.listen(_Quiet(deaf))
+        return practice
+
+    done = await practised(tmp_path, *SMALL, change=heard)
+    assert done.state.status == "finished"
+
+
+async def test_a_stop_after_the_last_step_finds_the_run_finished(tmp_path: Path) -> None:
+    def stopping(practice: Practice) -> Practice:
+        practice.control.stop("after this step", after_step=True)
+        return practice
+
+    done = await practised(tmp_path, *SMALL, change=stopping)  # it has one step
+    assert (done.state.status, done.state.reason) == ("finished", "")

@@ -588,3 +588,25 @@ def test_listing_presets_imports_neither_hydra_nor_pydantic() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_literal_secrets_are_masked_wherever_they_stand(tmp_path: Path) -> None:
+    text = SMALL.replace(
+        "policy: rehearsal",
+        "policy:\n  model: openai:m\n  headers: {X-Session: HUNTER2, User-Agent: me}\n"
+        "  extra_body: {accessToken: CAMEL, author: Ada}",
+    )
+    dumped = dump_run_yaml(loaded(tmp_path, text).config)
+    assert "HUNTER2" not in dumped and "CAMEL" not in dumped
+    assert "User-Agent: me" in dumped and "author: Ada" in dumped
+
+
+@pytest.mark.parametrize("url", ["http://h/v1?key=abc", "http://me:abc@h/v1"])
+def test_an_address_that_holds_a_secret_is_masked(tmp_path: Path, url: str) -> None:
+    policy = f"policy={{model: openai:m, base_url: '{url}'}}"
+    assert "abc" not in dump_run_yaml(loaded(tmp_path, SMALL, policy).config)
+
+
+def test_an_address_without_its_scheme_is_refused(tmp_path: Path) -> None:
+    error = refused(tmp_path, SMALL, "policy={model: openai:m, base_url: '127.0.0.1:9'}")
+    assert "http://" in error.cause
