@@ -7,7 +7,7 @@ from typing import Any
 
 from engines.core import events as ev
 from engines.core.codec import to_dict
-from engines.core.library import Library, Provenance, effective
+from engines.core.library import Library, Provenance, effective, provenance
 from engines.core.similarity import marked, word_diff
 from engines.record.libraries import LibraryFolder
 from studio.inert import inert
@@ -136,22 +136,7 @@ def _deletion(name: str, version: int, commit: ev.LibraryCommitted) -> Provenanc
     for operation, decision in commit.reviewed:
         wanted = effective(operation, decision)
         if (wanted.kind, wanted.target) == ("delete", name) and decision.action != "reject":
-            return Provenance(
-                version=version,
-                kind="delete",
-                text="",
-                operation_id=operation.id,
-                run=commit.run,
-                step=commit.step,
-                rationale=operation.rationale,
-                evidence=operation.evidence,
-                proposer=operation.proposer,
-                prompt_hash=operation.prompt_hash,
-                reviewer=decision.reviewer,
-                reason=decision.reason,
-                edited=decision.action == "edit",
-                at=decision.at,
-            )
+            return provenance(wanted, decision, version, commit.run, commit.step)
     return None
 
 

@@ -208,22 +208,7 @@ class Library:
         self, wanted: Operation, decision: Decision, run: str, step: int
     ) -> tuple[Library, str | None]:
         text = one_line(wanted.text)
-        mark = Provenance(
-            version=self.version,
-            kind=wanted.kind,
-            text=text,
-            operation_id=wanted.id,
-            run=run,
-            step=step,
-            rationale=wanted.rationale,
-            evidence=wanted.evidence,
-            proposer=wanted.proposer,
-            prompt_hash=wanted.prompt_hash,
-            reviewer=decision.reviewer,
-            reason=decision.reason,
-            edited=decision.action == "edit",
-            at=decision.at,
-        )
+        mark = provenance(wanted, decision, self.version, run, step)
         match wanted.kind:
             case "add" if wanted.target is not None:
                 # Brought back under its own id: the same experience, not another one.
@@ -253,6 +238,28 @@ class Library:
                 return replace(self, experiences=entries), wanted.target
             case "keep":
                 return self, wanted.target
+
+
+def provenance(
+    wanted: Operation, decision: Decision, version: int, run: str, step: int
+) -> Provenance:
+    """How an applied operation made its experience what it is in `version`."""
+    return Provenance(
+        version=version,
+        kind=wanted.kind,
+        text=one_line(wanted.text),
+        operation_id=wanted.id,
+        run=run,
+        step=step,
+        rationale=wanted.rationale,
+        evidence=wanted.evidence,
+        proposer=wanted.proposer,
+        prompt_hash=wanted.prompt_hash,
+        reviewer=decision.reviewer,
+        reason=decision.reason,
+        edited=decision.action == "edit",
+        at=decision.at,
+    )
 
 
 def _birth(experience: Experience) -> tuple[int, int]:

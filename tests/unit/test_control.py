@@ -110,6 +110,18 @@ async def test_a_stop_cancels_the_run_also_when_it_comes_before_it(first: str) -
     assert control.stop_reason == "signal"
 
 
+async def test_a_stop_that_comes_while_the_ending_is_recorded_changes_nothing() -> None:
+    control = Control(a_recorder()[0])
+    task = asyncio.create_task(asyncio.Event().wait())
+    control.drives(task)
+    control.ended = True
+    control.stop("Ctrl-C")
+    await asyncio.sleep(0)
+    assert not task.cancelling()
+    assert control.stop_reason == ""
+    task.cancel()
+
+
 async def test_a_stop_after_the_step_lets_the_step_end() -> None:
     control = Control(a_recorder()[0])
     await control.pause()
