@@ -90,7 +90,7 @@ async def run_headless(plan: RunPlan, *, json: bool) -> int:
                 with ExitStack() as told:
                     listener = _listener(practice.recorder.state, json)
                     told.enter_context(listener)
-                    practice.recorder.listen(listener)
+                    practice.recorder.listen(_Quiet(listener))
                     await practise(practice)
         except asyncio.CancelledError:
             if not brakes.pulled or brakes.control is not None:

@@ -58,7 +58,7 @@ def run_facts(run: RunDir, workspace: Workspace) -> dict[str, Any]:
             {"epoch": epoch, "mean_reward": pooled.mean, "n": pooled.n}
             for epoch, pooled in state.by_epoch().items()
         ],
-        "groups": {name: state.groups()[name] for name in GROUP_OUTCOMES},  # type: ignore[index]
+        "groups": {name: state.groups()[name] for name in GROUP_OUTCOMES},
         "steps": [_step_facts(step) for step in state.steps.values()],
         "evaluations": [
             {

@@ -11,11 +11,11 @@ from typing import Any
 from engines.core.library import Library, LibraryDiff
 from engines.core.similarity import marked, word_diff
 from engines.core.state import Rewards, RunState
-from engines.core.types import Usage
+from engines.core.types import GroupOutcome, Usage
 from studio import exit_codes
 from studio.inert import inert, one_line
 
-GROUP_OUTCOMES = ("used", "all-right", "all-wrong", "failed", "unjudged")
+GROUP_OUTCOMES: tuple[GroupOutcome, ...] = ("used", "all-right", "all-wrong", "failed", "unjudged")
 
 
 def summary_data(state: RunState, before: Library, after: Library, place: str) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def summary_data(state: RunState, before: Library, after: Library, place: str) -
             str(epoch): {"mean_reward": pooled.mean, "n": pooled.n}
             for epoch, pooled in state.by_epoch().items()
         },
-        "groups": {name: state.groups()[name] for name in GROUP_OUTCOMES},  # type: ignore[index]
+        "groups": {name: state.groups()[name] for name in GROUP_OUTCOMES},
         "library": {
             "name": after.name,
             "before": before.version,
@@ -74,7 +74,7 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
     lines += ["", "practice reward (with the library of the moment)"]
     lines += [f"  epoch {epoch}  {mean(pooled)}" for epoch, pooled in state.by_epoch().items()]
     groups = state.groups()
-    counted = ", ".join(f"{groups[name]} {name}" for name in GROUP_OUTCOMES)  # type: ignore[index]
+    counted = ", ".join(f"{groups[name]} {name}" for name in GROUP_OUTCOMES)
     lines.append(f"  groups   {counted}")
     if state.evaluations:
         lines += ["", "held-out reward (pinned library)"]

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from engines.core import events as ev
 from engines.core.library import Committed, Library, Outcome
 from engines.core.types import (
+    BASE_MOVED,
     NO_USAGE,
     Decision,
+    Flag,
     GroupOutcome,
     Lesson,
     Loss,
@@ -205,8 +207,11 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
         case ev.DecisionUndone():
             state.decisions.pop(event.operation_id, None)
         case ev.LessonReturned():
+            moved = Flag(BASE_MOVED, detail=f"v{event.based_on} -> v{event.head}")
             for name in event.asked_again:
                 state.decisions.pop(name, None)
+                asked = state.operations[name]
+                state.operations[name] = replace(asked, flags=(*asked.flags, moved))
             state.flagged_stale = state.base_version = event.head
         case ev.LessonCommitted():
             _committed(state, event)

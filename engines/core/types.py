@@ -249,6 +249,10 @@ class Flag:
     detail: str = ""
 
 
+BASE_MOVED = "base moved"
+"""Flag of an operation whose target was changed since it was decided on."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """A proposed change of the library.

@@ -10,11 +10,15 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from engines.core.library import Library
-from engines.core.types import Decision, Operation
+from engines.core.types import BASE_MOVED, Decision, Operation
 
 
 class Auto:
-    """Approves whatever fits the library; the gate rejects the rest with its reason."""
+    """Approves whatever fits the library; the gate rejects the rest with its reason.
+
+    An experience that someone changed while a proposal about it was under way is left to a
+    person: approving by itself would undo their edit.
+    """
 
     name = "auto"
 
@@ -22,7 +26,12 @@ class Auto:
         self, operations: Sequence[Operation], library: Library
     ) -> AsyncIterator[Decision]:
         for operation in operations:
-            yield Decision(operation.id, "approve", reviewer=self.name)
+            moved = any(flag.name == BASE_MOVED for flag in operation.flags)
+            if moved and library.get(operation.target) is not None:
+                reason = f"{operation.target} was changed meanwhile"
+                yield Decision(operation.id, "defer", reason=reason, reviewer=self.name)
+            else:
+                yield Decision(operation.id, "approve", reviewer=self.name)
 
 
 class HoldExpired(Exception):

@@ -14,7 +14,7 @@ from engines.core.library import Library, one_line
 from engines.core.reply import Parsed, ReplyProblem, experience_id, objects_in
 from engines.core.types import OperationKind
 
-_KINDS = get_args(OperationKind)
+_KINDS: tuple[OperationKind, ...] = get_args(OperationKind)
 _SYNONYMS = {"update": "modify", "remove": "delete", "none": "keep", "create": "add"}
 
 
@@ -88,7 +88,7 @@ def _kind(value: object) -> OperationKind:
     word = _SYNONYMS.get(word, word)
     for kind in _KINDS:
         if word == kind:
-            return kind  # type: ignore[no-any-return]
+            return kind
     raise ReplyProblem(f'"operation" must be one of {", ".join(_KINDS)}, not {value!r}.')
 
 

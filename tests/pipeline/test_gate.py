@@ -336,7 +336,8 @@ async def test_a_returned_lesson_is_still_flagged_after_a_restart(desk: Desk) ->
         await desk.gate.commit(1)
     desk.journal.close()
     desk.reopen(Auto())
-    assert (desk.state.undecided, desk.state.flagged_stale) == ((MODIFY,), 1)
+    assert [op.id for op in desk.state.undecided] == [MODIFY.id]
+    assert desk.state.flagged_stale == 1
     await desk.gate.review(1)
     done = await desk.gate.commit(1)
     assert [(e.id, e.text) for e in done.library.experiences] == [("E2", "two"), ("E3", "three")]
@@ -384,7 +385,7 @@ async def test_an_id_taken_meanwhile_gives_the_addition_the_next_one(desk: Desk)
         library.commit(approved(an_operation("add", None, "by hand", id="edit-1")))
     with pytest.raises(HoldExpired):  # the merge meant another E3
         await desk.gate.commit(1)
-    assert desk.state.undecided == (MORE,)
+    assert [op.id for op in desk.state.undecided] == [MORE.id]
     await desk.decide(MORE, "reject", reason="never mind")
     done = await desk.gate.commit(1)
     assert [(e.id, e.text) for e in done.library.experiences][-2:] == [
@@ -414,7 +415,7 @@ async def test_deferred_operations_follow_the_library_after_the_run_s_end(desk: 
     edited_elsewhere(desk)
     done = await desk.gate.commit(0)
     assert [e.text for e in done.library.experiences] == ["two", "three"]
-    assert desk.state.open == (MODIFY,)  # its target is gone: asked again
+    assert [op.id for op in desk.state.open] == [MODIFY.id]  # its target is gone: asked again
 
 
 async def test_a_commit_that_reached_the_library_before_a_crash_is_not_made_twice(
@@ -485,7 +486,25 @@ async def test_an_edit_between_steps_is_not_overwritten_by_a_deferred_approval(
     await desk.propose(step=2)
     done = await desk.gate.commit(2)
     assert done.library.experiences[0].text == "one, by hand"
-    assert desk.state.open == (MODIFY,)
+    assert [op.id for op in desk.state.open] == [MODIFY.id]
+
+
+async def test_auto_leaves_what_someone_changed_meanwhile_to_a_person(desk: Desk) -> None:
+    await desk.propose(MODIFY)
+    await desk.decide(MODIFY, "defer")
+    await desk.gate.commit(1)
+    await desk.recorder.record(ev.StepFinished(1, 1))
+    await desk.decide(MODIFY)
+    with desk.folder.committing() as library:
+        library.commit(approved(an_operation("modify", "E1", "one, by hand", id="edit-1")))
+    desk.opened(Auto())
+    await desk.gate.follow_head(2)
+    await desk.propose(step=2)
+    await desk.gate.review(2)
+    done = await desk.gate.commit(2)
+    assert done.library.experiences[0].text == "one, by hand"
+    (left,) = desk.state.open
+    assert [(flag.name, flag.detail) for flag in left.flags] == [("base moved", "v0 -> v1")]
 
 
 async def test_a_person_s_decision_is_not_overridden_by_a_reviewer_at_work(desk: Desk) -> None:
@@ -555,7 +574,7 @@ async def test_a_hold_that_expires_leaves_the_decisions_standing(desk: Desk) -> 
     await desk.decide(ADD)
     with pytest.raises(HoldExpired):
         await desk.opened(Outside(hold_s=0)).review(1)
-    assert desk.state.undecided == (MORE,)
+    assert [op.id for op in desk.state.undecided] == [MORE.id]
     assert desk.standing() == [(ADD.id, "approve", "person")]
 
 

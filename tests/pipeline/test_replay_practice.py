@@ -32,7 +32,6 @@ async def test_real_logged_rollouts_are_scored_as_their_authors_did(tmp_path: Pa
     scored: dict[tuple[int, int], float | None] = {}
     done = await practised(
         tmp_path,
-        f"policy=replay:{ROLLOUTS}",
         f"data.practice={ROLLOUTS}",
         "data.truncate=200",
         "data.shuffle=false",

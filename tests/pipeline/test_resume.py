@@ -22,6 +22,8 @@ TWO_STEPS = (
     "practice.group_size=3",
     "data.truncate=8",
     "practice.experiences_per_query=2",
+    "evaluation.do_eval=true",
+    "evaluation.limit=2",
 )
 
 

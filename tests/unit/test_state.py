@@ -188,7 +188,8 @@ def test_a_returned_lesson_is_asked_again_flagged_until_its_commit() -> None:
     state = reviewing(A)
     decide(state, a_decision(A))
     fold(state, ev.LessonReturned(1, 0, 4, (A.id,)))
-    assert (state.undecided, state.flagged_stale) == ((A,), 4)
+    (asked,) = state.undecided
+    assert (asked.id, asked.flags[0].detail, state.flagged_stale) == (A.id, "v0 -> v4", 4)
     decide(state, a_decision(A))
     fold(state, committed(A.id, version=5))
     assert (state.flagged_stale, state.library_version) == (None, 5)

@@ -48,7 +48,7 @@ def _chat(body: bytes) -> Answer:
         return _error(400, "the request is no JSON object")
     if problem := problem_with(request):
         return _error(400, problem)
-    if not str(request.get("model")).startswith(MODEL):
+    if str(request.get("model")).partition(":")[0] != MODEL:
         # Answering for another model would pass scripted numbers off as that model's.
         known = f"the model {request.get('model')!r} does not exist; there is {MODEL!r} only"
         return _error(404, known, "model_not_found")
