@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from typing import ClassVar
 
 from engines.core.errors import ConfigError
@@ -87,9 +87,7 @@ async def run_headless(plan: RunPlan, *, json: bool) -> int:
                 _tell_plan(plan)
                 brakes.control = practice.control
                 await stack.enter_async_context(serve(practice, plan.run.socket))
-                with ExitStack() as told:
-                    listener = _listener(practice.recorder.state, json)
-                    told.enter_context(listener)
+                with _told(practice.recorder.state, json) as listener:
                     practice.recorder.listen(_Quiet(listener))
                     await practise(practice)
         except asyncio.CancelledError:
@@ -172,14 +170,13 @@ def _print_summary(plan: RunPlan, state: RunState, json: bool) -> int:
     return exit_code(state)
 
 
-class _Quiet(ExitStack):
-    """A listener that needs no closing, and that falls silent when nobody can be told.
+class _Quiet:
+    """A listener that falls silent when nobody can be told any more.
 
     The run goes on: whoever listened can look at it with `studio ctl` and `studio runs`.
     """
 
     def __init__(self, listener: Listener) -> None:
-        super().__init__()
         self._listener: Listener | None = listener
 
     def __call__(self, event: DurableEvent | TransientEvent) -> None:
@@ -191,12 +188,16 @@ class _Quiet(ExitStack):
             self._listener = None
 
 
-def _listener(state: RunState, json: bool) -> Display | _Quiet:
+@contextmanager
+def _told(state: RunState, json: bool) -> Iterator[Listener]:
+    """Who tells how the run goes: events on stdout, a display, or plain lines."""
     if json:
-        return _Quiet(_print_event)
-    if sys.stderr.isatty():
-        return Display(state, sys.stderr)
-    return _Quiet(Lines(state, to_stderr))
+        yield _print_event
+    elif sys.stderr.isatty():
+        with Display(state, sys.stderr) as display:
+            yield display
+    else:
+        yield Lines(state, to_stderr)
 
 
 def _print_event(event: DurableEvent | TransientEvent) -> None:
