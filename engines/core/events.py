@@ -165,7 +165,8 @@ class EvaluationFinished:
     """A pinned evaluation: after `step` (0: before the first), on one held-out set.
 
     `fingerprint` covers the problems and all else that the result depends on besides the
-    versions; `trouble` says why the first of the unjudged was not judged.
+    versions; `trouble` says why the first of the unjudged was not judged. `mean` is that of
+    the problems' own means; `usage` is what was paid.
     """
 
     step: int
@@ -179,6 +180,11 @@ class EvaluationFinished:
     usage: Usage
     fingerprint: str = ""
     trouble: str = ""
+    problems: tuple[str, ...] = ()  # ids, aligned with `rewards`
+    rewards: tuple[tuple[float | None, ...], ...] = ()  # k of each problem
+    tokens: int = 0  # of all rollouts, those known from earlier included
+    tool_calls: int = 0
+    reused: int = 0  # rollouts whose result was known, so that nothing was paid for them
 
 
 @dataclass(frozen=True, slots=True)

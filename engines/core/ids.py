@@ -27,8 +27,10 @@ def seed_for(run_seed: int, *parts: str | int) -> int:
 def call_seed(run_seed: int, key: CallKey) -> int:
     """The seed of one call.
 
-    Evaluations before and after a step draw the same seeds, so that their difference is
-    the library's and not the dice's.
+    On a held-out problem it follows from the problem and the try alone, so that
+    evaluations before and after a step draw the same seeds, and so that adding problems
+    to a set leaves the others' results as they are.
     """
-    at = (0, 0) if key.purpose == "evaluation" else (key.epoch, key.step)
-    return seed_for(run_seed, key.purpose, *at, key.position, key.index, key.turn)
+    if key.problem:
+        return seed_for(run_seed, key.purpose, key.problem, key.index, key.turn)
+    return seed_for(run_seed, key.purpose, key.epoch, key.step, key.position, key.index, key.turn)

@@ -95,10 +95,19 @@ class Agent(Protocol):
 class Verifier(Protocol):
     """Scores attempts."""
 
+    async def check(self) -> None:
+        """Return when it can be used at all; called before anything is spent.
+
+        Raises:
+            VerifierError: it cannot be loaded, or has not the signature it should have.
+        """
+        ...
+
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> Sequence[Verdict]:
         """Judge rollouts of one problem, aligned with them; never raises for an answer.
 
-        What cannot be judged has reward None and an error.
+        What cannot be judged has reward None and an error; reward None without an error
+        says that there was nothing to judge.
         """
         ...
 

@@ -292,6 +292,7 @@ def _rollout_finished(state: RunState, event: ev.RolloutFinished) -> None:
 def _rollout_judged(state: RunState, event: ev.RolloutJudged) -> None:
     step = state.steps[event.step]
     step.verdicts[event.position, event.index] = event.verdict
+    _spend(state, step, event.verdict.usage)
     if event.verdict.reward is not None:
         step.rewards.add(Rewards(event.verdict.reward, 1))
         return

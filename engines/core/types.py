@@ -120,7 +120,11 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class CallKey:
-    """Which reply of a run this is; unique within a run together with the request."""
+    """Which reply of a run this is; unique within a run together with the request.
+
+    Calls for a held-out problem carry its id in `problem`: they are seeded and found again
+    by it, wherever in its set the problem stands.
+    """
 
     purpose: Purpose
     epoch: int
@@ -128,6 +132,7 @@ class CallKey:
     position: int = NOT_ONE  # of the problem in its batch, from 0
     index: int = NOT_ONE  # of the rollout in its group, from 0
     turn: int = 0
+    problem: str = ""  # "" in practice
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +171,14 @@ class Attempt:
     elapsed_s: float = 0.0
     error: str | None = None
 
+    @property
+    def tool_calls(self) -> int:
+        return sum(len(message.tool_calls) for message in self.messages)
+
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """An attempt with its provenance."""
+    """An attempt with its provenance. Epoch 0 marks one on a held-out problem."""
 
     attempt: Attempt
     epoch: int
@@ -191,13 +200,16 @@ class Verdict:
 
     `critique` is what the verifier says about the answer; `error` why there is no
     reward, beginning with its kind: "timeout", "too long", "failed", "unparsable". Both
-    are None where the problem has no truth to judge by.
+    are None where there was nothing to judge: the problem has no truth, or the verifier
+    has no opinion. `usage` and `refs` are of the models that were asked to judge.
     """
 
     reward: float | None
     critique: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
+    usage: Usage = NO_USAGE
+    refs: tuple[RecordRef, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ async def evaluate(evaluation: Evaluation, recorder: Recorder, step: int, librar
         tried = await all_of(
             _evaluate_rollout(evaluation, version, library, key, problem, tell)
             for position, problem in enumerate(problems)
-            for key in _keys(step, position, evaluation.k)
+            for key in _keys(step, position, problem.id, evaluation.k)
         )
         rewards = [verdict.reward for _, verdict in tried]
         k = evaluation.k
@@ -152,8 +152,8 @@ def _teller(recorder: Recorder, step: int, data: str, total: int) -> Callable[[]
     return tell
 
 
-def _keys(step: int, position: int, k: int) -> list[CallKey]:
-    return [CallKey("evaluation", 0, step, position, index) for index in range(k)]
+def _keys(step: int, position: int, problem: str, k: int) -> list[CallKey]:
+    return [CallKey("evaluation", 0, step, position, index, problem=problem) for index in range(k)]
 
 
 async def _evaluate_rollout(

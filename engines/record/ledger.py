@@ -138,7 +138,7 @@ class RecordLedger:
 
 
 def file_name(key: CallKey) -> str:
-    prefix = "eval" if key.purpose == "evaluation" else "step"
+    prefix = "eval" if key.problem else "step"
     return f"{prefix}-{key.step:04d}.jsonl"
 
 

@@ -93,6 +93,9 @@ class MathVerifier:
         """
         await self._pool.start()
 
+    async def check(self) -> None:
+        """Nothing to load: processes start with the first answer that needs them."""
+
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
         expected = tuple(_stated(text) for text in expected_answers(problem))
         verdicts = await asyncio.gather(*(self._judge(rollout, expected) for rollout in rollouts))

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from engines.core.errors import VerifierError
 from engines.core.protocols import Verifier
+from engines.verifiers.judging import Judging
 from engines.verifiers.math_answer import MathSettings, MathVerifier
 from engines.verifiers.text_match import TextSettings, TextVerifier
 
@@ -20,11 +22,17 @@ KNOWN = ("math", "text")
 S = TypeVar("S", MathSettings, TextSettings)
 
 
-def open_verifier(spec: Mapping[str, Any] | str) -> Verifier:
+def open_verifier(
+    spec: Mapping[str, Any] | str,
+    judging: Judging | None = None,
+    folders: Sequence[Path] = (),
+) -> Verifier:
     """Make the verifier that `spec` names.
 
     Args:
         spec: a name, or {"name": NAME} with the settings of that verifier beside it.
+        judging: the model that verifiers may ask; None where there is none.
+        folders: where a verifier's file is looked up, in order.
 
     Raises:
         VerifierError: unknown name or setting, a value that cannot be, or the verifier

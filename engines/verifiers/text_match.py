@@ -90,6 +90,9 @@ class TextVerifier:
         if self._pool:
             await self._pool.start()
 
+    async def check(self) -> None:
+        """Nothing to load: processes start with the first answer that needs them."""
+
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
         expected = tuple(stated_answer(text).text for text in expected_answers(problem))
         verdicts = await asyncio.gather(*(self._judge(rollout, expected) for rollout in rollouts))

@@ -115,7 +115,7 @@ async def heldout_rewards(
         manager = RolloutManager(agent, policy, ledger, Slots(16), 60.0)
 
         async def reward(position: int, problem: Problem) -> float:
-            key = CallKey("evaluation", 0, 0, position, 0)
+            key = CallKey("evaluation", 0, 0, position, 0, problem=problem.id)
             job = Job(problem, library.guidance() if library else "", key, 0, 0)
             attempt, _ = await manager.roll(job)
             rollout = Rollout(attempt, 0, 0, position, 0, seed, 0, 0)

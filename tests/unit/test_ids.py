@@ -35,8 +35,10 @@ def test_parts_are_kept_apart() -> None:
 
 
 def test_evaluations_before_and_after_a_step_draw_the_same_seeds() -> None:
-    before = CallKey("evaluation", 0, 0, 3, 4)
-    assert call_seed(1, before) == call_seed(1, replace(before, epoch=1, step=9))
+    before = CallKey("evaluation", 0, 0, 3, 4, problem="p1")
+    assert call_seed(1, before) == call_seed(1, replace(before, step=9))
+    assert call_seed(1, before) == call_seed(1, replace(before, position=7))
+    assert call_seed(1, before) != call_seed(1, replace(before, problem="p2"))
 
 
 def test_ids_are_made_of_step_position_and_index() -> None:

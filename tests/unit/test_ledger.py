@@ -222,7 +222,7 @@ async def test_a_damaged_record_is_refused_with_its_line(tmp_path: Path) -> None
 async def test_evaluations_have_files_of_their_own_and_steps_can_be_forgotten(
     tmp_path: Path,
 ) -> None:
-    evaluation = CallKey("evaluation", 0, 3, 0, 1)
+    evaluation = CallKey("evaluation", 0, 3, 0, 1, problem="p1")
     assert (file_name(KEY), file_name(evaluation)) == ("step-0003.jsonl", "eval-0003.jsonl")
     ledger, policy = a_ledger(tmp_path), answering("a", "b")
     await ledger.ask(KEY, policy, ASKED, WARM)

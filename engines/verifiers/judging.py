@@ -1,0 +1,29 @@
+"""What a verifier that asks a model needs to ask it.
+
+Owns nothing but the parts: who is asked, how replies are drawn, and the ledger that
+records each of them once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engines.core.protocols import Ledger, Policy
+from engines.core.types import CallKey, Problem, Rollout, Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Judging:
+    """The judge role of a run."""
+
+    policy: Policy
+    sampling: Sampling
+    ledger: Ledger
+
+
+def judge_key(problem: Problem, rollout: Rollout, turn: int = 0) -> CallKey:
+    """The key of one question about a rollout; turns count over all questions about it."""
+    held_out = problem.id if rollout.epoch == 0 else ""
+    return CallKey(
+        "judge", rollout.epoch, rollout.step, rollout.position, rollout.index, turn, held_out
+    )
