@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import re
+import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,12 +23,16 @@ from engines.verifiers.stated_answer import (
     shown,
     stated_answer,
 )
+from engines.verifiers.text_match import chosen_letter
 from engines.verifiers.worker_pool import WorkerPool
 from engines.verifiers.worker_process import Trouble
 
 MAX_CHARS = 2_000
 """Longest expression handed to math-verify; of a response that states none, its tail."""
 
+_LETTER = re.compile(r"[A-Z]")
+# "A" before a word is an article, and "I" speaks of itself.
+_NAMED_LETTER = re.compile(r"(?<![^\s*(])([B-HJ-Z]|A(?!\s+[a-z]))(?=[\s*).,;:]|$)")
 _PLAIN_INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
 
 
@@ -40,12 +45,20 @@ class MathSettings:
         timeout_score: reward of an answer whose check ran out of time; None leaves it unjudged.
         workers: checking processes.
         memory_mb: address space of one of them.
+        float_rounding: decimal places that numbers are compared at.
+        strict: False lets f(x) equal f(y), and a set a tuple.
+        allow_set_relation_comp: a relation (-2 < x < 7) also answers an expected set.
+
+    Source of the last three: math-verify's `verify`, names, meaning and defaults.
     """
 
     deadline_s: float = 2.0
     timeout_score: float | None = None
     workers: int = 1
     memory_mb: int = 1024
+    float_rounding: int = 6
+    strict: bool = True
+    allow_set_relation_comp: bool = False
 
     def __post_init__(self) -> None:
         place = 'verifier "math"'
@@ -63,6 +76,10 @@ class MathSettings:
             raise VerifierError(
                 place, "memory_mb is below 512, too little for sympy.", "Set it to 1024."
             )
+        if not 0 <= self.float_rounding <= 15:
+            raise VerifierError(
+                place, "float_rounding is outside 0 to 15.", "Set it to 6, the usual one."
+            )
 
 
 class MathVerifier:
@@ -78,6 +95,11 @@ class MathVerifier:
             raise VerifierError(
                 'verifier "math"', "math-verify is not installed.", "Run: pip install math-verify"
             )
+        self._rules = {
+            "float_rounding": self._settings.float_rounding,
+            "strict": self._settings.strict,
+            "allow_set_relation_comp": self._settings.allow_set_relation_comp,
+        }
         self._pool = WorkerPool(
             "math",
             workers=self._settings.workers,
@@ -108,7 +130,9 @@ class MathVerifier:
         if trouble := rollout_trouble(rollout, expected):
             return trouble
         stated = _stated(rollout.attempt.answer or "")
-        if stated.marker == "none":
+        if stated.marker == "none" and (letter := _named_letter(stated.text, expected)):
+            stated = Stated(letter, "marked")
+        elif stated.marker == "none":
             stated = Stated(stated.text[-MAX_CHARS:], "none")
         if not stated.text:
             return _different("", expected)
@@ -121,6 +145,7 @@ class MathVerifier:
             {
                 "answer": stated.text,
                 "marker": stated.marker,
+                "rules": self._rules,
                 "expected": [
                     {
                         "text": gold.text,
@@ -144,9 +169,20 @@ class MathVerifier:
 
 
 def _stated(response: str) -> Stated:
-    stated = stated_answer(response)
+    stated = stated_answer(response, join_boxes=True)
     # A typographic minus is no operator to math-verify: it would read -2 as 2.
     return Stated(stated.text.replace("\u2212", "-"), stated.marker)
+
+
+def _named_letter(response: str, expected: Sequence[Stated]) -> str | None:
+    """The choice that a response names in passing, where one capital letter is expected."""
+    if not all(_LETTER.fullmatch(gold.text) for gold in expected):
+        return None
+    tail = response[-MAX_CHARS:]
+    if label := chosen_letter(tail, string.ascii_letters, stated=False):
+        return label
+    named = _NAMED_LETTER.findall(tail)
+    return named[-1] if named else None
 
 
 def _same_integer(stated: Stated, expected: Sequence[Stated]) -> bool | None:

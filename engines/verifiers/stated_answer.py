@@ -19,6 +19,12 @@ Marker = Literal["boxed", "marked", "none"]
 TAIL_CHARS = 16_000
 """How far back from the end a marker in words is looked for."""
 
+GAP_CHARS = 70
+"""Boxes further apart are two statements. Source: math-verify joins up to the same distance."""
+
+MANY_BOXES = 100
+"""More of them at the end of a response are no list: the whole tail stands as the answer."""
+
 # Only blanks of one line are repeated: `\s*` would cross a megabyte of newlines from each.
 _LINE = re.compile(
     r"^[ \t>*_#`-]*(?:the[ \t]+)?(?:final[ \t]+|correct[ \t]+)?answer[ \t*_]*[:：]",
@@ -26,7 +32,17 @@ _LINE = re.compile(
 )
 _LAST_LINE = re.compile(r"^[ \t>*_#`-]*(?:A|(?:final[ \t]+)?answer)[ \t*_]*[:：]", re.IGNORECASE)
 _PHRASE = re.compile(r"\banswer[ \t]+(?:is|equals)\b[ \t*_]*:?", re.IGNORECASE)
+_FINAL = re.compile(r"\bfinal[ \t]+answer[ \t]+is\b[ \t*_]*:?[ \t*_]*", re.IGNORECASE)
 _WORD_FIRST = re.compile(r"[ \t*_]*[A-Za-z]{3}")
+_BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
+# Between boxes of one answer stands "and", "or" or no word at all (a command is none).
+_COMMAND = re.compile(r"\\[A-Za-z]+")
+_JOINED = re.compile(r"\b(?:and|or)\b")
+_NEXT_THOUGHT = re.compile(
+    r"\.\s|[!?:]|\n\s*\n|\b(?:wait|no|not|but|so|then|thus|hence|actually|rather|instead"
+    r"|therefore|finally|gives?|which|total)\b",
+    re.IGNORECASE,
+)
 # A full stop ends the sentence after a long word or a symbol, not after "St" or "Mr".
 _SENTENCE_END = re.compile(r"(?:(?<=[^A-Za-z.])|(?<=[a-z]{4}))\.\s+(?=[A-Z\W])")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
@@ -40,13 +56,20 @@ class Stated:
     marker: Marker
 
 
-def stated_answer(response: str) -> Stated:
-    """Find the last statement of the answer.
+def stated_answer(response: str, *, join_boxes: bool = False) -> Stated:
+    r"""Find the last statement of the answer.
+
+    Args:
+        response: what the model wrote.
+        join_boxes: several boxes that state one answer (`\boxed{1} and \boxed{2}`) become
+            "1, 2"; else the last of them is the answer.
 
     A box, a `####` and a marker on the last line are deliberate and win over a
     sentence about "the answer" ("I am sure this answer is correct" often follows).
     """
-    found = max(_deliberate(response), default=None) or max(_in_passing(response), default=None)
+    found = max(_deliberate(response, join_boxes), default=None) or max(
+        _in_passing(response), default=None
+    )
     if found is None:
         return Stated(response.strip(), "none")
     _, text, marker = found
@@ -72,8 +95,8 @@ def shown(text: str, limit: int = 40) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def _deliberate(response: str) -> Iterator[tuple[int, str, Marker]]:
-    if (boxed := _last_box(response)) is not None:
+def _deliberate(response: str, join_boxes: bool) -> Iterator[tuple[int, str, Marker]]:
+    if (boxed := _last_box(response, join_boxes)) is not None:
         yield *boxed, "boxed"
     end = len(response.rstrip())
     last_line = response.rfind("\n", 0, end) + 1
@@ -84,6 +107,12 @@ def _deliberate(response: str) -> Iterator[tuple[int, str, Marker]]:
         # "#### Step 2" above the last line is a heading, not an answer.
         if _tidy(rest) and (at >= last_line or not _WORD_FIRST.match(rest)):
             yield at, _tidy(rest), "marked"
+    # "= \boxed{41} … The final answer is 42." may stand on one line.
+    for final in _FINAL.finditer(response, max(0, end - TAIL_CHARS)):
+        rest = response[final.end() : end].split("\n", 1)[0]
+        text = _tidy(_SENTENCE_END.split(rest, 1)[0])
+        if text and not _WORD_FIRST.match(rest):
+            yield final.start(), text, "marked"
     line = response[last_line:end]
     if (match := _LAST_LINE.match(line)) and _tidy(line[match.end() :]):
         yield last_line, _tidy(line[match.end() :]), "marked"
@@ -106,19 +135,49 @@ def _in_passing(response: str) -> Iterator[tuple[int, str, Marker]]:
             yield match.start(), _tidy(text), "marked"
 
 
-def _last_box(response: str) -> tuple[int, str] | None:
+def _last_box(response: str, join: bool) -> tuple[int, str] | None:
     """Start and content of the last box, if its braces balance; cut at `TAIL_CHARS`."""
-    at = max(response.rfind("\\boxed{"), response.rfind("\\fbox{"))
+    at = _box_before(response, len(response), 0)
     if at < 0:
         return None
+    tail = max(0, len(response) - TAIL_CHARS)
+    if join and response.count("\\boxed{", tail) > MANY_BOXES:
+        return at, response[tail:]
     start = response.index("{", at) + 1
-    content = response[start : start + TAIL_CHARS]
+    end = _closing(response, start)
+    if end is None:
+        cut = start + TAIL_CHARS
+        return (at, response[start:cut]) if cut < len(response) else None
+    contents, first = [response[start:end].strip()], at
+    while join and (before := _box_before(response, first, max(0, at - TAIL_CHARS))) >= 0:
+        start = response.index("{", before) + 1
+        end = _closing(response, start)
+        if end is None or end >= first or not _one_answer(response[end + 1 : first]):
+            break
+        contents.append(response[start:end].strip())
+        first = before
+    return at, ", ".join(dict.fromkeys(reversed(contents)))
+
+
+def _box_before(response: str, end: int, start: int) -> int:
+    return max(response.rfind(box, start, end) for box in ("\\boxed{", "\\fbox{"))
+
+
+def _closing(response: str, start: int) -> int | None:
+    """Where the brace that was opened just before `start` is closed."""
     depth = 1
-    for brace in re.finditer(r"\\.|[{}]", content, re.DOTALL):
+    for brace in _BRACES.finditer(response, start, start + TAIL_CHARS):
         depth += {"{": 1, "}": -1}.get(brace[0], 0)
         if depth == 0:
-            return at, content[: brace.start()].strip()
-    return (at, content) if start + TAIL_CHARS < len(response) else None
+            return brace.start()
+    return None
+
+
+def _one_answer(gap: str) -> bool:
+    """Do two boxes with this between them state one answer, or was the first put right?"""
+    if len(gap) >= GAP_CHARS or _NEXT_THOUGHT.search(gap):
+        return False
+    return bool(_JOINED.search(gap)) or not re.search(r"[A-Za-z]{2}", _COMMAND.sub("", gap))
 
 
 def _tidy(text: str) -> str:

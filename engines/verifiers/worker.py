@@ -4,7 +4,7 @@ Run as a program it is a template: it imports what its task needs once, then for
 worker in milliseconds whenever its parent asks. Owns the task itself (math-verify's
 equality, a pattern's search) and its memory limit. The deadline is the parent's.
 
-Stands alone (it is started by its path), so it imports nothing of `engines`.
+It is started by its path and imports of `engines` only `exact_value`, which stands alone.
 Protocol: the template's control socket is its standard input; each order is one JSON
 object {"kill": pid or 0} with the new worker's socket attached, each reply one line.
 A worker reads one JSON object a line and answers each in order.
@@ -30,6 +30,9 @@ from typing import Any
 Task = Callable[[dict[str, Any]], dict[str, Any]]
 
 PARENT_CHECK_S = 2.0
+USUAL = {"float_rounding": 6, "strict": True}  # by other rules more is equal
+# Ready-made: when it is needed there may be no memory to make it.
+OUT_OF_MEMORY = b'{"error": "the check needs more memory than it may have", "kind": "too long"}\n'
 _ENVIRONMENT = re.compile(r"\$[^$]+\$|\\\(|\\\[|\\boxed")
 _TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}")
 _COMMAND = re.compile(r"\\(?:begin|end|text|textbf|mathrm|mathbf)\s*\{[^{}]*\}|\\[A-Za-z]+")
@@ -39,6 +42,7 @@ _PERCENT = re.compile(r"([-+]?[\d.,]+)\s*(?:\\?%|percent|pct)")
 _SCIENTIFIC = re.compile(r"([-+]?\d+(?:\.\d+)?)[eE]([-+]?\d{1,4})")
 _MIXED = re.compile(r"([-+]?\d+)\s+(\d+)/(\d+)")
 _LIST = re.compile(r"[-+]?\d+(?:\s*,\s*[-+]?\d+)+")
+_DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+")
 
 
@@ -47,29 +51,67 @@ def math_task() -> Task:
 
     Its own timeouts are off: they arm SIGALRM and turn a timeout into "wrong".
     """
-    from math_verify import parse, verify
+    from math_verify import parse, parser, verify
+
+    from engines.verifiers.exact_value import same_value as exactly
 
     logging.disable(logging.CRITICAL)  # it warns once a process that its timeout is off
 
+    beyond: list[BaseException] = []
+
+    def noting(read_one: Callable[..., Any]) -> Callable[..., Any]:
+        """Keep what `parse` swallows: an expression beyond our limits is not a wrong one."""
+
+        def noted(*args: Any, **options: Any) -> Any:
+            try:
+                return read_one(*args, **options)
+            except (MemoryError, RecursionError) as error:
+                beyond.append(error.with_traceback(None))
+                raise
+
+        return noted
+
+    parser.latex2sympy, parser.parse_expr = noting(parser.latex2sympy), noting(parser.parse_expr)
+
     @functools.lru_cache(maxsize=512)
     def read(text: str) -> tuple[Any, ...]:
-        return tuple(parse(text, parsing_timeout=None, raise_on_error=True))
+        beyond.clear()
+        parts = tuple(parse(text, parsing_timeout=None, raise_on_error=True))
+        if beyond:
+            raise beyond[-1]
+        return parts
 
     def check(question: dict[str, Any]) -> dict[str, Any]:
+        if question["marker"] != "none" and question["rules"] == {**question["rules"], **USUAL}:
+            texts = [expected["text"] for expected in question["expected"]]
+            found = [exactly(text, question["answer"]) for text in texts]
+            if True in found or None not in found:
+                return {"equal": True in found, "got": question["answer"]}
         answer = list(read(as_math(question["answer"], question["marker"])))
         got = next((part for part in reversed(answer) if isinstance(part, str)), "")
         for expected in question["expected"]:
             gold = list(read(as_math(expected["text"], expected["marker"])))
             if same_letters(expected["text"], question["answer"]):
                 return {"equal": True, "got": got}
-            if verify(gold, answer, timeout_seconds=None, raise_on_error=True):
+            if decimal_comma(expected["text"], question["answer"]):
+                return {"equal": True, "got": got}
+            if same_value(gold, answer, question["rules"]):
                 return {"equal": True, "got": got}
         return {"equal": False, "got": got}
+
+    def same_value(gold: list[Any], answer: list[Any], rules: dict[str, Any]) -> bool:
+        try:
+            return bool(verify(gold, answer, timeout_seconds=None, raise_on_error=True, **rules))
+        except ValueError as error:
+            # 12:00 is read as 12/0. What has no value equals only its own letters.
+            if "nan or zoo" in str(error):
+                return False
+            raise
 
     # The first parse compiles grammar and patterns; that must not count against a deadline.
     for pair in (("\\frac{1}{2}", "0.5"), ("$x^2=4$", "x=2"), ("3", "so it is 4 apples")):
         expected = [{"text": pair[0], "marker": "marked"}]
-        check({"answer": pair[1], "marker": "marked", "expected": expected})
+        check({"answer": pair[1], "marker": "marked", "expected": expected, "rules": {}})
     return check
 
 
@@ -115,6 +157,15 @@ def same_letters(one: str, other: str) -> bool:
     return bool(one) and one == other
 
 
+def decimal_comma(one: str, other: str) -> bool:
+    """True for 2,5 and 2.5; 1,000 stays a thousand, and 2,5 beside 2,5 whatever it is."""
+    for comma, point in ((one, other), (other, one)):
+        comma, point = comma.strip(" $"), point.strip(" $")
+        if _DECIMAL_COMMA.fullmatch(comma) and not _THOUSANDS.fullmatch(comma):
+            return comma.replace(",", ".") == point
+    return False
+
+
 def pattern_task() -> Task:
     """The last match of a pattern: what its first group holds, or None."""
 
@@ -133,9 +184,10 @@ def work(channel: socket.socket, task: Task) -> None:
         try:
             answer = task(json.loads(line))
         except MemoryError:
+            channel.sendall(OUT_OF_MEMORY)
             os._exit(3)  # a process that ran out of memory is not trusted with another answer
         except RecursionError:
-            answer = {"error": "the expression is nested too deeply"}
+            answer = {"error": "the expression is nested too deeply", "kind": "too long"}
         except Exception as error:  # becomes the verdict's recorded error
             answer = {"error": f"{type(error).__name__}: {str(error)[:200]}"}
         channel.sendall(json.dumps(answer).encode() + b"\n")

@@ -25,7 +25,7 @@ START_S = 60.0  # importing sympy takes 0.5 s on a quiet machine and many second
 class Trouble:
     """A question that has no answer, and why."""
 
-    kind: Literal["timeout", "failed"]
+    kind: Literal["timeout", "too long", "failed"]
     text: str
 
 
@@ -74,7 +74,9 @@ class Worker(asyncio.Protocol):
         if self._lines:
             self.sent -= 1
             answer: Mapping[str, Any] = json.loads(self._lines.popleft())
-            return Trouble("failed", str(answer["error"])) if "error" in answer else answer
+            if "error" not in answer:
+                return answer
+            return Trouble(answer.get("kind", "failed"), str(answer["error"]))
         self.usable = False
         if self.gone.is_set():
             return Trouble("failed", "the checking process ended (out of memory or crashed)")
