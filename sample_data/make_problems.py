@@ -10,12 +10,14 @@ import json
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 from sample_data.log_entries import ENTRIES
 
 PRACTICE_EACH = 8
 HELDOUT_EACH = 64
+LARGER_EACH = 25
 _SEED = 20251
 
 _NAMES = ("Mia", "Ben", "Lena", "Omar", "Ida", "Theo", "Nora", "Sami", "Ruth", "Jonas")
@@ -73,43 +75,45 @@ _STORIES: tuple[tuple[str, Callable[[int, int, int], int]], ...] = (
 )
 
 
-def additions(chance: random.Random) -> Iterator[tuple[str, int]]:
-    """Two numbers of two or three digits whose ones column carries."""
+def additions(chance: random.Random, *, larger: bool = False) -> Iterator[tuple[str, int]]:
+    """Two numbers of two or three digits whose ones column carries; larger: up to four."""
     while True:
-        top = chance.choice((89, 89, 489))
+        top = chance.choice((889, 889, 4889) if larger else (89, 89, 489))
         a, b = chance.randint(14, top), chance.randint(14, top)
         if a % 10 + b % 10 >= 10:
             yield chance.choice(_ADD).format(a=a, b=b), a + b
 
 
-def subtractions(chance: random.Random) -> Iterator[tuple[str, int]]:
+def subtractions(chance: random.Random, *, larger: bool = False) -> Iterator[tuple[str, int]]:
     """The larger number first; its ones digit is the smaller one."""
     while True:
-        top = chance.choice((98, 98, 698))
+        top = chance.choice((998, 998, 6998) if larger else (98, 98, 698))
         a, b = chance.randint(21, top), chance.randint(12, top)
         if a > b + 5 and a % 10 < b % 10:
             yield chance.choice(_SUBTRACT).format(a=a, b=b), a - b
 
 
-def stories(chance: random.Random) -> Iterator[tuple[str, int]]:
+def stories(chance: random.Random, *, larger: bool = False) -> Iterator[tuple[str, int]]:
     """Two changes of one amount, told in a few sentences."""
+    times = 5 if larger else 1
     while True:
         text, work = chance.choice(_STORIES)
         if "{a}" in text:
-            values = {"a": chance.randint(15, 60), "b": chance.randint(3, 14)}
-            values["c"] = chance.randint(2, 12)
+            values = {"a": chance.randint(15, 60) * times, "b": chance.randint(3, 14) * times}
+            values["c"] = chance.randint(2, 12) * times
         else:
-            values = {"b": chance.randint(3, 9), "c": chance.randint(4, 12)}
+            values = {"b": chance.randint(3, 9), "c": chance.randint(4, 12) * times}
             values["d"] = chance.randint(2, 11)
         order = sorted(values, key=lambda letter: text.index(f"{{{letter}}}"))
         name = chance.choice(_NAMES)
         yield text.format(n=name, **values), work(*(values[letter] for letter in order))
 
 
-def mixed(chance: random.Random) -> Iterator[tuple[str, int]]:
+def mixed(chance: random.Random, *, larger: bool = False) -> Iterator[tuple[str, int]]:
     """Plus or minus with times, so that working from left to right goes wrong."""
+    most = 40 if larger else 12
     while True:
-        a, b, c, d = (chance.randint(2, 12) for _ in range(4))
+        a, b, c, d = (chance.randint(2, most) for _ in range(4))
         large = b * c + chance.randint(2, 30)
         expression, answer = chance.choice(
             (
@@ -148,6 +152,19 @@ def problems() -> tuple[list[dict[str, str]], list[dict[str, str]]]:
     return _in_turn(practice), _in_turn(heldout)
 
 
+def larger_problems() -> list[dict[str, str]]:
+    """A second held-out set: the same families with larger numbers than are practised on."""
+    families = []
+    for number, (source, family) in enumerate(_FAMILIES.items(), start=10):
+        found = dict(islice(family(random.Random(_SEED + number), larger=True), LARGER_EACH + 5))
+        rows = [
+            {"question": question, "answer": str(answer), "source": source}
+            for question, answer in found.items()
+        ]
+        families.append(rows[:LARGER_EACH])
+    return _in_turn(families)
+
+
 def _in_turn(families: list[list[dict[str, str]]]) -> list[dict[str, str]]:
     return [row for rows in zip(*families, strict=True) for row in rows]
 
@@ -173,6 +190,7 @@ def write(folder: Path) -> None:
     files: dict[str, Sequence[Mapping[str, object]]] = {
         "arithmetic.jsonl": practice,
         "arithmetic-heldout.jsonl": heldout,
+        "arithmetic-larger.jsonl": larger_problems(),
         "replay.jsonl": replay_log(),
     }
     for name, rows in files.items():

@@ -17,7 +17,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from engines.core.errors import ConfigError, DataError
-from engines.data.dataset import resolve_data
+from engines.data.source import HELD_OUT, PRACTISED, DataSource, locate, resolve_data
+from studio.agent_file import mount_agent
 from studio.compose import Composed, Tree, compose_run, dotted, put, resolve, walk
 from studio.presets import list_presets, preset_path, presets_folder
 from studio.refusals import explained
@@ -25,6 +26,9 @@ from studio.run_yaml import dump_run_yaml
 from studio.secrets import MASK, is_kept_as_written, shown_override
 from studio.settings import RESULT_FIELDS, RunConfig, differences, model_at
 from studio.spelling import unify
+from studio.verifier_spelling import normalise_verifier, pin_verifiers
+from studio.youtu import YoutuConfig, translate
+from studio.youtu_model import flatten
 
 __all__ = [
     "RESULT_FIELDS",
@@ -51,18 +55,27 @@ class LoadedRun:
     warnings: tuple[str, ...]
     place: Callable[[str], str]  # dotted key → where its value was written
 
-    def data_path(self, name: str, key: str = "data.practice") -> Path:
-        """The file of a data set named in this run file.
+    def data_path(self, name: str, key: str = "data.practice") -> DataSource:
+        """The file or split of a data set named in this run file.
+
+        Where a name leaves the split open, it is one to practise on or one that is held
+        out, by the key it stands under.
 
         Raises:
             DataError: no root has it; the place is where the run file names it.
         """
         try:
-            return resolve_data(name, self.roots)
+            prefer = HELD_OUT if key.startswith("evaluation") else PRACTISED
+            return resolve_data(name, self.roots, prefer)
         except DataError as error:
-            searched = error.cause.removeprefix("It is not found. ")
-            cause = f'There is no data set "{name}". {searched}'
-            raise DataError(self.place(key), cause, error.move) from error
+            cause = f"{error.place}: {error.cause}"
+            if error.cause.startswith("It is not found. "):
+                searched = error.cause.removeprefix("It is not found. ")
+                cause = f'There is no data set "{name}". {searched}'
+            move = error.move
+            if os.sep not in name and cause != f"{error.place}: {error.cause}":
+                move += f" Or add it: studio data add FILE --name {name.partition(':')[0]}."
+            raise DataError(self.place(key), cause, move) from error
 
 
 def load_run(
@@ -71,6 +84,8 @@ def load_run(
     workspace: Path,
     environ: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    agent: Path | None = None,
+    youtu: YoutuConfig | None = None,
 ) -> LoadedRun:
     """Load a run file or preset.
 
@@ -80,9 +95,11 @@ def load_run(
         workspace: its `configs/` and `datasets/` are searched after the file's folder.
         environ: what `${oc.env:NAME}` reads; default the process's environment.
         cwd: where relative paths of overrides are looked up; default the current folder.
+        agent: a file that takes the place of the run file's agent.
+        youtu: a config of a Youtu-Agent checkout, loaded instead of `name_or_path`.
 
     Returns:
-        The run, with data sets, logs and rules that lie outside the workspace and the
+        The run, with data sets, verifiers, logs and rules that lie outside the workspace and the
         bundled data as absolute paths, so that its `run.yaml` means the same anywhere.
 
     Raises:
@@ -90,11 +107,20 @@ def load_run(
     """
     environ = os.environ if environ is None else environ
     cwd = Path.cwd() if cwd is None else cwd
-    path, preset = _run_file(name_or_path, workspace)
+    path, preset = (youtu.file, False) if youtu else _run_file(name_or_path, workspace)
+    outer, environ = environ, {**youtu.environment(), **environ} if youtu else environ
     composed = compose_run(
         path, overrides, (workspace / "configs", presets_folder()), shown_override, _SHORTHAND
     )
-    unify(composed)
+    if youtu:
+        translate(composed, youtu, environ)
+    else:
+        unify(composed)
+        for role in (*((name,) for name in _ROLES), ("agent", "model")):
+            flatten(composed, role, environ)
+    normalise_verifier(composed)
+    if agent is not None:
+        mount_agent(composed, agent)
     _spread_roles(composed)
     tree = resolve(composed, environ)
     origins = {
@@ -105,8 +131,15 @@ def load_run(
     _fill_in(composed, tree, origins, environ)
     own = (workspace / "datasets", Path(str(files("sample_data"))))
     # After the three of the contract comes the current folder, for what is typed there.
-    roots = (*own, cwd) if preset else (path.parent, *own, cwd)
+    roots: tuple[Path, ...] = (*own, cwd) if preset else (path.parent, *own, cwd)
+    if youtu:
+        roots = (own[0], *youtu.data_folders, own[1], cwd)
     _pin(composed, tree, roots, own, cwd)
+    own = (workspace / "verifiers", Path(str(files("sample_data"))) / "verifiers")
+    folders: tuple[Path, ...] = (*(() if preset else (path.parent,)), *own, cwd)
+    if youtu:
+        folders = (own[0], youtu.verifiers, own[1], cwd)
+    pin_verifiers(composed, tree, folders, own, cwd)
     try:
         config = RunConfig.model_validate(tree)
     except ValidationError as error:
@@ -117,7 +150,7 @@ def load_run(
         path,
         preset,
         roots,
-        (*composed.warnings, *_doubts(config)),
+        (*composed.warnings, *_doubts(config), *_borrowed(youtu, origins, outer)),
         lambda key: composed.place(tuple(key.split("."))).text,
     )
 
@@ -153,8 +186,6 @@ def _spread_roles(composed: Composed) -> None:
     for holder, name in [(tree, "policy"), (tree, "reflector"), (tree, "judge"), (agent, "model")]:
         if isinstance(holder, dict) and isinstance(holder.get(name), str):
             holder[name] = {"model": holder[name]}
-    if isinstance(tree.get("verifier"), str):
-        tree["verifier"] = {"name": tree["verifier"]}
     model = agent.get("model") if isinstance(agent, dict) else None
     if isinstance(model, dict):
         if tree.get("policy") is None:
@@ -166,7 +197,8 @@ def _spread_roles(composed: Composed) -> None:
     for name in ("reflector", "judge"):
         role = tree.get(name)
         if isinstance(role, dict) and isinstance(policy, dict) and "model" not in role:
-            shared = {key: value for key, value in policy.items() if key != "temperature"}
+            own = ("temperature", "concurrency")
+            shared = {key: value for key, value in policy.items() if key not in own}
             tree[name] = {**shared, **role}
 
 
@@ -221,15 +253,29 @@ def _pin(
         # What is typed as a path is meant from where it is typed.
         typed = composed.place(key).override and (os.sep in name or "." in name)
         try:
-            found = resolve_data(name, (cwd, *roots) if typed else roots)
+            source = locate(name, (cwd, *roots) if typed else roots)
         except DataError:
             continue  # told where it is read, which may be never
-        if scheme == "" and any(found.is_relative_to(folder) for folder in own):
+        if scheme == "" and any(source.path.is_relative_to(folder) for folder in own):
             continue
-        put(tree, key, f"{scheme}:{found.resolve()}" if scheme else str(found.resolve()))
+        # The split as it is written: which one is meant otherwise is known where it is read.
+        found = DataSource(source.path.resolve(), source.split)
+        put(tree, key, f"{scheme}:{found}" if scheme else str(found))
 
 
 def _doubts(config: RunConfig) -> tuple[str, ...]:
     if config.evaluation.do_eval and config.evaluation.k > 1 and config.evaluation.temperature == 0:
         return ("evaluation.k is above 1 at temperature 0: its tries may all be the same.",)
     return ()
+
+
+def _borrowed(
+    youtu: YoutuConfig | None, origins: Mapping[str, str], environ: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Which file was read beside the environment, and what of it a resume will miss."""
+    if youtu is None or not youtu.env_file.is_file():
+        return ()
+    asked = re.findall(r"oc\.env\s*:\s*(\w+)", " ".join(origins.values()))
+    kept = sorted({name for name in asked if name in youtu.environment() and name not in environ})
+    need = f"; --resume needs {', '.join(kept)} in the environment" if kept else ""
+    return (f"{youtu.env_file} is read for what the environment does not set{need}",)

@@ -8,7 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from engines.core.types import Problem
-from engines.data.dataset import DataReport, Numbered
+from engines.data.report import DataReport, Numbered, doubts
+from engines.data.rows import Unit
 from studio.inert import inert
 from studio.printing import COLUMNS
 
@@ -29,14 +30,14 @@ def problem_data(line: int, problem: Problem) -> dict[str, Any]:
     }
 
 
-def preview_text(numbered: Sequence[Numbered]) -> str:
-    """Each problem with its line and id, the question folded to the width of a terminal."""
+def preview_text(numbered: Sequence[Numbered], unit: Unit = "line") -> str:
+    """Each problem with its line or row and id, the question folded to the width of a terminal."""
     blocks = []
     for line, problem in numbered:
         answer = "(none)" if problem.answer is None else problem.answer
         source = f"  {inert(problem.source)}" if problem.source else ""
         blocks.append(
-            f"line {line}  {problem.id}{source}\n{_folded(problem.question)}\n"
+            f"{unit} {line}  {problem.id}{source}\n{_folded(problem.question)}\n"
             f"{_folded(f'answer: {answer}')}"
         )
     return "\n\n".join(blocks)
@@ -47,18 +48,21 @@ def report_data(name: str, path: str, report: DataReport) -> dict[str, Any]:
 
 
 def report_text(name: str, path: str, report: DataReport) -> str:
-    """What was found, one finding a line, lines of the file by number."""
+    """What was found, one finding a line, lines or rows of the file by number."""
+    unit = report.unit
     answered = report.n - len(report.without_answer)
-    missing = f"; none on {_lines(report.without_answer)}" if report.without_answer else ""
+    missing = f"; none on {_lines(report.without_answer, unit)}" if report.without_answer else ""
+    empty = f"; nothing stands on {_lines(report.empty, unit)}" if report.empty else ""
+    doubtful = doubts(report)
     return "\n".join(
         [
             f"{name}: {report.n} problems in {path}",
             f"  answers        {answered} of {report.n}{missing}",
-            f"  questions      {_spread(report.question_chars)}",
+            f"  questions      {_spread(report.question_chars)}{empty}",
             f"  answer texts   {_spread(report.answer_chars)}",
-            f"  duplicates     {_sets(report.duplicates)}",
-            f"  contradictory  {_sets(report.contradictory)}",
-            "clean" if report.clean else "doubtful: look at the lines above before practising",
+            f"  duplicates     {_sets(report.duplicates, unit)}",
+            f"  contradictory  {_sets(report.contradictory, unit)}",
+            "clean" if doubtful is None else f"doubtful: {doubtful}; look before practising",
         ]
     )
 
@@ -80,15 +84,15 @@ def _spread(chars: tuple[int, float, int]) -> str:
     return f"{shortest} to {longest} characters, median {median:g}"
 
 
-def _sets(found: Sequence[tuple[int, ...]]) -> str:
+def _sets(found: Sequence[tuple[int, ...]], unit: Unit) -> str:
     if not found:
         return "none"
-    shown = "; ".join(_lines(lines) for lines in found[:_LISTED])
+    shown = "; ".join(_lines(lines, unit) for lines in found[:_LISTED])
     more = f"; and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
     return f"{len(found)} ({shown}{more})"
 
 
-def _lines(lines: Sequence[int]) -> str:
+def _lines(lines: Sequence[int], unit: Unit) -> str:
     shown = ", ".join(str(line) for line in lines[:_LISTED])
     more = f" and {len(lines) - _LISTED} more" if len(lines) > _LISTED else ""
-    return f"line{'s' if len(lines) > 1 else ''} {shown}{more}"
+    return f"{unit}{'s' if len(lines) > 1 else ''} {shown}{more}"

@@ -1,7 +1,7 @@
 """The data sets of a workspace and those that are bundled, by name.
 
-Owns where names are looked up on the command line, and adding a file. What a data set
-may look like is `engines.data.dataset`'s.
+Owns where names are looked up on the command line, and adding files. What a data set
+may look like is `engines.data`'s.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ from typing import Any
 
 from engines.core.errors import ConfigError, ConflictError, DataError
 from engines.core.ids import digest_bytes
-from engines.data.dataset import Numbered, read_numbered, resolve_data
+from engines.data.dataset import read_numbered
+from engines.data.folder import splits_of
+from engines.data.report import Numbered
+from engines.data.rows import open_table
+from engines.data.source import PRACTISED, DataSource, locate, named_sources, resolve_data
 from engines.record.appender import make_folder, write_whole
 from engines.record.catalogue import note_dataset
 from engines.record.libraries import check_name
@@ -60,8 +64,8 @@ def field_names(question: str | None, answer: str | None) -> dict[str, str]:
     return {field: name for field, name in given.items() if name is not None}
 
 
-def find_data(name: str, workspace: Workspace) -> Path:
-    """Find a data set as a run file would.
+def find_data(name: str, workspace: Workspace) -> DataSource:
+    """Find a data set as the `data.practice` of a run file would.
 
     Raises:
         DataError: it is nowhere.
@@ -69,50 +73,85 @@ def find_data(name: str, workspace: Workspace) -> Path:
     own = (workspace.datasets, bundled())
     # What is typed as a path is meant from where it is typed; a bare name is a name first.
     typed = os.sep in name or "." in name
-    return resolve_data(name, (Path.cwd(), *own) if typed else (*own, Path.cwd()))
+    return resolve_data(name, (Path.cwd(), *own) if typed else (*own, Path.cwd()), PRACTISED)
 
 
 def listed_data(workspace: Workspace) -> tuple[ListedData, ...]:
     """The workspace's data sets, then the bundled ones."""
-    own = {path.stem for path in workspace.datasets.glob("*.jsonl")}
-    return tuple(_listed(workspace.datasets, "workspace", set())) + tuple(
-        _listed(bundled(), "bundled", own)
+    taken: dict[str, Path] = {}
+    return (
+        *_listed(workspace.datasets, "workspace", taken),
+        *_listed(bundled(), "bundled", taken),
     )
 
 
 def add_data(
-    workspace: Workspace, file: Path, name: str | None, fields: Mapping[str, str]
-) -> Added:
-    """Check a file and copy it into the workspace.
+    workspace: Workspace, name_or_path: str, name: str | None, fields: Mapping[str, str]
+) -> tuple[Added, ...]:
+    """Check data and copy it into the workspace.
 
-    The copy is the file byte for byte; where `fields` names unusual fields, they are
-    renamed in the copy, so that run files need not name them again.
+    A JSONL file is copied byte for byte; anything else becomes JSONL row by row, with all
+    its fields. Where `fields` names unusual fields, they are renamed in the copy, so that
+    run files need not name them again.
+
+    Args:
+        workspace: gets datasets/<name>.jsonl.
+        name_or_path: a file, a folder (each of its splits is added as NAME-SPLIT), or
+            FOLDER:SPLIT.
+        name: what to call it; the file's or folder's name unless given.
+        fields: as `read_numbered` takes them.
 
     Raises:
-        DataError: the file cannot be practised on.
+        DataError: the data cannot be practised on.
         ConfigError: the name cannot be one, or belongs to other content.
-        RecordError: the copy cannot be written.
+        RecordError: a copy cannot be written.
     """
-    numbered = read_numbered(file, fields=fields, needs_answer=False)
-    called, data = _checked(name or file.stem), file.read_bytes()
-    if fields:
-        data = _renamed(data, numbered, fields)
-    target = workspace.datasets / f"{called}.jsonl"
-    new = not target.exists()
-    if not new and target.read_bytes() != data:
+    found = locate(name_or_path, (Path.cwd(),))
+    if found.path.is_dir() and found.split is None:
+        splits = splits_of(found.path)
+        several = len(splits) > 1
+        sources = [DataSource(found.path, split or None) for split in splits]
+        called = name or found.path.resolve().name
+        names = [f"{called}-{s.split}" if several else called for s in sources]
+    else:
+        sources = [resolve_data(name_or_path, (Path.cwd(),))]
+        names = [name or sources[0].stem]
+    # All are checked before the first is written, so that half a folder is never added.
+    ready = [
+        _ready(workspace, source, called, fields)
+        for source, called in zip(sources, names, strict=True)
+    ]
+    return tuple(_added(workspace, *one) for one in ready)
+
+
+_Ready = tuple[Path, bytes, tuple[Numbered, ...]]
+
+
+def _ready(
+    workspace: Workspace, source: DataSource, called: str, fields: Mapping[str, str]
+) -> _Ready:
+    numbered = read_numbered(source, fields=fields, needs_answer=False)
+    data = _canonical(source, numbered, fields)
+    target = workspace.datasets / f"{_checked(called)}.jsonl"
+    if target.exists() and target.read_bytes() != data:
         raise ConfigError(
             f"data set {called}",
             f"{target} exists with other content.",
             "Choose another name with --name NAME.",
         )
+    return target, data, numbered
+
+
+def _added(workspace: Workspace, target: Path, data: bytes, numbered: Sequence[Numbered]) -> Added:
+    new = not target.exists()
     if new:
         make_folder(workspace.datasets)
         write_whole(target, data)
     # Also for a file that was there: the catalogue may have been lost since.
-    row = {"name": called, "path": f"{target.parent.name}/{target.name}", "n": len(numbered)}
+    row = {"name": target.stem, "path": f"{target.parent.name}/{target.name}", "n": len(numbered)}
     note_dataset(workspace, {**row, "bytes": len(data), "digest": digest_bytes(data)})
     return Added(
-        called,
+        target.stem,
         target,
         len(numbered),
         sum(problem.answer is None for _, problem in numbered),
@@ -121,16 +160,26 @@ def add_data(
     )
 
 
-def _renamed(data: bytes, numbered: Sequence[Numbered], fields: Mapping[str, str]) -> bytes:
-    """The same rows with `question` and `answer` under these names, first."""
-    lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+def _canonical(
+    source: DataSource, numbered: Sequence[Numbered], fields: Mapping[str, str]
+) -> bytes:
+    """The data as JSONL; with `fields`, `question` and `answer` under these names, first."""
+    table = open_table(source)
+    if table.verbatim and not fields:
+        return source.files()[0].read_bytes()
+    problems = {number: problem for number, problem in numbered}
     rows = []
-    for number, problem in numbered:
-        row = json.loads(lines[number - 1])
-        rest = {k: v for k, v in row.items() if k not in ("question", "answer", *fields.values())}
-        answer = problem.meta.get("alternatives", problem.answer)
-        rows.append({"question": problem.question, "answer": answer, **rest})
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+    for number, _, row in table.rows:
+        if isinstance(row, DataError):  # cannot be: `numbered` was read from the same rows
+            raise row
+        if fields and number in problems:
+            problem = problems[number]
+            used = ("question", "answer", *fields.values())
+            rest = {key: value for key, value in row.items() if key not in used}
+            answer = problem.meta.get("alternatives", problem.answer)
+            row = {"question": problem.question, "answer": answer, **rest}
+        rows.append(json.dumps(row, ensure_ascii=False) + "\n")
+    return "".join(rows).encode()
 
 
 def _checked(name: str) -> str:
@@ -141,12 +190,14 @@ def _checked(name: str) -> str:
     return name
 
 
-def _listed(folder: Path, where: str, hidden_by: set[str]) -> Iterator[ListedData]:
-    for path in sorted(folder.glob("*.jsonl"), key=lambda file: file.stem):
-        shown = "hidden" if path.stem in hidden_by else where
+def _listed(folder: Path, where: str, taken: dict[str, Path]) -> Iterator[ListedData]:
+    """What a folder holds. `taken`: each name and what it means; names found join it."""
+    for source in named_sources(folder):
+        shown = where if taken.setdefault(source.name, source.path) == source.path else "hidden"
+        called = source.name if source.split is None else f"{source.name}:{source.split}"
         try:
-            n = len(read_numbered(path, needs_answer=False))
+            n = len(read_numbered(source, needs_answer=False))
         except DataError as error:
-            yield ListedData(path.stem, None, shown, str(path), str(error))
+            yield ListedData(called, None, shown, str(source.path), str(error))
         else:
-            yield ListedData(path.stem, n, shown, str(path))
+            yield ListedData(called, n, shown, str(source.path))

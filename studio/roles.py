@@ -10,11 +10,15 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from engines.core.concurrently import all_of
-from engines.core.protocols import Policy
+from engines.core.protocols import Ledger, Policy
 from engines.core.types import Sampling
+from engines.data.rollout_log import read_log
 from engines.policies.endpoint import EndpointSettings
 from engines.policies.open import open_policy
 from engines.policies.openai_compat import OpenAICompat
+from engines.policies.throttle import Slots, Throttled
+from engines.verifiers.judging import Judging
+from engines.verifiers.open import asks_judge
 from studio.settings import PolicyConfig, Role, RunConfig
 
 Tell = Callable[[str], None]
@@ -24,11 +28,13 @@ Tell = Callable[[str], None]
 class Roles:
     """The models of a run; two roles with the same endpoint share one client.
 
-    A judge that the run file sets is among the distinct ones, so it is asked at the start.
+    `judge` is None where the run file sets none and the verifier asks none. One that is
+    set is among the distinct ones, so it is asked at the start.
     """
 
     policy: Policy
     reflector: Policy
+    judge: Policy | None
     distinct: tuple[Policy, ...]
 
     async def ping(self) -> None:
@@ -57,15 +63,35 @@ def open_roles(config: RunConfig, stack: AsyncExitStack) -> Roles:
         for known, policy in opened:
             if known == endpoint:
                 return policy
-        policy = open_policy(settings.model, endpoint)
+        policy = open_model(settings)
         stack.push_async_callback(policy.aclose)
         opened.append((endpoint, policy))
         return policy
 
     policy, reflector = opened_for("policy"), opened_for("reflector")
-    if config.judge is not None:
-        opened_for("judge")
-    return Roles(policy, reflector, tuple(policy for _, policy in opened))
+    asked = config.judge is not None or asks_judge(config.verifier.spec)
+    judge = opened_for("judge") if asked else None
+    return Roles(policy, reflector, judge, tuple(policy for _, policy in opened))
+
+
+def slots_for(settings: PolicyConfig | None, shared: Slots) -> Slots:
+    """Slots of a role's own where its settings limit its calls, else the shared ones."""
+    limit = settings.concurrency if settings is not None else None
+    return shared if limit is None else Slots(limit)
+
+
+def judging_of(config: RunConfig, roles: Roles, ledger: Ledger, shared: Slots) -> Judging | None:
+    """The judge as verifiers ask it; None where there is none that can answer a question."""
+    settings = config.role("judge")
+    if roles.judge is None or settings.model.startswith("replay:"):
+        return None
+    slots = slots_for(config.judge, shared)
+    return Judging(Throttled(roles.judge, slots, (0,)), sampling_of(settings), ledger)
+
+
+def open_model(settings: PolicyConfig) -> Policy:
+    """Raises PolicyError, DataError: as `open_roles`."""
+    return open_policy(settings.model, endpoint_of(settings), read_log=read_log)
 
 
 def endpoint_of(settings: PolicyConfig) -> EndpointSettings:
@@ -90,4 +116,6 @@ def sampling_of(settings: PolicyConfig) -> Sampling:
 def is_rehearsal(config: RunConfig) -> bool:
     """Whether any reply of the run is scripted, also when it comes over a real endpoint."""
     models = [config.policy.model, (config.reflector or config.policy).model]
+    if asks_judge(config.verifier.spec):
+        models.append((config.judge or config.policy).model)
     return any("rehearsal" in model.split(":")[:2] for model in models)

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 from pydantic import SecretStr
 
+from engines.record.export import escaped
 from studio.compose import Tree, dotted, walk
 from studio.secrets import MASK, is_secret
 from studio.settings import RunConfig
@@ -42,22 +43,13 @@ def dump_run_yaml(config: RunConfig) -> str:
         elif plain is not None and is_secret(key, plain):
             plain = MASK
         elif isinstance(plain, str) and "${" in plain:
-            plain = _escaped(plain)
+            plain = escaped(plain)
         if plain is not value:
             tree = _replaced(tree, key, plain)
     head = "# A resolved run file. Secrets stand here by the name of their variable only.\n"
     return head + yaml.dump(
         _lists(tree), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=96
     )
-
-
-def _escaped(text: str) -> str:
-    """Text in which `${` stands for itself when it is read back."""
-    parts = text.split("${")
-    for number, part in enumerate(parts[:-1]):
-        body = part.rstrip("\\")
-        parts[number] = body + "\\" * (2 * (len(part) - len(body)) + 1)
-    return "${".join(parts)
 
 
 def _replaced(tree: Any, key: Key, value: Any) -> Any:

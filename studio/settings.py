@@ -91,6 +91,11 @@ class PolicyConfig(Settings):
     max_retries: Int = Field(
         default=4, ge=0, description="of a call that failed for a passing reason"
     )
+    concurrency: Int | None = Field(
+        default=None,
+        ge=1,
+        description="calls at a time to this role; null: shares practice.concurrency",
+    )
     extra_body: dict[str, Any] = Field(
         default={}, repr=False, description="further fields of the request"
     )
@@ -140,7 +145,11 @@ class AgentConfig(Settings):
 class DataConfig(Settings):
     """The problems to practise on."""
 
-    practice: str = Field(min_length=1, description="data set to practise on: a name or a path")
+    practice: str | None = Field(
+        default=None,
+        min_length=1,
+        description="data set to practise on: a name or a path; null: it is only evaluated",
+    )
     fields: dict[str, str] = Field(
         default={}, description="{question: NAME, answer: NAME} where the file has unusual names"
     )
@@ -202,6 +211,9 @@ class EvaluationConfig(Settings):
     limit: Int | None = Field(default=None, ge=1, description="use only the first so many of each")
     k: Int = Field(default=1, ge=1, description="tries a problem")
     temperature: Float = Field(default=0.0, ge=0, le=10, description="of those tries")
+    concurrency: Int | None = Field(
+        default=None, ge=1, description="rollouts at a time; null: shares practice.concurrency"
+    )
 
     @model_validator(mode="after")
     def _has_data(self) -> EvaluationConfig:
@@ -215,11 +227,19 @@ class EvaluationConfig(Settings):
 
 
 class VerifierConfig(Settings):
-    """What scores the tries; every other key is the verifier's own setting."""
+    """What scores the tries; every other key is the verifier's own setting.
+
+    A plain text stands for {name: text}, a list for {name: weighted, of: list}, and
+    {file: FILE} for {name: function, file: FILE}.
+    """
 
     model_config = ConfigDict(extra="allow")
 
-    name: str = Field(default="math", min_length=1, description="math or text")
+    name: str = Field(
+        default="math",
+        min_length=1,
+        description="math, text or judge; function with file: FILE; weighted with of: [...]",
+    )
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -269,7 +289,7 @@ class RunConfig(Settings):
     )
     judge: PolicyConfig | None = Field(default=None, description="judges answers; null: the policy")
     agent: AgentConfig = AgentConfig()
-    data: DataConfig
+    data: DataConfig = DataConfig()
     practice: PracticeConfig = PracticeConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     verifier: VerifierConfig = VerifierConfig()
@@ -291,11 +311,14 @@ class RunConfig(Settings):
         temperature = usual if own is None or own.temperature is None else own.temperature
         return (own or self.policy).model_copy(update={"temperature": temperature})
 
-    def fingerprint(self, data_digest: str = "") -> dict[str, Any]:
+    def fingerprint(
+        self, data_digest: str = "", verifier: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """What results depend on, as plain JSON values keyed by `RESULT_FIELDS`.
 
         Args:
             data_digest: content hash of the practised data; a path may change, content not.
+            verifier: the verifier with what its files hold; None: as the run file says it.
         """
         plain = self.model_dump(mode="json")
         for role in ("policy", "reflector", "judge"):
@@ -304,10 +327,10 @@ class RunConfig(Settings):
             settings["model"] = _portable(settings["model"])
             plain[role] = settings
         plain["data"] |= {
-            "practice": Path(self.data.practice).stem.removesuffix(".jsonl"),
+            "practice": Path(self.data.practice or "").stem.removesuffix(".jsonl"),
             "digest": data_digest,
         }
-        plain["verifier"] = without_secrets(self.verifier.spec)
+        plain["verifier"] = without_secrets(self.verifier.spec) if verifier is None else verifier
         return {name: _at(plain, name) for name in RESULT_FIELDS}
 
 

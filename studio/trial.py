@@ -7,8 +7,8 @@ try leaves no trace in the workspace.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,17 +18,19 @@ from engines.core.errors import ConfigError
 from engines.core.ids import call_seed, digest
 from engines.core.library import Library
 from engines.core.types import CallKey, Job, Message, Problem, Rollout, Verdict
-from engines.data.dataset import ID_BYTES, read_problems
-from engines.policies.open import open_policy
+from engines.data.dataset import read_problems
+from engines.data.fields import ID_BYTES
 from engines.policies.throttle import Slots
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
 from engines.rollouts.manager import RolloutManager
-from engines.verifiers.open import open_verifier
+from engines.verifiers.open import asks_judge, needs_answer
 from studio.config import LoadedRun
 from studio.library_refs import find
 from studio.library_start import mounted_library
-from studio.roles import endpoint_of, is_rehearsal, sampling_of
+from studio.roles import is_rehearsal, open_roles, sampling_of
+from studio.settings import RunConfig
+from studio.verifying import open_run_verifier
 
 KEY = CallKey("rollout", epoch=1, step=1, position=0, index=0)
 """Of the try: the first rollout a run makes, so that its seed is a run's too."""
@@ -57,7 +59,7 @@ class Trial:
     @property
     def rehearsal(self) -> bool:
         """Whether the reply is scripted; who would draw lessons from it does not matter here."""
-        return is_rehearsal(self.loaded.config.model_copy(update={"reflector": None}))
+        return is_rehearsal(_without_lessons(self.loaded.config))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +93,14 @@ def choose_problem(
     if answer is not None:
         raise ConfigError("--answer", "it belongs to --question.", "Give both, or neither.")
     config = loaded.config
+    if config.data.practice is None:
+        raise ConfigError(
+            loaded.place("data.practice"), "no data set is named.", "Set it, or give --question."
+        )
     problems = read_problems(
         loaded.data_path(config.data.practice),
         fields=config.data.fields,
-        needs_answer=config.practice.given_ground_truth,
+        needs_answer=config.practice.given_ground_truth and needs_answer(config.verifier.spec),
         limit=1 if problem_id is None else None,
     )
     return problems[0] if problem_id is None else _of_id(loaded, problems, problem_id)
@@ -125,54 +131,49 @@ def choose_library(
     return (None, "none") if mounted is None else (mounted, f"agent {config.agent.name}")
 
 
-async def carry_out(trial: Trial, on_text: Callable[[str], None]) -> Tried:
+async def carry_out(trial: Trial, workspace: Workspace, on_text: Callable[[str], None]) -> Tried:
     """Roll out and judge.
 
     Raises:
-        PolicyError: the model does not answer at all.
-        VerifierError: the verifier cannot be loaded.
+        PolicyError: the model, or the judge where one is asked, does not answer at all.
+        VerifierError: the verifier cannot be loaded; nothing has been spent.
     """
-    config = trial.loaded.config
+    config = _without_lessons(trial.loaded.config)
     streamed: list[str] = []
 
     def heard(text: str) -> None:
         streamed.append(text)
         on_text(text)
 
-    verifier = open_verifier(config.verifier.spec)
-    try:
-        async with _manager(trial) as manager:
-            attempt, _ = await manager.roll(trial.job, heard)
+    async with AsyncExitStack() as stack:
+        roles = open_roles(config, stack)
+        folder = stack.enter_context(TemporaryDirectory(prefix="studio-try-"))
+        ledger = RecordLedger(Path(folder), config.seed)
+        stack.push_async_callback(ledger.aclose)
+        slots = Slots(1)
+        verifier = open_run_verifier(trial.loaded, workspace, roles, ledger, slots)
+        stack.push_async_callback(verifier.aclose)
+        await verifier.check()
+        await roles.ping()
+        manager = RolloutManager(
+            SingleTurn(config.agent.instructions, sampling_of(config.role("policy"))),
+            roles.policy,
+            ledger,
+            slots,
+            config.practice.task_timeout_s,
+        )
+        attempt, _ = await manager.roll(trial.job, heard)
         at = (KEY.epoch, KEY.step, KEY.position, KEY.index)
         version = trial.job.library_version
         rollout = Rollout(attempt, *at, call_seed(config.seed, KEY), 0, version)
         (verdict,) = await verifier.verify(trial.problem, (rollout,))
-    finally:
-        await verifier.aclose()
     return Tried(rollout, verdict, "".join(streamed))
 
 
-@asynccontextmanager
-async def _manager(trial: Trial) -> AsyncIterator[RolloutManager]:
-    config = trial.loaded.config
-    settings = config.role("policy")
-    policy = open_policy(settings.model, endpoint_of(settings))
-    try:
-        await policy.ping()
-        with TemporaryDirectory(prefix="studio-try-") as folder:
-            ledger = RecordLedger(Path(folder), config.seed)
-            try:
-                yield RolloutManager(
-                    SingleTurn(config.agent.instructions, sampling_of(settings)),
-                    policy,
-                    ledger,
-                    Slots(1),
-                    config.practice.task_timeout_s,
-                )
-            finally:
-                await ledger.aclose()
-    finally:
-        await policy.aclose()
+def _without_lessons(config: RunConfig) -> RunConfig:
+    """Without the roles that a try asks nothing of."""
+    asked = asks_judge(config.verifier.spec)
+    return config.model_copy(update={"reflector": None, "judge": config.judge if asked else None})
 
 
 def _of_id(loaded: LoadedRun, practised: Sequence[Problem], problem_id: str) -> Problem:

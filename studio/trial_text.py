@@ -8,6 +8,7 @@ from engines.core.codec import to_dict
 from engines.core.types import Message
 from studio import exit_codes
 from studio.inert import inert
+from studio.rates import metrics_text
 from studio.summary import spent
 from studio.trial import Trial, Tried
 
@@ -45,11 +46,13 @@ def after_text(trial: Trial, tried: Tried) -> str:
 def verdict_text(trial: Trial, tried: Tried) -> str:
     verdict = tried.verdict
     if verdict.reward is None:
-        if trial.problem.answer is None and not tried.lost:
+        if verdict.error or tried.lost:
+            return f"could not be judged: {inert(verdict.error or 'no reason given')}"
+        if trial.problem.answer is None:
             return "not judged: the problem has no answer to compare with"
-        return f"could not be judged: {inert(verdict.error or 'no reason given')}"
+        return "not judged: the verifier has no opinion"
     critique = f"  ({inert(verdict.critique)})" if verdict.critique else ""
-    return f"reward {verdict.reward:g}{critique}"
+    return f"reward {verdict.reward:g}{metrics_text(verdict.metrics)}{critique}"
 
 
 def trial_data(trial: Trial, tried: Tried) -> dict[str, Any]:
@@ -66,6 +69,7 @@ def trial_data(trial: Trial, tried: Tried) -> dict[str, Any]:
         "error": attempt.error,
         "reward": verdict.reward,
         "critique": verdict.critique,
+        "metrics": dict(verdict.metrics),
         "unjudged": verdict.error,
         "usage": to_dict(attempt.usage),
         "elapsed_s": attempt.elapsed_s,
@@ -73,9 +77,8 @@ def trial_data(trial: Trial, tried: Tried) -> dict[str, Any]:
 
 
 def exit_code(trial: Trial, tried: Tried) -> int:
-    """A loss where something was to be had: a problem without an answer has no verdict."""
-    unjudged = tried.verdict.reward is None and trial.problem.answer is not None
-    return exit_codes.WITH_LOSSES if tried.lost or unjudged else exit_codes.DONE
+    """A loss where something was to be had: with nothing to judge by there is no verdict."""
+    return exit_codes.WITH_LOSSES if tried.lost or tried.verdict.error else exit_codes.DONE
 
 
 def show_piece(text: str) -> None:

@@ -98,8 +98,12 @@ def find(target: str, folders: Sequence[Path]) -> Path | None:
 def marks(target: str, package: str, folders: Sequence[Path]) -> Iterator[tuple[Key, Place]]:
     file = find(target, folders)
     mount = tuple(package.split(".")) if package and package != "_global_" else ()
-    if file is None:
-        return
+    if file is not None:
+        yield from marks_of(file, mount)
+
+
+def marks_of(file: Path, mount: Key) -> Iterator[tuple[Key, Place]]:
+    """Every key of a file that is mounted below `mount`, with its line."""
     if mount:
         yield mount, Place(f"{file}:1")
     yield from _mark(parsed(file), mount, file)

@@ -5,6 +5,7 @@ Owns the prefixes. Reads no environment and makes no connection; `ping` does tha
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from engines.core.errors import PolicyError
 from engines.core.protocols import Policy
+from engines.core.types import Completion
 from engines.policies.endpoint import EndpointSettings
 from engines.policies.openai_compat import OpenAICompat
 from engines.policies.replay import Replay
@@ -22,9 +24,16 @@ if TYPE_CHECKING:
 PREFIXES = ("openai", "rehearsal", "replay")
 ANY_ENDPOINT = EndpointSettings()
 
+ReadLog = Callable[[Path], Mapping[str, Sequence[Completion]]]
+"""Reads the log of a replay: question → its replies. It is `engines.data`'s to know how."""
+
 
 def open_policy(
-    spec: str, endpoint: EndpointSettings = ANY_ENDPOINT, *, folder: Path | None = None
+    spec: str,
+    endpoint: EndpointSettings = ANY_ENDPOINT,
+    *,
+    folder: Path | None = None,
+    read_log: ReadLog | None = None,
 ) -> Policy:
     """Open `openai:MODEL`, `rehearsal`, `rehearsal:VARIANT` or `replay:FILE`.
 
@@ -33,6 +42,7 @@ def open_policy(
         endpoint: terms of an endpoint; its model is replaced by the one of `spec`.
             Rehearsal takes deadline and limits from it, but no address, key or price.
         folder: where a relative FILE is looked up; the working directory unless given.
+        read_log: reads FILE; without it there is no replay.
 
     Raises:
         PolicyError: the name has no known form.
@@ -44,8 +54,11 @@ def open_policy(
             return OpenAICompat(replace(endpoint, model=model))
         case "rehearsal", _:
             return _rehearsal(spec.removesuffix(":"), endpoint)
+        case "replay", file if file and read_log is not None:
+            path = (folder or Path()) / Path(file).expanduser()
+            return Replay(path, read_log(path))
         case "replay", file if file:
-            return Replay((folder or Path()) / Path(file).expanduser())
+            raise ValueError("a replay is opened with read_log")
     raise PolicyError(f"policy {spec!r}", _cause(prefix, rest), _move(spec, prefix))
 
 

@@ -6,7 +6,8 @@ experiences. It holds no key: what reaches this module has none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +31,40 @@ def agent_yaml(agent: Mapping[str, Any], library: Library, run: str) -> bytes:
         f"# Experiences of library {library.name}@{library.version}"
         f"{f', run {run}' if run else ''}.\n"
     )
-    data = {**agent, "experiences": [{"id": e.id, "text": e.text} for e in library.experiences]}
+    rows = [{"id": e.id, "text": escaped(e.text)} for e in library.experiences]
+    data = {**_within(agent, escaped), "experiences": rows}
     text = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=96)
     return (head + text).encode("utf-8", "replace")
+
+
+def escaped(text: str) -> str:
+    """Text in which `${` stands for itself when the file is composed into a run file."""
+    parts = text.split("${")
+    for number, part in enumerate(parts[:-1]):
+        body = part.rstrip("\\")
+        parts[number] = body + "\\" * (2 * (len(part) - len(body)) + 1)
+    return "${".join(parts)
+
+
+def unescaped(text: str) -> str:
+    """Inverse of `escaped`."""
+    return _ESCAPED.sub(lambda match: match[1] + "${", text)
+
+
+def _within(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _within(inner, change) for name, inner in value.items()}
+    return change(value) if isinstance(value, str) else value
 
 
 def refresh_agent(path: Path, library: Library, run: str) -> None:
     """Write a run's `agent.yaml` again with the experiences of another version."""
     described = yaml.safe_load(path.read_text("utf-8"))
     described.pop("experiences", None)
-    write_whole(path, agent_yaml(described, library, run))
+    write_whole(path, agent_yaml(_within(described, unescaped), library, run))
+
+
+_ESCAPED = re.compile(r"(\\*)\1\\\$\{")
 
 
 class _Dumper(yaml.SafeDumper):

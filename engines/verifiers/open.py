@@ -1,75 +1,206 @@
-"""From a verifier's name and settings to the verifier.
+"""From what a run file says of its verifier to the verifier.
 
-The one place of this package that names concrete classes.
+The one place of this package that names concrete classes. Reading comes first and opens
+nothing, so that a mistake anywhere in a list is found before any of it exists.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from engines.core.errors import VerifierError
 from engines.core.protocols import Verifier
+from engines.verifiers.compose import Part, WeightedVerifier
+from engines.verifiers.judge import JudgeSettings, JudgeVerifier
 from engines.verifiers.judging import Judging
 from engines.verifiers.math_answer import MathSettings, MathVerifier
+from engines.verifiers.spec import At, SpecError, find_file, found_file, offer, read_settings
 from engines.verifiers.text_match import TextSettings, TextVerifier
 
-KNOWN = ("math", "text")
+KNOWN = ("math", "text", "judge", "function")
+_METRIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
-S = TypeVar("S", MathSettings, TextSettings)
+Spec = Mapping[str, Any] | str
+
+
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """One verifier of a list, read."""
+
+    name: str
+    weight: float
+    verifier: Readied
+
+
+@dataclass(frozen=True, slots=True)
+class Readied:
+    """A verifier that is read and not yet opened.
+
+    `path` is the file of a function; `of` holds the criteria of a list.
+    """
+
+    at: At
+    settings: Any = None
+    path: Path | None = None
+    of: tuple[Criterion, ...] = ()
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files it would load, in order."""
+        own = () if self.path is None else (self.path,)
+        return own + tuple(path for criterion in self.of for path in criterion.verifier.files)
 
 
 def open_verifier(
-    spec: Mapping[str, Any] | str,
-    judging: Judging | None = None,
-    folders: Sequence[Path] = (),
+    spec: Spec, judging: Judging | None = None, folders: Sequence[Path] = ()
 ) -> Verifier:
-    """Make the verifier that `spec` names.
+    """Make the verifier that `spec` says.
 
     Args:
-        spec: a name, or {"name": NAME} with the settings of that verifier beside it.
+        spec: a name, or {name: NAME} with the settings of that verifier beside it; a
+            function has its `file`, a weighted list its criteria below `of`.
         judging: the model that verifiers may ask; None where there is none.
         folders: where a verifier's file is looked up, in order.
 
     Raises:
-        VerifierError: unknown name or setting, a value that cannot be, or the verifier
-            cannot be loaded.
+        SpecError: unknown name or setting, a value that cannot be, a file that is not there.
+        VerifierError: the verifier cannot be loaded.
     """
-    settings = {"name": spec} if isinstance(spec, str) else dict(spec)
+    return _opened(read_spec(spec, folders), judging)
+
+
+def read_spec(spec: Spec, folders: Sequence[Path] = ()) -> Readied:
+    """Check a specification and find its files; opens nothing.
+
+    Raises:
+        SpecError: see `open_verifier`.
+    """
+    return _read({"name": spec} if isinstance(spec, str) else spec, folders, ())
+
+
+def needs_answer(spec: Spec) -> bool:
+    """Whether problems without an answer are of no use to it."""
+    return _any(spec, lambda name: name in ("math", "text"))
+
+
+def asks_judge(spec: Spec) -> bool:
+    """Whether it asks the judge role, or may: what a function does is known when it runs."""
+    return _any(spec, lambda name: name in ("judge", "function"))
+
+
+def _any(spec: object, holds: Callable[[object], bool]) -> bool:
+    """Looks no closer than needed: what is wrong in a specification `read_spec` says."""
+    if not isinstance(spec, Mapping):
+        return holds(spec)
+    inner = spec.get("of")
+    if spec.get("name") == "weighted" and isinstance(inner, Sequence):
+        return any(_any(entry, holds) for entry in inner)
+    return holds(spec.get("name"))
+
+
+def _read(spec: Mapping[str, Any], folders: Sequence[Path], at: At) -> Readied:
+    settings = dict(spec)
     name = settings.pop("name", None)
+    if name in ("math", "text", "judge") and "file" in settings:
+        cause = f'"file" stands beside the name "{name}".'
+        raise SpecError((*at, "file"), "verifier", cause, "Leave one of them out.")
     match name:
         case "math":
-            return MathVerifier(_settings(MathSettings, name, settings))
+            return Readied(at, read_settings(MathSettings, name, settings, at))
         case "text":
-            return TextVerifier(_settings(TextSettings, name, settings))
+            return Readied(at, read_settings(TextSettings, name, settings, at))
+        case "judge":
+            return Readied(at, read_settings(JudgeSettings, name, settings, at))
+        case "function":
+            file = settings.pop("file", None)
+            if not isinstance(file, str) or not file.strip():
+                cause = '"file" is missing.' if file is None else '"file" is no path.'
+                raise SpecError((*at, "file"), "verifier", cause, "Give the file: file: MINE.py.")
+            path = found_file(file, folders, at)
+            from engines.verifiers.foreign import FunctionSettings
+
+            return Readied(at, read_settings(FunctionSettings, path.stem, settings, at), path)
+        case "weighted":
+            return _read_list(settings, folders, at)
         case None:
-            raise VerifierError("verifier", '"name" is missing.', f"Known: {', '.join(KNOWN)}.")
-        case _:
-            raise VerifierError(
-                f'verifier "{name}"', "there is no such verifier.", _offer(str(name), KNOWN)
-            )
+            move = f"Known: {', '.join(KNOWN[:-1])}; or give a file: {{file: MINE.py}}."
+            raise SpecError(at, "verifier", '"name" is missing.', move)
+    move = offer(str(name), KNOWN)
+    if isinstance(name, str) and (found := find_file(name, folders)):
+        move = f"{found.name} is a file: write {{file: {found.name}}}."
+    raise SpecError((*at, "name"), f'verifier "{name}"', "there is no such verifier.", move)
 
 
-def _settings(kind: type[S], name: str, given: Mapping[str, Any]) -> S:
-    known = [field.name for field in dataclasses.fields(kind)]
-    for key in given:
-        if key not in known:
-            raise VerifierError(
-                f'verifier "{name}"', f'there is no setting "{key}".', _offer(str(key), known)
-            )
-    try:
-        return kind(**given)
-    except (TypeError, AttributeError) as error:  # a value of another type, met on its use
-        raise VerifierError(
-            f'verifier "{name}"', f"a setting has the wrong type ({error}).", "Mend its value."
-        ) from error
+def _read_list(given: Mapping[str, Any], folders: Sequence[Path], at: At) -> Readied:
+    place, entries = "list of verifiers", given.get("of")
+    if unknown := [key for key in given if key != "of"]:
+        cause = f'"{unknown[0]}" cannot stand beside a list.'
+        raise SpecError((*at, str(unknown[0])), place, cause, "Write it in an entry.")
+    if not isinstance(entries, list | tuple) or not entries:
+        cause = "it is empty." if entries in ([], (), None) else "it is no list."
+        raise SpecError((*at, "of"), place, cause, "Name at least one: [math, judge].")
+    read = [_read_entry(entry, folders, (*at, "of", str(n))) for n, entry in enumerate(entries)]
+    taken: set[str] = set()
+    for n, (name, _, _, own) in enumerate(read):
+        if own and name in taken:
+            at_entry = (*at, "of", str(n), "as")
+            move = "Give each criterion a name of its own."
+            raise SpecError(at_entry, f"criterion {n + 1}", f'"{name}" is taken.', move)
+        taken |= {name} if own else set()
+    criteria = []
+    for name, weight, verifier, own in read:
+        unique, number = name, 2
+        while not own and unique in taken:
+            unique, number = f"{name}-{number}", number + 1
+        taken.add(unique)
+        criteria.append(Criterion(unique, weight, verifier))
+    return Readied(at, of=tuple(criteria))
 
 
-def _offer(given: str, known: Iterable[str]) -> str:
-    names = list(known)
-    nearest = difflib.get_close_matches(given, names, n=1)
-    start = f'Did you mean "{nearest[0]}"? ' if nearest else ""
-    return f"{start}Known: {', '.join(names)}."
+def _read_entry(entry: object, folders: Sequence[Path], at: At) -> tuple[str, float, Readied, bool]:
+    """Metric name, weight and verifier of one entry; last whether it names itself."""
+    place = f"criterion {int(at[-1]) + 1}"
+    if isinstance(entry, str):
+        entry = {"name": entry}
+    if isinstance(entry, list | tuple):
+        entry = {"of": entry}
+    if not isinstance(entry, Mapping):
+        raise SpecError(at, place, "it is no verifier.", "Write a name or {name: …}.")
+    settings = dict(entry)
+    weight, own = settings.pop("weight", 1), settings.pop("as", None)
+    if type(weight) not in (int, float) or not isfinite(weight) or not weight > 0:
+        move = "Set a number above 0, or take the entry out."
+        raise SpecError((*at, "weight"), place, f"weight is {weight!r}.", move)
+    if own is not None and not (isinstance(own, str) and _METRIC.fullmatch(own)):
+        move = "Use letters, digits, dots and dashes."
+        raise SpecError((*at, "as"), place, f'"as" is {own!r}, which names no metric.', move)
+    if settings.get("name") == "weighted" or "of" in settings:
+        raise SpecError(at, place, "it is a list itself.", "Write its entries in the outer list.")
+    verifier = _read(settings, folders, at)
+    usual = verifier.path.stem if verifier.path else str(settings["name"])
+    return own or usual, float(weight), verifier, own is not None
+
+
+def _opened(ready: Readied, judging: Judging | None) -> Verifier:
+    match ready.settings:
+        case MathSettings() as settings:
+            return MathVerifier(settings)
+        case TextSettings() as settings:
+            return TextVerifier(settings)
+        case JudgeSettings() as settings:
+            if judging is None:
+                cause = "it asks a model, and there is none that can judge."
+                move = "Set judge: openai:MODEL, or judge: rehearsal to try it out."
+                raise SpecError(ready.at, 'verifier "judge"', cause, move)
+            return JudgeVerifier(settings, judging)
+    if ready.path is not None:
+        from engines.verifiers.foreign import FunctionVerifier
+
+        return FunctionVerifier(ready.settings, ready.path, judging)
+    return WeightedVerifier(
+        [Part(c.name, c.weight, _opened(c.verifier, judging)) for c in ready.of]
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,7 +12,8 @@ app = typer.Typer(
 )
 
 Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="A path, or a name as run files have it.")
+    str,
+    typer.Argument(metavar="NAME[:SPLIT]", help="A path, or a name as run files have it."),
 ]
 Question = Annotated[
     str | None, typer.Option("--question", metavar="FIELD", help="Field of the question.")
@@ -45,29 +45,40 @@ def list_data(context: typer.Context, json: AsJson = False) -> None:
 @app.command()
 def add(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSONL, one problem a line.")],
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="JSONL, a JSON array, CSV, Parquet, or a Hugging Face folder, or FOLDER:SPLIT.",
+        ),
+    ],
     name: Annotated[str | None, typer.Option(help="What to call it; default: as the file.")] = None,
     question: Question = None,
     answer: Answer = None,
     json: AsJson = False,
 ) -> None:
-    """Check a file and copy it into the workspace."""
+    """Check data and copy it into the workspace as JSONL."""
     from engines.record.run_dir import Workspace
     from studio.datasets import add_data, field_names
     from studio.printing import print_json
 
     fields = field_names(question, answer)
-    added = add_data(Workspace(context.obj), file.expanduser(), name, fields)
+    added = add_data(Workspace(context.obj), file, name, fields)
     if json:
-        print_json({"name": added.name, "path": str(added.path), "n": added.n, "new": added.new})
-    elif added.new:
-        print(f"{added.name}: {added.n} problems added as {added.path}")
-    else:
-        print(f"{added.name}: nothing changed, {added.path} has this content already")
-    if added.without_answer:
-        print(f"note: {added.without_answer} of {added.n} have no answer", file=sys.stderr)
-    if added.hides_bundled:
-        print(f"note: it hides the bundled data set {added.name}", file=sys.stderr)
+        rows = [{"name": a.name, "path": str(a.path), "n": a.n, "new": a.new} for a in added]
+        print_json(rows[0] if len(rows) == 1 else rows)
+    for one in added:
+        if json:
+            pass
+        elif one.new:
+            print(f"{one.name}: {one.n} problems added as {one.path}")
+        else:
+            print(f"{one.name}: nothing changed, {one.path} has this content already")
+        if one.without_answer:
+            note = f"{one.without_answer} of {one.n} have no answer"
+            print(f"note: {one.name}: {note}", file=sys.stderr)
+        if one.hides_bundled:
+            print(f"note: it hides the bundled data set {one.name}", file=sys.stderr)
     if fields:
         print("note: in the copy the fields are called question and answer", file=sys.stderr)
 
@@ -83,18 +94,19 @@ def preview(
 ) -> None:
     """Show the first problems as practice would meet them."""
     from engines.data.dataset import read_numbered
+    from engines.data.rows import open_table
     from engines.record.run_dir import Workspace
     from studio.data_text import preview_text, problem_data
     from studio.datasets import field_names, find_data
     from studio.printing import print_json
 
-    path = find_data(name, Workspace(context.obj))
+    source = find_data(name, Workspace(context.obj))
     fields = field_names(question, answer)
-    shown = read_numbered(path, fields=fields, needs_answer=False, limit=n)
+    shown = read_numbered(source, fields=fields, needs_answer=False, limit=n)
     if json:
         print_json([problem_data(line, problem) for line, problem in shown])
     else:
-        print(preview_text(shown))
+        print(preview_text(shown, open_table(source).unit))
 
 
 @app.command()
@@ -106,17 +118,35 @@ def check(
     json: AsJson = False,
 ) -> None:
     """Look for what usually is a mistake in a data set."""
-    from engines.data.dataset import check as examined
-    from engines.data.dataset import read_numbered
+    from engines.data.dataset import examine
     from engines.record.run_dir import Workspace
     from studio.data_text import report_data, report_text
     from studio.datasets import field_names, find_data
     from studio.printing import print_json
 
-    path = find_data(name, Workspace(context.obj))
+    source = find_data(name, Workspace(context.obj))
     fields = field_names(question, answer)
-    report = examined(read_numbered(path, fields=fields, needs_answer=False))
+    report = examine(source, fields=fields)
     if json:
-        print_json(report_data(path.stem, str(path), report))
+        print_json(report_data(source.stem, str(source), report))
     else:
-        print(report_text(path.stem, str(path), report))
+        print(report_text(source.stem, str(source), report))
+
+
+@app.command()
+def verifiers(context: typer.Context, json: AsJson = False) -> None:
+    """List what can judge answers: built-in, in the workspace's verifiers/, shipped."""
+    from engines.record.run_dir import Workspace
+    from studio.listed_verifiers import listed_verifiers
+    from studio.printing import print_json, table
+
+    found = listed_verifiers(Workspace(context.obj))
+    if json:
+        print_json([entry.data for entry in found])
+    else:
+        headings = ("NAME", "KIND", "FUNCTION", "FROM", "ABOUT")
+        rows = [(e.name, e.kind or "-", e.function or "-", e.where, e.about or "-") for e in found]
+        print(table(headings, rows, fold=4))
+    for entry in found:
+        if entry.trouble:
+            print(f"note: {entry.trouble}", file=sys.stderr)

@@ -14,6 +14,7 @@ import pytest
 from engines.core.errors import CallFailed
 from engines.core.protocols import Policy
 from engines.core.types import Message, Sampling
+from engines.data.rollout_log import read_log
 from engines.policies.endpoint import EndpointSettings
 from engines.policies.open import open_policy
 from engines.policies.rehearsal.server import running
@@ -47,7 +48,7 @@ async def replay(folder: Path) -> AsyncIterator[Policy]:
     row = {"question": QUESTION[0].content, "rollouts": [{"response": "85", "model": "m"}]}
     path = folder / "log.jsonl"
     path.write_bytes(orjson.dumps(row))
-    yield open_policy(f"replay:{path}")
+    yield open_policy(f"replay:{path}", read_log=read_log)
 
 
 @contextlib.asynccontextmanager

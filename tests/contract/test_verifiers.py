@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -9,15 +10,44 @@ import pytest
 
 from engines.core.protocols import Verifier
 from engines.core.types import Attempt, Problem, Rollout, Verdict
+from engines.verifiers.foreign import FunctionVerifier
 from engines.verifiers.open import open_verifier
+
+# Functions of the user's own, one of each signature, that need a truth as ours do.
+YOUTU = """
+def verify_func(sample, timeout_score=0, **kwargs):
+    if not (sample.correct_answer or "").strip():
+        return {"reward": None}
+    right = sample.correct_answer in sample.response
+    return {"reward": float(right), "reasoning": f"looked for {sample.correct_answer!a}"[:100]}
+"""
+TRL = """
+def reward(completions, ground_truth, **kwargs):
+    pairs = zip(completions, ground_truth)
+    return [float(t in c) if (t or "").strip() else None for c, t in pairs]
+"""
+AGENTSCOPE = """
+from agentscope.tuner import JudgeOutput
+async def judge(task, response, auxiliary_models=None):
+    truth = (task["answer"] or "").strip()
+    return JudgeOutput(reward=float(truth in response.get_text_content()) if truth else None)
+"""
 
 # Each with an expected answer and a response that it must find right.
 CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "math": ({"name": "math"}, "0.5", "A: 1/2"),
     "exact": ({"name": "text"}, "Paris", "Answer: paris"),
     "contains": ({"name": "text", "mode": "contains"}, "Paris", "It is Paris."),
+    "weighted": (
+        {"name": "weighted", "of": ["math", {"name": "text", "mode": "contains", "weight": 2}]},
+        "0.5",
+        "A: 0.5",
+    ),
     "choice": ({"name": "text", "mode": "choice"}, "B", "(B)"),
     "regex": ({"name": "text", "mode": "regex", "pattern": r"= (\d+)"}, "4", "2 + 2 = 4"),
+    "youtu": ({"name": "function", "source": YOUTU}, "Paris", "It is Paris."),
+    "trl": ({"name": "function", "source": TRL}, "Paris", "It is Paris."),
+    "agentscope": ({"name": "function", "source": AGENTSCOPE}, "Paris", "It is Paris."),
 }
 
 WEIRD = {
@@ -39,8 +69,12 @@ WEIRD = {
 
 
 @pytest.fixture(params=CASES, ids=list(CASES))
-async def case(request: pytest.FixtureRequest) -> Any:
+async def case(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     spec, gold, right = CASES[request.param]
+    if "source" in spec:
+        file = tmp_path / "mine.py"
+        file.write_text(spec["source"])
+        spec = {"name": "function", "file": str(file)}
     verifier = open_verifier(spec)
     yield verifier, gold, right
     await verifier.aclose()
@@ -56,7 +90,9 @@ async def test_verdicts_are_aligned_with_rollouts(case: tuple[Verifier, str, str
     rollouts = [a_rollout(right if index in (1, 4) else "nothing", index) for index in range(6)]
     verdicts = await verifier.verify(Problem("p", "q", gold), rollouts)
     assert [verdict.reward for verdict in verdicts] == [0.0, 1.0, 0.0, 0.0, 1.0, 0.0]
-    assert all(verdict.critique and verdict.error is None for verdict in verdicts)
+    assert all(verdict.error is None for verdict in verdicts)
+    own = isinstance(verifier, FunctionVerifier)  # which may say nothing
+    assert own or all(verdict.critique for verdict in verdicts)
 
 
 async def test_no_rollouts_give_no_verdicts(case: tuple[Verifier, str, str]) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from engines.core.errors import ConfigError, DataError
 from studio.config import LoadedRun, differences, dump_run_yaml, list_presets, load_run
-from studio.settings import RESULT_FIELDS, RunConfig, every_setting
+from studio.settings import RESULT_FIELDS, PolicyConfig, RunConfig, every_setting
 from studio.spelling import ALIASES
 
 SMALL = "policy: rehearsal\ndata: {practice: sums}\n"
@@ -171,6 +171,16 @@ ALIAS_VALUES = {
     "practice.eval_data": ("[a, b]", ("a", "b")),
     "practice.eval_data_truncate": ("7", 7),
     "evaluation.pass_k": ("7", 7),
+    "evaluation.verify_filename": ("math.py", "math.py"),
+    "evaluation.verify_func_name": ("f", "f"),
+    "verifier.verify_filename": ("math.py", "math.py"),
+    "verifier.verify_func_name": ("f", "f"),
+    "verify_filename": ("math.py", "math.py"),
+    "verify_func_name": ("f", "f"),
+    "evaluation.judge_model": ("{model: rehearsal}", PolicyConfig(model="rehearsal")),
+    "judge_model": ("{model: rehearsal}", PolicyConfig(model="rehearsal")),
+    "evaluation.judge_concurrency": ("7", 7),
+    "judge_concurrency": ("7", 7),
 }
 
 
@@ -267,7 +277,7 @@ def test_data_beside_the_file_is_pinned_and_data_of_the_workspace_is_named(
     assert run.config.data.practice == str(beside)
     assert run.config.evaluation.data == ("known", str(beside))
     assert run.config.policy.model == f"replay:{beside}"
-    assert run.data_path("known") == tmp_path / "workspace/datasets/known.jsonl"
+    assert run.data_path("known").path == tmp_path / "workspace/datasets/known.jsonl"
 
 
 def test_data_that_is_nowhere_is_told_with_the_place_that_names_it(tmp_path: Path) -> None:
@@ -344,11 +354,6 @@ BAD = {
         ("override 'evaluation=foo'", "holds settings of its own", "evaluation.do_eval"),
     ),
     "missing policy": ("data: {practice: s}\n", [], ("mine.yaml", '"policy" is missing', "model")),
-    "missing data": (
-        "policy: rehearsal\ndata: {}\n",
-        [],
-        ("mine.yaml:2", '"data.practice" is missing', "Set data.practice"),
-    ),
     "evaluation without data": (
         SMALL + "practice:\n  do_eval: true\n",
         [],
@@ -578,7 +583,8 @@ def test_every_preset_loads_says_what_it_is_and_can_be_copied(tmp_path: Path, na
 
 def test_every_setting_says_what_it_is() -> None:
     assert [name for name, meaning in every_setting().items() if not meaning] == []
-    assert set(ALIASES.values()) <= set(every_setting())
+    ours = {name for name in ALIASES.values() if not name.startswith("verifier.")}  # its own
+    assert ours <= set(every_setting())
 
 
 def test_listing_presets_imports_neither_hydra_nor_pydantic() -> None:
@@ -610,3 +616,119 @@ def test_an_address_that_holds_a_secret_is_masked(tmp_path: Path, url: str) -> N
 def test_an_address_without_its_scheme_is_refused(tmp_path: Path) -> None:
     error = refused(tmp_path, SMALL, "policy={model: openai:m, base_url: '127.0.0.1:9'}")
     assert "http://" in error.cause
+
+
+# Verifiers
+
+FUNCTION = "def verify_func(sample, timeout_score=0, **kwargs):\n    return {'reward': 1.0}\n"
+
+VERIFIERS: dict[str, tuple[str, dict[str, object]]] = {
+    "a name": ("judge", {"name": "judge"}),
+    "a mapping": ("{name: text, mode: choice}", {"name": "text", "mode": "choice"}),
+    "settings of the usual one": ("{deadline_s: 1}", {"name": "math", "deadline_s": 1}),
+    "a file": (
+        "{file: exact.py, function: f}",
+        {"name": "function", "file": "exact.py", "function": "f"},
+    ),
+    "Youtu's names": (
+        "{verify_filename: exact.py, verify_func_name: f}",
+        {"name": "function", "file": "exact.py", "function": "f"},
+    ),
+    "a list": (
+        "[math, {name: judge, weight: 2, as: style}, {file: exact.py}]",
+        {
+            "name": "weighted",
+            "of": [
+                {"name": "math"},
+                {"name": "judge", "weight": 2, "as": "style"},
+                {"name": "function", "file": "exact.py"},
+            ],
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("case", VERIFIERS)
+def test_every_way_to_write_a_verifier_means_one_and_survives_being_written(
+    tmp_path: Path, case: str
+) -> None:
+    text, spec = VERIFIERS[case]
+    run = loaded(tmp_path, f"{SMALL}verifier: {text}\n")
+    assert run.config.verifier.spec == spec
+    again = loaded(tmp_path, dump_run_yaml(run.config))
+    assert again.config == run.config
+    override = text.replace(": ", ":")
+    if "{" not in text or text[0] == "{":
+        assert loaded(tmp_path, SMALL, f"verifier={override}").config.verifier.spec == spec
+
+
+@pytest.mark.parametrize("above", ["", "evaluation:\n  "])
+def test_youtus_verifier_names_stand_at_the_top_or_below_evaluation(
+    tmp_path: Path, above: str
+) -> None:
+    indent = "  " if above else ""
+    text = f"{SMALL}{above}verify_filename: a.py\n{indent}verify_func_name: f\n"
+    run = loaded(tmp_path, text)
+    assert run.config.verifier.spec == {"name": "function", "file": "a.py", "function": "f"}
+    assert run.place("verifier.file").endswith(f"mine.yaml:{4 if above else 3}")
+
+
+def test_entries_of_a_list_keep_their_lines(tmp_path: Path) -> None:
+    text = "verifier:\n  - math\n  - name: text\n    mode: exact\n  - file: x.py\n"
+    run = loaded(tmp_path, SMALL + text)
+    assert run.place("verifier.of.0").endswith("mine.yaml:4")
+    assert run.place("verifier.of.1.mode").endswith("mine.yaml:6")
+    assert run.place("verifier.of.2.file").endswith("mine.yaml:7")
+    run = loaded(tmp_path, SMALL, "verifier=[math,judge]")
+    assert run.place("verifier.of.1") == "override 'verifier=[math,judge]'"
+
+
+def test_a_verifier_file_beside_the_run_file_is_pinned_and_a_workspaces_stays_a_name(
+    tmp_path: Path,
+) -> None:
+    beside = write(tmp_path, FUNCTION, "beside.py")
+    write(tmp_path, FUNCTION, "both.py")
+    write(tmp_path, FUNCTION, "workspace/verifiers/both.py")
+    write(tmp_path, FUNCTION, "workspace/verifiers/own.py")
+
+    def pinned(name: str) -> object:
+        config = loaded(tmp_path, f"{SMALL}verifier: {{file: {name}}}\n").config
+        return config.verifier.spec["file"]
+
+    assert pinned("beside.py") == pinned("beside") == str(beside.resolve())
+    assert pinned("both.py") == str((tmp_path / "both.py").resolve())
+    assert pinned("own.py") == "own.py"
+    assert pinned("nowhere.py") == "nowhere.py"  # refused when it is opened
+    listed = loaded(tmp_path, f"{SMALL}verifier: [math, {{file: beside}}]\n").config
+    assert listed.verifier.spec["of"][1]["file"] == str(beside.resolve())
+
+
+def test_a_verifier_file_of_an_override_beats_a_name_in_the_file(tmp_path: Path) -> None:
+    write(tmp_path, FUNCTION, "mine.py")
+    run = loaded(tmp_path, SMALL + "verifier: math\n", "verifier.file=mine.py")
+    assert run.config.verifier.spec == {"name": "function", "file": str(tmp_path / "mine.py")}
+
+
+def test_a_roles_own_concurrency_is_not_handed_on_to_other_roles(tmp_path: Path) -> None:
+    text = "policy: {model: rehearsal, concurrency: 4}\njudge: {temperature: 0.5}\n"
+    config = loaded(tmp_path, text + "data: {practice: sums}\n").config
+    assert config.judge is not None
+    assert (config.policy.concurrency, config.judge.concurrency) == (4, None)
+
+
+def test_what_a_verifier_file_holds_belongs_to_the_fingerprint_and_its_folder_does_not(
+    tmp_path: Path,
+) -> None:
+    from engines.record.run_dir import Workspace
+    from studio.verifying import fingerprint_of
+
+    def verifier(folder: Path, text: str) -> object:
+        write(folder, text, "mine.py")
+        run = loaded(folder, f"{SMALL}verifier: [math, {{file: mine.py, workers: 2}}]\n")
+        return fingerprint_of(run, Workspace(folder / "workspace"), "d")["verifier"]
+
+    first = verifier(tmp_path / "a", FUNCTION)
+    assert first == verifier(tmp_path / "b", FUNCTION)
+    assert first != verifier(tmp_path / "a", FUNCTION + "# changed\n")
+    assert isinstance(first, dict) and first["of"][1]["file"] == "mine"
+    assert str(tmp_path) not in str(first)

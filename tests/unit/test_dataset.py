@@ -10,14 +10,10 @@ import pytest
 
 from engines.core.errors import DataError
 from engines.core.types import Problem
-from engines.data.dataset import (
-    ANSWER_FIELDS,
-    QUESTION_FIELDS,
-    check,
-    read_numbered,
-    read_problems,
-    resolve_data,
-)
+from engines.data.dataset import read_numbered, read_problems
+from engines.data.fields import ANSWER_FIELDS, QUESTION_FIELDS
+from engines.data.report import check
+from engines.data.source import DataSource, resolve_data
 
 
 def a_file(folder: Path, *rows: Any, name: str = "set.jsonl") -> Path:
@@ -34,16 +30,18 @@ def only(folder: Path, row: Any, **options: Any) -> Problem:
 
 @pytest.mark.parametrize("name", QUESTION_FIELDS)
 def test_usual_names_of_the_question_are_understood(tmp_path: Path, name: str) -> None:
-    problem = only(tmp_path, {name: "1 + 1?", "answer": "2", "level": 3})
+    outer, _, inner = name.partition(".")
+    problem = only(tmp_path, {outer: {inner: "1 + 1?"} if inner else "1 + 1?", "answer": 2, "n": 3})
     assert (problem.question, problem.answer) == ("1 + 1?", "2")
-    assert problem.meta == {"level": 3}
+    assert problem.meta["n"] == 3 and name not in problem.meta
 
 
 @pytest.mark.parametrize("name", ANSWER_FIELDS)
 def test_usual_names_of_the_answer_are_understood(tmp_path: Path, name: str) -> None:
-    outer, _, inner = name.partition(".")
-    row = {"question": "q", outer: {inner: "2"} if inner else "2"}
-    assert only(tmp_path, row).answer == "2"
+    value: Any = "2"
+    for part in reversed(name.split(".")):
+        value = {part: value}
+    assert only(tmp_path, {"question": "q", **value}).answer == "2"
 
 
 @pytest.mark.parametrize(
@@ -118,7 +116,9 @@ def test_blank_lines_a_byte_order_mark_and_a_limit_are_fine(tmp_path: Path) -> N
     ("line", "cause", "move"),
     [
         ('{"question": ', "not JSON", "one JSON object a line"),
-        ('{"question": "q", "answer": NaN}', "NaN is not JSON", "Mend"),
+        ('{"question": "q", "answer": NaN}', '"answer" is empty', "given_ground_truth"),
+        ('{"question": "q", "answer": Infinity}', "Infinity is not JSON", "Mend"),
+        ('{"question": NaN, "answer": "1"}', '"question" is empty', "Write the question"),
         ("[1]", "a list, not an object", "one object a line"),
         ({"frage": "q", "answer": "1"}, "the fields are: frage, answer", "data.fields.question"),
         ({"question": "  ", "answer": "1"}, '"question" is empty', "Write the question"),
@@ -188,10 +188,11 @@ def test_a_data_name_is_found_in_the_first_root_that_has_it(tmp_path: Path) -> N
         a_file(folder, {"question": "q", "answer": "1"})
     below = a_file(second, {"question": "q", "answer": "1"}, name="other.jsonl")
     roots = (tmp_path / "absent", first, second)
-    assert resolve_data("set", roots) == resolve_data("set.jsonl", roots) == first / "set.jsonl"
-    assert resolve_data("other", roots) == below
-    assert resolve_data("second/other", (tmp_path,)) == below
-    assert resolve_data(str(below), roots) == below
+    here = DataSource(first / "set.jsonl")
+    assert resolve_data("set", roots) == resolve_data("set.jsonl", roots) == here
+    assert resolve_data("other", roots).path == below
+    assert resolve_data("second/other", (tmp_path,)).path == below
+    assert resolve_data(str(below), roots).path == below
 
 
 def test_an_unknown_data_name_shows_the_nearest_and_the_roots(tmp_path: Path) -> None:

@@ -202,9 +202,9 @@ async def test_a_throttled_policy_never_runs_more_calls_than_there_are_slots() -
 
 async def test_a_throttled_policy_binds_to_a_job_when_the_inner_one_can(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    path.write_text('{"question": "q?", "rollouts": [{"response": "a"}, {"response": "b"}]}\n')
+    log = {"q?": (Completion("a"), Completion("b"))}
     job = Job(Problem("p", "q?"), "", CallKey("rollout", 1, 1, 0, 1), 0, 0)
-    bound = Throttled(Replay(path), Slots(1)).for_job(job)
+    bound = Throttled(Replay(path, log), Slots(1)).for_job(job)
     assert isinstance(bound, Throttled)
     assert (await bound.complete([Message("user", "q?")], Sampling(seed=0))).text == "b"
     plain = Throttled(Counting(), Slots(1))

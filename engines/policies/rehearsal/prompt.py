@@ -102,18 +102,18 @@ def read_attempt(texts: Sequence[str]) -> tuple[tuple[Line, ...], str]:
         if not bare or _NOTE.match(bare):
             continue
         if match := _FINAL.match(bare):
-            final = _plain(next(g for g in match.groups() if g is not None))
+            final = plain(next(g for g in match.groups() if g is not None))
         elif match := _LABELLED.match(bare):
             steps.append(Line((match[1] or match[2]).strip(), match[3].strip()))
         else:
             steps.append(Line("", bare.strip()))
     if not final and steps:
         numbers = re.findall(r"\d[\d,]*(?:\.\d+)?", steps[-1].body)
-        final = _plain(numbers[-1]) if numbers else ""
+        final = plain(numbers[-1]) if numbers else ""
     return tuple(steps), final
 
 
-def _plain(answer: str) -> str:
+def plain(answer: str) -> str:
     """An answer so that 1,200 and $1200.0 are the same."""
     bare = answer.strip().rstrip(".").replace(",", "").replace("$", "").strip().lower()
     return re.sub(r"\.0+$", "", bare)
@@ -155,7 +155,7 @@ def sides(shown: Sequence[Shown], truth: str) -> tuple[list[Shown], list[Shown]]
     """
     known: Mapping[int, float] = {s.number: s.reward for s in shown if s.reward is not None}
     if not known:
-        right = _plain(truth) if truth else _majority([s.final for s in shown])
+        right = plain(truth) if truth else _majority([s.final for s in shown])
         known = {s.number: float(s.final == right) for s in shown if right and s.final}
     best = max(known.values(), default=0.0)
     winners = [s for s in shown if known.get(s.number) == best]

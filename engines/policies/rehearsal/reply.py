@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from engines.core.ids import digest, seed_for
+from engines.policies.rehearsal.judge import judged, judges
 from engines.policies.rehearsal.reflect import answer, task_of
 from engines.policies.rehearsal.solve import solve
 
@@ -78,11 +79,11 @@ def completed(request: Mapping[str, Any]) -> tuple[str, str]:
 def _written(messages: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> str:
     seed = int(request.get("seed") or 0)
     asked = [_content(m) for m in messages if m["role"] == "user"]
-    if asked and task_of(asked[0]):
-        # Asked for a repair, the plain array is given: a fence may have been what was wrong.
+    if asked and (task_of(asked[0]) or judges(asked[0])):
+        # Asked for a repair, the plain JSON is given: a fence may have been what was wrong.
         repairing = asked[-1].startswith("# Task: repair")
         fenced = not repairing and seed_for(seed, "fence", digest(asked[0])) % 3 == 0
-        return answer(asked[0], fenced)
+        return judged(asked[0], fenced) if judges(asked[0]) else answer(asked[0], fenced)
     instructions = "\n".join(_content(m) for m in messages if m["role"] in ("system", "developer"))
     temperature = request.get("temperature")
     question = asked[-1].strip() if asked else ""

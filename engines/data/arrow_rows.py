@@ -1,0 +1,86 @@
+"""Parquet and Arrow files as rows, through pyarrow.
+
+Owns the one import of pyarrow, which is an extra, and turning what JSON has no word for
+into what it has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from engines.core.errors import DataError
+
+_BATCH_ROWS = 1024
+
+
+def arrow_rows(path: Path, *, parquet: bool) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """Number, place and fields of each row.
+
+    Raises:
+        DataError: pyarrow is not installed, or the file is damaged.
+    """
+    kind = "Parquet" if parquet else "Arrow"
+    try:
+        import pyarrow
+        from pyarrow import ipc
+        from pyarrow import parquet as parquet_files
+    except ImportError as error:
+        raise DataError(
+            str(path),
+            f"{kind} needs pyarrow, which is not installed.",
+            "Run: pip install 'practice-studio[parquet]'.",
+        ) from error
+    number = 0
+    try:
+        with pyarrow.OSFile(str(path)) as file:
+            if parquet:
+                batches = parquet_files.ParquetFile(file).iter_batches(batch_size=_BATCH_ROWS)
+            elif _is_arrow_file(file):
+                reader = ipc.open_file(file)
+                batches = (reader.get_batch(n) for n in range(reader.num_record_batches))
+            else:
+                batches = iter(ipc.open_stream(file))
+            for batch in batches:
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, f"{path}, row {number}", plain(row)
+    except (pyarrow.ArrowException, OSError) as error:
+        reason = str(error).strip().split("\n")[0].rstrip(".")
+        raise DataError(
+            str(path), f"It is no whole {kind} file: {reason}.", "Fetch or write it again."
+        ) from error
+
+
+def _is_arrow_file(file: Any) -> bool:
+    """Whether it has an index at its end; what save_to_disk writes is a stream without."""
+    start = file.read(6)
+    file.seek(0)
+    return bool(start == b"ARROW1")
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it. NaN becomes null; bytes, such as images, only their length."""
+    match value:
+        case dict():
+            return {str(key): plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [plain(item) for item in value]
+        case float() if math.isnan(value):
+            return None
+        case float() if math.isinf(value):
+            return str(value)
+        case Decimal():
+            return format(value, "f")
+        case datetime() | date() | time():
+            return value.isoformat()
+        case timedelta():
+            return str(value)
+        case bytes():
+            return f"<{len(value)} bytes>"
+        case _:
+            return value

@@ -1,0 +1,236 @@
+"""Rows as problems: which field is the question, which the answer, and what they mean.
+
+Owns the tolerant field names, what a value means as text, and the content ids. Knows
+nothing of files; a place is handed in for the messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engines.core.errors import DataError
+from engines.core.ids import digest
+from engines.core.types import Problem
+from engines.data.rows import kind_of
+
+QUESTION_FIELDS = (
+    "question",
+    "Question",
+    "Problem",
+    "problem",
+    "query",
+    "raw_question",
+    # Where there is also a prompt, that is this with some framework's instructions around it.
+    "extra_info.question",
+    "prompt",
+    "input",
+)
+ANSWER_FIELDS = (
+    "answer",
+    "Answer",
+    "final_answer",
+    "result",
+    "golden_answers",
+    "ground_truth",
+    "correct_answer",
+    "extra_info.ground_truth",
+    "reward_model.ground_truth.target",
+    "reward_model.ground_truth",
+    "extra_info.answer",
+)
+LISTED_REPLIES = ("rollouts", "responses", "completions")
+"""Fields of a log that hold several replies to the row's question."""
+SINGLE_REPLIES = ("response", "completion", "output", "prediction", "generation", "model_output")
+"""Fields of a log that hold one."""
+ID_BYTES = 5
+_ALPACA = "instruction"
+_ALPACA_ANSWERS = (*ANSWER_FIELDS, "output")
+_NQ = "nq"
+
+
+class BlankQuestion(DataError):
+    """The question is there, but nothing stands in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The fields that may hold question and answer, best first."""
+
+    question: tuple[str, ...] = QUESTION_FIELDS
+    answer: tuple[str, ...] = ANSWER_FIELDS
+    replies: frozenset[str] = frozenset((*LISTED_REPLIES, *SINGLE_REPLIES))
+
+
+USUAL = Names()
+
+
+def names_of(where: str, fields: Mapping[str, str]) -> Names:
+    """The names to look for, from a map {"question": NAME, "answer": NAME}.
+
+    Raises:
+        DataError: the map names something else.
+    """
+    if unknown := sorted(set(fields) - {"question", "answer"}):
+        raise DataError(
+            f"fields of {where}",
+            f'"{unknown[0]}" cannot be mapped.',
+            'Map "question" or "answer"; every other field of a row is kept as it is.',
+        )
+    return Names(
+        (fields["question"],) if "question" in fields else QUESTION_FIELDS,
+        (fields["answer"],) if "answer" in fields else ANSWER_FIELDS,
+        USUAL.replies.difference(fields.values()),
+    )
+
+
+def problem_of(
+    place: str, row: Mapping[str, Any], names: Names, needs_answer: bool, source: str
+) -> Problem:
+    """The problem a row holds; `source` where the row has none of its own.
+
+    Raises:
+        BlankQuestion: the question is empty or null.
+        DataError: a field is missing, or holds something that is no text.
+    """
+    question_fields, question = question_of(place, row, names)
+    answers = names.answer
+    if question_fields[0] == _ALPACA and answers is ANSWER_FIELDS:
+        answers = _ALPACA_ANSWERS
+    # A field that is there but null must not hide another that has the answer.
+    answer_field = next((name for name in answers if look(row, name) is not None), None)
+    alternatives: list[str] = []
+    answer = None
+    if answer_field is not None:
+        value = look(row, answer_field)
+        if isinstance(value, str) and "; " in value and _is_nq(row):
+            value = value.split("; ")
+        if isinstance(value, list):
+            texts = [text_of(place, answer_field, v) for v in value if v is not None]
+            alternatives = list(dict.fromkeys(text for text in texts if text))
+            answer = alternatives[0] if alternatives else None
+        else:
+            answer = text_of(place, answer_field, value) or None
+    if answer is None and needs_answer:
+        raise _no_answer(place, row, answers, answer_field)
+    own = row.get("source")
+    # The replies of a logged run are not facts of the problem, and they are long.
+    used = {*question_fields, answer_field, "source", *LISTED_REPLIES[:1]}
+    if is_logged(row, names):
+        used |= {*names.replies, "model"}
+    meta = {key: value for key, value in row.items() if key not in used}
+    if alternatives:
+        meta["alternatives"] = alternatives
+    return Problem(
+        id=digest([question, answer], ID_BYTES),
+        question=question,
+        answer=answer,
+        source=own if isinstance(own, str) else source,
+        meta=meta,
+    )
+
+
+def question_of(place: str, row: Mapping[str, Any], names: Names) -> tuple[tuple[str, ...], str]:
+    """The fields the question stands in, and its text.
+
+    Raises:
+        BlankQuestion, DataError: as `problem_of`.
+    """
+    name = next((name for name in names.question if look(row, name) is not None), None)
+    alpaca = _ALPACA in row and name in (None, "input") and names.question is QUESTION_FIELDS
+    fields: tuple[str, ...]
+    if alpaca:
+        parts = [text_of(place, n, row[n]) for n in (_ALPACA, "input") if row.get(n) is not None]
+        fields, text = (_ALPACA, "input"), "\n\n".join(part for part in parts if part)
+    elif name is not None:
+        fields, text = (name,), text_of(place, name, _last_user_turn(look(row, name)))
+    else:
+        present = next((n for n in names.question if n in row), None)
+        if present is None:
+            raise DataError(
+                place,
+                f'"{names.question[0]}" is missing; the fields are: {", ".join(row) or "none"}.',
+                "Rename one, or name it in the run file: data.fields.question=NAME.",
+            )
+        fields, text = (present,), ""
+    if not text:
+        raise BlankQuestion(
+            place, f'"{fields[0]}" is empty.', "Write the question, or take the row out."
+        )
+    return fields, text
+
+
+def is_logged(row: Mapping[str, Any], names: Names) -> bool:
+    """Whether the row is of a log: replies of some model stand beside the question."""
+    return not names.replies.isdisjoint(row) and _ALPACA not in row
+
+
+def look(row: Mapping[str, Any], name: str) -> Any:
+    """The value of a field, also inside objects (`a.b`); None where it is absent."""
+    if name in row:
+        return row[name]
+    if "." not in name:
+        return None
+    value: Any = row
+    for part in name.split("."):
+        if not isinstance(value, dict):
+            return None
+        value = value.get(part)
+    return value
+
+
+def text_of(place: str, name: str, value: Any) -> str:
+    """A value as text, without surrounding white space.
+
+    Raises:
+        DataError: it is neither text nor number nor truth value.
+    """
+    match value:
+        case str():
+            text = value.strip()
+        case bool():
+            text = "true" if value else "false"
+        case float() if value.is_integer() and abs(value) < 2**53:
+            text = str(int(value))
+        case int() | float():
+            text = str(value)
+        case _:
+            raise DataError(
+                place,
+                f'"{name}" holds {kind_of(value)}, not a text.',
+                "Write it as a text or a number, or name a field inside it in data.fields.",
+            )
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise DataError(
+                place, f'"{name}" holds half of a surrogate pair.', "Remove that character."
+            ) from error
+    return text
+
+
+def _no_answer(
+    place: str, row: Mapping[str, Any], answers: tuple[str, ...], field: str | None
+) -> DataError:
+    name = field or next((n for n in answers if n in row), answers[0])
+    there = field is not None or name in row
+    cause = "empty." if there else f"missing; the fields are: {', '.join(row)}."
+    move = "Add it, or set practice.given_ground_truth=false."
+    if not there:
+        move = f"{move} Where it has another name: data.fields.answer=NAME."
+    return DataError(place, f'"{name}" is {cause}', move)
+
+
+def _is_nq(row: Mapping[str, Any]) -> bool:
+    """Whether several answers to Natural Questions may stand joined by "; " in one text."""
+    return _NQ in (row.get("source"), row.get("data_source"))
+
+
+def _last_user_turn(value: Any) -> Any:
+    """The text of the last user message where a question is stored as chat messages."""
+    if isinstance(value, list):
+        turns = [m for m in value if isinstance(m, dict) and m.get("role") == "user"]
+        return turns[-1].get("content", value) if turns else value
+    return value

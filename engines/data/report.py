@@ -1,0 +1,96 @@
+"""What usually is a mistake in a data set: repeats, contradictions, gaps. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from engines.core.types import Problem
+from engines.data.rows import Unit
+
+Numbered = tuple[int, Problem]
+"""A problem with its line or row, counted from 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataReport:
+    """What `check` saw. Lines or rows count from 1; lengths are in characters."""
+
+    n: int  # problems; rows without a question are none
+    unit: Unit  # what the numbers below count
+    empty: tuple[int, ...]  # with a question in which nothing stands
+    without_answer: tuple[int, ...]
+    duplicates: tuple[tuple[int, ...], ...]  # with equal question and answers
+    contradictory: tuple[tuple[int, ...], ...]  # equal question, no answer right for all
+    question_chars: tuple[int, float, int]  # shortest, median, longest
+    answer_chars: tuple[int, float, int]  # of those that have one; zeros where none has
+
+    @property
+    def gaps(self) -> tuple[int, ...]:
+        """Without an answer, though others have one; a set may well have none at all."""
+        return self.without_answer if len(self.without_answer) < self.n else ()
+
+    @property
+    def clean(self) -> bool:
+        return not (self.duplicates or self.contradictory or self.empty or self.gaps)
+
+
+def check(
+    numbered: Sequence[Numbered], *, empty: Sequence[int] = (), unit: Unit = "line"
+) -> DataReport:
+    """Look for what usually is a mistake in a data set.
+
+    Args:
+        numbered: its problems.
+        empty: lines or rows whose question is blank, which are no problems.
+        unit: what the numbers count.
+    """
+    by_question: dict[str, list[Numbered]] = {}
+    by_content: dict[tuple[str, frozenset[str]], list[int]] = {}
+    for line, problem in numbered:
+        by_question.setdefault(problem.question, []).append((line, problem))
+        by_content.setdefault((problem.question, answers(problem)), []).append(line)
+    return DataReport(
+        n=len(numbered),
+        unit=unit,
+        empty=tuple(empty),
+        without_answer=tuple(line for line, p in numbered if p.answer is None),
+        duplicates=tuple(tuple(lines) for lines in by_content.values() if len(lines) > 1),
+        contradictory=tuple(
+            tuple(line for line, _ in same)
+            for same in by_question.values()
+            if len(same) > 1 and _contradict([answers(p) for _, p in same])
+        ),
+        question_chars=_spread([len(p.question) for _, p in numbered]),
+        answer_chars=_spread([len(p.answer) for _, p in numbered if p.answer is not None]),
+    )
+
+
+def doubts(report: DataReport) -> str | None:
+    """What is doubtful in one line, for the start of a run; None where nothing is."""
+    found = (
+        ("without a question", len(report.empty)),
+        ("without an answer", len(report.gaps)),
+        ("that repeat another", sum(len(same) - 1 for same in report.duplicates)),
+        ("that contradict each other", sum(len(same) for same in report.contradictory)),
+    )
+    told = [f"{n} {report.unit}{'s' if n > 1 else ''} {what}" for what, n in found if n]
+    return ", ".join(told) or None
+
+
+def answers(problem: Problem) -> frozenset[str]:
+    """Every answer that counts as right; empty where none is known."""
+    if problem.answer is None:
+        return frozenset()
+    return frozenset((problem.answer, *problem.meta.get("alternatives", ())))
+
+
+def _contradict(sets: Sequence[frozenset[str]]) -> bool:
+    """True when no single answer would be right in every row that has one."""
+    known = [accepted for accepted in sets if accepted]
+    return len(known) > 1 and not frozenset.intersection(*known)
+
+
+def _spread(lengths: Sequence[int]) -> tuple[int, float, int]:
+    return (min(lengths), float(median(lengths)), max(lengths)) if lengths else (0, 0.0, 0)

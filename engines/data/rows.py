@@ -1,0 +1,304 @@
+"""Files as rows: JSONL, a JSON array, CSV, and what `arrow_rows` reads.
+
+Owns recognising a format by content and extension, and the errors that say where a row
+stands. Does not know what a question is; `fields` does. A row that cannot be used is
+handed on as its error, so that one reading can name every bad row of a file.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+from engines.core.errors import DataError
+from engines.data.folder import SUFFIXES
+from engines.data.source import DataSource, chosen_split
+
+Unit = Literal["line", "row"]
+Row = tuple[int, str, dict[str, Any] | DataError]
+"""Number (line or row, from 1), place for messages, and the fields or what is wrong."""
+
+_HEAD_BYTES = 64
+_OTHERS = {
+    b"\x1f\x8b": ("It is packed with gzip.", "Unpack it first."),
+    b"\x28\xb5\x2f\xfd": ("It is packed with zstd.", "Unpack it first."),
+    b"BZh": ("It is packed with bzip2.", "Unpack it first."),
+    b"PK\x03\x04": ("It is a ZIP archive or a spreadsheet.", "Unpack it, or save it as CSV."),
+    b"\xff\xfe": ("It is UTF-16, not UTF-8.", "Save the file as UTF-8."),
+    b"\xfe\xff": ("It is UTF-16, not UTF-8.", "Save the file as UTF-8."),
+}
+_LONGEST_CELL = 2**31 - 1
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The rows of a source and what their numbers count."""
+
+    unit: Unit
+    rows: Iterator[Row]
+    verbatim: bool = False  # True: one JSONL file, which the workspace keeps as it is
+
+
+def open_table(source: DataSource | Path) -> Table:
+    """Recognise a source and begin to read it.
+
+    Raises:
+        DataError: the file is not there, is of no known format, or is damaged as a whole;
+            the last also while rows are taken.
+    """
+    if isinstance(source, Path):
+        source = DataSource(source)
+    if source.split is None and source.path.is_dir():
+        source = DataSource(source.path, chosen_split(source))
+    files = source.files()
+    if len(files) == 1:
+        return _table(files[0])
+    return Table("row", _joined(files))
+
+
+def _joined(files: tuple[Path, ...]) -> Iterator[Row]:
+    """The rows of all shards, counted through; places name the shard and its own number."""
+    shards = (row for file in files for row in _table(file).rows)
+    return ((n, place, row) for n, (_, place, row) in enumerate(shards, start=1))
+
+
+def _table(path: Path) -> Table:
+    head = _head(path)
+    suffix = path.suffix.lower()
+    for magic, (cause, move) in _OTHERS.items():
+        if head.startswith(magic):
+            raise DataError(str(path), cause, move)
+    if suffix in (".parquet", ".arrow") or head.startswith((b"PAR1", b"ARROW1")):
+        from engines.data.arrow_rows import arrow_rows
+
+        return Table("row", arrow_rows(path, parquet=suffix != ".arrow" and head[:1] != b"A"))
+    data = _read(path).removeprefix(_BOM)
+    if suffix in (".csv", ".tsv"):
+        return Table("line", _csv_rows(path, data, "\t" if suffix == ".tsv" else ","))
+    start = data[:_HEAD_BYTES].lstrip()[:1]
+    if start == b"[":
+        return Table("row", _array_rows(path, data))
+    if suffix == ".json" and start == b"{" and not _is_object(data.lstrip().split(b"\n", 1)[0]):
+        _refuse_one_object(path, data)
+    return Table("line", _jsonl_rows(path, data), verbatim=True)
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(_HEAD_BYTES)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> DataError:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        reason = error.strerror or str(error)
+        return DataError(str(path), f"It cannot be read: {reason}.", "Check its permissions.")
+    folder = path.parent if path.parent.is_dir() else None
+    beside = [f.name for f in folder.glob("*") if f.suffix in SUFFIXES] if folder else []
+    nearest = get_close_matches(path.name, beside, n=1, cutoff=0.5)
+    move = f"Did you mean {path.parent / nearest[0]}?" if nearest else "Check the path."
+    return DataError(str(path), "There is no such file.", move)
+
+
+def _jsonl_rows(path: Path, data: bytes) -> Iterator[Row]:
+    # Split on \n only: str.splitlines would also break at U+2028 inside a JSON string.
+    for number, raw in enumerate(data.split(b"\n"), start=1):
+        if not raw or raw.isspace():
+            continue
+        place = f"{path}:{number}"
+        try:
+            yield number, place, json_object(raw.decode())
+        except DataError as error:
+            yield number, place, DataError(place, error.cause, error.move)
+        except UnicodeDecodeError as error:
+            yield number, place, _not_utf8(place, "line", error)
+
+
+def _not_utf8(place: str, what: str, error: UnicodeDecodeError) -> DataError:
+    cause = f"The {what} is not UTF-8 (byte {error.start + 1})."
+    return DataError(place, cause, "Save the file as UTF-8.")
+
+
+def json_object(line: str) -> dict[str, Any]:
+    """One line of JSONL. NaN counts as null. Raises DataError without a place."""
+    try:
+        # The standard parser, because it keeps whole numbers of any size exact.
+        row = _DECODER.decode(line)
+    except json.JSONDecodeError as error:
+        raise DataError(
+            "",
+            f"The line is not JSON: {error.msg} at column {error.colno}.",
+            "A data set holds one JSON object a line.",
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise DataError("", f"The line is not JSON: {error}.", "Mend the line.") from error
+    if not isinstance(row, dict):
+        raise DataError(
+            "",
+            f"The line holds {kind_of(row)}, not an object.",
+            'Write {"question": …, "answer": …}, one object a line.',
+        )
+    return row
+
+
+def _constant(name: str) -> None:
+    if name != "NaN":  # which Python's json and pandas write for a value that is missing
+        raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_constant)
+"""Made once: `json.loads` would make one for every line."""
+
+
+def _array_rows(path: Path, data: bytes) -> Iterator[Row]:
+    for number, row in enumerate(_array(path, data), start=1):
+        place = f"{path}, row {number}"
+        if isinstance(row, dict):
+            yield number, place, row
+        else:
+            yield (
+                number,
+                place,
+                DataError(
+                    place,
+                    f"The row holds {kind_of(row)}, not an object.",
+                    'Write {"question": …, "answer": …} for each row.',
+                ),
+            )
+
+
+def _array(path: Path, data: bytes) -> list[Any]:
+    try:
+        text = data.decode()
+        rows = _DECODER.decode(text)
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise _not_utf8(f"{path}:{line}", "file", error) from error
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{path}:{error.lineno}",
+            f"The file is not a JSON array: {error.msg} at column {error.colno}.",
+            "Mend it there, or write one JSON object a line without the brackets.",
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(str(path), f"The file is not a JSON array: {error}.", "Mend it.") from error
+    assert isinstance(rows, list)  # it begins with a bracket
+    return rows
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        json_object(line.decode())
+    except (DataError, UnicodeDecodeError):
+        return False
+    return True
+
+
+def _refuse_one_object(path: Path, data: bytes) -> None:
+    """Say so where a whole .json file is one object; anything else is told line by line."""
+    try:
+        whole = json_object(data.decode())
+    except (DataError, UnicodeDecodeError):
+        return
+    lists = [name for name, value in whole.items() if isinstance(value, list)]
+    held = f' its field "{lists[0]}" may hold them' if lists else " perhaps of columns"
+    raise DataError(
+        str(path),
+        f"The file holds one object, not a list of rows;{held}.",
+        "Write the rows alone: [{…}, {…}], or one object a line.",
+    )
+
+
+def _csv_rows(path: Path, data: bytes, delimiter: str) -> Iterator[Row]:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise _not_utf8(f"{path}:{line}", "file", error) from error
+    # The limit is the module's, not the reader's; logged replies pass its 128 KB.
+    csv.field_size_limit(_LONGEST_CELL)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    header: list[str] = []
+    number = line = 0
+    while True:
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise DataError(
+                f"{path}:{line + 1}",
+                f"The row that begins here is not CSV: {error}.",
+                'Put cells with commas, quotes or line breaks in quotes, and write " as "".',
+            ) from error
+        first, line = line + 1, reader.line_num
+        if not cells:
+            continue
+        if not header:
+            header = _header(f"{path}:{first}", cells)
+            one = delimiter == "," and len(header) == 1
+            if one and (other := _other_delimiter(header[0])):
+                yield from _csv_rows(path, data, other)
+                return
+            continue
+        number += 1
+        yield (
+            first,
+            f"{path}:{first} (row {number})",
+            _cells(f"{path}:{first} (row {number})", header, cells),
+        )
+
+
+def _other_delimiter(name: str) -> str | None:
+    return next((mark for mark in (";", "\t") if mark in name), None)
+
+
+def _header(place: str, cells: list[str]) -> list[str]:
+    names = [cell.strip() for cell in cells]
+    if twice := next((n for n in names if n and names.count(n) > 1), None):
+        raise DataError(place, f'Two columns are called "{twice}".', "Rename one.")
+    if len([n for n in names if not n]) > 1 or not any(names):
+        raise DataError(place, "A column has no name.", "The first line names the columns.")
+    return names
+
+
+def _cells(place: str, header: list[str], cells: list[str]) -> dict[str, Any] | DataError:
+    if len(cells) != len(header):
+        return DataError(
+            place,
+            f"The row has {len(cells)} cells, but there are {len(header)} columns.",
+            "Put a cell that holds a comma in quotes, or add the missing cells.",
+        )
+    # CSV has no null: an empty cell is one. A column without a name is pandas' index.
+    return {name: cell or None for name, cell in zip(header, cells, strict=True) if name}
+
+
+def kind_of(value: Any) -> str:
+    """What a JSON value is, in words."""
+    match value:
+        case None:
+            return "null"
+        case dict():
+            return "an object"
+        case list():
+            return "a list"
+        case str():
+            return "a text"
+        case _:
+            return "a single value"

@@ -1,0 +1,197 @@
+"""Where data lies: a name becomes a file, or one split of a folder.
+
+Owns looking names up in the roots the caller gives (nothing is ambient) and the choice
+of a split. Does not read rows; `rows` does.
+"""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from engines.core.errors import DataError
+from engines.data.folder import SUFFIXES, Splits, splits_of
+
+PRACTISED = ("train",)
+"""Splits that are meant where a folder is practised on and none is named, best first."""
+HELD_OUT = ("test", "validation", "valid", "val", "dev")
+"""The same where it is evaluated on."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataSource:
+    """A file, or a folder and the split of it that is meant."""
+
+    path: Path
+    split: str | None = None  # None: a file, or a folder that holds one set without a name
+
+    @property
+    def name(self) -> str:
+        """Of the file, without its extension, or of the folder."""
+        return self.path.name if self.path.is_dir() else self.path.stem
+
+    @property
+    def stem(self) -> str:
+        """What to call the set; a split after its folder."""
+        return self.name if self.split is None else f"{self.name}-{self.split}"
+
+    @property
+    def parent(self) -> Path:
+        return self.path.parent
+
+    def __str__(self) -> str:
+        return str(self.path) if self.split is None else f"{self.path}:{self.split}"
+
+    def files(self) -> tuple[Path, ...]:
+        """The files that hold its rows, in order; more than one where it is in shards.
+
+        Raises:
+            DataError: the folder has no such split.
+        """
+        if not self.path.is_dir():
+            return (self.path,)
+        splits = splits_of(self.path)
+        if self.split is not None and self.split not in splits:
+            raise _no_split(self.path, self.split, splits)
+        return splits[self.split or next(iter(splits))]
+
+
+def resolve_data(name: str, roots: Sequence[Path], prefer: Sequence[str] = ()) -> DataSource:
+    """Find what a data name means: a path, a bare name or NAME:SPLIT.
+
+    Args:
+        name: a bare name stands for NAME.jsonl, .json, .csv, .parquet or a folder.
+        roots: folders to look in, in order.
+        prefer: of the splits of a folder, the one to take where none is named, best first.
+
+    Raises:
+        DataError: no root has it (names the nearest and the roots searched), or the
+            split is not there or not clear.
+    """
+    found = locate(name, roots)
+    if not found.path.is_dir():
+        if found.split is not None:
+            raise DataError(
+                f'data set "{name}"',
+                f"{found.path} is one file and has no split {found.split}.",
+                f'Leave ":{found.split}" out.',
+            )
+        return found
+    return DataSource(found.path, chosen_split(found, prefer))
+
+
+def chosen_split(found: DataSource, prefer: Sequence[str] = ()) -> str | None:
+    """The split of a folder that is meant.
+
+    Raises:
+        DataError: there is no such split, or several and none is preferred.
+    """
+    splits = splits_of(found.path)
+    if found.split is not None:
+        if found.split not in splits:
+            raise _no_split(found.path, found.split, splits)
+        return found.split
+    # A folder with one split is that split; "" is a set that save_to_disk wrote on its own.
+    name = next(iter(splits)) if len(splits) == 1 else next((s for s in prefer if s in splits), "")
+    if not name and "" not in splits:
+        raise DataError(
+            str(found.path),
+            f"It has the splits {', '.join(splits)}, and none is named.",
+            f"Name one: {found.path.name}:{next(iter(splits))}.",
+        )
+    return name or None
+
+
+def locate(name: str, roots: Sequence[Path]) -> DataSource:
+    """`resolve_data` without choosing a split: the one written in the name, if any.
+
+    Raises:
+        DataError: no root has it.
+    """
+    whole, cut, split = name.rpartition(":")
+    readings: list[tuple[str, str | None]] = [
+        (name, None)
+    ]  # a colon may also be part of the name of a file
+    if cut and whole and split and "/" not in split:
+        readings.append((whole, split))
+    empty: Path | None = None
+    for text, part in readings:
+        given = Path(text).expanduser()
+        if not given.name and text not in (".", "..", "/"):
+            continue  # no name at all would mean every root as a whole
+        for root in roots:
+            for candidate in _candidates(root, given, folder=text.endswith(os.sep)):
+                # os.path says no where Path raises: names too long, loops of links.
+                is_folder = os.path.isdir(candidate)
+                if os.path.isfile(candidate) or (is_folder and _holds_data(candidate)):
+                    return DataSource(candidate, part)
+                if is_folder and empty is None:
+                    empty = candidate
+    if empty is not None:
+        splits_of(empty)  # says what it lacks
+    raise _not_found(name, roots)
+
+
+def named_sources(folder: Path) -> Iterator[DataSource]:
+    """Every data set of a folder of data sets, by name; a split as one of its own.
+
+    Of two with one name, the first is what the name means.
+    """
+    found = [path for path in folder.glob("*") if path.suffix in SUFFIXES and path.is_file()]
+    found.sort(key=lambda path: SUFFIXES.index(path.suffix))
+    found += [path for path in folder.glob("*") if path.is_dir() and _holds_data(path)]
+    for source in sorted(map(DataSource, found), key=lambda source: source.name):
+        try:
+            splits = splits_of(source.path) if source.path.is_dir() else {"": ()}
+        except DataError:
+            splits = {"": ()}  # told where it is read
+        yield from (DataSource(source.path, split or None) for split in splits)
+
+
+def _candidates(root: Path, given: Path, folder: bool) -> Iterator[Path]:
+    """What a name may mean in a root, best first; only a folder where it ends in a slash."""
+    exact = root / given
+    if not folder:
+        if os.path.isfile(exact):
+            yield exact
+        yield from (root / f"{given}{suffix}" for suffix in SUFFIXES)
+    yield exact
+
+
+def _holds_data(folder: Path) -> bool:
+    """Whether a folder is meant as data: others may share its name by chance."""
+    try:
+        return bool(splits_of(folder))
+    except DataError as error:
+        # Damaged data is data: the reader will say what is wrong with it.
+        return "holds no data" not in error.cause
+
+
+def _no_split(path: Path, split: str, splits: Splits) -> DataError:
+    named = [name for name in splits if name]
+    nearest = get_close_matches(split, named, n=1, cutoff=0.5)
+    if nearest:
+        move = f"Did you mean {path.name}:{nearest[0]}?"
+    else:
+        move = f"It has: {', '.join(named)}." if named else f'Leave ":{split}" out.'
+    return DataError(str(path), f'It has no split "{split}".', move)
+
+
+def _not_found(name: str, roots: Sequence[Path]) -> DataError:
+    names = sorted({s.path.stem for root in roots if root.is_dir() for s in _nearby(root)})
+    nearest = get_close_matches(Path(name).stem, names, n=1, cutoff=0.5)
+    if nearest:
+        move = f'Did you mean "{nearest[0]}"?'
+    elif names:
+        move = f"There are: {', '.join(names[:8])}."
+    else:
+        move = "Give the path of a file or of a data set's folder."
+    searched = ", ".join(str(root) for root in roots) or "no folder"
+    return DataError(f'data set "{name}"', f"It is not found. Searched: {searched}.", move)
+
+
+def _nearby(root: Path) -> Iterator[DataSource]:
+    return (DataSource(path) for path in root.glob("*") if path.suffix in SUFFIXES)

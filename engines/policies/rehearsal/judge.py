@@ -1,0 +1,60 @@
+"""Rehearsal as judge: compares the stated answer with the expected one.
+
+Reads nothing but its prompt. Where no answer is expected it works the problem out, if it
+is of a kind that it knows; what it cannot judge it says so, and gives no verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import orjson
+
+from engines.policies.rehearsal import prompt
+from engines.policies.rehearsal.families import recognise
+
+_PARTLY = 0.5  # the expected answer was reached and then not stated
+
+
+def judges(text: str) -> bool:
+    """Whether a prompt asks for a verdict."""
+    return text.split("\n", 1)[0].strip() == "# Task: judge"
+
+
+def judged(text: str, fenced: bool) -> str:
+    """Reply to a judge's prompt; `fenced` puts the JSON between fences."""
+    found = prompt.sections(text)
+    graded = any('"score"' in line for line in found.get("Reply", ()))
+    expected = _expected(found)
+    response = prompt.quoted(found.get("Response", ()))
+    if not expected:
+        return "This is a rehearsal: no answer is expected, and the problem is of no known kind."
+    lines, final = prompt.read_attempt(response)
+    reached = any(
+        prompt.plain(word.strip("()[]:;!?")) in expected
+        for line in lines
+        for word in line.body.split()
+    )
+    score, why = _score(final, expected, reached)
+    reasoning = f"rehearsal (scripted): {why}"
+    verdict = {"score": score} if graded else {"correct": score == 1.0}
+    reply = orjson.dumps({"reasoning": reasoning, **verdict}).decode()
+    return f"```json\n{reply}\n```" if fenced else reply
+
+
+def _score(final: str, expected: Sequence[str], reached: bool) -> tuple[float, str]:
+    wanted = " or ".join(expected)
+    if final in expected:
+        return 1.0, f"the stated answer {final} is the expected one."
+    stated = f"it states {final}" if final else "it states no answer"
+    if reached:
+        return _PARTLY, f"{stated}, expected is {wanted}, which stands in a step of it."
+    return 0.0, f"{stated}, expected is {wanted}."
+
+
+def _expected(found: dict[str, list[str]]) -> tuple[str, ...]:
+    told = tuple(prompt.plain(line) for line in prompt.quoted(found.get("Expected answer", ())))
+    if told:
+        return told
+    task = recognise(" ".join(prompt.quoted(found.get("Problem", ()))))
+    return (str(task.answer),) if task else ()

@@ -1,0 +1,97 @@
+"""Several criteria as one verifier: one reward, each criterion a metric.
+
+Owns how verdicts combine. Knows nothing of what the criteria look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import fsum
+
+from engines.core.concurrently import all_of
+from engines.core.protocols import Verifier
+from engines.core.types import NO_USAGE, Problem, Rollout, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One criterion: the name of its metric, its weight above 0, and who judges it."""
+
+    name: str
+    weight: float
+    verifier: Verifier
+
+
+class WeightedVerifier:
+    """Judges by all parts at once, on the same rollouts."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = tuple(parts)
+
+    async def check(self) -> None:
+        await all_of(part.verifier.check() for part in self._parts)
+
+    async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
+        columns = await all_of(part.verifier.verify(problem, rollouts) for part in self._parts)
+        rows = zip(*columns, strict=True)
+        return tuple(combined(self._parts, row) for row in rows)
+
+    async def aclose(self) -> None:
+        await all_of(part.verifier.aclose() for part in self._parts)
+
+
+def combined(parts: Sequence[Part], verdicts: Sequence[Verdict]) -> Verdict:
+    """One verdict of aligned ones: the mean by weight over those that have a reward.
+
+    One that failed leaves the whole unjudged: leaving its weight out would change what
+    the reward means from rollout to rollout. One without an opinion is left out, because
+    it has none on any answer to that problem.
+    """
+    judged = list(zip(parts, verdicts, strict=True))
+    metrics = dict(_metrics(judged))
+    critiques = [
+        f"{part.name}: {' '.join(verdict.critique.split())}"
+        for part, verdict in judged
+        if verdict.critique and verdict.critique.strip()
+    ]
+    failed = [
+        (part.name, verdict.error)
+        for part, verdict in judged
+        if verdict.reward is None and verdict.error is not None
+    ]
+    known = [(part.weight, v.reward) for part, v in judged if v.reward is not None]
+    reward = None
+    if known and not failed:
+        weights = fsum(weight for weight, _ in known)
+        # Rounding may lead a hair above 1.
+        reward = min(1.0, fsum(weight * found for weight, found in known) / weights)
+    return Verdict(
+        reward,
+        "\n".join(critiques) or None,
+        metrics,
+        _error(failed),
+        sum((verdict.usage for verdict in verdicts), NO_USAGE),
+        tuple(ref for verdict in verdicts for ref in verdict.refs),
+    )
+
+
+def _metrics(judged: Sequence[tuple[Part, Verdict]]) -> Iterator[tuple[str, float]]:
+    for part, verdict in judged:
+        if verdict.reward is not None:
+            yield part.name, verdict.reward
+        for name, value in verdict.metrics.items():
+            yield f"{part.name}/{name}", value
+
+
+def _error(failed: Sequence[tuple[str, str]]) -> str | None:
+    """Begins with the kind of the first error, as every error does, then names criteria."""
+    if not failed:
+        return None
+    texts = {error for _, error in failed}
+    if len(failed) > 1 and len(texts) == 1:
+        return failed[0][1]  # the rollout itself failed: no criterion did
+    name, error = failed[0]
+    kind, _, rest = error.partition(": ")
+    others = "".join(f"; {name}: {error}" for name, error in failed[1:])
+    return f"{kind}: {name}: {rest or kind}{others}"

@@ -1,0 +1,222 @@
+"""What a function of each framework is given, and what its return means.
+
+Owns the mapping both ways: a problem and its rollouts as plain JSON (parent), as
+arguments (worker), what came back as plain results (worker), and as verdicts (parent).
+Pure; the worker imports it, so it stays light.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import reprlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from engines.verifiers import standins
+from engines.verifiers.signature import Chosen, Signature, fitting
+
+if TYPE_CHECKING:
+    from engines.core.types import Problem, Rollout
+
+MAX_CRITIQUE = 4_000
+
+
+class WrongReturn(Exception):
+    """The function returned what its framework does not allow."""
+
+
+def question(problem: Problem, rollouts: Sequence[Rollout], timeout_score: float) -> dict[str, Any]:
+    """The part of a call's message that says what is judged."""
+    return {
+        "problem": {
+            "id": problem.id,
+            "question": problem.question,
+            "answer": problem.answer,
+            "source": problem.source,
+            "meta": json.loads(json.dumps(dict(problem.meta), default=str)),
+        },
+        "rollouts": [
+            {
+                "id": rollout.id,
+                "position": rollout.position,
+                "answer": rollout.attempt.answer,
+                "elapsed_s": rollout.attempt.elapsed_s,
+                "messages": [
+                    {"role": message.role, "content": message.content}
+                    for message in rollout.attempt.messages
+                ],
+            }
+            for rollout in rollouts
+        ],
+        "timeout_score": timeout_score,
+    }
+
+
+def arguments(
+    chosen: Chosen,
+    order: Mapping[str, Any],
+    ask: standins.Ask,
+    logged: dict[str, float],
+    *,
+    as_messages: bool,
+) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments by place and by name.
+
+    Args:
+        chosen: the function.
+        order: a call's message, see `question`.
+        ask: the run's judge.
+        logged: receives what the function logs as metrics.
+        as_messages: completions are lists of one message, not texts.
+
+    Raises:
+        Refused: the function needs a column that the data does not have.
+    """
+    problem, rollouts = order["problem"], order["rollouts"]
+    match chosen.signature:
+        case "youtu":
+            llm = standins.SimplifiedAsyncOpenAI().bound(ask)
+            offered = {"timeout_score": order["timeout_score"], "llm": llm}
+            return [sample(problem, rollouts[0])], fitting(chosen.call, offered, skip=1)
+        case "agentscope":
+            models = standins.AuxiliaryModels(judge=standins.ChatModelBase().bound(ask))
+            named = fitting(chosen.call, {"auxiliary_models": models}, skip=2)
+            return [row(problem), standins.Answer(rollouts[0]["answer"])], named
+        case "trl":
+            offered = columns(problem, rollouts, as_messages=as_messages)
+            offered["log_metric"] = logged.__setitem__
+            return [], fitting(chosen.call, offered)
+
+
+def sample(problem: Mapping[str, Any], rollout: Mapping[str, Any]) -> standins.EvaluationSample:
+    """What Youtu-Agent's functions get. What the loop does not know stays None."""
+    meta, messages = problem["meta"], rollout["messages"]
+    prompt = next((m["content"] for m in messages if m["role"] == "user"), problem["question"])
+    trajectory = json.dumps(messages)
+    return standins.EvaluationSample(
+        dataset=str(meta.get("dataset", problem["source"])),
+        dataset_index=rollout["position"],
+        source=problem["source"],
+        raw_question=problem["question"],
+        level=meta.get("level"),
+        augmented_question=prompt,
+        correct_answer=problem["answer"],
+        file_name=meta.get("file_name"),
+        meta=meta,
+        trace_id=rollout["id"],
+        response=rollout["answer"],
+        time_cost=rollout["elapsed_s"],
+        trajectory=trajectory,
+        trajectories=json.dumps([{"agent": "agent", "trajectory": messages}]),
+        exp_id="",
+        stage="rollout",
+    )
+
+
+def row(problem: Mapping[str, Any]) -> dict[str, Any]:
+    """The data row: question, answer and truth under their usual names, then all else."""
+    answer = problem["answer"]
+    usual = {"question": problem["question"], "answer": answer, "ground_truth": answer}
+    return {**usual, "solution": answer, "source": problem["source"], **problem["meta"]}
+
+
+def columns(
+    problem: Mapping[str, Any], rollouts: Sequence[Mapping[str, Any]], *, as_messages: bool
+) -> dict[str, Any]:
+    """What TRL's functions get: one entry a rollout in every column."""
+    n = len(rollouts)
+    prompt: Any = problem["question"]
+    completions: list[Any] = [rollout["answer"] for rollout in rollouts]
+    if as_messages:
+        prompt = [{"role": "user", "content": prompt}]
+        completions = [[{"role": "assistant", "content": text}] for text in completions]
+    return {
+        **{name: [value] * n for name, value in row(problem).items()},
+        "prompts": [prompt] * n,
+        "completions": completions,
+        "completion_ids": [[] for _ in range(n)],
+        "trainer_state": None,
+        "log_extra": lambda column, values: None,
+    }
+
+
+def read_results(
+    returned: Any, signature: Signature, count: int, logged: Mapping[str, float]
+) -> list[dict[str, Any]]:
+    """What was returned as {"reward", "critique", "metrics"} for each rollout.
+
+    Raises:
+        WrongReturn: it has not the shape that the framework documents.
+    """
+    if signature != "trl":
+        return [_one(returned)]
+    if hasattr(returned, "tolist"):  # an array or tensor
+        returned = returned.tolist()
+    if not isinstance(returned, list | tuple):
+        raise WrongReturn(f"the verifier returned {_shown(returned)}, not a list of rewards")
+    if len(returned) != count:
+        raise WrongReturn(f"the verifier returned {len(returned)} rewards for {count} completions")
+    metrics = _metrics(logged)
+    return [{"reward": _number(x), "critique": None, "metrics": metrics} for x in returned]
+
+
+def scaled(reward: float, low: float, high: float) -> float:
+    """A reward of [low, high] in [0, 1].
+
+    Raises:
+        WrongReturn: it is not a finite number of that range.
+    """
+    slack = 1e-9 * (high - low)  # 0.1 + 0.2 + 0.7 is a little above 1
+    if not low - slack <= reward <= high + slack:
+        raise WrongReturn(f"the verifier returned {reward:g}, outside {low:g} to {high:g}")
+    return min(1.0, max(0.0, (reward - low) / (high - low)))
+
+
+def _one(returned: Any) -> dict[str, Any]:
+    if returned is None:
+        raise WrongReturn("the verifier returned None, not a reward")
+    if isinstance(returned, Mapping):
+        if "reward" not in returned:
+            raise WrongReturn(f'the verifier returned {_shown(returned)}, without "reward"')
+        fields = dict(returned)
+    elif hasattr(returned, "reward"):
+        names = ("reward", "reasoning", "metrics")
+        fields = {name: getattr(returned, name, None) for name in names}
+    else:
+        fields = {"reward": returned}
+    critique = fields.get("reasoning")
+    if critique is not None and not isinstance(critique, str):
+        raise WrongReturn(f"the verifier returned {_shown(critique)} as reasoning, not a text")
+    reward, metrics = _number(fields["reward"]), _metrics(fields.get("metrics"))
+    return {"reward": reward, "critique": (critique or "")[:MAX_CRITIQUE], "metrics": metrics}
+
+
+def _number(value: Any) -> float | None:
+    """None stays None: the function has no opinion. NaN stays, for whoever knows its cause."""
+    if value is None:
+        return None
+    if isinstance(value, str | bytes):
+        raise WrongReturn(f"the verifier returned {_shown(value)}, not a number")
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise WrongReturn(f"the verifier returned {_shown(value)}, not a number") from error
+
+
+def _metrics(given: Any) -> dict[str, float]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise WrongReturn(f"the verifier returned {_shown(given)} as metrics, not a dict")
+    metrics = {}
+    for name, value in given.items():
+        number = _number(value)
+        if number is None or not math.isfinite(number):
+            raise WrongReturn(f"the verifier's metric {_shown(name)} is {_shown(value)}")
+        metrics[str(name)] = number
+    return metrics
+
+
+def _shown(value: object) -> str:
+    return reprlib.repr(value)

@@ -1,0 +1,93 @@
+"""Our end of the process of `foreign_worker.py`.
+
+Owns starting it, the lines that travel, and ending it with everything it started. Does
+not decide when: `foreign_pool` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Message = Mapping[str, Any]
+
+
+class ForeignProcess(asyncio.Protocol):
+    """A running worker; `heard` gets each of its messages, `ended` its unexpected end."""
+
+    def __init__(self, heard: Callable[[Message], None], ended: Callable[[], None]) -> None:
+        self._heard, self._ended = heard, ended
+        self._rest = b""
+        self._transport: asyncio.Transport | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._closing = False
+
+    @classmethod
+    async def start(
+        cls, heard: Callable[[Message], None], ended: Callable[[], None]
+    ) -> ForeignProcess:
+        """Raises OSError when there can be no further process."""
+        self = cls(heard, ended)
+        ours, theirs = socket.socketpair()
+        # Ours is passed on whole: the file is the user's own code and may need its keys.
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+        command = [sys.executable, "-P", "-m", "engines.verifiers.foreign_worker"]
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    [*command, str(theirs.fileno())],
+                    pass_fds=(theirs.fileno(),),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    env=environment,
+                    start_new_session=True,  # a group of its own, to be killed as one
+                )
+            ours.setblocking(False)
+            await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=ours)
+        except BaseException:
+            ours.close()
+            await self.close()
+            raise
+        return self
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if not self._closing:
+                self._heard(json.loads(line))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._closing:
+            self._ended()
+
+    def send(self, message: Message) -> None:
+        # ASCII JSON: NUL and lone surrogates travel as escapes.
+        if self._transport and not self._closing:
+            self._transport.write(json.dumps(message).encode() + b"\n")
+
+    async def close(self) -> None:
+        """Kill the process and what it started, and reap it. May be called more than once."""
+        self._closing = True
+        if self._transport:
+            self._transport.abort()
+        process, self._process = self._process, None
+        if process is None:
+            return
+        # Before the wait: until then the id is surely still its own.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+        await asyncio.to_thread(process.wait)

@@ -1,0 +1,274 @@
+"""The process in which a verifier file of the user runs.
+
+Owns loading the file and calling its function: plain functions one at a time in the
+main thread (math_verify arms SIGALRM, which works nowhere else), coroutines side by
+side in one event loop. Deadlines are the parent's, which kills this process.
+
+Run as a program with the number of its socket. One JSON object a line each way:
+parent: {"load": …} once, {"call": id, …}, {"reply": id, "text" | "error": …}, {"cancel": id};
+worker: {"loaded": …} | {"refused": …}, {"done": id, "results" | "error": …},
+{"ask": id, "call": id, "messages": […]}.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import concurrent.futures
+import contextlib
+import importlib.util
+import inspect
+import itertools
+import json
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from engines.verifiers import standins
+from engines.verifiers.foreign_calls import WrongReturn, arguments, read_results
+from engines.verifiers.signature import Chosen, Refused, choose, reads_messages
+
+MODULE = "practice_verifier"
+"""Under which the user's file is in `sys.modules`: dataclasses look their module up."""
+
+Order = Mapping[str, Any]
+
+
+class Channel:
+    """Our end of the socket, read by a thread of its own: the main one may be busy or hang."""
+
+    def __init__(self, descriptor: int) -> None:
+        os.set_inheritable(descriptor, False)
+        self._socket = socket.socket(fileno=descriptor)
+        self._sending = threading.Lock()  # keeps lines whole: user threads may ask, too
+        self._numbers = itertools.count(1)
+        self._awaited: dict[int, concurrent.futures.Future[str]] = {}
+        self.orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
+        self.loop: asyncio.AbstractEventLoop | None = None  # None: plain functions only
+        self.deliver: Callable[[Order], object] = self.orders.put
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        line = json.dumps(message).encode() + b"\n"
+        with self._sending:
+            self._socket.sendall(line)
+
+    async def ask(self, call: int, messages: list[dict[str, str]]) -> str:
+        """Put a question to the run's judge.
+
+        Raises:
+            RuntimeError: it gave no reply, or there is no judge.
+        """
+        number = next(self._numbers)
+        # Not a future of this loop: a plain function may run several loops one by one.
+        waiting = self._awaited[number] = concurrent.futures.Future()
+        self.send({"ask": number, "call": call, "messages": messages})
+        return await asyncio.wrap_future(waiting)
+
+    def _listen(self) -> None:
+        with contextlib.suppress(OSError):
+            for line in self._socket.makefile("rb"):
+                self._take(json.loads(line))
+        os._exit(0)  # the parent is gone or wants us gone
+
+    def _take(self, message: Order) -> None:
+        if "reply" in message:
+            waiting = self._awaited.pop(message["reply"])
+            if not waiting.set_running_or_notify_cancel():
+                return
+            if "error" in message:
+                waiting.set_exception(RuntimeError(message["error"]))
+            else:
+                waiting.set_result(message["text"])
+        elif self.loop is not None:
+            self.loop.call_soon_threadsafe(self.deliver, message)
+        else:
+            self.orders.put(message)
+
+
+class Loaded:
+    """A user's function with how it is called."""
+
+    def __init__(self, order: Order) -> None:
+        self.file = str(order["file"])
+        tree = _parsed(self.file)
+        _add_folder(str(Path(self.file).parent))
+        with standins.installed(lasting=standins.imported_late(tree)):
+            module = _executed(self.file, tree)
+        wanted = None if order["signature"] == "auto" else order["signature"]
+        self.chosen: Chosen = choose(module, order["function"], wanted)
+        self.messages = order["completions"] == "messages" or (
+            order["completions"] == "auto" and reads_messages(tree, self.chosen.name)
+        )
+
+
+class Call:
+    """One call of the function."""
+
+    def __init__(self, loaded: Loaded, order: Order, channel: Channel) -> None:
+        self._loaded, self._order, self._channel = loaded, order, channel
+        self._logged: dict[str, float] = {}
+
+    async def ask(self, messages: list[dict[str, str]]) -> str:
+        return await self._channel.ask(self._order["call"], messages)
+
+    def start(self) -> Any:
+        """Call the function; what it returns may have to be awaited."""
+        standins.current_ask.set(self.ask)
+        chosen, as_messages = self._loaded.chosen, self._loaded.messages
+        given, named = arguments(
+            chosen, self._order, self.ask, self._logged, as_messages=as_messages
+        )
+        return chosen.call(*given, **named)
+
+    def ended(self, returned: Any) -> dict[str, Any]:
+        signature, count = self._loaded.chosen.signature, len(self._order["rollouts"])
+        results = read_results(returned, signature, count, self._logged)
+        return {"done": self._order["call"], "results": results}
+
+    def failed(self, error: BaseException) -> dict[str, Any]:
+        return {"done": self._order["call"], "error": told(error, self._loaded.file)}
+
+
+def work(loaded: Loaded, channel: Channel) -> None:
+    """Answer calls one at a time."""
+    channel.send(_description(loaded))
+    while True:
+        call = Call(loaded, channel.orders.get(), channel)
+        try:
+            returned = call.start()
+            if inspect.isawaitable(returned):
+                returned = asyncio.run(_awaited(returned))
+            answer = call.ended(returned)
+        except BaseException as error:  # math_verify's timeout and sys.exit are no Exceptions
+            answer = call.failed(error)
+        channel.send(answer)
+
+
+async def work_together(loaded: Loaded, channel: Channel) -> None:
+    """Answer calls as they come."""
+    tasks: dict[int, asyncio.Task[None]] = {}
+
+    async def one(call: Call) -> None:
+        try:
+            answer = call.ended(await call.start())
+        except BaseException as error:  # being cancelled ends the call, too
+            answer = call.failed(error)
+        channel.send(answer)
+
+    def deliver(order: Order) -> None:
+        if "cancel" in order:
+            if task := tasks.get(order["cancel"]):
+                task.cancel()
+            return
+        number = order["call"]
+        tasks[number] = asyncio.create_task(one(Call(loaded, order, channel)))
+        tasks[number].add_done_callback(lambda _: tasks.pop(number))
+
+    channel.deliver, channel.loop = deliver, asyncio.get_running_loop()
+    channel.send(_description(loaded))
+    await asyncio.get_running_loop().create_future()
+
+
+def told(error: BaseException, file: str) -> str:
+    """An exception in one line, with the line of the user's file that raised it."""
+    if isinstance(error, WrongReturn):
+        return str(error)
+    if isinstance(error, Refused):
+        return f"the function cannot be called: {error.cause}"
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    place = _place(error, file)
+    return f"{text} ({place})" if place else text
+
+
+def _place(error: BaseException, file: str) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    frame = next((frame for frame in reversed(frames) if frame.filename == file), None)
+    return f"{Path(file).name}:{frame.lineno}" if frame else ""
+
+
+def _parsed(file: str) -> ast.Module:
+    try:
+        return ast.parse(Path(file).read_bytes(), file)
+    except SyntaxError as error:
+        raise Refused(f"it is not Python ({error.msg}).", "Mend it.", error.lineno) from error
+    except ValueError as error:
+        raise Refused(f"it is not Python ({error}).", "Give a Python file.") from error
+    except OSError as error:
+        raise Refused(f"it cannot be read ({error.strerror}).", "Check its rights.") from error
+
+
+def _add_folder(folder: str) -> None:
+    """Let the file import its neighbours, after the standard library: it may be math.py."""
+    third = (n for n, entry in enumerate(sys.path) if entry.endswith("-packages"))
+    sys.path.insert(next(third, len(sys.path)), folder)
+
+
+def _executed(file: str, tree: ast.Module) -> ModuleType:
+    """Run the file as a module."""
+    spec = importlib.util.spec_from_file_location(MODULE, file)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[MODULE] = module
+    with _refusals(file):
+        exec(compile(tree, file, "exec"), vars(module))
+    return module
+
+
+@contextlib.contextmanager
+def _refusals(file: str) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == file]
+        if isinstance(error, ImportError):
+            name = (error.name or "").partition(".")[0]
+            move = f'Install "{name}" beside the studio.' if name else "Mend the import."
+            if name in standins.modules():
+                move = f"Install {name}. Without it there are only {standins.described()}."
+            cause = f"an import fails ({error})."
+        else:
+            text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            cause, move = f"it raised {text} while it was loaded.", "Mend it."
+        raise Refused(cause, move, lines[-1] if lines else None) from error
+
+
+def _description(loaded: Loaded) -> dict[str, Any]:
+    chosen = loaded.chosen
+    about = {"function": chosen.name, "signature": chosen.signature, "async": chosen.is_async}
+    return {"loaded": about}
+
+
+async def _awaited(returned: Any) -> Any:
+    return await returned
+
+
+def main(descriptor: int) -> None:
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a hang may hold the GIL
+    channel = Channel(descriptor)
+    try:
+        loaded = Loaded(channel.orders.get()["load"])
+    except Refused as refused:
+        fields = {"cause": refused.cause, "move": refused.move, "line": refused.line}
+        channel.send({"refused": fields})
+        return
+    if loaded.chosen.is_async:
+        asyncio.run(work_together(loaded, channel))
+    else:
+        work(loaded, channel)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,185 @@
+"""The `judge` verifier: a model says whether a response meets a rubric.
+
+Owns the question, the reading of the reply and what both mean as a verdict. Who is asked
+and at which temperature is the judge role's. A reply that cannot be read, and a call
+that failed, leave the response unjudged: neither says anything about it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from engines.core.errors import CallFailed, VerifierError
+from engines.core.render import load_prompt, quote
+from engines.core.reply import Parsed, ReplyProblem, ask_with_repair, objects_in
+from engines.core.types import NO_USAGE, Completion, Message, Problem, RecordRef, Rollout, Verdict
+from engines.verifiers.judging import Judging, judge_key
+from engines.verifiers.stated_answer import expected_answers, rollout_trouble, shown
+
+Score = Literal["binary", "graded"]
+
+DEFAULT_RUBRIC = """\
+The response is right when the final answer it states means the same as an expected answer.
+Units, notation, wording and the way to the answer do not matter. An answer that is left
+open, that hedges between several, or that only contains the expected one among others
+is wrong. Where no answer is expected, work the problem out yourself first."""
+
+RESPONSE_CHARS = 24_000
+"""How much of a response is shown; of a longer one the end, where the answer stands."""
+CRITIQUE_CHARS = 1_000
+
+_PACKAGE = "engines.verifiers"
+_STRAY = re.compile(r'\\(?![\\"/bfnrtu])')
+_WORDS = {"true": True, "yes": True, "false": False, "no": False}
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeSettings:
+    """What is asked.
+
+    Args:
+        rubric: what decides it, in words.
+        score: binary: right or wrong; graded: a reward from 0 to 1.
+    """
+
+    rubric: str = DEFAULT_RUBRIC
+    score: Score = "binary"
+
+    def __post_init__(self) -> None:
+        place = 'verifier "judge"'
+        if not self.rubric.strip():
+            raise VerifierError(place, "rubric is empty.", "Say what decides, or leave it out.")
+        if self.score not in get_args(Score):
+            known = " or ".join(get_args(Score))
+            raise VerifierError(place, f'score "{self.score}" is unknown.', f"Set it to {known}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    reward: float
+    reasoning: str
+
+
+class JudgeVerifier:
+    """Judges by asking a model once for each response."""
+
+    def __init__(self, settings: JudgeSettings, judging: Judging) -> None:
+        self._settings = settings
+        self._judging = judging
+        self._prompt = load_prompt(_PACKAGE, "judge")
+        self._form = load_prompt(_PACKAGE, f"form_{settings.score}").render()
+        self._repair = load_prompt(_PACKAGE, "repair")
+
+    async def check(self) -> None:
+        """Nothing to load; the run asks the endpoint of every role before it starts."""
+
+    async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
+        verdicts = await asyncio.gather(*(self._judge(problem, rollout) for rollout in rollouts))
+        return tuple(verdicts)
+
+    async def aclose(self) -> None:
+        """The model is not ours to close."""
+
+    async def _judge(self, problem: Problem, rollout: Rollout) -> Verdict:
+        # A judge needs no truth; only an attempt that failed has nothing to judge.
+        if trouble := rollout_trouble(rollout, ("",)):
+            return trouble
+        prompt = self._prompt.render(
+            problem=quote(_sendable(problem.question)),
+            expected=_expected_block(problem),
+            response=_response_block(rollout.attempt.answer or ""),
+            rubric=quote(_sendable(self._settings.rubric)),
+            form=self._form,
+        )
+
+        async def ask(turn: int, messages: Sequence[Message]) -> tuple[Completion, RecordRef]:
+            key = judge_key(problem, rollout, turn)
+            judging = self._judging
+            return await judging.ledger.ask(key, judging.policy, messages, judging.sampling)
+
+        def repair(trouble: str) -> str:
+            return self._repair.render(problem=trouble)
+
+        def parse(text: str) -> Parsed[Judgement]:
+            return Parsed((read_judgement(text, self._settings.score),))
+
+        try:
+            answered = await ask_with_repair(ask, [Message("user", prompt)], parse, repair)
+        except CallFailed as error:
+            text = str(error) if error.kind == "timeout" else f"failed: {error}"
+            return Verdict(None, error=shown(text, 300))
+        usage = sum((completion.usage for completion in answered.completions), NO_USAGE)
+        if not answered.items:
+            error_text = shown(f"unparsable: {' '.join(answered.problems)}", 300)
+            return Verdict(None, error=error_text, usage=usage, refs=answered.refs)
+        (found,) = answered.items
+        critique = shown(found.reasoning, CRITIQUE_CHARS) or None
+        return Verdict(found.reward, critique, usage=usage, refs=answered.refs)
+
+
+def read_judgement(text: str, score: Score) -> Judgement:
+    r"""Read a reply; of several objects the last that holds a verdict counts.
+
+    Raises:
+        ReplyProblem: there is no verdict in it.
+    """
+    try:
+        rows = objects_in(text)
+    except ReplyProblem:
+        # Judges quote TeX, and `\(` is no escape that JSON knows.
+        mended = _STRAY.sub(r"\\\\", text)
+        if mended == text:
+            raise
+        rows = objects_in(mended)
+    name = "correct" if score == "binary" else "score"
+    row = next((row for row in reversed(rows) if name in row), None)
+    if row is None:
+        raise ReplyProblem(f'there is no JSON object with "{name}" in it.')
+    reward = _correct(row[name]) if score == "binary" else _score(row[name])
+    reasoning = row.get("reasoning")
+    said = reasoning if isinstance(reasoning, str) else ""
+    # `\boxed` and `\frac` written with one backslash are JSON for these characters and a rest.
+    return Judgement(reward, said.replace("\b", "\\b").replace("\f", "\\f"))
+
+
+def _correct(value: Any) -> float:
+    known = _WORDS.get(value.strip().lower()) if isinstance(value, str) else value
+    # 0 and 1 count; None and 0.5 do not.
+    if known not in (True, False):
+        raise ReplyProblem(f'"correct" is {value!r:.40}, and must be true or false.')
+    return float(known)
+
+
+def _score(value: Any) -> float:
+    try:
+        score = float("nan") if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        score = float("nan")
+    if not 0 <= score <= 1:
+        raise ReplyProblem(f'"score" is {value!r:.40}, and must be a number from 0 to 1.')
+    return score
+
+
+def _expected_block(problem: Problem) -> str:
+    expected = tuple(dict.fromkeys(expected_answers(problem)))
+    if not expected:
+        return "None is given."
+    quoted = "\n\nor\n\n".join(quote(_sendable(answer)) for answer in expected)
+    return quoted if len(expected) == 1 else f"Any one of these counts:\n\n{quoted}"
+
+
+def _response_block(response: str) -> str:
+    left_out = len(response) - RESPONSE_CHARS
+    if left_out <= 0:
+        return quote(_sendable(response)) if response.strip() else "It is empty."
+    tail = quote(_sendable(response[-RESPONSE_CHARS:]))
+    return f"The first {left_out} characters are left out.\n\n{tail}"
+
+
+def _sendable(text: str) -> str:
+    """Lone surrogates go: no request can carry them."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,225 @@
+"""The three signatures of other frameworks, and which of them a function has.
+
+Owns telling them apart by parameter names, choosing the function of a file, what is
+refused, and the arguments a function can be given. Standard library only: the worker
+loads it before the user's file.
+
+Sources: Youtu-Agent's `verify_func(sample, timeout_score, **kwargs)`, TRL's reward
+functions of `GRPOTrainer`, AgentScope's `JudgeType` (agentscope.tuner).
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Literal
+
+Signature = Literal["youtu", "trl", "agentscope"]
+
+DEFAULT_FUNCTION = "verify_func"
+FORMS: Mapping[Signature, str] = {
+    "youtu": "verify_func(sample, timeout_score=0, **kwargs) of Youtu-Agent",
+    "trl": "reward_func(completions, **kwargs) of TRL",
+    "agentscope": "judge(task, response, auxiliary_models=None) of AgentScope",
+}
+_KNOWN = f"Give it the form of {'; or '.join(FORMS.values())}."
+_BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+class Refused(Exception):
+    """The file cannot serve as a verifier; becomes the parent's VerifierError.
+
+    Args:
+        cause: what is wrong.
+        move: what to do next.
+        line: of the file, where one is to blame.
+    """
+
+    def __init__(self, cause: str, move: str, line: int | None = None) -> None:
+        self.cause, self.move, self.line = cause, move, line
+        super().__init__(cause)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The function that judges."""
+
+    name: str
+    call: Callable[..., Any]
+    signature: Signature
+
+    @property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.call) or inspect.iscoroutinefunction(
+            getattr(self.call, "__call__", None)  # noqa: B004 (its kind, not whether it is there)
+        )
+
+
+def kind_of(names: Sequence[str]) -> Signature | None:
+    """Tell the framework by parameter names; None where none fits."""
+    if names[:1] == ["sample"] or names[:1] == ("sample",):
+        return "youtu"
+    if "completions" in names:
+        return "trl"
+    if "task" in names and "response" in names:
+        return "agentscope"
+    return None
+
+
+def choose(module: ModuleType, name: str | None, wanted: Signature | None) -> Chosen:
+    """Find the function to use.
+
+    Args:
+        module: the loaded file.
+        name: of the function; None takes the only public one of a known signature, else
+            the one called `verify_func`.
+        wanted: its signature; None tells it by the parameter names.
+
+    Raises:
+        Refused: there is none, or it does not have the signature it should have.
+    """
+    name = name or _the_only(module)
+    if not hasattr(module, name):
+        known = _functions(module)
+        raise Refused(f'there is no function "{name}".', _offer(name, known))
+    call = getattr(module, name)
+    if not callable(call):
+        raise Refused(f'"{name}" is not a function but {_a(type(call).__name__)}.', _KNOWN)
+    line = _line(module, call)
+    try:
+        parameters = list(inspect.signature(call).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise Refused(f'the parameters of "{name}" cannot be told ({error}).', _KNOWN) from error
+    found = f"{name}({', '.join(map(str, parameters))})"
+    signature = wanted or kind_of([parameter.name for parameter in parameters])
+    if signature is None:
+        raise Refused(f"{found} has none of the known signatures.", _KNOWN, line)
+    if objection := _objection(parameters, signature):
+        move = f"Give it the form of {FORMS[signature]}."
+        raise Refused(f"{found} {objection}.", move, line)
+    return Chosen(name, call, signature)
+
+
+def fitting(call: Callable[..., Any], offered: Mapping[str, Any], skip: int = 0) -> dict[str, Any]:
+    """Those of the offered keyword arguments that a function takes.
+
+    Args:
+        call: the function.
+        offered: arguments by name.
+        skip: how many of its first parameters are given by place.
+
+    Raises:
+        Refused: it needs one that is not offered.
+    """
+    parameters = list(inspect.signature(call).parameters.values())[skip:]
+    missing = [p.name for p in parameters if _needed(p) and p.name not in offered]
+    if missing:
+        named = ", ".join(f'"{name}"' for name in missing)
+        has = ", ".join(sorted(offered))
+        raise Refused(f"it needs {named}, and the data has only: {has}.", "Add the column.")
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+        return dict(offered)
+    return {p.name: offered[p.name] for p in parameters if p.name in offered}
+
+
+def reads_messages(tree: ast.Module, name: str) -> bool:
+    """True when a function, or one of its file that it uses, reads `[…]["content"]`."""
+    functions = {
+        node.name: node
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    todo, seen = [name], set[str]()
+    while todo:
+        current = todo.pop()
+        if current in seen or current not in functions:
+            continue
+        seen.add(current)
+        for node in ast.walk(functions[current]):
+            match node:
+                case ast.Subscript(slice=ast.Constant(value="content")):
+                    return True
+                case ast.Call(
+                    func=ast.Attribute(attr="get"), args=[ast.Constant(value="content"), *_]
+                ):
+                    return True
+                case ast.Name(id=used):
+                    todo.append(used)
+    return False
+
+
+def _the_only(module: ModuleType) -> str:
+    known = [name for name, call in _functions(module).items() if kind_of(_names(call))]
+    if len(known) == 1:
+        return known[0]
+    if hasattr(module, DEFAULT_FUNCTION):
+        return DEFAULT_FUNCTION
+    if known:
+        raise Refused(
+            f"several functions could be meant: {', '.join(known)}.",
+            "Name one of them as function.",
+        )
+    raise Refused("no function has one of the known signatures.", _KNOWN)
+
+
+def _functions(module: ModuleType) -> dict[str, Callable[..., Any]]:
+    """The public functions that the file itself defines."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if inspect.isfunction(value)
+        and value.__module__ == module.__name__
+        and not name.startswith("_")
+    }
+
+
+def _names(call: Callable[..., Any]) -> list[str]:
+    return list(inspect.signature(call).parameters)
+
+
+def _needed(parameter: inspect.Parameter) -> bool:
+    return parameter.default is parameter.empty and parameter.kind not in _VARIADIC
+
+
+def _objection(parameters: Sequence[inspect.Parameter], signature: Signature) -> str | None:
+    """What keeps a function from being called the way of a framework."""
+    if signature == "trl":
+        by_name = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
+        if not by_name and "completions" not in [p.name for p in parameters]:
+            return "does not take completions"
+        unreachable = [p.name for p in parameters if _needed(p) and p.kind is _BY_PLACE[0]]
+        return f"takes {', '.join(unreachable)} by place only" if unreachable else None
+    place, offered = {
+        "youtu": (1, {"timeout_score", "llm"}),
+        "agentscope": (2, {"auxiliary_models"}),
+    }[signature]
+    first = [p for p in parameters if p.kind in _BY_PLACE][:place]
+    if len(first) < place and not any(
+        p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters
+    ):
+        return "takes too few arguments"
+    rest = parameters[len(first) :]
+    more = [p.name for p in rest if _needed(p) and p.name not in offered]
+    return f"needs {', '.join(more)}, which nothing gives it" if more else None
+
+
+def _line(module: ModuleType, call: Callable[..., Any]) -> int | None:
+    code = getattr(inspect.unwrap(call), "__code__", None)
+    return code.co_firstlineno if code and code.co_filename == module.__file__ else None
+
+
+def _offer(name: str, known: Iterable[str]) -> str:
+    names = list(known)
+    nearest = difflib.get_close_matches(name, names, n=1)
+    start = f'Did you mean "{nearest[0]}"? ' if nearest else ""
+    there = f"It defines: {', '.join(names)}." if names else "It defines none."
+    return start + there
+
+
+def _a(noun: str) -> str:
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"

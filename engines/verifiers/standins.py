@@ -1,0 +1,274 @@
+"""Stand-ins for what verifier files of other frameworks import.
+
+Owns the few names that Youtu-Agent's and AgentScope's documentation imports in such
+files, for where those packages are not installed. They live in the worker process only,
+while the file loads. A model asked through them is the run's judge; names that would
+do the other framework's work exist so that a file loads, and say so when used.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib.util
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextvars import ContextVar
+from types import ModuleType
+from typing import Any
+
+Ask = Callable[[list[dict[str, str]]], Awaitable[str]]
+"""Puts chat messages to the run's judge and returns its reply as text."""
+
+current_ask: ContextVar[Ask] = ContextVar("current_ask")
+"""Of the call under way, for clients that the user's file makes itself."""
+
+
+class Fields:
+    """A record whose fields are attributes, all optional, as of the frameworks' models."""
+
+    names: tuple[str, ...] = ()
+
+    def __init__(self, **fields: Any) -> None:
+        for name in self.names:
+            setattr(self, name, None)
+        for name, value in fields.items():
+            setattr(self, name, value)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return getattr(self, name, default)
+
+    def model_dump(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in vars(self).items())})"
+
+
+class DatasetSample(Fields):
+    names = (
+        *("dataset", "index", "source", "source_index"),
+        *("question", "answer", "topic", "level", "file_name", "meta"),
+    )
+
+
+class EvaluationSample(Fields):
+    names = (
+        *("dataset", "dataset_index", "source", "raw_question", "level", "augmented_question"),
+        *("correct_answer", "file_name", "meta", "trace_id", "response", "time_cost"),
+        *("trajectory", "trajectories", "extracted_final_answer", "judged_response"),
+        *("reasoning", "correct", "confidence", "exp_id", "stage"),
+    )
+
+
+class JudgeOutput(Fields):
+    names = ("reward", "metrics")
+
+    def __init__(self, *, reward: float, metrics: dict[str, float] | None = None) -> None:
+        super().__init__(reward=reward, metrics=metrics)
+
+
+class WorkflowOutput(Fields):
+    names = ("reward", "response", "metrics")
+
+
+class Answer(str):
+    """What the agent answered: text that also answers as AgentScope's message does."""
+
+    role = "assistant"
+
+    @property
+    def content(self) -> str:
+        return str(self)
+
+    def get_text_content(self) -> str:
+        return str(self)
+
+
+class TextBlock(dict[str, Any]):
+    def __init__(self, text: str = "", type: str = "text", **more: Any) -> None:
+        super().__init__(type=type, text=text, **more)
+
+
+class Msg:
+    def __init__(self, name: str, content: Any, role: str = "user", metadata: Any = None) -> None:
+        self.name, self.content, self.role, self.metadata = name, content, role, metadata
+
+    def get_text_content(self) -> str | None:
+        return text_of(self.content)
+
+
+class ChatResponse:
+    def __init__(self, text: str) -> None:
+        self.content = [TextBlock(text)]
+
+    def get_text_content(self) -> str:
+        return str(self.content[0]["text"])
+
+
+class Asking:
+    """A client bound to one call; unbound, it asks for whichever call makes use of it."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self._ask: Ask | None = None
+
+    def bound(self, ask: Ask) -> Any:
+        self._ask = ask
+        return self
+
+    async def _reply(self, messages: Any) -> str:
+        return await (self._ask or current_ask.get())(as_chat(messages))
+
+
+class SimplifiedAsyncOpenAI(Asking):
+    async def query_one(self, messages: Any = "", **_: Any) -> str:
+        return await self._reply(messages)
+
+
+class ChatModelBase(Asking):
+    model_name = "judge"
+    stream = False
+
+    async def __call__(self, messages: Any, *_: Any, **__: Any) -> ChatResponse:
+        return ChatResponse(await self._reply(messages))
+
+
+class AuxiliaryModels(dict[str, ChatModelBase]):
+    """The judge under every name: a run has one, and files name theirs as they like."""
+
+    def __missing__(self, name: str) -> ChatModelBase:
+        return self["judge"]
+
+
+def as_chat(messages: Any) -> list[dict[str, str]]:
+    """Messages of any of the frameworks' forms, as role and text."""
+    if not isinstance(messages, list | tuple):
+        messages = [messages]
+    chat = []
+    for message in messages:
+        if isinstance(message, str):
+            chat.append({"role": "user", "content": str(message)})
+        elif isinstance(message, Mapping):
+            role = str(message.get("role", "user"))
+            chat.append({"role": role, "content": text_of(message.get("content")) or ""})
+        else:
+            role = str(getattr(message, "role", "user"))
+            chat.append({"role": role, "content": text_of(getattr(message, "content", "")) or ""})
+    return chat
+
+
+def text_of(content: Any) -> str | None:
+    """The text of a message's content: itself, or that of its text blocks."""
+    if content is None or isinstance(content, str):
+        return content
+    texts = [block.get("text") for block in content if isinstance(block, Mapping)]
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+def _name_only(module: str, name: str) -> type:
+    def refuse(self: object, *_: Any, **__: Any) -> None:
+        package = module.partition(".")[0]
+        raise RuntimeError(
+            f"{module}.{name} does nothing here because {package} is not installed: a verifier "
+            "asks the model it is given"
+        )
+
+    return type(name, (), {"__init__": refuse, "__module__": module})
+
+
+def _module(name: str, *classes: type, names: tuple[str, ...] = (), **more: Any) -> ModuleType:
+    module = ModuleType(name, "Stand-in of the practice studio.")
+    module.__path__ = []  # a package as far as imports go
+    for given in classes:
+        setattr(module, given.__name__, given)
+    for only in names:
+        setattr(module, only, _name_only(name, only))
+    for key, value in more.items():
+        setattr(module, key, value)
+    return module
+
+
+def modules() -> dict[str, ModuleType]:
+    """Fresh stand-in modules by full name."""
+    found = [
+        _module("utu"),
+        _module("utu.db", EvaluationSample, DatasetSample),
+        _module("utu.utils", SimplifiedAsyncOpenAI, get_logger=logging.getLogger),
+        _module("utu.config", names=("ConfigLoader", "EvalConfig", "ModelConfigs")),
+        _module("agentscope"),
+        _module(
+            "agentscope.tuner",
+            *(JudgeOutput, WorkflowOutput),
+            names=("AlgorithmConfig", "DatasetConfig", "TunerChatModel", "TunerModelConfig"),
+            JudgeType=Callable[..., Awaitable[JudgeOutput]],
+            WorkflowType=Callable[..., Awaitable[WorkflowOutput]],
+            tune=_name_only("agentscope.tuner", "tune"),
+        ),
+        _module(
+            "agentscope.model",
+            *(ChatModelBase, ChatResponse),
+            names=("DashScopeChatModel", "OpenAIChatModel", "TrinityChatModel"),
+        ),
+        _module("agentscope.message", Msg, TextBlock),
+        _module("agentscope.agent", names=("AgentBase", "ReActAgent")),
+        _module("agentscope.formatter", names=("DashScopeChatFormatter", "OpenAIChatFormatter")),
+    ]
+    for module in found:
+        parent, _, child = module.__name__.rpartition(".")
+        for other in found:
+            if other.__name__ == parent:
+                setattr(other, child, module)
+    return {module.__name__: module for module in found}
+
+
+def described() -> str:
+    """Which imports they serve, in words for whoever misses one."""
+    parts = []
+    for name, module in modules().items():
+        given = [key for key, value in vars(module).items() if _is_offered(value)]
+        if given:
+            parts.append(f"{name} ({', '.join(given)})")
+    return "; ".join(parts)
+
+
+def _is_offered(value: object) -> bool:
+    return isinstance(value, type) or value is logging.getLogger
+
+
+def imported_late(tree: ast.Module) -> bool:
+    """True when a function of the file imports what we stand in for, at each call."""
+    functions = [
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    known = modules()
+    for function in functions:
+        for node in ast.walk(function):
+            match node:
+                case ast.ImportFrom(module=str(name), level=0) if name in known:
+                    return True
+                case ast.Import(names=aliases) if any(alias.name in known for alias in aliases):
+                    return True
+    return False
+
+
+@contextlib.contextmanager
+def installed(*, lasting: bool = False) -> Iterator[None]:
+    """Serve imports of packages that are not there, until the end of the block.
+
+    Args:
+        lasting: leave them, for a file whose functions import at each call. The process
+            is that file's own, so nobody else sees them.
+    """
+    there = {
+        name: module
+        for name, module in modules().items()
+        if importlib.util.find_spec(name.partition(".")[0]) is None
+    }
+    sys.modules.update(there)
+    try:
+        yield
+    finally:
+        if not lasting:
+            for name in there:
+                sys.modules.pop(name, None)

@@ -1,0 +1,102 @@
+"""The verifier of a run: where its files are looked up, whom it may ask, what it is.
+
+Owns naming the line of the run file that a refusal is about, and what of a verifier's
+files belongs to a run's fingerprint. `engines.verifiers.open` knows the kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from engines.core.errors import VerifierError
+from engines.core.ids import digest_bytes
+from engines.core.protocols import Ledger, Verifier
+from engines.policies.throttle import Slots
+from engines.record.run_dir import Workspace
+from engines.verifiers.open import Readied, open_verifier, read_spec
+from engines.verifiers.spec import SpecError
+from studio.config import LoadedRun
+from studio.roles import Roles, judging_of
+from studio.secrets import without_secrets
+
+
+def shipped_verifiers() -> Path:
+    return Path(str(files("sample_data"))) / "verifiers"
+
+
+def open_run_verifier(
+    loaded: LoadedRun, workspace: Workspace, roles: Roles, ledger: Ledger, slots: Slots
+) -> Verifier:
+    """Make the verifier that a run file asks for; its `check` is left to the caller.
+
+    Args:
+        loaded: the run file.
+        workspace: its `verifiers/` is searched before the shipped ones.
+        roles: the judge among them is asked through `ledger`.
+        ledger: records what the judge replies.
+        slots: shared by all calls of the run, unless the judge has slots of its own.
+
+    Raises:
+        VerifierError: unknown, wrongly set, or without a model that it needs; the place
+            is a line of the run file.
+    """
+    config = loaded.config
+    judging = judging_of(config, roles, ledger, slots)
+    with _placed(loaded):
+        return open_verifier(config.verifier.spec, judging, _folders(loaded, workspace))
+
+
+def fingerprint_of(
+    loaded: LoadedRun, workspace: Workspace, data_digest: str = ""
+) -> dict[str, Any]:
+    """`RunConfig.fingerprint` with what the verifier's files hold.
+
+    A file counts by its name and content, wherever it lies; what it imports does not.
+
+    Raises:
+        VerifierError: see `open_run_verifier`; or a file cannot be read.
+    """
+    spec = loaded.config.verifier.spec
+    with _placed(loaded):
+        ready = read_spec(spec, _folders(loaded, workspace))
+    return loaded.config.fingerprint(data_digest, _portable(spec, ready))
+
+
+def _folders(loaded: LoadedRun, workspace: Workspace) -> tuple[Path, ...]:
+    beside = () if loaded.preset else (loaded.path.parent,)
+    return (*beside, workspace.verifiers, shipped_verifiers())
+
+
+def _portable(spec: Mapping[str, Any], ready: Readied) -> dict[str, Any]:
+    plain: dict[str, Any] = without_secrets(spec)
+    if ready.path is not None:
+        plain |= {"file": ready.path.stem, "digest": _digest(ready.path)}
+    if ready.of:
+        plain["of"] = [
+            _portable(entry, criterion.verifier)
+            for entry, criterion in zip(spec["of"], ready.of, strict=True)
+        ]
+    return plain
+
+
+def _digest(file: Path) -> str:
+    try:
+        return digest_bytes(file.read_bytes())
+    except OSError as error:
+        raise VerifierError(
+            str(file), f"it cannot be read ({error.strerror or error}).", "Check its permissions."
+        ) from error
+
+
+@contextmanager
+def _placed(loaded: LoadedRun) -> Iterator[None]:
+    """Name the line of the run file that a refused setting stands on."""
+    try:
+        yield
+    except SpecError as error:
+        place = loaded.place(".".join(("verifier", *error.at)))
+        raise VerifierError(place, f"{error.place}: {error.cause}", error.move) from error

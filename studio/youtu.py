@@ -1,0 +1,284 @@
+"""Running on Youtu-Agent's configs as they stand.
+
+Owns where a checkout keeps its configs, data, verifiers and `.env`, and what is said
+about keys that have no counterpart here. Names of settings that do are
+`studio.spelling`'s, and how a model is written `studio.youtu_model`'s.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Literal
+
+from engines.core.errors import ConfigError
+from studio.compose import Composed, dotted
+from studio.settings import RunConfig, VerifierConfig, every_setting, model_at
+from studio.spelling import ABSENT, move, nearest, see, take, unify
+from studio.yaml_marks import Key
+from studio.youtu_model import flatten, value_of, without_nothing
+
+Kind = Literal["practice", "eval"]
+
+
+@dataclass(frozen=True, slots=True)
+class YoutuConfig:
+    """One config of a checkout. `root` is the checkout, `file` the config in it."""
+
+    root: Path
+    file: Path
+    kind: Kind
+
+    @property
+    def data_folders(self) -> tuple[Path, ...]:
+        return (self.root / "utu" / "practice" / "dataset", self.root / "data")
+
+    @property
+    def verifiers(self) -> Path:
+        return self.root / "utu" / "practice" / "verify"
+
+    @property
+    def env_file(self) -> Path:
+        return self.root / ".env"
+
+    def environment(self) -> dict[str, str]:
+        """What `.env` sets; empty where there is none.
+
+        Raises:
+            ConfigError: it cannot be read.
+        """
+        if not self.env_file.is_file():
+            return {}
+        try:
+            text = self.env_file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            # Only the kind of fault: the text of a decoding error quotes the file.
+            reason = type(error).__name__
+            raise ConfigError(
+                str(self.env_file), f"It cannot be read ({reason}).", "Save it as UTF-8 text."
+            ) from error
+        return dict(_assignments(text))
+
+
+def youtu_practice(folder: str, name: str) -> YoutuConfig:
+    """`configs/practice/NAME.yaml` of a checkout, or of its configs folder.
+
+    Raises:
+        ConfigError: there is no such folder or config; names the nearest.
+    """
+    return _found(folder, name, "practice")
+
+
+def youtu_eval(folder: str, name: str) -> YoutuConfig:
+    """`configs/eval/NAME.yaml`; otherwise as `youtu_practice`."""
+    return _found(folder, name, "eval")
+
+
+def _found(folder: str, name: str, kind: Kind) -> YoutuConfig:
+    given = Path(folder).expanduser().resolve()
+    configs = given if (given / kind).is_dir() else given / "configs"
+    home = configs / kind
+    if not home.is_dir():
+        raise ConfigError(
+            f"--from-youtu {folder}",
+            f"There is no configs/{kind} in it.",
+            "Give the folder of a Youtu-Agent checkout, or its configs folder.",
+        )
+    file = (home / f"{name.removesuffix('.yaml')}.yaml").resolve()
+    if file.is_file() and file.is_relative_to(home):
+        root = configs.parent if configs.name == "configs" else configs
+        return YoutuConfig(root, file, kind)
+    names = sorted(str(f.relative_to(home).with_suffix("")) for f in home.glob("**/*.yaml"))
+    close = get_close_matches(name, names, n=1)
+    raise ConfigError(
+        f"--config-name {name}" if name else "--config-name",
+        f"There is no {name}.yaml in {home}." if name else f"It names a config of {home}.",
+        f'Did you mean "{close[0]}"?' if close else f"There are: {', '.join(names) or 'none'}.",
+    )
+
+
+def _assignments(text: str) -> Iterator[tuple[str, str]]:
+    """KEY=VALUE lines; `export`, quotes and comments as shells have them, no expansion."""
+    for line in text.removeprefix("\ufeff").splitlines():
+        found = re.match(r"\s*(?:export\s+)?([A-Za-z_]\w*)\s*=\s*(.*)", line)
+        if not found:
+            continue
+        name, value = found.groups()
+        if quoted := re.match(r"""(['"])(.*?)(?<!\\)\1\s*(?:#.*)?$""", value):
+            yield name, quoted[2]
+        else:
+            # As in a shell, a `#` inside a word is part of it: URL#part stays whole.
+            yield name, re.sub(r"(^|\s+)#.*$", "", value).strip()
+
+
+def translate(composed: Composed, config: YoutuConfig, environ: Mapping[str, str]) -> None:
+    """Put a composed config into our names, in place; what is left out is told as a warning.
+
+    Raises:
+        ConfigError: a setting is given under two names.
+    """
+    told: list[str] = []
+    if config.kind == "eval":
+        _mount_root(composed)
+    take(composed.tree, ("evaluation", "exp_id"))  # names its table rows; the run has its own
+    _drop_mixed(composed, told, config, environ)
+    judges: tuple[Key, ...] = (("evaluation", "judge_model"), ("judge_model",))
+    judged = any(see(composed.tree, key) is not ABSENT for key in judges)
+    _split_temperatures(composed, told, config)
+    unify(composed)
+    for role in (("agent", "model"), ("judge",)):
+        flatten(composed, role, environ)
+    _let_agent_bring_policy(composed, environ)
+    if judged and composed.tree.get("verifier") is None:
+        composed.tree["verifier"] = {"name": "judge"}
+        told.append("no verify_filename is set: the judge model judges, by its own rubric here")
+    composed.warnings += [*told, *_leave_out(composed, config)]
+
+
+def _mount_root(composed: Composed) -> None:
+    """An eval config is what a practice config mounts below `evaluation`."""
+    for name in ("dataset", "type", "question_field", "gt_field"):
+        move(composed, ("data", name), ("evaluation", "data", name))
+    for name in ("concurrency", "pass_k"):
+        move(composed, (name,), ("evaluation", name))
+
+
+def _drop_mixed(
+    composed: Composed, told: list[str], config: YoutuConfig, environ: Mapping[str, str]
+) -> None:
+    key: Key = ("evaluation", "data", "type")
+    written = see(composed.tree, key)
+    if written is not ABSENT:
+        place = _shown(composed.place(key).text, config)
+        kind = value_of(composed, take(composed.tree, key), environ)
+        if kind not in ("single", None):
+            told.append(_without(place, f"data.type {kind}", "the set is measured as a single one"))
+
+
+def _split_temperatures(composed: Composed, told: list[str], config: YoutuConfig) -> None:
+    """There, rollouts have a temperature of their own; the agent's is for evaluation."""
+    for at in (("evaluation", "agent", "model"), ("agent", "model")):
+        own, params = ((*at, block, "temperature") for block in ("model_settings", "model_params"))
+        for key in (own, params):
+            if see(composed.tree, key) is None:
+                take(composed.tree, key)
+        first = params if see(composed.tree, own) is ABSENT else own
+        temperature = see(composed.tree, first)
+        move(composed, first, ("evaluation", "temperature"))
+        place = _shown(composed.place(params).text, config)
+        if take(composed.tree, params) not in (ABSENT, temperature):
+            told.append(
+                _without(place, "model_params.temperature", _NO_COUNTERPART["model_params"])
+            )
+
+
+def _let_agent_bring_policy(composed: Composed, environ: Mapping[str, str]) -> None:
+    """The agent's model practises, unless an override puts another in its place."""
+    tree = composed.tree
+    if isinstance(tree.get("policy"), str):
+        tree["policy"] = {"model": tree["policy"]}
+    given = see(tree, ("policy", "model"))
+    if given is ABSENT:
+        defaults = {"model": "openai:${oc.env:UTU_LLM_MODEL}"}
+        for field in ("base_url", "api_key"):
+            if f"UTU_LLM_{field.upper()}" in environ:
+                defaults[field] = f"${{oc.env:UTU_LLM_{field.upper()}}}"
+        if tree.get("agent") is None:
+            tree["agent"] = {}
+        agent = tree["agent"]
+        own = agent.get("model") if isinstance(agent, dict) else ABSENT
+        own = {} if own is None else own
+        if isinstance(own, dict) and "model" not in own:
+            agent["model"] = {**defaults, **own}
+    elif not str(given).startswith("openai:"):
+        for field in ("base_url", "api_key", "headers", "extra_body"):
+            take(tree, ("agent", "model", field))
+    move(composed, ("agent", "model"), ("policy",))
+
+
+_NO_COUNTERPART = {
+    "agent.max_turns": "the agent answers in one turn",
+    "agent.toolkits": "the agent has no tools",
+    "agent.type": "one agent answers by itself",
+    "agent.context_manager": "the agent sees the whole problem, once",
+    "agent.env": "the agent has no environment",
+    "agent.enabled_skills": "the agent has no tools",
+    "agent.stop_at_tool_names": "the agent has no tools",
+    "model_provider.type": "the endpoint is asked for chat completions",
+    "model_settings": "it is not sent",
+    "model_params": "the agent's model_settings are used",
+    "termination_max_tokens": "max_tokens bounds a reply",
+    "evaluation.db_url": "results are kept in the workspace",
+    "evaluation.eval_method": "the verifier judges",
+    "evaluation.tags": "a set is measured whole, or evaluation.limit of it",
+    "evaluation.agent_type": "it is a label only",
+    "evaluation.model_name": "it is a label only",
+    "db_url": "results are kept in the workspace",
+    "eval_method": "the verifier judges",
+}
+"""Keys that Youtu-Agent has and we have not, by the end of their dotted name, with what
+happens instead."""
+
+_SILENT = {"agent.type": "simple"}
+
+
+def _leave_out(composed: Composed, config: YoutuConfig) -> Iterator[str]:
+    """Take out what files say beyond our settings, one line each.
+
+    An unknown key of an override stays, and is refused as in any run file.
+    """
+    for key in list(_beyond(composed.tree, ())):
+        below = (at for at in composed.places if at[: len(key)] == key)
+        place = composed.place(next(below, key))
+        known = _reason(key)
+        if known is None and place.override:
+            continue
+        value = without_nothing(take(composed.tree, key))
+        if see(composed.tree, key[:-1]) == {} and model_at(key[:-1]) is None:
+            take(composed.tree, key[:-1])  # the last of its block
+        name = dotted(key)
+        if value is None or _SILENT.get(name) == value:
+            continue
+        shown = ".".join(key[1:] if len(key) > 1 else key)
+        if known is not None:
+            inside = f" ({', '.join(value)})" if isinstance(value, dict) else ""
+            inside = inside or (f" {value}" if shown.endswith("type") else "")
+            yield _without(_shown(place.text, config), shown + inside, known)
+        else:
+            parent = model_at(key[:-1]) or RunConfig
+            hint = nearest(key, parent.model_fields, every_setting())
+            yield f'{_shown(place.text, config)}: "{name}" is unknown and left out. {hint}'
+
+
+def _beyond(tree: object, key: Key) -> Iterator[Key]:
+    model = model_at(key)
+    if not isinstance(tree, dict) or model is None or issubclass(model, VerifierConfig):
+        return
+    for name, value in tree.items():
+        inner = (*key, name)
+        if name in model.model_fields:
+            yield from _beyond(value, inner)
+        elif name in ("model_provider", "model_settings", "model_params") and value:
+            yield from ((*inner, field) for field in value)
+        else:
+            yield inner
+
+
+def _reason(key: Key) -> str | None:
+    name = dotted(key)
+    if key[-2:-1] in (("model_settings",), ("model_params",)):
+        return _NO_COUNTERPART[key[-2]]
+    ends = (known for known in _NO_COUNTERPART if f".{name}".endswith(f".{known}"))
+    found = next(ends, None)
+    return None if found is None else _NO_COUNTERPART[found]
+
+
+def _without(place: str, what: str, instead: str) -> str:
+    return f"{place}: {what} has no counterpart here yet: {instead}"
+
+
+def _shown(place: str, config: YoutuConfig) -> str:
+    return place.removeprefix(f"{config.root}/")

@@ -1,0 +1,1 @@
+"""Verifier files in the forms that three other frameworks document."""
