@@ -8,20 +8,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from engines.agents.single_turn import SingleTurn
 from engines.core import events as ev
 from engines.core.errors import ConfigError
-from engines.core.ids import digest
 from engines.core.library import Library
-from engines.core.protocols import Reviewer, Verifier
+from engines.core.protocols import Reviewer
 from engines.core.state import RunState, fold
-from engines.data.dataset import read_problems
 from engines.pipeline.control import Control
-from engines.pipeline.evaluate import Evaluation, HeldOut
+from engines.pipeline.evaluate import Evaluation, HeldOut, Measuring
 from engines.pipeline.gate import Gate
 from engines.pipeline.practice import Practice
 from engines.pipeline.recorder import Recorder
@@ -36,12 +33,13 @@ from engines.record.lock import writing
 from engines.rollouts.manager import RolloutManager
 from engines.training_free.engine import TrainingFreeEngine
 from engines.training_free.settings import TrainingFreeSettings
-from engines.verifiers.open import open_verifier
 from studio.config import dump_run_yaml
+from studio.held_out import books, held_out_sets, measured_by, measured_id, measuring
 from studio.library_start import open_library
 from studio.plan import RunPlan
-from studio.roles import Tell, endpoint_of, is_rehearsal, open_roles, sampling_of
+from studio.roles import Tell, endpoint_of, is_rehearsal, open_roles, sampling_of, slots_for
 from studio.settings import RunConfig
+from studio.verifying import open_run_verifier
 
 
 async def open_practice(
@@ -65,12 +63,15 @@ async def open_practice(
         StudioError: something cannot be opened; nothing has been spent.
     """
     config, run = plan.loaded.config, plan.run
-    verifier = open_verifier(config.verifier.spec)
-    stack.push_async_callback(verifier.aclose)
     roles = open_roles(config, stack)
+    ledger = RecordLedger(run.records, config.seed, tell=tell)  # writes nothing until it is asked
+    slots = Slots(config.practice.concurrency)
+    verifier = open_run_verifier(plan.loaded, plan.workspace, roles, ledger, slots)
+    stack.push_async_callback(verifier.aclose)
     if reviewers is None:
         reviewers = open_reviewers(plan.reviewer, config.review.hold_s)
-    evaluation_sets = evaluated_sets(plan)
+    sets = held_out_sets(plan.loaded) if config.evaluation.do_eval else ()
+    await verifier.check()
     await roles.ping()
     stack.callback(roles.tell_notes, tell)
 
@@ -85,19 +86,18 @@ async def open_practice(
     write_whole(run.run_file, dump_run_yaml(config).encode())
     await recorder.record(_opening(plan, state, folder))
 
-    ledger = RecordLedger(run.records, config.seed, tell=tell)
     stack.push_async_callback(ledger.aclose)
-    slots = Slots(config.practice.concurrency)
+    rolling = slots_for(config.policy, slots)
     control = Control(recorder)
     manager = RolloutManager(
         SingleTurn(config.agent.instructions, sampling_of(config.role("policy"))),
         roles.policy,
         ledger,
-        slots,
+        rolling,
         config.practice.task_timeout_s,
         control.cleared,
     )
-    reflector = Throttled(roles.reflector, slots, (0,))
+    reflector = Throttled(roles.reflector, slots_for(config.reflector, slots), (0,))
     return Practice(
         run=run.run,
         problems=plan.problems,
@@ -111,8 +111,12 @@ async def open_practice(
         ledger=ledger,
         records=run.records,
         control=control,
-        publish=_publisher(plan),
-        evaluation=_evaluation(plan, evaluation_sets, manager, verifier),
+        publish=_publisher(plan, state, folder),
+        evaluation=_evaluation(
+            plan,
+            sets,
+            measuring(config, roles.policy, ledger, rolling, verifier, control.cleared),
+        ),
     )
 
 
@@ -149,43 +153,6 @@ def open_reviewers(spec: str, hold_s: float | None) -> tuple[Reviewer, ...]:
     raise ConfigError(
         f"reviewer {spec!r}", "there is no such reviewer.", "Choose auto, wait or rules:FILE."
     )
-
-
-def evaluated_sets(plan: RunPlan) -> tuple[HeldOut, ...]:
-    """The held-out sets of the run file, read; empty where it does not evaluate."""
-    config = plan.loaded.config
-    evaluation = config.evaluation
-    if not evaluation.do_eval:
-        return ()
-    found: dict[str, HeldOut] = {}
-    for named in dict.fromkeys(evaluation.data):
-        path = plan.loaded.data_path(named, "evaluation.data")
-        problems = read_problems(path, fields=config.data.fields, limit=evaluation.limit)
-        # Two files of one name in different folders are two sets.
-        name = path.stem if path.stem not in found else f"{path.parent.name}-{path.stem}"
-        while name in found:
-            name += "-2"
-        depends = [
-            [problem.id for problem in problems],
-            [evaluation.k, evaluation.temperature],
-            {key: value for key, value in plan.fingerprint.items() if key in _MEASURED_BY},
-        ]
-        found[name] = HeldOut(name, problems, digest(depends))
-    return tuple(found.values())
-
-
-_MEASURED_BY = frozenset(
-    {
-        "seed",
-        "policy.model",
-        "policy.top_p",
-        "policy.max_tokens",
-        "policy.stop",
-        "policy.extra_body",
-        "agent.instructions",
-        "verifier",
-    }
-)
 
 
 def _opening(plan: RunPlan, state: RunState, folder: LibraryFolder) -> ev.DurableEvent:
@@ -226,37 +193,46 @@ def agent_description(config: RunConfig) -> dict[str, Any]:
     }
 
 
-def _publisher(plan: RunPlan) -> Callable[[Library], None]:
-    """Writes what follows from a committed library: the enhanced agent and the catalogue."""
+def _publisher(plan: RunPlan, state: RunState, folder: LibraryFolder) -> Callable[[Library], None]:
+    """Writes what follows from a committed library: the enhanced agent and the catalogue.
+
+    Beside the agent as it is now stands the one that did best on the held-out sets.
+    """
     from engines.record.catalogue import note_library
 
     agent = agent_description(plan.loaded.config)
 
     def publish(library: Library) -> None:
         write_whole(plan.run.agent_file, agent_yaml(agent, library, plan.run.run))
+        best = best_library(state, folder)
+        if best is not None:
+            text = agent_yaml(agent, best, f"{plan.run.run}, best on the held-out sets")
+            write_whole(plan.run.best_agent_file, text)
         note_library(plan.workspace, library)
 
     return publish
 
 
-def _evaluation(
-    plan: RunPlan,
-    sets: tuple[HeldOut, ...],
-    manager: RolloutManager,
-    verifier: Verifier,
-) -> Evaluation | None:
-    config = plan.loaded.config
+def best_library(state: RunState, folder: LibraryFolder) -> Library | None:
+    """The version that did best on the held-out sets; None where nothing was measured."""
+    step = state.best_step
+    if step is None:
+        return None
+    version = next(e.library_version for e in state.evaluations if e.step == step)
+    return folder.at(version)
+
+
+def _evaluation(plan: RunPlan, sets: tuple[HeldOut, ...], how: Measuring) -> Evaluation | None:
     if not sets:
         return None
-    measured = config.evaluation
-    sampling = replace(sampling_of(config.role("policy")), temperature=measured.temperature)
+    evaluation = plan.loaded.config.evaluation
+    facts = measured_by(plan.loaded.config, plan.fingerprint)
     return Evaluation(
         sets=sets,
-        rollouts=replace(manager, agent=SingleTurn(config.agent.instructions, sampling)),
-        verifier=verifier,
+        measuring=how,
         folder=plan.run.path / "evals",
-        seed=config.seed,
-        k=measured.k,
-        strategy=measured.strategy,
-        every_steps=measured.every_steps,
+        book=books(plan.workspace.evaluations, facts),
+        fingerprint=measured_id(facts),
+        strategy=evaluation.strategy,
+        every_steps=evaluation.every_steps,
     )

@@ -21,6 +21,7 @@ from studio.commands import (
     control,
     data,
     diff,
+    evaluate,
     headless,
     home,
     library,
@@ -74,6 +75,7 @@ app.command("try")(start.try_once)
 app.command("headless")(headless.headless)
 app.add_typer(control.app, name="ctl")
 app.command("review")(review.review)
+app.command("eval")(evaluate.evaluate)
 app.command("diff")(diff.diff)
 app.add_typer(library.app, name="library")
 app.add_typer(data.app, name="data")

@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from typing import ClassVar
 
 from engines.core.errors import ConfigError
 from engines.core.events import DurableEvent, TextStreamed, TransientEvent, event_to_dict
 from engines.core.state import RunState
+from engines.data.report import check, doubts
 from engines.pipeline.control import Control
 from engines.pipeline.recorder import Listener
 from engines.pipeline.run import practise
@@ -23,21 +24,21 @@ from engines.record.run_dir import Workspace
 from studio import exit_codes
 from studio.assemble import open_practice
 from studio.config import load_run
+from studio.held_out import outlook
 from studio.link import serve
 from studio.narrate import Display, Lines, to_stderr
 from studio.plan import RunPlan, plan_run
 from studio.printing import print_json, reader_left
 from studio.roles import is_rehearsal
+from studio.source import Source
 from studio.summary import exit_code, summary_data, summary_text
 
 
 def planned(
     workspace: Workspace,
-    runfile: str | None,
-    overrides: Sequence[str],
+    source: Source,
     *,
     name: str | None = None,
-    resume: str | None = None,
     restart_step: str | None = None,
     review: str | None = None,
     accept_changes: bool = False,
@@ -48,10 +49,10 @@ def planned(
     Raises:
         StudioError: the run file, the data or the choice of run cannot be used.
     """
-    given = workspace.run(resume) if resume else None
-    source = str(given.run_file) if given else str(runfile)
+    given = workspace.run(source.resume) if source.resume is not None else None
+    file = str(given.run_file) if given else source.runfile or ""
     named = [] if name is None else [f"exp_id={name}"]
-    loaded = load_run(source, [*overrides, *named], workspace.path)
+    loaded = load_run(file, [*source.overrides, *named], workspace.path, youtu=source.youtu)
     for warning in loaded.warnings:
         to_stderr(f"note: {warning}")
     # A resumed run's own file may still say how it once began.
@@ -67,6 +68,9 @@ def planned(
         resume=given,
         accept_changes=accept_changes,
     )
+    if doubtful := doubts(check(tuple(enumerate(plan.problems, start=1)), unit="row")):
+        data = plan.loaded.config.data.practice
+        to_stderr(f"note: {data} has {doubtful} (studio data check {data})")
     return plan
 
 
@@ -85,6 +89,9 @@ async def run_headless(plan: RunPlan, *, json: bool) -> int:
             async with AsyncExitStack() as stack:
                 practice = await open_practice(plan, stack, to_stderr)
                 _tell_plan(plan)
+                if (measured := practice.evaluation) is not None:
+                    for line in outlook(measured.sets, measured.measuring.k):
+                        to_stderr(f"held-out {line}")
                 brakes.control = practice.control
                 await stack.enter_async_context(serve(practice, plan.run.socket))
                 with _told(practice.recorder.state, json) as listener:

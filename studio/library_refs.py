@@ -1,7 +1,7 @@
 """From what a person types to a version of a library.
 
-`NAME@V`, `NAME` (its head), `RUN@epoch:N`, `RUN@step:N`, or a file that holds
-experiences (`agent.yaml`, `vNNNN.yaml`).
+`NAME@V`, `NAME` (its head), `RUN@epoch:N`, `RUN@step:N`, `RUN@last`, `RUN@best` (on the
+held-out sets), or a file that holds experiences (`agent.yaml`, `vNNNN.yaml`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ import yaml
 from engines.core.errors import ConflictError, DataError
 from engines.core.library import Experience, Library
 from engines.core.state import RunState
+from engines.record.export import unescaped
 from engines.record.libraries import LibraryFolder, check_name
 from engines.record.run_dir import RunDir, Workspace
+from studio.lineage import state_with_adopted
+from studio.rates import evaluation_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,8 @@ def find(reference: str, workspace: Workspace) -> Found:
     kind, colon, number = rest.partition(":")
     if at and colon and kind in ("epoch", "step"):
         return _of_run(workspace.run(name), kind, number, workspace, reference)
+    if at and rest in ("best", "last"):
+        return _of_end(workspace.run(name), rest, workspace, reference)
     if _is_file(reference):
         return Found(reference, _of_file(Path(reference)))
     libraries = {folder.name: folder for folder in workspace.libraries()}
@@ -51,7 +56,7 @@ def find(reference: str, workspace: Workspace) -> Found:
     raise ConflictError(
         reference,
         "it is no library, no run's epoch or step, and no file.",
-        f"Write NAME@V, RUN@epoch:N, RUN@step:N or a file. Libraries: {known}.",
+        f"Write NAME@V, RUN@epoch:N, RUN@step:N, RUN@best, RUN@last or a file. Libraries: {known}.",
     )
 
 
@@ -112,18 +117,33 @@ def _of_run(run: RunDir, kind: str, number: str, workspace: Workspace, reference
     version = version_at(state, step)
     library = workspace.library(started.library).at(version)
     results = tuple(
-        f"{e.data}: mean reward {e.mean:.3f} (n={e.n})"
+        f"{e.data}: mean reward {evaluation_text(e)}"
         for e in state.evaluations
         if e.step == step and e.mean is not None
     )
     return Found(f"{reference} ({started.library}@{version})", library, results)
 
 
+def _of_end(run: RunDir, which: str, workspace: Workspace, reference: str) -> Found:
+    """The version a run left behind, or the one that did best on its held-out sets."""
+    state = state_with_adopted(run, workspace)
+    step = state.steps_finished if which == "last" else state.best_step
+    if step is None:
+        raise ConflictError(
+            reference,
+            "the run has no whole evaluation to be best in.",
+            f"Evaluate while practising (evaluation.do_eval=true), or write {run.run}@last.",
+        )
+    return _of_run(run, "step", str(step), workspace, reference)
+
+
 def _of_file(path: Path) -> Library:
     try:
         data: Any = yaml.safe_load(path.read_text("utf-8"))
         rows = data["experiences"]
-        entries = tuple(Experience(str(row["id"]), str(row["text"])) for row in rows)
+        # An agent file is written to be composed: `${` stands escaped in it.
+        read = unescaped if "instructions" in data else str
+        entries = tuple(Experience(str(row["id"]), read(str(row["text"]))) for row in rows)
     except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError) as error:
         raise DataError(
             str(path),

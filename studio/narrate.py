@@ -16,6 +16,7 @@ from engines.core.library import Outcome
 from engines.core.state import RunState, StepState
 from studio.inert import one_line
 from studio.printing import reader_left
+from studio.rates import evaluation_text
 from studio.summary import count, mean, progress, spent
 
 if TYPE_CHECKING:
@@ -58,9 +59,7 @@ class Lines:
             case ev.LessonCommitted():
                 return [f"step {event.step}: {commit_line(event.outcomes, event.library_version)}"]
             case ev.EvaluationFinished():
-                shown = "none known" if event.mean is None else f"{event.mean:.3f}"
-                lost = f", {event.unjudged} unjudged" if event.unjudged else ""
-                return [f"held-out {event.data}: mean reward {shown} (n={event.n}){lost}"]
+                return [f"held-out {event.data}: mean reward {evaluation_text(event)}"]
             case ev.RunPaused():
                 return ["paused (studio ctl resume goes on)"]
             case ev.RunContinued():

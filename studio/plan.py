@@ -16,7 +16,9 @@ from engines.core.types import Problem
 from engines.data.dataset import read_problems
 from engines.data.sampler import Sampler
 from engines.record.run_dir import RunDir, Workspace
+from engines.verifiers.open import needs_answer
 from studio.config import LoadedRun, differences
+from studio.verifying import fingerprint_of
 
 Mode = Literal["new", "resume", "fork", "finished"]
 
@@ -64,9 +66,18 @@ def plan_run(
         ConfigError: the run cannot be taken up as asked.
     """
     config = loaded.config
+    if config.data.practice is None:
+        raise ConfigError(
+            loaded.place("data.practice"),
+            '"data.practice" is missing: there is nothing to practise on.',
+            "Set data.practice, in the file or as data.practice=NAME.",
+        )
     path = loaded.data_path(config.data.practice)
+    judged_by_answer = needs_answer(config.verifier.spec)
     problems = read_problems(
-        path, fields=config.data.fields, needs_answer=config.practice.given_ground_truth
+        path,
+        fields=config.data.fields,
+        needs_answer=config.practice.given_ground_truth and judged_by_answer,
     )
     sampler = Sampler(
         len(problems),
@@ -76,7 +87,7 @@ def plan_run(
         config.data.shuffle,
         config.data.truncate,
     )
-    fingerprint = config.fingerprint(digest([p.id for p in problems]))
+    fingerprint = fingerprint_of(loaded, workspace, digest([p.id for p in problems]))
     newest = resume or workspace.newest(config.exp_id)
     review = _pinned(review)
     asked = review or config.review.by

@@ -11,6 +11,7 @@ from engines.core.codec import to_dict
 from engines.record.run_dir import RunDir
 from studio.evidence import EvidenceRoom
 from studio.inert import inert
+from studio.rates import metrics_text
 
 
 def rollout_facts(run: RunDir, name: str) -> dict[str, Any]:
@@ -39,7 +40,8 @@ def rollout_text(facts: dict[str, Any]) -> str:
     verdict = facts["verdict"] or {}
     reward = verdict.get("reward")
     lines = [
-        f"{facts['id']}  {facts['status']}  reward {'?' if reward is None else f'{reward:g}'}  "
+        f"{facts['id']}  {facts['status']}  reward {'?' if reward is None else f'{reward:g}'}"
+        f"{metrics_text(verdict.get('metrics') or {})}  "
         f"{facts['tokens']} tokens  seed {facts['seed']}  {', '.join(facts['records'])}"
     ]
     for message in facts["messages"]:

@@ -14,7 +14,8 @@ from studio.inert import inert, one_line
 from studio.lineage import state_with_adopted
 from studio.listing import shown_status
 from studio.printing import indented, table
-from studio.summary import GROUP_OUTCOMES, spent
+from studio.rates import change_data, changes, evaluation_text, interval_data
+from studio.summary import GROUP_OUTCOMES, change_lines, spent
 
 _SHOWN_LOSSES = 10
 _SHOWN_TEXT = 150
@@ -33,6 +34,7 @@ def run_facts(run: RunDir, workspace: Workspace) -> dict[str, Any]:
         "folder": run.path,
         "run_file": run.run_file,
         "agent": run.agent_file,
+        "best_agent": run.best_agent_file,
         "records": run.records,
     }
     if started is not None:
@@ -66,11 +68,17 @@ def run_facts(run: RunDir, workspace: Workspace) -> dict[str, Any]:
                 "data": e.data,
                 "library_version": e.library_version,
                 "mean_reward": e.mean,
+                "interval": interval_data(e.rewards),
                 "n": e.n,
                 "unjudged": e.unjudged,
+                "reused": e.reused,
+                "text": evaluation_text(e),
             }
             for e in state.evaluations
         ],
+        "changes": [change_data(change) for change in changes(state.evaluations)],
+        "change_lines": change_lines(state),
+        "best_step": state.best_step,
         "open": [
             {"id": op.id, "kind": op.kind, "target": op.target, "text": op.text}
             for op in state.open
@@ -105,14 +113,15 @@ def run_text(facts: dict[str, Any]) -> str:
     if facts["steps"]:
         lines += [indented(_steps_table(facts["steps"])), ""]
     held_out = [
-        _rate(f"{e['data']} after step {e['step']}, v{e['library_version']}", e)
+        f"{e['data']} after step {e['step']}, v{e['library_version']}  {e['text']}"
         for e in facts["evaluations"]
     ]
+    held_out += facts["change_lines"]
     lines += _section("held out", held_out)
     lines += _section("open operations", [_operation(op) for op in facts["open"]])
     lines += _section("lost", _losses(facts))
     lines += _section("spent", [facts["usage"]["text"]])
-    lines += _section("places", [f"{name:<9} {path}" for name, path in facts["places"].items()])
+    lines += _section("places", [f"{name:<10} {path}" for name, path in facts["places"].items()])
     return "\n".join(lines).rstrip()
 
 

@@ -14,6 +14,16 @@ from engines.core.state import Rewards, RunState
 from engines.core.types import GroupOutcome, Usage
 from studio import exit_codes
 from studio.inert import inert, one_line
+from studio.rates import (
+    change_data,
+    changes,
+    difference_text,
+    evaluation_text,
+    interval_data,
+    signs_text,
+)
+
+REHEARSAL = "replies were scripted (rehearsal): this shows the loop, not a model's skill"
 
 GROUP_OUTCOMES: tuple[GroupOutcome, ...] = ("used", "all-right", "all-wrong", "failed", "unjudged")
 
@@ -48,9 +58,19 @@ def summary_data(state: RunState, before: Library, after: Library, place: str) -
             "tokens_per_call_after": diff.tokens_after,
         },
         "evaluations": [
-            {"step": e.step, "data": e.data, "mean": e.mean, "n": e.n, "unjudged": e.unjudged}
+            {
+                "step": e.step,
+                "data": e.data,
+                "mean": e.mean,
+                "interval": interval_data(e.rewards),
+                "n": e.n,
+                "unjudged": e.unjudged,
+                "reused": e.reused,
+            }
             for e in state.evaluations
         ],
+        "changes": [change_data(change) for change in changes(state.evaluations)],
+        "best_step": state.best_step,
         "open": [operation.id for operation in state.open],
         "lost": dict(state.lost),
         "calls": state.usage.calls,
@@ -68,7 +88,7 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
     diff = after.diff(before)
     lines = [f"run {started.run}: {_status(state)}"]
     if started.rehearsal:
-        lines.append("replies were scripted (rehearsal): this shows the loop, not a model's skill")
+        lines.append(REHEARSAL)
     if started.forked_from:
         lines.append(f"steps 1-{started.forked_steps} adopted from run {started.forked_from}")
     lines += ["", "practice reward (with the library of the moment)"]
@@ -79,11 +99,10 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
     if state.evaluations:
         lines += ["", "held-out reward (pinned library)"]
         lines += [
-            f"  {e.data} after step {e.step}, v{e.library_version}  "
-            f"{mean(Rewards((e.mean or 0.0) * e.n, e.n))}"
-            + (f", {e.unjudged} unjudged" if e.unjudged else "")
+            f"  {e.data} after step {e.step}, v{e.library_version}  {evaluation_text(e)}"
             for e in state.evaluations
         ]
+        lines += [f"  {line}" for line in change_lines(state)]
     lines += ["", f"library {after.name}  v{before.version} -> v{after.version}  {counts(diff)}"]
     lines += [f"  {line}" for line in diff_lines(diff)]
     lines += ["", f"spent    {spent(state.usage)}"]
@@ -92,6 +111,26 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
         lines.append(f"open     {count(len(state.open), 'operation')}: studio review {started.run}")
     lines.append(f"folder   {place}")
     return "\n".join(lines)
+
+
+def change_lines(state: RunState) -> list[str]:
+    """Whether practice helped, set by set, and which step was the best."""
+    lines = []
+    for change in changes(state.evaluations):
+        found = change.comparison
+        lines.append(
+            f"{change.first.data} v{change.first.library_version} -> "
+            f"v{change.last.library_version}: {difference_text(found)}, {found.verdict} "
+            f"({signs_text(found)})"
+        )
+    if state.best_step is not None and state.started is not None:
+        looks = len({e.step for e in state.evaluations})
+        run = state.started.run
+        lines.append(
+            f"best of {looks} looks, which flatters it: after step {state.best_step} "
+            f"({run}@best); last: {run}@last"
+        )
+    return lines
 
 
 def exit_code(state: RunState) -> int:

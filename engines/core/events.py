@@ -14,6 +14,7 @@ from typing import Any
 from engines.core.codec import from_dict, to_dict
 from engines.core.library import Experience, Outcome
 from engines.core.types import (
+    NO_USAGE,
     AttemptStatus,
     CallKey,
     Decision,
@@ -182,7 +183,7 @@ class EvaluationFinished:
     trouble: str = ""
     problems: tuple[str, ...] = ()  # ids, aligned with `rewards`
     rewards: tuple[tuple[float | None, ...], ...] = ()  # k of each problem
-    tokens: int = 0  # of all rollouts, those known from earlier included
+    total: Usage = NO_USAGE  # of all rollouts and judges, the reused ones included
     tool_calls: int = 0
     reused: int = 0  # rollouts whose result was known, so that nothing was paid for them
 

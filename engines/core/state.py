@@ -151,6 +151,23 @@ class RunState:
             if decision.action != "defer" and key in self.operations
         )
 
+    @property
+    def best_step(self) -> int | None:
+        """The step whose library did best on the held-out sets; None before all were measured.
+
+        By the mean over sets, and the earliest of equals: a shorter library costs less.
+        """
+        if not self.evaluations:
+            return None
+        measured_by = self.evaluations[-1].fingerprint
+        means: dict[int, dict[str, float]] = {}
+        for found in self.evaluations:
+            if found.fingerprint == measured_by and found.mean is not None:
+                means.setdefault(found.step, {})[found.data] = found.mean
+        sets = {name for found in means.values() for name in found}
+        whole = {step: sum(found.values()) for step, found in means.items() if found.keys() == sets}
+        return max(sorted(whole), key=lambda step: whole[step], default=None)
+
     def by_epoch(self) -> dict[int, Rewards]:
         """Known practice rewards pooled over the steps of each epoch."""
         pooled: dict[int, Rewards] = {}

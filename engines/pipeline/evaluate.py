@@ -1,14 +1,15 @@
 """Evaluation: a pinned library on problems that practice never sees.
 
-Owns its own seeds, record files and result file; shares no setting with practice. Runs
-after a commit and changes nothing.
+Owns the measuring of one held-out set, inside a run or outside. Shares no setting with
+practice and changes nothing. What was measured before, by whomever, is not paid for
+again (`engines.record.scores`).
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -18,36 +19,77 @@ from engines.core.events import EvaluationFinished, EvaluationProgressed
 from engines.core.ids import call_seed
 from engines.core.library import Library
 from engines.core.protocols import Verifier
-from engines.core.state import RunState
-from engines.core.types import NO_USAGE, CallKey, Job, Problem, Rollout, Verdict
+from engines.core.types import NO_USAGE, CallKey, Job, Problem, Rollout, Usage
+from engines.pipeline.metrics import mean_at_k
 from engines.pipeline.recorder import Recorder
 from engines.record.appender import write_whole
+from engines.record.scores import Score, ScoreBook, content_of
 from engines.rollouts.manager import RolloutManager
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """One set, by a name that no other set of the run has.
-
-    `fingerprint` covers all that a result depends on besides the versions: the problems,
-    tries, prompt, sampling, model, verifier and seed.
-    """
+    """One set, by a name that no other set of the run has."""
 
     name: str
     problems: tuple[Problem, ...]
-    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """How rollouts are made and judged. `seed` is the run's."""
+
+    rollouts: RolloutManager
+    verifier: Verifier
+    seed: int
+    k: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """What is measured: experiences as they stand in the prompt, with the versions."""
+
+    guidance: str
+    library_version: int = 0
+    policy_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The result of one set: rewards aligned with its problems, k each.
+
+    `paid` is what this measuring cost, `total` what all its rollouts cost, whoever paid.
+    """
+
+    rewards: tuple[tuple[float | None, ...], ...]
+    paid: Usage = NO_USAGE
+    total: Usage = NO_USAGE
+    tool_calls: int = 0
+    reused: int = 0
+    trouble: str = ""  # why the first of the unjudged was not judged
+
+    @property
+    def known(self) -> int:
+        return sum(reward is not None for row in self.rewards for reward in row)
+
+    @property
+    def unjudged(self) -> int:
+        return sum(reward is None for row in self.rewards for reward in row)
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What is evaluated, how, and when. `folder` receives one JSON file an evaluation."""
+    """What a run evaluates, how, and when.
+
+    `folder` receives one JSON file an evaluation; `book` opens the scores of a guidance;
+    `fingerprint` covers all that results depend on besides library and problems.
+    """
 
     sets: tuple[HeldOut, ...]
-    rollouts: RolloutManager
-    verifier: Verifier
+    measuring: Measuring
     folder: Path
-    seed: int
-    k: int = 1
+    book: Callable[[str], ScoreBook]
+    fingerprint: str
     strategy: Literal["epoch", "steps"] = "epoch"
     every_steps: int = 1
 
@@ -56,119 +98,142 @@ class Evaluation:
         return ends_epoch if self.strategy == "epoch" else step % self.every_steps == 0
 
 
-@dataclass(slots=True)
-class Scores:
-    """Per-problem results of one evaluation, aligned with its problems."""
+async def measure(
+    measuring: Measuring,
+    book: ScoreBook,
+    problems: Sequence[Problem],
+    pinned: Pinned,
+    *,
+    step: int = 0,
+    tell: Callable[[], None] = lambda: None,
+) -> Measured:
+    """Roll out and judge what the book does not know yet, and add it to the book.
 
-    rewards: list[list[float | None]] = field(default_factory=list)
-
-    @property
-    def known(self) -> list[float]:
-        return [reward for row in self.rewards for reward in row if reward is not None]
-
-    @property
-    def unjudged(self) -> int:
-        return sum(reward is None for row in self.rewards for reward in row)
-
-    @property
-    def mean(self) -> float | None:
-        return sum(self.known) / len(self.known) if self.known else None
+    Args:
+        measuring: model, verifier, seed and tries.
+        book: of exactly this model, verifier, seed and guidance.
+        problems: of one set.
+        pinned: the library.
+        step: of the run it belongs to; names the record file.
+        tell: called after each rollout, judged or not.
+    """
+    tried = await all_of(
+        _measure_rollout(measuring, book, problem, pinned, CallKey(*at, problem=problem.id), tell)
+        for position, problem in enumerate(problems)
+        for at in (("evaluation", 0, step, position, index) for index in range(measuring.k))
+    )
+    rewards, k = [one.reward for one in tried], measuring.k
+    return Measured(
+        tuple(tuple(rewards[at : at + k]) for at in range(0, len(rewards), k)),
+        sum((one.usage for one in tried if not one.reused), NO_USAGE),
+        sum((one.usage for one in tried), NO_USAGE),
+        sum(one.tool_calls for one in tried),
+        sum(one.reused for one in tried),
+        next((one.trouble for one in tried if one.reward is None), ""),
+    )
 
 
 async def evaluate(evaluation: Evaluation, recorder: Recorder, step: int, library: Library) -> None:
-    """Evaluate on every set that this step has no result for yet."""
+    """Evaluate a run's library on every set that this step has no result for yet."""
     done = {found.data for found in recorder.state.evaluations if found.step == step}
-    version = recorder.state.policy_version
-    for held_out in evaluation.sets:
-        name, problems = held_out.name, held_out.problems
-        if name in done:
-            continue
-        if (known := _known_result(recorder.state, step, held_out, library)) is not None:
-            await recorder.record(known)
-            continue
-        tell = _teller(recorder, step, name, len(problems) * evaluation.k)
-        tried = await all_of(
-            _evaluate_rollout(evaluation, version, library, key, problem, tell)
-            for position, problem in enumerate(problems)
-            for key in _keys(step, position, problem.id, evaluation.k)
-        )
-        rewards = [verdict.reward for _, verdict in tried]
-        k = evaluation.k
-        scores = Scores([rewards[at : at + k] for at in range(0, len(rewards), k)])
-        result = EvaluationFinished(
-            step,
-            name,
-            version,
-            library.version,
-            evaluation.k,
-            len(scores.known),
-            scores.unjudged,
-            scores.mean,
-            sum((rollout.attempt.usage for rollout, _ in tried), NO_USAGE),
-            held_out.fingerprint,
-            next((v.error or "" for _, v in tried if v.reward is None), ""),
-        )
-        write_result(evaluation.folder, result, problems, scores)
-        await recorder.record(result)
+    pinned = Pinned(library.guidance(), library.version, recorder.state.policy_version)
+    measuring = evaluation.measuring
+    book = evaluation.book(pinned.guidance)
+    try:
+        for held_out in evaluation.sets:
+            if held_out.name in done:
+                continue
+            tell = _teller(recorder, step, held_out, measuring.k)
+            found = await measure(measuring, book, held_out.problems, pinned, step=step, tell=tell)
+            result = EvaluationFinished(
+                step,
+                held_out.name,
+                pinned.policy_version,
+                pinned.library_version,
+                measuring.k,
+                found.known,
+                found.unjudged,
+                mean_at_k(found.rewards),
+                found.paid,
+                evaluation.fingerprint,
+                found.trouble,
+                tuple(problem.id for problem in held_out.problems),
+                found.rewards,
+                found.total,
+                found.tool_calls,
+                found.reused,
+            )
+            write_result(evaluation.folder, result)
+            await recorder.record(result)
+    finally:
+        book.close()
 
 
-def write_result(
-    folder: Path, result: EvaluationFinished, problems: Sequence[Problem], scores: Scores
-) -> None:
-    """Write `step-NNNN-NAME.json`: the result and each problem's rewards."""
+def write_result(folder: Path, result: EvaluationFinished) -> None:
+    """Write `step-NNNN-NAME.json`: the whole result, each problem's rewards included."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows = [
-        {"problem": problem.id, "rewards": rewards}
-        for problem, rewards in zip(problems, scores.rewards, strict=True)
-    ]
-    path = folder / f"step-{result.step:04d}-{result.data}.json"
-    write_whole(path, dumps({"result": result, "problems": rows}))
+    write_whole(folder / f"step-{result.step:04d}-{result.data}.json", dumps(result))
 
 
-def _known_result(
-    state: RunState, step: int, held_out: HeldOut, library: Library
-) -> EvaluationFinished | None:
-    """The result of an earlier step for the very same versions.
-
-    Evaluations share their seeds, so measuring an unchanged library again would buy the
-    same numbers, or noise that nobody asked about. One with gaps is measured again.
-    """
-    same = (held_out.fingerprint, state.policy_version, library.version, 0)
-    for found in state.evaluations:
-        had = (found.fingerprint, found.policy_version, found.library_version, found.unjudged)
-        if had == same:
-            return replace(found, step=step, usage=NO_USAGE)
-    return None
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    reward: float | None
+    usage: Usage
+    tool_calls: int
+    reused: bool
+    trouble: str = ""
 
 
-def _teller(recorder: Recorder, step: int, data: str, total: int) -> Callable[[], None]:
+async def _measure_rollout(
+    measuring: Measuring,
+    book: ScoreBook,
+    problem: Problem,
+    pinned: Pinned,
+    key: CallKey,
+    tell: Callable[[], None],
+) -> _Tried:
+    known = book.find(problem, key.index)
+    score = known or await _scored(measuring, problem, pinned, key)
+    tell()
+    if isinstance(score, _Tried):
+        return score
+    book.add(score)
+    return _Tried(score.reward, score.usage, score.tool_calls, known is not None)
+
+
+async def _scored(
+    measuring: Measuring, problem: Problem, pinned: Pinned, key: CallKey
+) -> Score | _Tried:
+    """A new rollout's score, or what it cost where it could not be judged."""
+    versions = (pinned.policy_version, pinned.library_version)
+    job = Job(problem, pinned.guidance, key, *versions)
+    attempt, _ = await measuring.rollouts.roll(job)
+    at = (key.epoch, key.step, key.position, key.index)
+    rollout = Rollout(attempt, *at, call_seed(measuring.seed, key), *versions)
+    (verdict,) = await measuring.verifier.verify(problem, (rollout,))
+    usage = attempt.usage + verdict.usage
+    if verdict.reward is None:
+        trouble = attempt.error or verdict.error or "there was nothing to judge it by"
+        return _Tried(None, usage, attempt.tool_calls, False, trouble)
+    return Score(
+        content_of(problem),
+        key.index,
+        verdict.reward,
+        verdict.critique,
+        verdict.metrics,
+        attempt.status,
+        usage,
+        attempt.tool_calls,
+        attempt.elapsed_s,
+    )
+
+
+def _teller(recorder: Recorder, step: int, held_out: HeldOut, k: int) -> Callable[[], None]:
     """Tells listeners of one more rollout at each call, beginning with none."""
-    count = itertools.count()
+    count, total = itertools.count(), len(held_out.problems) * k
 
     def tell() -> None:
-        recorder.emit(EvaluationProgressed(step, data, next(count), total))
+        recorder.emit(EvaluationProgressed(step, held_out.name, next(count), total))
 
     tell()
     return tell
-
-
-def _keys(step: int, position: int, problem: str, k: int) -> list[CallKey]:
-    return [CallKey("evaluation", 0, step, position, index, problem=problem) for index in range(k)]
-
-
-async def _evaluate_rollout(
-    evaluation: Evaluation,
-    version: int,
-    library: Library,
-    key: CallKey,
-    problem: Problem,
-    tell: Callable[[], None],
-) -> tuple[Rollout, Verdict]:
-    job = Job(problem, library.guidance(), key, version, library.version)
-    attempt, _ = await evaluation.rollouts.roll(job)
-    seed = call_seed(evaluation.seed, key)
-    at = (key.epoch, key.step, key.position, key.index)
-    rollout = Rollout(attempt, *at, seed, version, library.version)
-    (verdict,) = await evaluation.verifier.verify(problem, (rollout,))
-    tell()
-    return rollout, verdict

@@ -46,6 +46,7 @@ async def _steps(practice: Practice) -> Ending:
     practice.publish(practice.gate.library)
     if practice.evaluation and state.steps_finished == 0 and state.current is None:
         await evaluate(practice.evaluation, practice.recorder, 0, practice.gate.library)
+        practice.publish(practice.gate.library)
     for step in range(state.steps_finished + 1, practice.sampler.total_steps + 1):
         await practice.control.cleared()
         await practise_step(practice, step)

@@ -155,6 +155,7 @@ async def _evaluate(practice: Practice, now: StepState) -> None:
     measured = practice.evaluation
     if measured is not None and measured.due(now.step, practice.sampler.ends_epoch(now.step)):
         await evaluate(measured, practice.recorder, now.step, practice.gate.library)
+        practice.publish(practice.gate.library)  # another version may be the best now
 
 
 async def _rolled_out(

@@ -105,6 +105,11 @@ def read_at(path: Path, offset: int, length: int) -> bytes:
     return body
 
 
+def whole(raw: bytes) -> bytes | None:
+    """The body of one unchained line with its newline; None where it is not whole."""
+    return _checked(raw, "")[0]
+
+
 def _first(raw: bytes) -> bytes:
     """As much of the bytes as their head announces, with its newline."""
     head = _HEAD.match(raw)

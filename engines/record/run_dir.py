@@ -42,6 +42,11 @@ class RunDir:
         return self.path / "agent.yaml"
 
     @property
+    def best_agent_file(self) -> Path:
+        """The agent as it did best on the held-out sets; only where some were measured."""
+        return self.path / "agent-best.yaml"
+
+    @property
     def log(self) -> Path:
         return self.path / "studio.log"
 
@@ -74,6 +79,14 @@ class Workspace:
     @property
     def configs(self) -> Path:
         return self.path / "configs"
+
+    @property
+    def evaluations(self) -> Path:
+        return self.path / "evaluations"
+
+    @property
+    def verifiers(self) -> Path:
+        return self.path / "verifiers"
 
     @property
     def catalogue(self) -> Path:

@@ -38,6 +38,16 @@ def headless(
             help="Who decides operations. Default: the run file's review.by, else auto.",
         ),
     ] = None,
+    from_youtu: Annotated[
+        str | None,
+        typer.Option(
+            "--from-youtu", metavar="DIR", help="Practise by a config of this Youtu-Agent checkout."
+        ),
+    ] = None,
+    config_name: Annotated[
+        str | None,
+        typer.Option("--config-name", metavar="NAME", help="Which of its configs/practice."),
+    ] = None,
     accept_changes: Annotated[
         bool,
         typer.Option(
@@ -51,25 +61,25 @@ def headless(
 
     from engines.record.run_dir import Workspace
     from studio.headless import planned, run_headless
+    from studio.source import source_of
 
-    if resume is not None and runfile is not None and "=" in runfile:
-        overrides, runfile = [runfile, *(overrides or [])], None
-    if resume is not None and (runfile is not None or name is not None):
+    source = source_of(
+        "studio headless",
+        "practice",
+        runfile,
+        overrides,
+        resume=resume,
+        from_youtu=from_youtu,
+        config_name=config_name,
+    )
+    if resume is not None and (source.runfile is not None or name is not None):
         raise ConfigError(
             "--resume", "it takes the run's own run file and name.", "Leave RUNFILE and --name out."
         )
-    if runfile is None and resume is None:
-        raise ConfigError(
-            "studio headless",
-            "it needs a run file or a preset.",
-            "Try `studio headless rehearsal`, or see `studio presets list`.",
-        )
     plan = planned(
         Workspace(context.obj),
-        runfile,
-        overrides or [],
+        source,
         name=name,
-        resume=resume,
         restart_step=restart_step,
         review=review,
         accept_changes=accept_changes,

@@ -57,14 +57,15 @@ def try_once(
 
     loaded = load_run(runfile, overrides or [], context.obj)
     chosen = choose_problem(loaded, problem, question, answer)
-    trial = Trial(loaded, chosen, *choose_library(loaded, Workspace(context.obj), library))
+    workspace = Workspace(context.obj)
+    trial = Trial(loaded, chosen, *choose_library(loaded, workspace, library))
     if json:
         from studio.printing import print_json
 
-        tried = asyncio.run(carry_out(trial, lambda _: None))
+        tried = asyncio.run(carry_out(trial, workspace, lambda _: None))
         print_json(trial_data(trial, tried))
     else:
         print(before_text(trial), flush=True)
-        tried = asyncio.run(carry_out(trial, show_piece))
+        tried = asyncio.run(carry_out(trial, workspace, show_piece))
         print(after_text(trial, tried))
     return exit_code(trial, tried)

@@ -154,3 +154,115 @@ def test_foreign_text_reaches_the_terminal_harmless(workspace: Path) -> None:
     shown = studio("data", "preview", str(file), workspace=workspace).stdout
     assert "\\u001b[31mred\\u202e?" in shown and "\\u0007" in shown
     assert not {"\x1b", "\u202e", "\x07"} & set(shown)
+
+
+ROWS = [{**a_sum(1, 2), "level": 1}, {**a_sum(3, 4), "level": 2}]
+
+
+def test_other_formats_become_jsonl_row_by_row_with_all_fields(workspace: Path) -> None:
+    csv = workspace.parent / "table.csv"
+    csv.write_text("question,answer,level\nWhat is 1 + 2?,3,1\nWhat is 3 + 4?,7,2\n")
+    array = workspace.parent / "array.json"
+    array.write_text(json.dumps(ROWS))
+    for file, level in ((csv, "1"), (array, 1)):
+        added = studio("data", "add", str(file), workspace=workspace)
+        assert (added.code, added.stderr) == (0, "")
+        copy = workspace / "datasets" / f"{file.stem}.jsonl"
+        rows = [json.loads(line) for line in copy.read_text().splitlines()]
+        assert rows[0] == {**ROWS[0], "level": level} and len(rows) == 2
+        again = studio("data", "add", str(file), workspace=workspace)
+        assert (again.code, "nothing changed" in again.stdout) == (0, True)
+        assert len(copy.read_text().splitlines()) == 2
+    listed = json.loads(studio("data", "list", "--json", workspace=workspace).stdout)
+    assert [(r["name"], r["n"]) for r in listed[:2]] == [("array", 2), ("table", 2)]
+
+
+def test_parquet_is_added_as_jsonl(workspace: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="Parquet needs the extra `parquet`")
+    from pyarrow import parquet
+
+    file = workspace.parent / "columns.parquet"
+    parquet.write_table(pyarrow.Table.from_pylist([{**ROWS[0], "tags": ["a"], "x": None}]), file)
+    assert studio("data", "add", str(file), workspace=workspace).code == 0
+    copied = json.loads((workspace / "datasets" / "columns.jsonl").read_text())
+    assert copied == {**ROWS[0], "tags": ["a"], "x": None}
+
+
+def a_folder(parent: Path) -> Path:
+    folder = parent / "both"
+    folder.mkdir()
+    a_file(folder, *ROWS, name="train.jsonl")
+    a_file(folder, ROWS[0], name="test.jsonl")
+    return folder
+
+
+def test_each_split_of_a_folder_is_added_under_a_name_of_its_own(workspace: Path) -> None:
+    folder = a_folder(workspace.parent)
+    added = studio("data", "add", str(folder), "--json", workspace=workspace)
+    assert [(row["name"], row["n"]) for row in json.loads(added.stdout)] == [
+        ("both-test", 1),
+        ("both-train", 2),
+    ]
+    copy = workspace / "datasets" / "both-train.jsonl"
+    assert copy.read_bytes() == (folder / "train.jsonl").read_bytes()
+    one = studio("data", "add", f"{folder}:test", "--name", "held", "--json", workspace=workspace)
+    assert json.loads(one.stdout)["name"] == "held"
+    renamed = studio("data", "add", str(folder), "--name", "mine", workspace=workspace)
+    assert "mine-test: 1 problems" in renamed.stdout and "mine-train: 2" in renamed.stdout
+
+
+def test_a_folder_with_one_bad_split_adds_nothing(workspace: Path) -> None:
+    folder = a_folder(workspace.parent)
+    (folder / "train.jsonl").write_text("{}\n")
+    refused = studio("data", "add", str(folder), workspace=workspace)
+    assert refused.code == 2
+    assert f"{folder / 'train.jsonl'}:1" in refused.stderr
+    assert not (workspace / "datasets").exists()
+
+
+def test_a_split_is_named_after_a_colon(workspace: Path) -> None:
+    a_folder(workspace.parent)
+    for name, n in (("both:test", 1), ("both:train", 2), ("both", 2)):
+        checked = studio("data", "check", name, "--json", workspace=workspace)
+        assert json.loads(checked.stdout)["n"] == n
+    shown = studio("data", "preview", "both:test", "--json", workspace=workspace)
+    assert [row["question"] for row in json.loads(shown.stdout)] == ["What is 1 + 2?"]
+
+
+def test_folders_and_tables_put_among_the_data_sets_are_listed(workspace: Path) -> None:
+    (workspace / "datasets").mkdir(parents=True)
+    a_folder(workspace / "datasets")
+    (workspace / "datasets" / "table.csv").write_text("question,answer\nq,1\n")
+    a_file(workspace / "datasets", ROWS[0], name="table.jsonl")
+    (workspace / "datasets" / "a.v2" / "test").mkdir(parents=True)
+    (workspace / "datasets" / "a.v2" / "dataset_dict.json").write_text('{"splits": ["test"]}')
+    listed = studio("data", "list", "--json", workspace=workspace)
+    rows = json.loads(listed.stdout)
+    assert "a.v2/test/state.json" in listed.stderr
+    assert [(r["name"], r["n"], r["where"]) for r in rows[:5]] == [
+        ("a.v2", None, "workspace"),
+        ("both:test", 1, "workspace"),
+        ("both:train", 2, "workspace"),
+        ("table", 1, "workspace"),
+        ("table", 1, "hidden"),
+    ]
+
+
+def test_blank_questions_are_reported_by_check(workspace: Path) -> None:
+    rows = (a_sum(1, 2), {"question": " ", "answer": "1"}, a_sum(3, 4))
+    file = str(a_file(workspace.parent, *rows))
+    checked = studio("data", "check", file, "--json", workspace=workspace)
+    report = json.loads(checked.stdout)
+    assert (checked.code, report["n"], report["empty"], report["clean"]) == (0, 2, [2], False)
+    text = studio("data", "check", file, workspace=workspace).stdout
+    assert "nothing stands on line 2" in text
+    assert text.endswith("doubtful: 1 line without a question; look before practising\n")
+
+
+def test_unusual_field_names_of_a_table_are_renamed_in_the_copy(workspace: Path) -> None:
+    file = workspace.parent / "table.csv"
+    file.write_text("Frage,Antwort,level\nq,1,3\n")
+    options = ("--question", "Frage", "--answer", "Antwort")
+    assert studio("data", "add", str(file), *options, workspace=workspace).code == 0
+    copied = json.loads((workspace / "datasets" / "table.jsonl").read_text())
+    assert copied == {"question": "q", "answer": "1", "level": "3"}

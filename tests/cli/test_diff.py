@@ -100,6 +100,7 @@ def test_a_page_escapes_scripts_and_no_form_lets_control_characters_through(edit
 
 def test_held_out_results_of_the_moment_stand_in_every_form(workspace: Path) -> None:
     measured = (*SMALL, "data.truncate=4", "evaluation.do_eval=true", "evaluation.limit=6")
+    measured = (*measured, "evaluation.data=arithmetic-heldout")
     assert studio("headless", "rehearsal", *measured, workspace=workspace).code == 0
     words = ("rehearsal@epoch:0", "rehearsal@epoch:1")
     before, after = diff(workspace, *words).stdout.splitlines()[1:3]

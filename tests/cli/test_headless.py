@@ -424,3 +424,29 @@ def test_a_reader_that_leaves_a_listing_is_no_bug(practised: Path) -> None:
         child.stdout.close()
         assert child.wait(60) == 0
         assert child.stderr.read() == b""
+
+
+def test_a_run_file_that_only_evaluates_cannot_be_practised(
+    workspace: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "only.yaml"
+    file.write_text("policy: rehearsal\nevaluation: {data: arithmetic-heldout, limit: 5}\n")
+    assert studio("eval", str(file), workspace=workspace).code == 0
+    done = studio("headless", str(file), workspace=workspace)
+    assert done.code == 2
+    assert '"data.practice" is missing: there is nothing to practise on' in done.stderr
+    assert f"{file}" in done.stderr
+    assert not (workspace / "runs").exists()
+
+
+def test_doubtful_rows_are_told_when_a_run_begins(workspace: Path, tmp_path: Path) -> None:
+    data = tmp_path / "odd.jsonl"
+    row = '{"question": "What is 27 + 35?", "answer": "62"}\n'
+    data.write_text(row * 2 + row.replace("62", "63"))
+    done = studio(
+        "headless", "rehearsal", *SMALL, f"data.practice={data}", "data.truncate=1",
+        workspace=workspace,
+    )  # fmt: skip
+    assert done.code == 0
+    assert "1 row that repeat another, 3 rows that contradict each other" in done.stderr
+    assert f"studio data check {data}" in done.stderr

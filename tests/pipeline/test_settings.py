@@ -224,6 +224,7 @@ async def test_an_enhanced_agent_mounts_and_gives_the_prompt_its_library_gave(
 async def test_evaluation_follows_its_strategy_and_pins_the_version(tmp_path: Path) -> None:
     measured = (
         "evaluation.do_eval=true",
+        "evaluation.data=arithmetic-heldout",
         "evaluation.limit=5",
         "evaluation.k=2",
         "practice.epochs=2",
@@ -244,7 +245,7 @@ async def test_evaluation_follows_its_strategy_and_pins_the_version(tmp_path: Pa
     versions = {e.library_version for e in by_steps.state.evaluations}
     measured_at = [e.step for e in by_steps.state.evaluations if e.usage.calls]
     assert len(measured_at) == len(versions)
-    assert len(list((by_steps.run.path / "evals").glob("*.json"))) == len(versions)
+    assert len(list((by_steps.run.path / "evals").glob("*.json"))) == 5
 
 
 async def test_what_changes_results_may_not_change_on_resume(tmp_path: Path) -> None:
@@ -328,7 +329,8 @@ async def test_every_reply_behind_a_lesson_can_be_read_back(tmp_path: Path) -> N
             ]
 
 
-MEASURED = (*SMALL, "evaluation.do_eval=true", "evaluation.limit=5")
+HELD_OUT = ("evaluation.do_eval=true", "evaluation.data=arithmetic-heldout", "evaluation.limit=5")
+MEASURED = (*SMALL, *HELD_OUT)
 
 
 @dataclass(frozen=True)
@@ -350,8 +352,9 @@ class Out:
 def blind(practice: Practice) -> Practice:
     """The practice, with an endpoint that is out whenever it evaluates."""
     assert practice.evaluation is not None
-    rollouts = replace(practice.evaluation.rollouts, policy=Out())
-    return replace(practice, evaluation=replace(practice.evaluation, rollouts=rollouts))
+    measuring = practice.evaluation.measuring
+    measuring = replace(measuring, rollouts=replace(measuring.rollouts, policy=Out()))
+    return replace(practice, evaluation=replace(practice.evaluation, measuring=measuring))
 
 
 async def test_an_outage_during_evaluation_is_a_loss_and_is_measured_again(

@@ -1,0 +1,138 @@
+"""Results of held-out rollouts, found again by content.
+
+Owns `evaluations/ID/scores.jsonl`. ID is the hash of all that a result depends on besides
+problem and try: model, sampling, instructions, experiences, verifier and seed. So an
+evaluation pays only for what nobody measured yet, whoever measured the rest: an earlier
+evaluation, an interrupted one, or a run.
+
+Several processes may add at a time; each writes whole lines. A line that was cut is
+skipped: what it told is worked out again from the recorded reply, or paid for once more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from engines.core.codec import dumps, from_dict
+from engines.core.errors import RecordError
+from engines.core.ids import digest, digest_bytes
+from engines.core.types import NO_USAGE, AttemptStatus, Problem, Usage
+from engines.record import lines
+from engines.record.appender import make_folder, write_whole
+
+ID_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What one held-out rollout came to. Only what was judged is kept, so it has a reward."""
+
+    problem: str  # `content_of` the problem
+    index: int  # of the try, from 0
+    reward: float
+    critique: str | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    status: AttemptStatus = "ok"
+    usage: Usage = NO_USAGE  # the judge's included
+    tool_calls: int = 0
+    elapsed_s: float = 0.0
+
+
+class ScoreBook:
+    """The scores of one measured thing. Used from one event loop."""
+
+    def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
+        """Open the book of `about`, plain JSON values; nothing is written yet.
+
+        Raises:
+            RecordError: it cannot be read.
+        """
+        self.path = folder / digest(about, ID_BYTES)
+        self._about = about
+        self._known: dict[tuple[str, int], Score] = {}
+        self._fd: int | None = None
+        self._read()
+
+    def find(self, problem: Problem, index: int) -> Score | None:
+        return self._known.get((content_of(problem), index))
+
+    def missing(self, problem: Problem, k: int) -> int:
+        """How many of the problem's first k tries have no score."""
+        content = content_of(problem)
+        return sum((content, index) not in self._known for index in range(k))
+
+    def add(self, score: Score) -> None:
+        """Keep a score; the first one of a try stands.
+
+        Raises:
+            RecordError: it cannot be written.
+        """
+        if (score.problem, score.index) in self._known:
+            return
+        raw, _ = lines.encode(dumps(score))
+        try:
+            # One write, at the end whoever else writes: lines are never mixed.
+            os.write(self._opened(), raw)
+        except OSError as error:
+            raise RecordError(
+                str(self._file),
+                f"cannot be written ({error.strerror}).",
+                "Make room or mend its permissions, then give the same command again.",
+            ) from error
+        self._known[score.problem, score.index] = score
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    @property
+    def _file(self) -> Path:
+        return self.path / "scores.jsonl"
+
+    def _opened(self) -> int:
+        if self._fd is None:
+            make_folder(self.path)
+            if not (self.path / "about.json").exists():
+                write_whole(self.path / "about.json", dumps(self._about))
+            self._fd = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            end = os.fstat(self._fd).st_size
+            if end and os.pread(self._fd, 1, end - 1) != b"\n":
+                os.write(self._fd, b"\n")  # closes a cut line, so that it spoils no other
+        return self._fd
+
+    def _read(self) -> None:
+        try:
+            file = self._file.open("rb")
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise RecordError(
+                str(self._file),
+                f"cannot be read ({error.strerror}).",
+                "Mend its permissions, or take it away: it is measured anew then.",
+            ) from error
+        with file:
+            for raw in file:
+                body = lines.whole(raw)
+                if body is None:
+                    continue
+                try:
+                    score = from_dict(Score, orjson.loads(body))
+                except ValueError:  # of a version that kept other fields
+                    continue
+                self._known.setdefault((score.problem, score.index), score)
+
+
+def content_of(problem: Problem) -> str:
+    """The problem with all that a verifier may look at, as one hash; repeats count apart."""
+    # The standard encoder, because a row may hold whole numbers of any size.
+    held = json.dumps([problem.id, problem.source, dict(problem.meta)], sort_keys=True, default=str)
+    return digest_bytes(held.encode(), ID_BYTES)

@@ -1,0 +1,89 @@
+"""`studio eval` as a session: what is said before, while and after it measures.
+
+Owns signals, narration and printing. `studio.evaluating` does the work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable
+
+from studio import exit_codes
+from studio.eval_text import eval_data, eval_text
+from studio.evaluating import EvalPlan, SetResult, carry_out
+from studio.held_out import outlook
+from studio.narrate import to_stderr
+from studio.printing import print_json
+from studio.roles import is_rehearsal
+
+_STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+def run_eval(plan: EvalPlan, *, json: bool) -> int:
+    """Measure what is missing and print the result; returns the exit code.
+
+    Raises:
+        StudioError: something cannot be opened or recorded.
+    """
+    for warning in plan.loaded.warnings:
+        to_stderr(f"note: {warning}")
+    rehearsal = is_rehearsal(plan.loaded.config)
+    if rehearsal:
+        to_stderr("rehearsal: replies are scripted, no model is asked")
+    for line in outlook(plan.sets, plan.k):
+        to_stderr(line)
+    missing = plan.missing()
+    known = f", {plan.total - missing} known already" if missing < plan.total else ""
+    to_stderr(
+        f"{' against '.join(s.label for s in reversed(plan.subjects))}: "
+        f"{missing} rollouts to make{known}"
+    )
+    try:
+        progress = _Count(plan.total) if missing else lambda: None
+        found = asyncio.run(_stoppable(plan, progress))
+    except asyncio.CancelledError:
+        done = plan.total - plan.missing()
+        to_stderr(
+            f"studio: interrupted; {done} of {plan.total} rollouts are kept, and the same "
+            "command goes on from there"
+        )
+        return exit_codes.INTERRUPTED
+    if json:
+        print_json(eval_data(plan, found, rehearsal=rehearsal))
+    else:
+        print(eval_text(plan, found, rehearsal=rehearsal), flush=True)
+    lost = any(measured.unjudged for result in found for _, measured in result.results)
+    return exit_codes.WITH_LOSSES if lost else exit_codes.DONE
+
+
+async def _stoppable(plan: EvalPlan, progress: Callable[[], None]) -> list[SetResult]:
+    """Ctrl-C and SIGTERM cancel in good order, so that what has ended is kept."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    for number in _STOPPING:
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        return await carry_out(plan, to_stderr, progress)
+    finally:
+        for number in _STOPPING:
+            loop.remove_signal_handler(number)
+
+
+class _Count:
+    """Says how far it is: in place on a terminal, else at every tenth."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._done, self._told = total, 0, 0
+        self._in_place = sys.stderr.isatty()
+
+    def __call__(self) -> None:
+        self._done += 1
+        text = f"held-out rollouts {self._done} of {self._total}"
+        if self._in_place:
+            end = "\n" if self._done == self._total else ""
+            print(f"\r{text}", end=end, file=sys.stderr, flush=True)
+        elif self._done * 10 // self._total > self._told:
+            self._told = self._done * 10 // self._total
+            to_stderr(text)

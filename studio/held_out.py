@@ -1,0 +1,132 @@
+"""Held-out sets of a run file, and what their results depend on.
+
+Owns which settings an evaluation is measured by, and the names of its sets. Used by runs
+and by `studio eval`, so that both find each other's results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from engines.agents.single_turn import SingleTurn
+from engines.core.ids import digest
+from engines.core.protocols import Ledger, Policy, Verifier
+from engines.data.dataset import read_problems
+from engines.pipeline.evaluate import HeldOut, Measuring
+from engines.pipeline.metrics import smallest_effect
+from engines.policies.throttle import Slots
+from engines.record.scores import ScoreBook
+from engines.rollouts.manager import RolloutManager
+from engines.verifiers.open import asks_judge, needs_answer
+from studio.config import LoadedRun
+from studio.roles import sampling_of
+from studio.settings import RunConfig
+
+_MEASURED_BY = (
+    "seed",
+    "policy.model",
+    "policy.top_p",
+    "policy.max_tokens",
+    "policy.stop",
+    "policy.extra_body",
+    "agent.instructions",
+    "verifier",
+)
+
+
+def held_out_sets(loaded: LoadedRun) -> tuple[HeldOut, ...]:
+    """The held-out sets that a run file names, read.
+
+    Raises:
+        DataError: one cannot be found or read.
+    """
+    config = loaded.config
+    found: dict[str, HeldOut] = {}
+    for named in dict.fromkeys(config.evaluation.data):
+        path = loaded.data_path(named, "evaluation.data")
+        problems = read_problems(
+            path,
+            fields=config.data.fields,
+            needs_answer=needs_answer(config.verifier.spec),
+            limit=config.evaluation.limit,
+        )
+        # Two files of one name in different folders are two sets.
+        name = path.stem if path.stem not in found else f"{path.parent.name}-{path.stem}"
+        while name in found:
+            name += "-2"
+        found[name] = HeldOut(name, problems)
+    return tuple(found.values())
+
+
+def measured_by(config: RunConfig, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+    """All that a held-out result depends on besides library, problem and try."""
+    depends: dict[str, Any] = {name: fingerprint[name] for name in _MEASURED_BY}
+    depends["evaluation.temperature"] = config.evaluation.temperature
+    if asks_judge(config.verifier.spec):
+        depends |= {name: v for name, v in fingerprint.items() if name.startswith("judge.")}
+    return depends
+
+
+def books(folder: Path, measured: Mapping[str, Any]) -> Callable[[str], ScoreBook]:
+    """Opens the scores of a guidance that stands in the prompt."""
+
+    def book(guidance: str) -> ScoreBook:
+        return ScoreBook(folder, {**measured, "experiences": guidance})
+
+    return book
+
+
+def measured_id(measured: Mapping[str, Any]) -> str:
+    """The fingerprint of an evaluation, whatever library is measured."""
+    return digest(dict(measured))
+
+
+def measuring(
+    config: RunConfig,
+    policy: Policy,
+    ledger: Ledger,
+    shared: Slots,
+    verifier: Verifier,
+    cleared: Callable[[], Awaitable[None]] | None = None,
+) -> Measuring:
+    """How held-out rollouts are made: as in practice, at the evaluation's temperature.
+
+    `cleared` is awaited before each, so that a paused run rolls out nothing.
+    """
+    evaluation = config.evaluation
+    sampling = replace(sampling_of(config.role("policy")), temperature=evaluation.temperature)
+    slots = shared if evaluation.concurrency is None else Slots(evaluation.concurrency)
+    manager = RolloutManager(
+        SingleTurn(config.agent.instructions, sampling),
+        policy,
+        ledger,
+        slots,
+        config.practice.task_timeout_s,
+        cleared,
+    )
+    return Measuring(manager, verifier, config.seed, evaluation.k)
+
+
+def outlook(sets: tuple[HeldOut, ...], k: int) -> list[str]:
+    """What each set can show at all, said before anything is spent."""
+    return [
+        f"{held_out.name}: {len(held_out.problems)} problems x {k}; "
+        f"{could_show(len(held_out.problems), k)}"
+        for held_out in sets
+    ]
+
+
+def could_show(problems: int, k: int) -> str:
+    effect = effect_of(problems, k)
+    if effect is None:
+        return "too few to show any difference"
+    return f"a difference below about {effect:.2f} would probably go unseen"
+
+
+def effect_of(problems: int, k: int) -> float | None:
+    """The smallest effect such a set would likely show; None where it can show none."""
+    effect = smallest_effect(problems, k)
+    return effect if effect <= 1 else None

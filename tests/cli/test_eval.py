@@ -1,0 +1,238 @@
+"""`studio eval`: what it prints, what it refuses, and what it does not pay for twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+
+from tests.cli.processes import STUDIO
+from tests.cli.run_studio import Result, studio
+from tests.fake_endpoint import FakeEndpoint, fake_endpoint, hangs, refuses, says
+
+FEW = ("evaluation.limit=12",)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    return tmp_path / "practice"
+
+
+@pytest.fixture(scope="module")
+def after_practice(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace in which the preset was practised, with few problems held out."""
+    workspace = tmp_path_factory.mktemp("practised") / "practice"
+    assert studio("headless", "rehearsal", *FEW, workspace=workspace).code == 0
+    return workspace
+
+
+def evaluated(workspace: Path, *arguments: str) -> dict[str, Any]:
+    """The JSON of an evaluation that went well."""
+    done = studio("eval", "rehearsal", *FEW, *arguments, "--json", workspace=workspace)
+    assert done.code == 0, done.stderr
+    data = json.loads(done.stdout)
+    assert isinstance(data, dict)
+    return data
+
+
+def prompts(workspace: Path) -> list[bytes]:
+    """Every recorded request of evaluations outside runs, without its seed, sorted."""
+    found = []
+    for file in (workspace / "evaluations/replies").glob("*/eval-*.jsonl"):
+        for line in file.read_bytes().splitlines():
+            found.append(orjson.dumps(orjson.loads(line)["e"]["messages"]))
+    return sorted(found)
+
+
+def test_baseline_practice_and_enhanced_evaluation_end_in_a_table_of_two_sets(
+    workspace: Path,
+) -> None:
+    sixty = "evaluation.limit=60"
+    before = studio("eval", "rehearsal", sixty, "--library", "none", workspace=workspace)
+    assert (before.code, before.stdout.count("MEAN@1")) == (0, 2)
+    assert studio("headless", "rehearsal", sixty, workspace=workspace).code == 0
+    after = studio(
+        "eval", "rehearsal", sixty, "--library", "rehearsal", "--baseline", "none",
+        workspace=workspace,
+    )  # fmt: skip
+    assert after.code == 0
+    assert "rehearsal" in after.stdout.splitlines()[0]
+    table = after.stdout[after.stdout.index("HELD-OUT SET") :].splitlines()
+    assert table[0].split() == ["HELD-OUT", "SET", "BEFORE", "AFTER", "DIFFERENCE", "VERDICT"]
+    assert [row.split()[0] for row in table[1:3]] == ["arithmetic-heldout", "arithmetic-larger"]
+    assert all(row.endswith("helps") for row in table[1:3])
+    # The run measured both libraries already: nothing is left to pay for.
+    assert "0 calls" in after.stdout
+    assert "0 rollouts to make, 240 known already" in after.stderr
+
+
+def test_what_the_set_can_show_is_said_before_anything_is_spent(workspace: Path) -> None:
+    wrong = ("policy=openai:m", "policy.base_url=http://127.0.0.1:9/v1", "policy.api_key=k")
+    done = studio("eval", "rehearsal", *FEW, *wrong, workspace=workspace)
+    assert done.code == 2
+    assert "arithmetic-heldout: 12 problems x 1; a difference below about" in done.stderr
+    assert done.stderr.index("go unseen") < done.stderr.index("127.0.0.1:9")
+    five = studio("eval", "rehearsal", "evaluation.limit=5", workspace=workspace)
+    assert "5 problems x 1; too few to show any difference" in five.stderr
+
+
+def test_json_holds_rates_intervals_pass_and_every_reward(after_practice: Path) -> None:
+    data = evaluated(after_practice, "--library", "rehearsal", "--baseline", "none", "--k", "3")
+    assert (data["kind"], data["rehearsal"], data["k"]) == ("Evaluation", True, 3)
+    first = data["sets"][0]
+    assert first["data"] == "arithmetic-heldout"
+    assert len(first["problems"]) == 12
+    bare, practised = first["results"]
+    assert [bare["experiences"], practised["experiences"]] == ["none", "rehearsal@1"]
+    assert bare["n"] == 36
+    assert [len(row) for row in bare["rewards"]] == [3] * 12
+    known = [reward for row in bare["rewards"] for reward in row]
+    assert bare["mean@3"] == pytest.approx(sum(known) / 36)
+    right = [sum(row) for row in bare["rewards"]]
+    assert bare["pass"]["3"] == pytest.approx(sum(n > 0 for n in right) / 12)
+    assert bare["interval"][0] <= bare["mean@3"] <= bare["interval"][1]
+    assert practised["tokens_per_try"] > bare["tokens_per_try"] > 0
+    assert practised["tool_calls_per_try"] == 0
+    assert first["comparison"]["verdict"] == "helps"
+    assert first["comparison"]["better"] + first["comparison"]["level"] == 12
+
+
+def test_an_agent_file_and_its_library_give_byte_equal_prompts(
+    after_practice: Path, tmp_path: Path
+) -> None:
+    awkward = "Check: read ${oc.env:HOME}, \\${x} and {{braces}} as they stand: #### \u2603"
+    edited = studio("library", "edit", "rehearsal", "--add", awkward, workspace=after_practice)
+    assert edited.code == 0
+    other = studio(
+        "headless", "rehearsal", "evaluation.do_eval=false", "library.start=rehearsal@2",
+        "practice.epochs=1", "data.truncate=1", "practice.group_size=1", "--name", "again",
+        workspace=after_practice,
+    )  # fmt: skip
+    assert other.code == 0, other.stderr
+    agent = after_practice / "runs/again/agent.yaml"
+    texts = [e["text"] for e in yaml.safe_load(agent.read_text())["experiences"]]
+    assert any("braces" in text for text in texts)
+    for name, option in (("a", ("--agent", str(agent))), ("b", ("--library", "again"))):
+        copy = tmp_path / name
+        (copy / "libraries").mkdir(parents=True)
+        (copy / "libraries/again").symlink_to(after_practice / "libraries/again")
+        evaluated(copy, *option)
+    assert len(prompts(tmp_path / "a")) == 24
+    assert prompts(tmp_path / "a") == prompts(tmp_path / "b")
+    assert b"${oc.env:HOME}, \\\\${x}" in prompts(tmp_path / "a")[0]
+
+
+def test_an_agent_s_own_instructions_are_what_is_measured(workspace: Path, tmp_path: Path) -> None:
+    agent = tmp_path / "terse.yaml"
+    agent.write_text("name: terse\ninstructions: Answer with the number alone.\n")
+    evaluated(workspace, "--agent", str(agent))
+    assert all(b"Answer with the number alone." in prompt for prompt in prompts(workspace))
+
+
+def test_best_and_last_of_a_run_can_be_named(after_practice: Path) -> None:
+    for which in ("best", "last"):
+        shown = studio("diff", "rehearsal@epoch:0", f"rehearsal@{which}", workspace=after_practice)
+        assert shown.code == 0
+        assert f"rehearsal@{which} (rehearsal@1)" in shown.stdout
+        assert "+4" in shown.stdout
+    assert (after_practice / "runs/rehearsal/agent-best.yaml").is_file()
+
+
+async def test_a_stopped_evaluation_goes_on_where_it_was(workspace: Path) -> None:
+    """Of 30 rollouts 12 are answered before SIGTERM; the second command asks for 18."""
+    answered = [says("#### 7")] * 13  # a ping first
+    async with fake_endpoint(*answered, hangs()) as endpoint:
+        child = await asyncio.create_subprocess_exec(
+            *STUDIO, "--workspace", str(workspace), *_asking(endpoint),
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        await endpoint.until(lambda: len(endpoint.requests) == 14)
+        child.send_signal(signal.SIGTERM)
+        _, said = await child.communicate()
+    assert child.returncode == 130
+    assert b"the same command goes on from there" in said
+    async with fake_endpoint(says("#### 7")) as endpoint:
+        child = await asyncio.create_subprocess_exec(
+            *STUDIO, "--workspace", str(workspace), *_asking(endpoint),
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        out, _ = await child.communicate()
+        assert len(endpoint.requests) == 1 + 18
+    assert child.returncode == 0
+    (measured,) = json.loads(out)["sets"][0]["results"]
+    assert measured["n"] == 30
+
+
+async def test_an_evaluation_with_gaps_ends_with_losses_and_says_why(workspace: Path) -> None:
+    async with fake_endpoint(*[says("#### 7")] * 11, refuses(400, "no more today")) as endpoint:
+        child = await asyncio.create_subprocess_exec(
+            *STUDIO, "--workspace", str(workspace), *_asking(endpoint)[:-1],
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        out, _ = await child.communicate()
+    assert child.returncode == 4
+    assert b"none: 20 unjudged, the first because: " in out
+    assert b"no more today" in out
+
+
+def _asking(endpoint: FakeEndpoint) -> list[str]:
+    return [
+        "eval", "rehearsal", "policy=openai:m", f"policy.base_url={endpoint.base_url}",
+        "policy.api_key=k", "policy.max_retries=0", "evaluation.data=arithmetic-heldout",
+        "evaluation.limit=30", "evaluation.concurrency=1", "--json",
+    ]  # fmt: skip
+
+
+WRONG = [
+    (("rehearsal", "--agent", "none.yaml"), "--agent none.yaml: There is no such file."),
+    (("rehearsal", "--agent", "x.yaml", "--library", "y"), "--agent: --library names other"),
+    (("rehearsal", "--library", "nobody"), "nobody: it is no library"),
+    (("rehearsal", "--library", "rehearsal@9"), "rehearsal"),
+    (("rehearsal", "--baseline", "ghost@best"), "run ghost: there is none"),
+    (("api", "policy=rehearsal"), "no held-out set is named"),
+    (("rehearsal", "evaluation.data=nowhere"), 'There is no data set "nowhere"'),
+    (("rehearsal", "evaluation.k=0"), '"evaluation.k" is 0'),
+    (("rehearsal", "verifier=maths"), "maths"),
+    ((), "studio eval: it needs a run file or a preset"),
+    (("rehearsal", "--config-name", "math/x"), "--config-name: it names a config of a checkout"),
+    (("--from-youtu", "nowhere", "--config-name", "x"), "--from-youtu nowhere"),
+    (("nopreset",), "There is no such file and no preset of that name."),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), WRONG)
+def test_what_cannot_be_evaluated_is_refused_with_its_place(
+    workspace: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    done = studio("eval", *arguments, workspace=workspace)
+    assert (done.code, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (workspace / "evaluations").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "The agent file is empty."),
+        ("- a list\n", "The file holds no keys."),
+        ("instructions: [broken\n", "The YAML is broken"),
+        ("instruction: x\n", 'Did you mean "agent.instructions"?'),
+        ("instructions: x\nexperiences:\n  - text: no id\n", "agent.experiences.0.id"),
+    ],
+)
+def test_a_wrong_agent_file_is_refused_with_its_line(
+    workspace: Path, tmp_path: Path, text: str, said: str
+) -> None:
+    agent = tmp_path / "agent.yaml"
+    agent.write_text(text)
+    done: Result = studio("eval", "rehearsal", "--agent", str(agent), workspace=workspace)
+    assert done.code == 2
+    assert said in done.stderr
+    assert str(agent) in done.stderr
