@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 
 from studio import exit_codes
-from studio.eval_text import eval_data, eval_text
+from studio.eval_text import eval_data, eval_text, title
 from studio.evaluating import EvalPlan, SetResult, carry_out
 from studio.held_out import outlook
 from studio.narrate import to_stderr
@@ -36,10 +36,7 @@ def run_eval(plan: EvalPlan, *, json: bool) -> int:
         to_stderr(line)
     missing = plan.missing()
     known = f", {plan.total - missing} known already" if missing < plan.total else ""
-    to_stderr(
-        f"{' against '.join(s.label for s in reversed(plan.subjects))}: "
-        f"{missing} rollouts to make{known}"
-    )
+    to_stderr(f"{title(plan)}: {missing} rollouts to make{known}")
     try:
         progress = _Count(plan.total) if missing else lambda: None
         found = asyncio.run(_stoppable(plan, progress))

@@ -28,7 +28,8 @@ from studio.summary import REHEARSAL, count, spent
 
 def eval_text(plan: EvalPlan, found: Sequence[SetResult], *, rehearsal: bool) -> str:
     """The whole result as plain lines, with a table of before and after at the end."""
-    lines = [REHEARSAL, ""] if rehearsal else []
+    lines = [REHEARSAL] if rehearsal else []
+    lines += [title(plan), ""]
     for result in found:
         lines += [*_set_lines(result, plan.k), ""]
     if len(plan.subjects) > 1:
@@ -37,11 +38,18 @@ def eval_text(plan: EvalPlan, found: Sequence[SetResult], *, rehearsal: bool) ->
     return "\n".join(lines)
 
 
+def title(plan: EvalPlan) -> str:
+    """`math_eval: mine@4 against none`."""
+    told = " against ".join(one_line(s.label, 60) for s in reversed(plan.subjects))
+    return f"{plan.loaded.config.exp_id}: {told}"
+
+
 def eval_data(plan: EvalPlan, found: Sequence[SetResult], *, rehearsal: bool) -> dict[str, Any]:
     """The same facts for `--json`, with every problem's rewards."""
     return {
         "kind": "Evaluation",
         "rehearsal": rehearsal,
+        "exp_id": plan.loaded.config.exp_id,
         "k": plan.k,
         "sets": [_set_data(result, plan.k) for result in found],
         "paid": _usage_data(_sum_paid(found)),

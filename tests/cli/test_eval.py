@@ -69,7 +69,7 @@ def test_baseline_practice_and_enhanced_evaluation_end_in_a_table_of_two_sets(
     assert all(row.endswith("helps") for row in table[1:3])
     # The run measured both libraries already: nothing is left to pay for.
     assert "0 calls" in after.stdout
-    assert "0 rollouts to make, 240 known already" in after.stderr
+    assert "rehearsal: rehearsal@1 against none: 0 rollouts to make, 240 known" in after.stderr
 
 
 def test_what_the_set_can_show_is_said_before_anything_is_spent(workspace: Path) -> None:
@@ -133,6 +133,13 @@ def test_an_agent_s_own_instructions_are_what_is_measured(workspace: Path, tmp_p
     agent.write_text("name: terse\ninstructions: Answer with the number alone.\n")
     evaluated(workspace, "--agent", str(agent))
     assert all(b"Answer with the number alone." in prompt for prompt in prompts(workspace))
+
+
+def test_the_evaluation_is_named_as_its_run_file_says(after_practice: Path) -> None:
+    named = "exp_id=aime_eval"
+    assert evaluated(after_practice, named)["exp_id"] == "aime_eval"
+    shown = studio("eval", "rehearsal", *FEW, named, workspace=after_practice)
+    assert shown.stdout.splitlines()[1] == "aime_eval: none"
 
 
 def test_best_and_last_of_a_run_can_be_named(after_practice: Path) -> None:
