@@ -34,7 +34,7 @@ def preview_text(numbered: Sequence[Numbered], unit: Unit = "line") -> str:
     """Each problem with its line or row and id, the question folded to the width of a terminal."""
     blocks = []
     for line, problem in numbered:
-        answer = "(none)" if problem.answer is None else problem.answer
+        answer = " or ".join(problem.accepted) or "(none)"
         source = f"  {inert(problem.source)}" if problem.source else ""
         blocks.append(
             f"{unit} {line}  {problem.id}{source}\n{_folded(problem.question)}\n"
@@ -62,9 +62,18 @@ def report_text(name: str, path: str, report: DataReport) -> str:
             f"  answer texts   {_spread(report.answer_chars)}",
             f"  duplicates     {_sets(report.duplicates, unit)}",
             f"  contradictory  {_sets(report.contradictory, unit)}",
+            *_log(report),
             "clean" if doubtful is None else f"doubtful: {doubtful}; look before practising",
         ]
     )
+
+
+def _log(report: DataReport) -> list[str]:
+    if not report.logged_rows:
+        return []
+    rows, questions = report.logged_rows, report.logged_questions
+    several = "s" if questions > 1 else ""
+    return [f"  replies        {rows} rows are replies to {questions} question{several} (a log)"]
 
 
 def _folded(text: str) -> str:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from engines.core.errors import DataError
 from engines.core.types import Problem
-from engines.data.fields import BlankQuestion, is_logged, names_of, problem_of
+from engines.data.fields import BlankQuestion, names_of, problem_of
+from engines.data.logged import Logged, without_replies
 from engines.data.report import DataReport, Numbered, check
 from engines.data.rows import Unit, open_table
 from engines.data.source import DataSource
@@ -44,7 +45,7 @@ def read_problems(
         the same number, as spreadsheets write it); true becomes "true". A list of
         answers, or answers of source `nq` joined by "; ", give their first as answer
         and all of them as meta["alternatives"]. A log with several rows for a question
-        gives it once, without the replies.
+        gives it once, without the replies (`logged` says when a file is one).
 
     Raises:
         DataError: with file and line or row; also for a file without any problem.
@@ -74,7 +75,12 @@ def examine(source: DataSource | Path, *, fields: Mapping[str, str] | None = Non
     """
     read = _read(source, fields, False, None)
     numbered = replace(read, blank=()).whole(source, None)
-    return check(numbered, empty=[number for number, _ in read.blank], unit=read.unit)
+    return check(
+        numbered,
+        empty=[number for number, _ in read.blank],
+        unit=read.unit,
+        logged=(read.logged.rows, read.logged.questions),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,7 @@ class _Read:
     found: tuple[Numbered, ...]
     bad: tuple[tuple[int, DataError], ...]
     blank: tuple[tuple[int, DataError], ...]  # rows with a question in which nothing stands
+    logged: Logged
 
     def whole(self, source: DataSource | Path, limit: int | None) -> tuple[Numbered, ...]:
         """The problems, if every row is one."""
@@ -105,33 +112,36 @@ def _read(
     names = names_of(str(source), fields or {})
     table = open_table(named)
     found: list[Numbered] = []
-    seen: dict[str, int] = {}
     bad: list[tuple[int, DataError]] = []
     blank: list[tuple[int, DataError]] = []
+    replied = False
     for number, place, row in table.rows:
-        if limit is not None and len(found) >= limit:
-            break
-        if isinstance(row, DataError):
-            bad.append((number, row))
-            continue
+        past = limit is not None and len(found) >= limit
+        if past and not replied:
+            break  # else all rows are looked at, since together they tell whether it is a log
         try:
+            if isinstance(row, DataError):
+                raise row
             problem = problem_of(place, row, names, needs_answer, named.name)
-        except BlankQuestion as error:
-            blank.append((number, error))
-            continue
         except DataError as error:
-            bad.append((number, error))
+            if not past:
+                (blank if isinstance(error, BlankQuestion) else bad).append((number, error))
             continue
-        nth = seen.get(problem.id, 0) + 1
-        if nth > 1:
-            if is_logged(row, names):
-                continue  # another reply to a question that is here already
-            problem = replace(problem, id=f"{problem.id}#{nth}")
-            seen[problem.id.partition("#")[0]] = nth
-        else:
-            seen[problem.id] = 1
         found.append((number, problem))
-    return _Read(table.unit, tuple(found), tuple(bad), tuple(blank))
+        replied = replied or not names.replies.isdisjoint(problem.meta)
+    problems, logged = without_replies(found, names)
+    numbered = _told_apart(problems[:limit])
+    return _Read(table.unit, numbered, tuple(bad), tuple(blank), logged)
+
+
+def _told_apart(problems: Sequence[Numbered]) -> tuple[Numbered, ...]:
+    """The same with the nth repeat of a content numbered in its id."""
+    seen: dict[str, int] = {}
+    told = []
+    for number, problem in problems:
+        nth = seen[problem.id] = seen.get(problem.id, 0) + 1
+        told.append((number, replace(problem, id=f"{problem.id}#{nth}") if nth > 1 else problem))
+    return tuple(told)
 
 
 def all_told(bad: Sequence[tuple[int, DataError]], unit: Unit) -> DataError:

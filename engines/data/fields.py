@@ -48,6 +48,7 @@ ID_BYTES = 5
 _ALPACA = "instruction"
 _ALPACA_ANSWERS = (*ANSWER_FIELDS, "output")
 _NQ = "nq"
+_MAPPED = "data.fields.{0}=NAME for a run file, --{0} NAME for `studio data`"
 
 
 class BlankQuestion(DataError):
@@ -56,7 +57,7 @@ class BlankQuestion(DataError):
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The fields that may hold question and answer, best first."""
+    """The fields that may hold question and answer, best first, and those of replies."""
 
     question: tuple[str, ...] = QUESTION_FIELDS
     answer: tuple[str, ...] = ANSWER_FIELDS
@@ -90,6 +91,9 @@ def problem_of(
 ) -> Problem:
     """The problem a row holds; `source` where the row has none of its own.
 
+    Whether fields named as replies are facts of the problem, its file as a whole tells
+    (`logged`); here they are fields like any other.
+
     Raises:
         BlankQuestion: the question is empty or null.
         DataError: a field is missing, or holds something that is no text.
@@ -115,10 +119,7 @@ def problem_of(
     if answer is None and needs_answer:
         raise _no_answer(place, row, answers, answer_field)
     own = row.get("source")
-    # The replies of a logged run are not facts of the problem, and they are long.
-    used = {*question_fields, answer_field, "source", *LISTED_REPLIES[:1]}
-    if is_logged(row, names):
-        used |= {*names.replies, "model"}
+    used = {*question_fields, answer_field, "source"}
     meta = {key: value for key, value in row.items() if key not in used}
     if alternatives:
         meta["alternatives"] = alternatives
@@ -151,7 +152,7 @@ def question_of(place: str, row: Mapping[str, Any], names: Names) -> tuple[tuple
             raise DataError(
                 place,
                 f'"{names.question[0]}" is missing; the fields are: {", ".join(row) or "none"}.',
-                "Rename one, or name it in the run file: data.fields.question=NAME.",
+                f"Rename one, or name it: {_MAPPED.format('question')}.",
             )
         fields, text = (present,), ""
     if not text:
@@ -159,11 +160,6 @@ def question_of(place: str, row: Mapping[str, Any], names: Names) -> tuple[tuple
             place, f'"{fields[0]}" is empty.', "Write the question, or take the row out."
         )
     return fields, text
-
-
-def is_logged(row: Mapping[str, Any], names: Names) -> bool:
-    """Whether the row is of a log: replies of some model stand beside the question."""
-    return not names.replies.isdisjoint(row) and _ALPACA not in row
 
 
 def look(row: Mapping[str, Any], name: str) -> Any:
@@ -219,7 +215,7 @@ def _no_answer(
     cause = "empty." if there else f"missing; the fields are: {', '.join(row)}."
     move = "Add it, or set practice.given_ground_truth=false."
     if not there:
-        move = f"{move} Where it has another name: data.fields.answer=NAME."
+        move = f"{move} Where it has another name: {_MAPPED.format('answer')}."
     return DataError(place, f'"{name}" is {cause}', move)
 
 

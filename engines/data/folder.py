@@ -11,8 +11,10 @@ Source: "Structure your repository" and `Dataset.save_to_disk` in the documentat
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
+from errno import ELOOP
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +26,19 @@ READABLE = (*SUFFIXES, ".tsv", ".ndjson", ".arrow")
 Splits = dict[str, tuple[Path, ...]]
 """Name of a split → its files in order; the name is "" where the data has no splits."""
 
-_ABOUT = {"dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json"}
+USUAL = ("train", "test", "validation", "valid", "val", "dev")
+"""Names of splits that mark a folder as divided into them."""
+_ABOUT = {
+    *("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json"),
+    *("config.json", "croissant.json", "metadata.json", "package.json"),
+    *("tokenizer_config.json", "generation_config.json", "adapter_config.json"),
+}
+"""Files that tell of the data, or of a model that lies beside it."""
 _SHARD = re.compile(r"(?P<split>.+?)-(?P<number>\d{5})-of-(?P<of>\d{5})(-[0-9a-f]+)?")
 
 
 def splits_of(folder: Path) -> Splits:
-    """The splits of a folder, in the order in which its files sort.
+    """The splits of a folder, by name.
 
     Raises:
         DataError: it holds no data, some of its data is missing, or what it holds is
@@ -39,25 +48,80 @@ def splits_of(folder: Path) -> Splits:
         return _saved_dict(folder)
     if (folder / "state.json").is_file():
         return {"": _saved(folder)}
-    found = _by_file(folder) or _by_file(folder / "data") or _by_folder(folder)
-    if not found:
-        inside = [f.name for f in sorted(folder.glob("*/")) if _by_file(f) or _by_folder(f)]
+    found: dict[str, list[Splits]] = {}
+    for splits in (_by_file(folder), _by_file(folder / "data"), _by_folder(folder)):
+        for split in splits:
+            found.setdefault(split, []).append(splits)
+    if twice := next((split for split, among in found.items() if len(among) > 1), None):
+        files = [str(f.relative_to(folder)) for splits in found[twice] for f in splits[twice]]
         raise DataError(
-            str(folder),
-            "The folder holds no data" + (f"; its folder {inside[0]} does." if inside else "."),
-            f"Give {folder / inside[0]}."
-            if inside
-            else f"Give one that has files such as train.jsonl ({', '.join(READABLE)}).",
+            str(folder), f"Several files are the split {twice}: {', '.join(files)}.", "Keep one."
         )
+    if not found:
+        raise _no_data(folder)
+    return {split: splits[0][split] for split, splits in sorted(found.items())}
+
+
+def _no_data(folder: Path) -> DataError:
+    inside = [below for below in _folders(folder) if _by_file(below) or _by_folder(below)]
+    if not inside:
+        move = f"Give one that has files such as train.jsonl ({', '.join(READABLE)})."
+        return DataError(str(folder), "The folder holds no data.", move)
+    names = ", ".join(below.name for below in inside)
+    do = f"folders {names} do" if len(inside) > 1 else f"folder {names} does"
+    move = f"Give {' or '.join(map(str, inside))}."
+    return DataError(str(folder), f"The folder holds no data; its {do}.", move)
+
+
+def broken_link(path: Path) -> DataError | None:
+    """What to say of a link that leads nowhere; None where the path is no such link."""
+    if not os.path.islink(path) or os.path.exists(path):
+        return None
+    try:
+        path.stat()
+    except FileNotFoundError:
+        leads = f"{os.readlink(path)} is not there"
+    except OSError as error:
+        leads = "it leads back to itself" if error.errno == ELOOP else f"{error.strerror}"
+    return DataError(
+        str(path), f"It is a broken link: {leads}.", "Mend the link, or fetch the file again."
+    )
+
+
+def _files(folder: Path) -> list[Path]:
+    """The data files of a folder, by name.
+
+    Raises:
+        DataError: one is a link that leads nowhere.
+    """
+    found = []
+    for path in sorted(folder.glob("*")):
+        named = path.suffix in READABLE and path.name not in _ABOUT
+        if not named or path.name.startswith(".") or path.stem.lower() == "readme":
+            continue
+        if broken := broken_link(path):
+            raise broken
+        if path.is_file():
+            found.append(path)
+    return found
+
+
+def _folders(folder: Path) -> list[Path]:
+    found = []
+    for path in sorted(folder.glob("*")):
+        if path.name.startswith("."):
+            continue
+        if not path.suffix and (broken := broken_link(path)):
+            raise broken
+        if path.is_dir():
+            found.append(path)
     return found
 
 
 def _by_file(folder: Path) -> Splits:
     """Files named after their split, whole or in shards."""
     shards: dict[str, list[tuple[int, int, Path]]] = {}
-    for path in sorted(folder.glob("*")):
-        if path.suffix not in READABLE or path.name in _ABOUT or not path.is_file():
-            continue
+    for path in _files(folder):
         shard = _SHARD.fullmatch(path.stem)
         split = shard["split"] if shard else path.stem
         number, of = (int(shard["number"]), int(shard["of"])) if shard else (0, 1)
@@ -84,19 +148,51 @@ def _whole(split: str, found: Sequence[tuple[int, int, Path]]) -> tuple[Path, ..
 
 
 def _by_folder(folder: Path) -> Splits:
-    """Folders named after the usual splits, each with one file or with numbered ones."""
-    found: Splits = {}
-    for below in sorted(folder.glob("*/")):
-        files = sorted(f for f in below.glob("*") if f.suffix in READABLE and f.name not in _ABOUT)
-        if below.name in ("train", "test", "validation", "valid", "val", "dev") and files:
-            found[below.name] = tuple(files)
+    """Folders that are splits, each with one file or with several.
+
+    They are where one has a usual name, or files that are splits lie beside them.
+
+    Raises:
+        DataError: beside them lies a folder with splits of its own.
+    """
+    below = {f.name: f for f in _folders(folder) if f.name != "data"}
+    beside = _files(folder) or _files(folder / "data")
+    if not beside and not any(name in USUAL and _rows_in(f) for name, f in below.items()):
+        return {}
+    found = {name: files for name, f in below.items() if (files := _rows_in(f))}
+    for name, below_it in below.items():
+        theirs = [f for f in found.get(name, ()) if name not in USUAL and _split(f) in USUAL]
+        theirs += [f for f in (below_it / "dataset_dict.json",) if f.is_file()]
+        if theirs:
+            raise DataError(
+                str(folder),
+                f"It has splits, and its folder {name} has splits of its own: {theirs[0].name}.",
+                f"Give {folder / name}, or one file; or take that folder out.",
+            )
     return found
+
+
+def _rows_in(folder: Path) -> tuple[Path, ...]:
+    """The files of a folder that is one split; none where it is none."""
+    return _saved(folder) if (folder / "state.json").is_file() else tuple(_files(folder))
+
+
+def _split(path: Path) -> str:
+    shard = _SHARD.fullmatch(path.stem)
+    return shard["split"] if shard else path.stem
 
 
 def _saved_dict(folder: Path) -> Splits:
     names = _about(folder / "dataset_dict.json", "splits")
     if not names:
         raise DataError(str(folder / "dataset_dict.json"), "It lists no split.", "Save it again.")
+    unlisted = [f.name for f in _folders(folder) if f.name not in names and _rows_in(f)]
+    if unlisted:
+        raise DataError(
+            str(folder / "dataset_dict.json"),
+            f"It does not list the folder {unlisted[0]}, which holds data.",
+            "Add it to the splits there, or take the folder out.",
+        )
     return {str(name): _saved(folder / str(name)) for name in names}
 
 

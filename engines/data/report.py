@@ -25,6 +25,8 @@ class DataReport:
     contradictory: tuple[tuple[int, ...], ...]  # equal question, no answer right for all
     question_chars: tuple[int, float, int]  # shortest, median, longest
     answer_chars: tuple[int, float, int]  # of those that have one; zeros where none has
+    logged_rows: int = 0  # replies, where the file is a log; zeros where it is none
+    logged_questions: int = 0  # which those reply to; each is one problem
 
     @property
     def gaps(self) -> tuple[int, ...]:
@@ -37,7 +39,11 @@ class DataReport:
 
 
 def check(
-    numbered: Sequence[Numbered], *, empty: Sequence[int] = (), unit: Unit = "line"
+    numbered: Sequence[Numbered],
+    *,
+    empty: Sequence[int] = (),
+    unit: Unit = "line",
+    logged: tuple[int, int] = (0, 0),
 ) -> DataReport:
     """Look for what usually is a mistake in a data set.
 
@@ -45,6 +51,7 @@ def check(
         numbered: its problems.
         empty: lines or rows whose question is blank, which are no problems.
         unit: what the numbers count.
+        logged: rows that are replies, and the questions they reply to.
     """
     by_question: dict[str, list[Numbered]] = {}
     by_content: dict[tuple[str, frozenset[str]], list[int]] = {}
@@ -64,6 +71,8 @@ def check(
         ),
         question_chars=_spread([len(p.question) for _, p in numbered]),
         answer_chars=_spread([len(p.answer) for _, p in numbered if p.answer is not None]),
+        logged_rows=logged[0],
+        logged_questions=logged[1],
     )
 
 
@@ -81,9 +90,7 @@ def doubts(report: DataReport) -> str | None:
 
 def answers(problem: Problem) -> frozenset[str]:
     """Every answer that counts as right; empty where none is known."""
-    if problem.answer is None:
-        return frozenset()
-    return frozenset((problem.answer, *problem.meta.get("alternatives", ())))
+    return frozenset(problem.accepted)
 
 
 def _contradict(sets: Sequence[frozenset[str]]) -> bool:

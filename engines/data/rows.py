@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -17,7 +18,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from engines.core.errors import DataError
-from engines.data.folder import SUFFIXES
+from engines.data.folder import SUFFIXES, broken_link
+from engines.data.json_row import DECODER, BadToken
 from engines.data.source import DataSource, chosen_split
 
 Unit = Literal["line", "row"]
@@ -34,6 +36,10 @@ _OTHERS = {
     b"\xfe\xff": ("It is UTF-16, not UTF-8.", "Save the file as UTF-8."),
 }
 _LONGEST_CELL = 2**31 - 1
+_FIRST_BYTES = 4096
+_ROW_OF_JSON = re.compile(rb'\s*\{\s*"')
+_ARRAY_OF_ROWS = re.compile(rb"\s*\[\s*\{")
+_COLUMN = re.compile(r"\s*[^\W\d][\w .-]{0,60}")
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -80,6 +86,7 @@ def _table(path: Path) -> Table:
 
         return Table("row", arrow_rows(path, parquet=suffix != ".arrow" and head[:1] != b"A"))
     data = _read(path).removeprefix(_BOM)
+    _refuse_misnamed(path, data)
     if suffix in (".csv", ".tsv"):
         return Table("line", _csv_rows(path, data, "\t" if suffix == ".tsv" else ","))
     start = data[:_HEAD_BYTES].lstrip()[:1]
@@ -88,6 +95,39 @@ def _table(path: Path) -> Table:
     if suffix == ".json" and start == b"{" and not _is_object(data.lstrip().split(b"\n", 1)[0]):
         _refuse_one_object(path, data)
     return Table("line", _jsonl_rows(path, data), verbatim=True)
+
+
+def _refuse_misnamed(path: Path, data: bytes) -> None:
+    """Say so where JSON is called a table, or a table something else."""
+    looks = right = ""
+    if path.suffix.lower() in (".csv", ".tsv"):
+        if _ROW_OF_JSON.match(data):
+            looks, right = "JSONL", ".jsonl"
+        elif _ARRAY_OF_ROWS.match(data):
+            looks, right = "a JSON array", ".json"
+    elif _is_table(data[:_FIRST_BYTES]):
+        looks, right = "CSV", ".csv"
+    if looks:
+        called = f"is called {path.suffix}" if path.suffix else "has no extension"
+        raise DataError(
+            str(path),
+            f"It looks like {looks}, but {called}.",
+            f"Rename it to {path.with_suffix(right).name}.",
+        )
+
+
+def _is_table(start: bytes) -> bool:
+    """Whether names of columns stand first, and then a row with as many cells."""
+    text = start.decode(errors="replace")
+    for delimiter in (",", ";", "\t"):
+        cells = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+        try:
+            header, row = next(cells), next(cells)
+        except (csv.Error, StopIteration):
+            continue
+        if len(header) == len(row) > 1 and all(map(_COLUMN.fullmatch, header)):
+            return True
+    return False
 
 
 def _head(path: Path) -> bytes:
@@ -106,6 +146,8 @@ def _read(path: Path) -> bytes:
 
 
 def _unreadable(path: Path, error: OSError) -> DataError:
+    if broken := broken_link(path):
+        return broken
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         reason = error.strerror or str(error)
         return DataError(str(path), f"It cannot be read: {reason}.", "Check its permissions.")
@@ -138,8 +180,7 @@ def _not_utf8(place: str, what: str, error: UnicodeDecodeError) -> DataError:
 def json_object(line: str) -> dict[str, Any]:
     """One line of JSONL. NaN counts as null. Raises DataError without a place."""
     try:
-        # The standard parser, because it keeps whole numbers of any size exact.
-        row = _DECODER.decode(line)
+        row = DECODER.decode(line)
     except json.JSONDecodeError as error:
         raise DataError(
             "",
@@ -155,15 +196,6 @@ def json_object(line: str) -> dict[str, Any]:
             'Write {"question": …, "answer": …}, one object a line.',
         )
     return row
-
-
-def _constant(name: str) -> None:
-    if name != "NaN":  # which Python's json and pandas write for a value that is missing
-        raise ValueError(f"{name} is not JSON")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_constant)
-"""Made once: `json.loads` would make one for every line."""
 
 
 def _array_rows(path: Path, data: bytes) -> Iterator[Row]:
@@ -186,10 +218,16 @@ def _array_rows(path: Path, data: bytes) -> Iterator[Row]:
 def _array(path: Path, data: bytes) -> list[Any]:
     try:
         text = data.decode()
-        rows = _DECODER.decode(text)
+        rows = DECODER.decode(text)
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise _not_utf8(f"{path}:{line}", "file", error) from error
+    except BadToken as error:
+        # The parser does not say where it is; the file mostly has such a token only once.
+        once = text.count(error.token) == 1
+        before = text.partition(error.token)[0]
+        place = f"{path}:{before.count(chr(10)) + 1}" if once else str(path)
+        raise DataError(place, error.cause, error.move) from error
     except json.JSONDecodeError as error:
         raise DataError(
             f"{path}:{error.lineno}",

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from engines.core.errors import DataError
-from engines.data.folder import SUFFIXES, Splits, splits_of
+from engines.data.folder import SUFFIXES, Splits, broken_link, splits_of
 
 PRACTISED = ("train",)
 """Splits that are meant where a folder is practised on and none is named, best first."""
@@ -108,6 +108,8 @@ def chosen_split(found: DataSource, prefer: Sequence[str] = ()) -> str | None:
 def locate(name: str, roots: Sequence[Path]) -> DataSource:
     """`resolve_data` without choosing a split: the one written in the name, if any.
 
+    NAME:SPLIT that is nowhere else is the file NAME-SPLIT.
+
     Raises:
         DataError: no root has it.
     """
@@ -130,9 +132,15 @@ def locate(name: str, roots: Sequence[Path]) -> DataSource:
                     return DataSource(candidate, part)
                 if is_folder and empty is None:
                     empty = candidate
+    if len(readings) > 1 and whole.strip(os.sep):
+        # A folder's splits are copied into the workspace as files called NAME-SPLIT.
+        for root in roots:
+            copies = (root / f"{whole}-{split}{suffix}" for suffix in SUFFIXES)
+            if copy := next(filter(os.path.isfile, copies), None):
+                return DataSource(copy)
     if empty is not None:
         splits_of(empty)  # says what it lacks
-    raise _not_found(name, roots)
+    raise _broken(readings, roots) or _not_found(name, roots)
 
 
 def named_sources(folder: Path) -> Iterator[DataSource]:
@@ -140,7 +148,9 @@ def named_sources(folder: Path) -> Iterator[DataSource]:
 
     Of two with one name, the first is what the name means.
     """
-    found = [path for path in folder.glob("*") if path.suffix in SUFFIXES and path.is_file()]
+    found = [
+        path for path in folder.glob("*") if path.suffix in SUFFIXES and _is_file_or_broken(path)
+    ]
     found.sort(key=lambda path: SUFFIXES.index(path.suffix))
     found += [path for path in folder.glob("*") if path.is_dir() and _holds_data(path)]
     for source in sorted(map(DataSource, found), key=lambda source: source.name):
@@ -149,6 +159,11 @@ def named_sources(folder: Path) -> Iterator[DataSource]:
         except DataError:
             splits = {"": ()}  # told where it is read
         yield from (DataSource(source.path, split or None) for split in splits)
+
+
+def _is_file_or_broken(path: Path) -> bool:
+    """A link that leads nowhere is listed too; what is wrong is told where it is read."""
+    return path.is_file() or broken_link(path) is not None
 
 
 def _candidates(root: Path, given: Path, folder: bool) -> Iterator[Path]:
@@ -194,4 +209,16 @@ def _not_found(name: str, roots: Sequence[Path]) -> DataError:
 
 
 def _nearby(root: Path) -> Iterator[DataSource]:
-    return (DataSource(path) for path in root.glob("*") if path.suffix in SUFFIXES)
+    files = (path for path in root.glob("*") if path.suffix in SUFFIXES)
+    return (DataSource(path) for path in files if broken_link(path) is None)
+
+
+def _broken(readings: Sequence[tuple[str, str | None]], roots: Sequence[Path]) -> DataError | None:
+    """What to say where the name is that of a link which leads nowhere."""
+    meant = (
+        candidate
+        for text, _ in readings
+        for root in roots
+        for candidate in _candidates(root, Path(text).expanduser(), folder=False)
+    )
+    return next(filter(None, map(broken_link, meant)), None)

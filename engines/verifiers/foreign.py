@@ -104,10 +104,16 @@ class FunctionSettings:
 class FunctionVerifier:
     """Judges by a function of the file at `path`.
 
+    The file is read once, at the first `check` that succeeds: an edit in the middle of a
+    run changes nothing, not even in a process that replaces another. What the file imports
+    is found anew in each. Its processes have deadlines and no limit of memory: the code
+    is the user's own and may need what a model of its own needs.
+
     Args:
         settings: how it is found and called.
         path: the Python file.
         judging: the model that the function may ask; None where the run has none.
+        columns: of the data beside question and answer; None where they are not known.
         load_s: for loading the file.
     """
 
@@ -117,6 +123,7 @@ class FunctionVerifier:
         path: Path,
         judging: Judging | None = None,
         *,
+        columns: frozenset[str] | None = None,
         load_s: float = LOAD_S,
     ) -> None:
         self._settings, self._judging = settings, judging
@@ -126,9 +133,10 @@ class FunctionVerifier:
             "function": settings.function,
             "signature": settings.signature,
             "completions": settings.completions,
+            "columns": None if columns is None else sorted(columns),
         }
+        self._load = load
         self._pool = ForeignPool(
-            load,
             str(path),
             workers=settings.workers,
             concurrency=settings.concurrency,
@@ -141,15 +149,23 @@ class FunctionVerifier:
 
         Raises:
             VerifierError: the file is not there, does not load, or has no function of a
-                known signature.
+                known signature; or its function needs a column that the data does not have.
         """
+        if self._pool.loaded is not None:
+            return
         if not self._path.is_file():
             raise _no_file(self._path)
         if self._path.suffix != ".py":
             raise VerifierError(
                 str(self._path), "it is not a Python file.", "Give a file that ends in .py."
             )
-        await self._pool.start()
+        try:
+            source = self._path.read_bytes()
+        except OSError as error:
+            cause = f"it cannot be read ({error.strerror or error})."
+            raise VerifierError(str(self._path), cause, "Check its rights.") from error
+        # Latin 1 takes any byte through JSON and back; the file names its own encoding.
+        await self._pool.start({**self._load, "source": source.decode("latin-1")})
 
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
         """Judge by the function.
@@ -180,7 +196,7 @@ class FunctionVerifier:
     async def _call(self, problem: Problem, rollouts: Sequence[Rollout]) -> list[Verdict]:
         score = self._settings.timeout_score
         # A function that hands back our NaN, as Youtu-Agent's do after a timeout of their
-        # own, has no verdict; its default of 0 would say "wrong".
+        # own, has no verdict; its default of 0 would say "wrong". Others never see it.
         given = question(problem, rollouts, math.nan if score is None else score)
         asking: Asking
         answer, asking = await self._pool.ask(
@@ -211,7 +227,8 @@ class FunctionVerifier:
         critique = sound(result["critique"]) if result["critique"] else None
         if reward is None:
             return Verdict(None, critique, metrics)
-        if math.isnan(reward) and self._settings.timeout_score is None:
+        given_up = self._pool.loaded is not None and self._pool.loaded["signature"] == "youtu"
+        if math.isnan(reward) and given_up and self._settings.timeout_score is None:
             return Verdict(None, critique, metrics, "timeout: the function gave up on it")
         try:
             return Verdict(scaled(reward, *self._settings.range), critique, metrics)

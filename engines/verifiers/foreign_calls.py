@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from engines.verifiers import standins
@@ -141,6 +141,31 @@ def columns(
     }
 
 
+def columns_of(*sets: Sequence[Problem]) -> frozenset[str] | None:
+    """The columns beside question and answer that every set of problems has somewhere.
+
+    A row without one is told when its turn comes. None where there are no problems.
+    """
+    found = [frozenset(name for problem in s for name in problem.meta) for s in sets if s]
+    return frozenset.intersection(*found) if found else None
+
+
+def check_columns(chosen: Chosen, known: Collection[str]) -> None:
+    """Check that a reward function of TRL can be given all that it needs.
+
+    Args:
+        chosen: the function, of whatever framework.
+        known: columns of the data beside question and answer.
+
+    Raises:
+        Refused: it needs another column.
+    """
+    if chosen.signature == "trl":
+        problem = {"question": "", "answer": None, "source": "", "meta": dict.fromkeys(known)}
+        offered = columns(problem, (), as_messages=False)
+        fitting(chosen.call, {**offered, "log_metric": None})
+
+
 def read_results(
     returned: Any, signature: Signature, count: int, logged: Mapping[str, float]
 ) -> list[dict[str, Any]]:
@@ -167,6 +192,8 @@ def scaled(reward: float, low: float, high: float) -> float:
     Raises:
         WrongReturn: it is not a finite number of that range.
     """
+    if math.isnan(reward):
+        raise WrongReturn("the verifier returned nan")
     slack = 1e-9 * (high - low)  # 0.1 + 0.2 + 0.7 is a little above 1
     if not low - slack <= reward <= high + slack:
         raise WrongReturn(f"the verifier returned {reward:g}, outside {low:g} to {high:g}")

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from engines.core.errors import CallFailed, VerifierError
 from engines.verifiers.foreign_process import ForeignProcess, Message
+from engines.verifiers.stated_answer import shown
 from engines.verifiers.worker_process import Trouble
 
 GRACE_S = 1.0  # for a coroutine to end once it is cancelled; one that blocks its loop does not
@@ -84,7 +85,6 @@ class ForeignPool:
     """Calls a function of a user's file.
 
     Args:
-        load: the order that loads it.
         place: the file, for errors.
         workers: processes, started as they are needed.
         concurrency: calls at a time in one process where the function is a coroutine.
@@ -94,7 +94,6 @@ class ForeignPool:
 
     def __init__(
         self,
-        load: Message,
         place: str,
         *,
         workers: int,
@@ -102,7 +101,8 @@ class ForeignPool:
         deadline_s: float,
         load_s: float,
     ) -> None:
-        self._load, self._place = load, place
+        self._load: Message = {}
+        self._place = place
         self._concurrency, self._capacity = concurrency, 1
         self._deadline_s, self._load_s = deadline_s, load_s
         self._lanes = [_Lane() for _ in range(workers)]
@@ -112,13 +112,19 @@ class ForeignPool:
         self._closed = False
         self.loaded: Mapping[str, Any] | None = None  # what the worker says of the function
 
-    async def start(self) -> Mapping[str, Any]:
+    async def start(self, load: Message | None = None) -> Mapping[str, Any]:
         """Load the file, unless it is; returns function, signature and async.
+
+        Args:
+            load: the order that loads it, here and in every later process; None keeps the
+                last one. Of no account once the file is loaded or being loaded.
 
         Raises:
             VerifierError: the file cannot serve.
         """
         if self.loaded is None:
+            if load is not None and self._lanes[0].opening is None:
+                self._load = load
             await asyncio.shield(self._opening(self._lanes[0]))
         assert self.loaded is not None
         return self.loaded
@@ -243,10 +249,11 @@ class ForeignPool:
         except BaseException:
             await process.close()
             raise
-        if refused := message.get("refused"):
+        if refused := message.get("refused", None if "loaded" in message else DIED):
             await process.close()
             place = f"{self._place}:{refused['line']}" if refused.get("line") else self._place
-            raise VerifierError(place, refused["cause"], refused["move"])
+            # An exception's text is the file's own: no escape sequence reaches a terminal.
+            raise VerifierError(place, shown(refused["cause"], 500), shown(refused["move"], 500))
         loaded: Mapping[str, Any] = message["loaded"]
         self.loaded = loaded
         self._capacity = self._concurrency if loaded["async"] else 1
@@ -259,7 +266,7 @@ class ForeignPool:
             if call := lane.calls.pop(message["done"], None):
                 call.settle(self._timeout() if call.late else message)
             self._assign()
-        elif call := lane.calls.get(message["call"]):
+        elif "ask" in message and (call := lane.calls.get(message["call"])):
             self._questioned(lane, call, message)
 
     def _questioned(self, lane: _Lane, call: Call, message: Message) -> None:

@@ -1,7 +1,8 @@
 """Our end of the process of `foreign_worker.py`.
 
-Owns starting it, the lines that travel, and ending it with everything it started. Does
-not decide when: `foreign_pool` does.
+Owns starting it, the lines that travel, and ending it with the processes of its session.
+A child that opens a session of its own (a daemon) outlives it, and so do containers and
+jobs elsewhere. Limits no memory. Does not decide when to end: `foreign_pool` does.
 """
 
 from __future__ import annotations
@@ -20,6 +21,28 @@ from typing import Any
 Message = Mapping[str, Any]
 
 
+MAX_LINE = 64 << 20
+
+
+def understood(line: bytes) -> Message | None:
+    """A message of the worker; None where it is none."""
+    try:
+        message: Any = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    match message:
+        case (
+            {"loaded": {"signature": str(), "async": bool()}}
+            | {"refused": {"cause": str(), "move": str()}}
+            | {"done": int(), "error": str()}
+            | {"done": int(), "results": list()}
+            | {"ask": int(), "call": int(), "messages": list()}
+        ):
+            whole: Message = message
+            return whole
+    return None
+
+
 class ForeignProcess(asyncio.Protocol):
     """A running worker; `heard` gets each of its messages, `ended` its unexpected end."""
 
@@ -28,7 +51,7 @@ class ForeignProcess(asyncio.Protocol):
         self._rest = b""
         self._transport: asyncio.Transport | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._closing = False
+        self._closing = self._dropped = False
 
     @classmethod
     async def start(
@@ -65,9 +88,22 @@ class ForeignProcess(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > MAX_LINE:
+            self._drop()
         for line in lines:
-            if not self._closing:
-                self._heard(json.loads(line))
+            if self._closing or self._dropped:
+                return
+            message = understood(line)
+            if message is None:
+                self._drop()  # a fork of the user's code wrote here: what follows is its, too
+            else:
+                self._heard(message)
+
+    def _drop(self) -> None:
+        """Treat it as ended: nothing that it says can be believed."""
+        self._dropped, self._rest = True, b""
+        if self._transport:
+            self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._closing:
@@ -79,7 +115,7 @@ class ForeignProcess(asyncio.Protocol):
             self._transport.write(json.dumps(message).encode() + b"\n")
 
     async def close(self) -> None:
-        """Kill the process and what it started, and reap it. May be called more than once."""
+        """Kill the process and its session, and reap it. May be called more than once."""
         self._closing = True
         if self._transport:
             self._transport.abort()

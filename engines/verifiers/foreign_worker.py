@@ -1,8 +1,9 @@
 """The process in which a verifier file of the user runs.
 
-Owns loading the file and calling its function: plain functions one at a time in the
-main thread (math_verify arms SIGALRM, which works nowhere else), coroutines side by
-side in one event loop. Deadlines are the parent's, which kills this process.
+Owns loading the file, from the text that the parent has read, and calling its function:
+plain functions one at a time in the main thread (math_verify arms SIGALRM, which works
+nowhere else), coroutines side by side in one event loop. Deadlines are the parent's,
+which kills this process. Memory is not limited.
 
 Run as a program with the number of its socket. One JSON object a line each way:
 parent: {"load": …} once, {"call": id, …}, {"reply": id, "text" | "error": …}, {"cancel": id};
@@ -28,16 +29,20 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from engines.verifiers import standins
-from engines.verifiers.foreign_calls import WrongReturn, arguments, read_results
+from engines.verifiers.foreign_calls import WrongReturn, arguments, check_columns, read_results
 from engines.verifiers.signature import Chosen, Refused, choose, reads_messages
 
 MODULE = "practice_verifier"
 """Under which the user's file is in `sys.modules`: dataclasses look their module up."""
+
+MAX_SAID = 240
+"""Characters of an exception's text that are passed on."""
 
 Order = Mapping[str, Any]
 
@@ -99,12 +104,16 @@ class Loaded:
 
     def __init__(self, order: Order) -> None:
         self.file = str(order["file"])
-        tree = _parsed(self.file)
-        _add_folder(str(Path(self.file).parent))
+        tree = _parsed(order["source"].encode("latin-1"), self.file)
+        folder = str(Path(self.file).parent)
+        _refuse_hiding(self.file, tree)
+        _add_folder(folder)
         with standins.installed(lasting=standins.imported_late(tree)):
             module = _executed(self.file, tree)
         wanted = None if order["signature"] == "auto" else order["signature"]
         self.chosen: Chosen = choose(module, order["function"], wanted)
+        if order["columns"] is not None:
+            check_columns(self.chosen, order["columns"])
         self.messages = order["completions"] == "messages" or (
             order["completions"] == "auto" and reads_messages(tree, self.chosen.name)
         )
@@ -184,9 +193,23 @@ def told(error: BaseException, file: str) -> str:
         return str(error)
     if isinstance(error, Refused):
         return f"the function cannot be called: {error.cause}"
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    place = _place(error, file)
+    text, place = _named(error), _place(error, file)
     return f"{text} ({place})" if place else text
+
+
+def said(error: BaseException) -> str:
+    """The text of an exception of the user's code: one line, printable, not too long."""
+    try:
+        text = str(error)[: 4 * MAX_SAID]
+    except BaseException:  # its __str__ may do anything
+        return ""
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return text if len(text) <= MAX_SAID else f"{text[: MAX_SAID - 1]}…"
+
+
+def _named(error: BaseException) -> str:
+    text = said(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _place(error: BaseException, file: str) -> str:
@@ -195,15 +218,34 @@ def _place(error: BaseException, file: str) -> str:
     return f"{Path(file).name}:{frame.lineno}" if frame else ""
 
 
-def _parsed(file: str) -> ast.Module:
+def _parsed(source: bytes, file: str) -> ast.Module:
     try:
-        return ast.parse(Path(file).read_bytes(), file)
+        return ast.parse(source, file)
     except SyntaxError as error:
         raise Refused(f"it is not Python ({error.msg}).", "Mend it.", error.lineno) from error
     except ValueError as error:
-        raise Refused(f"it is not Python ({error}).", "Give a Python file.") from error
-    except OSError as error:
-        raise Refused(f"it cannot be read ({error.strerror}).", "Check its rights.") from error
+        raise Refused(f"it is not Python ({said(error)}).", "Give a Python file.") from error
+
+
+def _refuse_hiding(file: str, tree: ast.Module) -> None:
+    """Refuse a file that imports an installed module of its own name: it would get itself."""
+    own, folder = Path(file).stem, str(Path(file).parent)
+    if own in sys.stdlib_module_names:
+        return
+    elsewhere = [entry for entry in sys.path if os.path.abspath(entry) != folder]
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=aliases):
+                names = [alias.name for alias in aliases]
+            case ast.ImportFrom(module=str(name), level=0):
+                names = [name]
+            case _:
+                continue
+        if own in (name.partition(".")[0] for name in names) and PathFinder.find_spec(
+            own, elsewhere
+        ):
+            cause = f'it imports "{own}", and by its own name hides the installed module.'
+            raise Refused(cause, "Rename the file.", node.lineno)
 
 
 def _add_folder(folder: str) -> None:
@@ -231,14 +273,13 @@ def _refusals(file: str) -> Iterator[None]:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == file]
         if isinstance(error, ImportError):
-            name = (error.name or "").partition(".")[0]
+            name = str(error.name or "").partition(".")[0]
             move = f'Install "{name}" beside the studio.' if name else "Mend the import."
             if name in standins.modules():
                 move = f"Install {name}. Without it there are only {standins.described()}."
-            cause = f"an import fails ({error})."
+            cause = f"an import fails ({said(error)})."
         else:
-            text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            cause, move = f"it raised {text} while it was loaded.", "Mend it."
+            cause, move = f"it raised {_named(error)} while it was loaded.", "Mend it."
         raise Refused(cause, move, lines[-1] if lines else None) from error
 
 

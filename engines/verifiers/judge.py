@@ -8,8 +8,9 @@ that failed, leave the response unjudged: neither says anything about it.
 from __future__ import annotations
 
 import asyncio
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -18,7 +19,7 @@ from engines.core.render import load_prompt, quote
 from engines.core.reply import Parsed, ReplyProblem, ask_with_repair, objects_in
 from engines.core.types import NO_USAGE, Completion, Message, Problem, RecordRef, Rollout, Verdict
 from engines.verifiers.judging import Judging, judge_key
-from engines.verifiers.stated_answer import expected_answers, rollout_trouble, shown
+from engines.verifiers.stated_answer import rollout_trouble, shown
 
 Score = Literal["binary", "graded"]
 
@@ -34,6 +35,12 @@ CRITIQUE_CHARS = 1_000
 
 _PACKAGE = "engines.verifiers"
 _STRAY = re.compile(r'\\(?![\\"/bfnrtu])')
+_THOUGHT = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
+_OPEN_THOUGHT = re.compile(r"\A\s*<think(?:ing)?>.*", re.DOTALL | re.IGNORECASE)
+_END_OF_THOUGHT = re.compile(r"\A[^{\[`].*</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
+MAX_BRACES = 200
+"""Objects looked at in one reply: prose full of brackets must not cost quadratic time."""
+_DECODER = json.JSONDecoder()
 _WORDS = {"true": True, "yes": True, "false": False, "no": False}
 
 
@@ -122,11 +129,15 @@ class JudgeVerifier:
 
 
 def read_judgement(text: str, score: Score) -> Judgement:
-    r"""Read a reply; of several objects the last that holds a verdict counts.
+    r"""Read a reply, without what it thought first.
+
+    Several objects that hold a verdict must agree: one of them may be a draft, or quoted
+    from the response.
 
     Raises:
-        ReplyProblem: there is no verdict in it.
+        ReplyProblem: there is no verdict in it, or there are two.
     """
+    text = without_thoughts(text)
     try:
         rows = objects_in(text)
     except ReplyProblem:
@@ -134,16 +145,44 @@ def read_judgement(text: str, score: Score) -> Judgement:
         mended = _STRAY.sub(r"\\\\", text)
         if mended == text:
             raise
-        rows = objects_in(mended)
+        rows, text = objects_in(mended), mended
     name = "correct" if score == "binary" else "score"
     row = next((row for row in reversed(rows) if name in row), None)
     if row is None:
         raise ReplyProblem(f'there is no JSON object with "{name}" in it.')
-    reward = _correct(row[name]) if score == "binary" else _score(row[name])
+    reader = _correct if score == "binary" else _score
+    reward = reader(row[name])
+    said_too = [other[name] for other in (*rows, *_holding(name, text)) if name in other]
+    if any(reader(value) != reward for value in said_too):
+        raise ReplyProblem(f'it holds several objects whose "{name}" differs.')
     reasoning = row.get("reasoning")
     said = reasoning if isinstance(reasoning, str) else ""
     # `\boxed` and `\frac` written with one backslash are JSON for these characters and a rest.
     return Judgement(reward, said.replace("\b", "\\b").replace("\f", "\\f"))
+
+
+def without_thoughts(text: str) -> str:
+    """The reply proper: models that think aloud draft verdicts meanwhile."""
+    text = _OPEN_THOUGHT.sub("", _THOUGHT.sub("", text), count=1).strip()
+    return _END_OF_THOUGHT.sub("", text, count=1) if "</think" in text.lower() else text
+
+
+def _holding(name: str, text: str) -> Iterator[dict[str, Any]]:
+    """Every object of the text with that key, wherever it stands."""
+    position = 0
+    for _ in range(MAX_BRACES):
+        position = text.find("{", position)
+        if position < 0:
+            return
+        try:
+            value, end = _DECODER.raw_decode(text, position)
+        except (ValueError, RecursionError):
+            value, end = {}, position + 1
+        if name in value:
+            yield value
+            position = end
+        else:
+            position += 1  # it may hold one
 
 
 def _correct(value: Any) -> float:
@@ -165,7 +204,7 @@ def _score(value: Any) -> float:
 
 
 def _expected_block(problem: Problem) -> str:
-    expected = tuple(dict.fromkeys(expected_answers(problem)))
+    expected = problem.accepted
     if not expected:
         return "None is given."
     quoted = "\n\nor\n\n".join(quote(_sendable(answer)) for answer in expected)

@@ -16,12 +16,15 @@ from dataclasses import dataclass
 
 from engines.core.errors import VerifierError
 from engines.core.types import Problem, Rollout, Verdict
+from engines.verifiers.notation import plain, without_denied
+from engines.verifiers.quantity import unlike
 from engines.verifiers.stated_answer import (
+    TAIL_CHARS,
     Stated,
-    expected_answers,
     rollout_trouble,
     shown,
     stated_answer,
+    wanted,
 )
 from engines.verifiers.text_match import chosen_letter
 from engines.verifiers.worker_pool import WorkerPool
@@ -31,8 +34,15 @@ MAX_CHARS = 2_000
 """Longest expression handed to math-verify; of a response that states none, its tail."""
 
 _LETTER = re.compile(r"[A-Z]")
-# "A" before a word is an article, and "I" speaks of itself.
-_NAMED_LETTER = re.compile(r"(?<![^\s*(])([B-HJ-Z]|A(?!\s+[a-z]))(?=[\s*).,;:]|$)")
+# "A" before most words is an article, and "I" speaks of itself.
+_NAMED_LETTER = re.compile(
+    r"(?<![^\s*(])([B-HJ-Z]|A(?!\s+(?!(?:and|or|is|was|nor|but|because|has|must)\b)[a-z]))"
+    r"(?=[\s*).,;:]|$)"
+)
+_BRACKETED_LETTER = re.compile(r"[(\[{]([A-Z])[)\]}]")
+_LABELLED = re.compile(r"\W*([A-Z])[.):]\s(?:(?!\b[A-Z][.):])[^\n])*")
+_LAST_LETTER = re.compile(r"\W*(?:(?:option|choice|answer)\W+)?([A-Z])\W*", re.IGNORECASE)
+_NOT = re.compile(r"\bnot\b")
 _PLAIN_INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
 
 
@@ -119,7 +129,7 @@ class MathVerifier:
         """Nothing to load: processes start with the first answer that needs them."""
 
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
-        expected = tuple(_stated(text) for text in expected_answers(problem))
+        expected = tuple(_expected(text) for text in problem.accepted)
         verdicts = await asyncio.gather(*(self._judge(rollout, expected) for rollout in rollouts))
         return tuple(verdicts)
 
@@ -129,7 +139,7 @@ class MathVerifier:
     async def _judge(self, rollout: Rollout, expected: Sequence[Stated]) -> Verdict:
         if trouble := rollout_trouble(rollout, expected):
             return trouble
-        stated = _stated(rollout.attempt.answer or "")
+        stated = _undenied(_stated(rollout.attempt.answer or ""), expected)
         if stated.marker == "none" and (letter := _named_letter(stated.text, expected)):
             stated = Stated(letter, "marked")
         elif stated.marker == "none":
@@ -139,8 +149,17 @@ class MathVerifier:
         if len(stated.text) > MAX_CHARS:
             error = f"too long: the stated answer has {len(stated.text)} characters"
             return Verdict(None, error=error)
-        if (same := _same_integer(stated, expected)) is not None:
-            return _equal(stated.text, expected) if same else _different(stated.text, expected)
+        marked = stated.marker != "none"
+        unlikely = [unlike(gold.text, stated.text, marked=marked) for gold in expected]
+        if False in unlikely:
+            return _equal(stated.text, expected[unlikely.index(False)])
+        possible = [gold for gold, never in zip(expected, unlikely, strict=True) if not never]
+        if not possible:
+            return _different(stated.text if marked else "", expected)
+        if _all_integers(stated, possible):
+            same = (gold for gold in possible if int(gold.text) == int(stated.text))
+            match = next(same, None)
+            return _equal(stated.text, match) if match else _different(stated.text, expected)
         answer = await self._pool.ask(
             {
                 "answer": stated.text,
@@ -151,14 +170,15 @@ class MathVerifier:
                         "text": gold.text,
                         "marker": "marked" if gold.marker == "none" else gold.marker,
                     }
-                    for gold in expected
+                    for gold in possible
                 ],
             }
         )
         if isinstance(answer, Trouble):
             return self._troubled(answer, stated)
-        got = stated.text if stated.marker != "none" else str(answer["got"])
-        return _equal(got, expected) if answer["equal"] else _different(got, expected)
+        got = stated.text if marked else str(answer["got"])
+        at = answer["match"]
+        return _different(got, expected) if at is None else _equal(got, possible[at])
 
     def _troubled(self, trouble: Trouble, stated: Stated) -> Verdict:
         text = f"{trouble.kind}: {shown(trouble.text, 120)}"
@@ -170,38 +190,54 @@ class MathVerifier:
 
 def _stated(response: str) -> Stated:
     stated = stated_answer(response, join_boxes=True)
-    # A typographic minus is no operator to math-verify: it would read -2 as 2.
-    return Stated(stated.text.replace("\u2212", "-"), stated.marker)
+    marked = stated.marker != "none"
+    text = stated.text if marked else stated.text[-TAIL_CHARS:]
+    return Stated(plain(text, marked=marked), stated.marker)
+
+
+def _expected(text: str) -> Stated:
+    stated = stated_answer(text, join_boxes=True)
+    return Stated(plain(stated.text, marked=True), stated.marker)
+
+
+def _undenied(stated: Stated, expected: Sequence[Stated]) -> Stated:
+    if any(_NOT.search(gold.text) for gold in expected):
+        return stated
+    return Stated(without_denied(stated.text), stated.marker)
 
 
 def _named_letter(response: str, expected: Sequence[Stated]) -> str | None:
-    """The choice that a response names in passing, where one capital letter is expected."""
+    """The choice that a response names in passing, where one capital letter is expected.
+
+    One that stands alone on the last line is chosen, or that labels the only line; of
+    several in prose none is.
+    """
     if not all(_LETTER.fullmatch(gold.text) for gold in expected):
         return None
     tail = response[-MAX_CHARS:]
-    if label := chosen_letter(tail, string.ascii_letters, stated=False):
+    if alone := _LAST_LETTER.fullmatch(tail.rstrip().rpartition("\n")[2]):
+        return alone[1].upper()
+    if labelled := _LABELLED.fullmatch(tail.strip()):
+        return labelled[1]
+    named = set(_BRACKETED_LETTER.findall(tail) or _NAMED_LETTER.findall(tail))
+    if not named and (label := chosen_letter(tail, string.ascii_letters, stated=False)):
         return label
-    named = _NAMED_LETTER.findall(tail)
-    return named[-1] if named else None
+    return named.pop() if len(named) == 1 else None
 
 
-def _same_integer(stated: Stated, expected: Sequence[Stated]) -> bool | None:
-    """Equality of plain integers, which needs no algebra; None where anything is not one.
+def _all_integers(stated: Stated, expected: Sequence[Stated]) -> bool:
+    """True for plain integers only, whose equality needs no algebra.
 
     Most word problems end here, and a run of nothing else starts no process.
     """
     texts = (stated.text, *(gold.text for gold in expected))
-    if not all(_PLAIN_INTEGER.fullmatch(text) for text in texts):
-        return None
-    return int(stated.text) in {int(gold.text) for gold in expected}
+    return all(_PLAIN_INTEGER.fullmatch(text) for text in texts)
 
 
-def _equal(got: str, expected: Sequence[Stated]) -> Verdict:
-    # Of several alternatives it is not said which one matched: the first stands for them.
-    return Verdict(1.0, f"{shown(got) or 'answer'} == {shown(expected[0].text)}")
+def _equal(got: str, match: Stated) -> Verdict:
+    return Verdict(1.0, f"{shown(got) or 'answer'} == {shown(match.text)}")
 
 
 def _different(got: str, expected: Sequence[Stated]) -> Verdict:
-    wanted = " or ".join(shown(gold.text) for gold in expected[:3])
     found = f"got {shown(got)}" if shown(got) else "found no answer"
-    return Verdict(0.0, f"expected {wanted}, {found}")
+    return Verdict(0.0, f"expected {wanted(gold.text for gold in expected)}, {found}")

@@ -56,7 +56,11 @@ class Readied:
 
 
 def open_verifier(
-    spec: Spec, judging: Judging | None = None, folders: Sequence[Path] = ()
+    spec: Spec,
+    judging: Judging | None = None,
+    folders: Sequence[Path] = (),
+    *,
+    columns: frozenset[str] | None = None,
 ) -> Verifier:
     """Make the verifier that `spec` says.
 
@@ -65,12 +69,14 @@ def open_verifier(
             function has its `file`, a weighted list its criteria below `of`.
         judging: the model that verifiers may ask; None where there is none.
         folders: where a verifier's file is looked up, in order.
+        columns: of the data beside question and answer (`columns_of`); a function that
+            needs another one is refused by `check`. None: not known.
 
     Raises:
         SpecError: unknown name or setting, a value that cannot be, a file that is not there.
         VerifierError: the verifier cannot be loaded.
     """
-    return _opened(read_spec(spec, folders), judging)
+    return _opened(read_spec(spec, folders), judging, columns)
 
 
 def read_spec(spec: Spec, folders: Sequence[Path] = ()) -> Readied:
@@ -144,9 +150,10 @@ def _read_list(given: Mapping[str, Any], folders: Sequence[Path], at: At) -> Rea
         cause = "it is empty." if entries in ([], (), None) else "it is no list."
         raise SpecError((*at, "of"), place, cause, "Name at least one: [math, judge].")
     read = [_read_entry(entry, folders, (*at, "of", str(n))) for n, entry in enumerate(entries)]
+    usual = {name for name, _, _, own in read if not own}
     taken: set[str] = set()
     for n, (name, _, _, own) in enumerate(read):
-        if own and name in taken:
+        if own and name in taken | usual:
             at_entry = (*at, "of", str(n), "as")
             move = "Give each criterion a name of its own."
             raise SpecError(at_entry, f"criterion {n + 1}", f'"{name}" is taken.', move)
@@ -185,7 +192,7 @@ def _read_entry(entry: object, folders: Sequence[Path], at: At) -> tuple[str, fl
     return own or usual, float(weight), verifier, own is not None
 
 
-def _opened(ready: Readied, judging: Judging | None) -> Verifier:
+def _opened(ready: Readied, judging: Judging | None, columns: frozenset[str] | None) -> Verifier:
     match ready.settings:
         case MathSettings() as settings:
             return MathVerifier(settings)
@@ -200,7 +207,7 @@ def _opened(ready: Readied, judging: Judging | None) -> Verifier:
     if ready.path is not None:
         from engines.verifiers.foreign import FunctionVerifier
 
-        return FunctionVerifier(ready.settings, ready.path, judging)
+        return FunctionVerifier(ready.settings, ready.path, judging, columns=columns)
     return WeightedVerifier(
-        [Part(c.name, c.weight, _opened(c.verifier, judging)) for c in ready.of]
+        [Part(c.name, c.weight, _opened(c.verifier, judging, columns)) for c in ready.of]
     )

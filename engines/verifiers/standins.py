@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import copy
 import importlib.util
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import ContextVar
 from types import ModuleType
-from typing import Any
+from typing import Any, Self
 
 Ask = Callable[[list[dict[str, str]]], Awaitable[str]]
 """Puts chat messages to the run's judge and returns its reply as text."""
@@ -39,8 +40,27 @@ class Fields:
     def get(self, name: str, default: Any = None) -> Any:
         return getattr(self, name, default)
 
+    def update(self, **fields: Any) -> None:
+        vars(self).update(fields)
+
     def model_dump(self) -> dict[str, Any]:
         return dict(vars(self))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields that are set."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        return cls(**data)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        copied = copy.deepcopy(self) if deep else copy.copy(self)
+        copied.update(**(update or {}))
+        return copied
+
+    def copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        return self.model_copy(update=update, deep=deep)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in vars(self).items())})"
@@ -49,7 +69,7 @@ class Fields:
 class DatasetSample(Fields):
     names = (
         *("dataset", "index", "source", "source_index"),
-        *("question", "answer", "topic", "level", "file_name", "meta"),
+        *("question", "answer", "topic", "level", "file_name", "meta", "id"),
     )
 
 
@@ -59,6 +79,7 @@ class EvaluationSample(Fields):
         *("correct_answer", "file_name", "meta", "trace_id", "response", "time_cost"),
         *("trajectory", "trajectories", "extracted_final_answer", "judged_response"),
         *("reasoning", "correct", "confidence", "exp_id", "stage"),
+        *("id", "trace_url", "reward", "created_at", "updated_at"),
     )
 
 

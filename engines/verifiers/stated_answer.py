@@ -8,11 +8,11 @@ search is linear in the text or bounded by `TAIL_CHARS`, so that hostile text is
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from engines.core.types import Problem, Rollout, Verdict
+from engines.core.types import Rollout, Verdict
 
 Marker = Literal["boxed", "marked", "none"]
 
@@ -76,13 +76,9 @@ def stated_answer(response: str, *, join_boxes: bool = False) -> Stated:
     return Stated(text, marker)
 
 
-def expected_answers(problem: Problem) -> tuple[str, ...]:
-    """What counts as right: the answer and `meta["alternatives"]`, empty ones left out."""
-    alternatives = problem.meta.get("alternatives") or ()
-    if isinstance(alternatives, str):
-        alternatives = (alternatives,)
-    texts = (problem.answer, *alternatives)
-    return tuple(str(text).strip() for text in texts if text is not None and str(text).strip())
+def wanted(expected: Iterable[str]) -> str:
+    """The first few expected answers as a critique names them, each once."""
+    return " or ".join([*dict.fromkeys(shown(text) for text in expected)][:3])
 
 
 def shown(text: str, limit: int = 40) -> str:

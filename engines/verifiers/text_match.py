@@ -18,10 +18,10 @@ from engines.core.errors import VerifierError
 from engines.core.types import Problem, Rollout, Verdict
 from engines.verifiers.stated_answer import (
     TAIL_CHARS,
-    expected_answers,
     rollout_trouble,
     shown,
     stated_answer,
+    wanted,
 )
 from engines.verifiers.worker_pool import WorkerPool
 from engines.verifiers.worker_process import Trouble
@@ -94,7 +94,7 @@ class TextVerifier:
         """Nothing to load: processes start with the first answer that needs them."""
 
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
-        expected = tuple(stated_answer(text).text for text in expected_answers(problem))
+        expected = tuple(stated_answer(text).text for text in problem.accepted)
         verdicts = await asyncio.gather(*(self._judge(rollout, expected) for rollout in rollouts))
         return tuple(verdicts)
 
@@ -108,20 +108,22 @@ class TextVerifier:
         response = rollout.attempt.answer or ""
         stated = stated_answer(response)
         text = stated.text[-TAIL_CHARS:]
+        matched: str | None
         match self._settings.mode:
             case "exact":
-                right = any(self._same(text, gold) for gold in expected)
+                matched = self._first_same(text, expected)
             case "contains":
                 words = self._normal(text)
-                right = any(_holds(words, self._normal(gold)) for gold in expected)
+                held = (gold for gold in expected if _holds(words, self._normal(gold)))
+                matched = next(held, None)
             case "choice":
                 letters = self._settings.letters
                 chosen = chosen_letter(text, letters, stated=stated.marker != "none")
-                wanted = {chosen_letter(gold, letters, stated=True) for gold in expected} - {None}
-                if not wanted:
+                right = {chosen_letter(gold, letters, stated=True) for gold in expected} - {None}
+                if not right:
                     error = f"failed: the expected answer {shown(expected[0])} is not a choice"
                     return Verdict(None, error=error)
-                text, right = chosen or "", chosen in wanted
+                text, matched = chosen or "", chosen if chosen in right else None
             case "regex":
                 assert self._pool and self._settings.pattern is not None
                 question = {"pattern": self._settings.pattern, "text": response[-TAIL_CHARS:]}
@@ -129,11 +131,12 @@ class TextVerifier:
                 if isinstance(found, Trouble):
                     return Verdict(None, error=f"{found.kind}: {shown(found.text, 120)}")
                 text = str(found["found"] or "")
-                right = any(self._same(text, gold) for gold in expected)
-        return _verdict(right, text, expected)
+                matched = self._first_same(text, expected)
+        return _verdict(matched, text, expected)
 
-    def _same(self, text: str, gold: str) -> bool:
-        return self._normal(text) == self._normal(gold)
+    def _first_same(self, text: str, expected: Sequence[str]) -> str | None:
+        normal = self._normal(text)
+        return next((gold for gold in expected if self._normal(gold) == normal), None)
 
     def _normal(self, text: str) -> str:
         return normalised(
@@ -212,9 +215,9 @@ def _check_pattern(pattern: str | None) -> None:
         )
 
 
-def _verdict(right: bool, got: str, expected: Sequence[str]) -> Verdict:
-    if right:
-        return Verdict(1.0, f"matches {shown(got)}")
-    wanted = " or ".join(shown(gold) for gold in expected[:3])
+def _verdict(matched: str | None, got: str, expected: Sequence[str]) -> Verdict:
+    """`matched` is the expected answer that was met, None where none was."""
+    if matched is not None:
+        return Verdict(1.0, f"matches {shown(matched)}")
     found = f"got {shown(got)}" if shown(got) else "found no answer"
-    return Verdict(0.0, f"expected {wanted}, {found}")
+    return Verdict(0.0, f"expected {wanted(expected)}, {found}")

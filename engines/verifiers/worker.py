@@ -35,6 +35,7 @@ USUAL = {"float_rounding": 6, "strict": True}  # by other rules more is equal
 OUT_OF_MEMORY = b'{"error": "the check needs more memory than it may have", "kind": "too long"}\n'
 _ENVIRONMENT = re.compile(r"\$[^$]+\$|\\\(|\\\[|\\boxed")
 _TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}")
+_APART = re.compile(r"(?<=\d)\s+(?=\d)")
 _COMMAND = re.compile(r"\\(?:begin|end|text|textbf|mathrm|mathbf)\s*\{[^{}]*\}|\\[A-Za-z]+")
 _SPELT = re.compile(r"(?<![\\A-Za-z])(pi|sqrt|sin|cos|tan|log|ln)(?![A-Za-z])")
 _QUANTITY = re.compile(r"[-+]?[^\w\s\\(]?\d[\d,.]*\s+[A-Za-z]{2,}\.?")
@@ -47,8 +48,9 @@ _THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+")
 
 
 def math_task() -> Task:
-    """Equality of an answer with any of the expected ones, by math-verify.
+    """Which of the expected answers an answer equals, by math-verify.
 
+    A reply's `match` is the place of the first equal one, None where none is.
     Its own timeouts are off: they arm SIGALRM and turn a timeout into "wrong".
     """
     from math_verify import parse, parser, verify
@@ -86,18 +88,19 @@ def math_task() -> Task:
             texts = [expected["text"] for expected in question["expected"]]
             found = [exactly(text, question["answer"]) for text in texts]
             if True in found or None not in found:
-                return {"equal": True in found, "got": question["answer"]}
+                match = found.index(True) if True in found else None
+                return {"match": match, "got": question["answer"]}
         answer = list(read(as_math(question["answer"], question["marker"])))
         got = next((part for part in reversed(answer) if isinstance(part, str)), "")
-        for expected in question["expected"]:
+        for at, expected in enumerate(question["expected"]):
             gold = list(read(as_math(expected["text"], expected["marker"])))
             if same_letters(expected["text"], question["answer"]):
-                return {"equal": True, "got": got}
+                return {"match": at, "got": got}
             if decimal_comma(expected["text"], question["answer"]):
-                return {"equal": True, "got": got}
+                return {"match": at, "got": got}
             if same_value(gold, answer, question["rules"]):
-                return {"equal": True, "got": got}
-        return {"equal": False, "got": got}
+                return {"match": at, "got": got}
+        return {"match": None, "got": got}
 
     def same_value(gold: list[Any], answer: list[Any], rules: dict[str, Any]) -> bool:
         try:
@@ -150,8 +153,14 @@ def spelt_out(text: str) -> str:
 
 
 def same_letters(one: str, other: str) -> bool:
-    """Equal but for blanks and markup; case counts in formulas (x, X), not in words."""
-    one, other = ("".join(_TEXT.sub(r"\1", text).replace("$", "").split()) for text in (one, other))
+    """Equal but for blanks and markup; case counts in formulas (x, X), not in words.
+
+    A blank between two digits counts: 2 1/2 is not 21/2.
+    """
+    one, other = (
+        "".join(_APART.sub("|", _TEXT.sub(r"\1", text).replace("$", "")).split())
+        for text in (one, other)
+    )
     if re.search(r"[^\W\d_]{3}", one):
         one, other = one.casefold(), other.casefold()
     return bool(one) and one == other

@@ -209,6 +209,8 @@ def test_each_split_of_a_folder_is_added_under_a_name_of_its_own(workspace: Path
     assert json.loads(one.stdout)["name"] == "held"
     renamed = studio("data", "add", str(folder), "--name", "mine", workspace=workspace)
     assert "mine-test: 1 problems" in renamed.stdout and "mine-train: 2" in renamed.stdout
+    found = studio("data", "check", "mine:test", "--json", workspace=workspace)
+    assert (found.code, json.loads(found.stdout)["n"]) == (0, 1)
 
 
 def test_a_folder_with_one_bad_split_adds_nothing(workspace: Path) -> None:
@@ -266,3 +268,46 @@ def test_unusual_field_names_of_a_table_are_renamed_in_the_copy(workspace: Path)
     assert studio("data", "add", str(file), *options, workspace=workspace).code == 0
     copied = json.loads((workspace / "datasets" / "table.jsonl").read_text())
     assert copied == {"question": "q", "answer": "1", "level": "3"}
+
+
+def test_every_accepted_answer_is_shown(workspace: Path) -> None:
+    row = {"question": "What is 2 + 3?", "answer": ["999", "5"]}
+    file = str(a_file(workspace.parent, row))
+    shown = studio("data", "preview", file, workspace=workspace).stdout
+    assert "answer: 999 or 5\n" in shown
+    tried = studio("try", "rehearsal", f"data.practice={file}", workspace=workspace).stdout
+    assert "truth    999 or 5\n" in tried and "(5 == 5)" in tried
+
+
+def test_rows_without_an_answer_are_told_with_who_refuses_them(workspace: Path) -> None:
+    file = a_file(workspace.parent, a_sum(1, 2), {"question": "Why?"})
+    added = studio("data", "add", str(file), workspace=workspace)
+    note = "note: mine: 1 of 2 have no answer: the math and text verifiers refuse those\n"
+    assert (added.code, added.stderr) == (0, note)
+
+
+def test_check_says_that_a_file_is_a_log(workspace: Path) -> None:
+    replies = [{**a_sum(1, 2), "response": reply, "model": "m"} for reply in "ab"]
+    file = str(a_file(workspace.parent, *replies))
+    checked = studio("data", "check", file, workspace=workspace)
+    assert "2 rows are replies to 1 question (a log)\n" in checked.stdout
+    report = json.loads(studio("data", "check", file, "--json", workspace=workspace).stdout)
+    assert (report["n"], report["logged_rows"], report["logged_questions"]) == (1, 2, 1)
+    plain = str(a_file(workspace.parent, replies[0], {**a_sum(3, 4), "response": "c"}))
+    assert "log" not in studio("data", "check", plain, workspace=workspace).stdout
+
+
+def test_a_number_of_many_digits_survives_being_added(workspace: Path) -> None:
+    file = workspace.parent / "big.json"
+    file.write_text('[{"question": "q", "answer": 12345678901234567890.5}]')
+    assert studio("data", "add", str(file), workspace=workspace).code == 0
+    (shown,) = json.loads(studio("data", "preview", "big", "--json", workspace=workspace).stdout)
+    assert shown["answer"] == "12345678901234567890.5"
+
+
+def test_a_broken_link_among_the_data_sets_is_listed_with_its_trouble(workspace: Path) -> None:
+    (workspace / "datasets").mkdir(parents=True)
+    (workspace / "datasets" / "dang.jsonl").symlink_to("gone.jsonl")
+    listed = studio("data", "list", workspace=workspace)
+    assert listed.code == 0
+    assert "dang.jsonl: It is a broken link: gone.jsonl is not there." in listed.stderr

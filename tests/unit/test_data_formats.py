@@ -297,7 +297,8 @@ def test_a_folder_has_its_splits_however_it_was_written(tmp_path: Path, layout: 
             as_jsonl(folder / "train.jsonl", ROWS)
             as_jsonl(folder / "test.jsonl", [ONE])
             text(folder / "README.md", "# about")
-            text(folder / "dataset_infos.json", "{}")
+            for name in ("dataset_infos.json", "config.json", "README.json", "._train.jsonl"):
+                text(folder / name, "{}")
         case "shards":
             as_jsonl(folder / "train-00000-of-00002.jsonl", [ONE])
             as_jsonl(folder / "train-00001-of-00002.jsonl", [TWO])
@@ -348,6 +349,26 @@ def test_an_unnamed_split_is_the_only_one_or_the_one_for_the_purpose(
     for split in splits:
         as_jsonl(tmp_path / "set" / f"{split}.jsonl", ROWS)
     assert resolve_data("set", (tmp_path,), prefer).split == chosen
+
+
+@pytest.mark.parametrize(
+    ("files", "splits"),
+    [
+        (["train/0.jsonl", "eval/0.jsonl"], {"train", "eval"}),
+        (["train.jsonl", "hard/0.jsonl"], {"train", "hard"}),
+        (["data/train.jsonl", "eval/0.jsonl"], {"train", "eval"}),
+        (["data/train.jsonl", "test.jsonl"], {"train", "test"}),
+        (["train/0.jsonl", "images/1.png", ".cache/x.jsonl"], {"train"}),
+    ],
+)
+def test_no_split_is_passed_over_whatever_its_name(
+    tmp_path: Path, files: list[str], splits: set[str]
+) -> None:
+    for name in files:
+        as_jsonl(tmp_path / "set" / name, ROWS)
+    assert set(splits_of(tmp_path / "set")) == splits
+    for split in splits:
+        assert read(DataSource(tmp_path / "set", split)) == BOTH
 
 
 def test_a_split_that_is_not_clear_is_asked_for(tmp_path: Path) -> None:
@@ -472,6 +493,14 @@ def rows_of(name: str, *rows: Any) -> Write:
 
 def all_of(*writes: Write) -> Write:
     return lambda folder: [write(folder) for write in writes] and None
+
+
+def link(name: str, to: str) -> Write:
+    def write(folder: Path) -> None:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).symlink_to(to)
+
+    return write
 
 
 def no_arrow_file(folder: Path) -> None:
@@ -706,7 +735,7 @@ BAD: dict[str, tuple[str, Write, tuple[str, str, str]]] = {
     "a folder of configurations": (
         "./set",
         all_of(put("set/main/train.jsonl", LINE), put("set/other/train.jsonl", LINE)),
-        ("set", "its folder main does", "/set/main"),
+        ("set", "its folders main, other do", "/set/main or"),
     ),
     "splits, none of them for practice": (
         "set",
@@ -722,6 +751,93 @@ BAD: dict[str, tuple[str, Write, tuple[str, str, str]]] = {
         "set:train",
         put("set.jsonl", LINE),
         ("set:train", "one file and has no split", 'Leave ":train" out'),
+    ),
+    "a folder in a folder": (
+        "./set",
+        put("set/main/train.jsonl", LINE),
+        ("set", "its folder main does", "/set/main"),
+    ),
+    "configurations beside splits": (
+        "set:train",
+        all_of(put("set/train.jsonl", LINE), put("set/extra/train.jsonl", LINE)),
+        ("set", "its folder extra has splits of its own: train.jsonl", "/set/extra"),
+    ),
+    "a saved set beside splits": (
+        "set:train",
+        all_of(
+            put("set/train.jsonl", LINE), lambda folder: saved_dict(folder / "set/old", test=ROWS)
+        ),
+        ("set", "its folder old has splits of its own: dataset_dict.json", "/set/old"),
+    ),
+    "a split as file and as folder": (
+        "set:train",
+        all_of(put("set/train.jsonl", LINE), put("set/train/0.jsonl", LINE)),
+        ("set", "Several files are the split train: train.jsonl, train/0.jsonl", "Keep one"),
+    ),
+    "a folder that a saved set does not list": (
+        "set:train",
+        all_of(lambda folder: saved_dict(folder / "set", train=ROWS), put("set/eval/0.json", "[]")),
+        ("set/dataset_dict.json", "does not list the folder eval", "take the folder out"),
+    ),
+    "a link that leads nowhere": (
+        "set",
+        link("set.jsonl", "gone.jsonl"),
+        ("set.jsonl", "broken link: gone.jsonl is not there", "Mend the link"),
+    ),
+    "a link to itself": (
+        "./set.jsonl",
+        link("set.jsonl", "set.jsonl"),
+        ("set.jsonl", "broken link: it leads back to itself", "Mend the link"),
+    ),
+    "a broken link among splits": (
+        "set:train",
+        all_of(put("set/train.jsonl", LINE), link("set/test.jsonl", "gone")),
+        ("set/test.jsonl", "broken link: gone is not there", "Mend the link"),
+    ),
+    "a broken link in place of a split's folder": (
+        "set:train",
+        all_of(put("set/train/0.jsonl", LINE), link("set/eval", "gone")),
+        ("set/eval", "broken link", "Mend the link"),
+    ),
+    "JSONL called CSV": (
+        "set.csv",
+        put("set.csv", LINE),
+        ("set.csv", "looks like JSONL, but is called .csv", "Rename it to set.jsonl"),
+    ),
+    "a JSON array called TSV": (
+        "set.tsv",
+        rows_of("set.tsv", ONE),
+        ("set.tsv", "looks like a JSON array, but is called .tsv", "Rename it to set.json."),
+    ),
+    "CSV called JSONL": (
+        "set.jsonl",
+        lambda folder: as_csv(folder / "set.jsonl", ROWS),
+        ("set.jsonl", "looks like CSV, but is called .jsonl", "Rename it to set.csv"),
+    ),
+    "CSV called JSON": (
+        "set.json",
+        put("set.json", '"question";"the answer"\n"a;\nb";"1"\n'),
+        ("set.json", "looks like CSV, but is called .json", "Rename it to set.csv"),
+    ),
+    "a number beyond all numbers": (
+        "set.jsonl",
+        put("set.jsonl", LINE + '{"question": "q", "answer": 1e400}\n'),
+        ("set.jsonl:2", "1e400 is too large", "as a text"),
+    ),
+    "a number beyond all numbers in an array": (
+        "set.json",
+        put("set.json", '[\n{"question": "q",\n"answer": -1e400}]'),
+        ("set.json:3", "-1e400 is too large", "as a text"),
+    ),
+    "a field twice": (
+        "set.jsonl",
+        put("set.jsonl", LINE + '{"question": "q", "answer": "1", "answer": "2"}\n'),
+        ("set.jsonl:2", 'The field "answer" stands twice', "Keep one"),
+    ),
+    "a field twice inside a field": (
+        "set.json",
+        put("set.json", '[\n{"question": "q", "m": {"a": 1, "a": 1}, "answer": "1"}]'),
+        ("set.json", 'The field "a" stands twice', "Keep one"),
     ),
     "a split in two formats": (
         "set:train",

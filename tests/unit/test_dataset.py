@@ -10,8 +10,13 @@ import pytest
 
 from engines.core.errors import DataError
 from engines.core.types import Problem
-from engines.data.dataset import read_numbered, read_problems
-from engines.data.fields import ANSWER_FIELDS, QUESTION_FIELDS
+from engines.data.dataset import examine, read_numbered, read_problems
+from engines.data.fields import (
+    ANSWER_FIELDS,
+    LISTED_REPLIES,
+    QUESTION_FIELDS,
+    SINGLE_REPLIES,
+)
 from engines.data.report import check
 from engines.data.source import DataSource, resolve_data
 
@@ -121,6 +126,9 @@ def test_blank_lines_a_byte_order_mark_and_a_limit_are_fine(tmp_path: Path) -> N
         ('{"question": NaN, "answer": "1"}', '"question" is empty', "Write the question"),
         ("[1]", "a list, not an object", "one object a line"),
         ({"frage": "q", "answer": "1"}, "the fields are: frage, answer", "data.fields.question"),
+        ({"frage": "q", "answer": "1"}, "the fields are: frage, answer", "--question NAME"),
+        ({"question": "q", "antwort": "1"}, "the fields are: question", "data.fields.answer=NAME"),
+        ({"question": "q", "antwort": "1"}, "the fields are: question", "--answer NAME"),
         ({"question": "  ", "answer": "1"}, '"question" is empty', "Write the question"),
         ({"question": "q"}, '"answer" is missing', "given_ground_truth"),
         ({"question": "q", "answer": None}, '"answer" is empty', "given_ground_truth"),
@@ -195,6 +203,19 @@ def test_a_data_name_is_found_in_the_first_root_that_has_it(tmp_path: Path) -> N
     assert resolve_data(str(below), roots).path == below
 
 
+def test_a_split_is_also_found_as_the_file_it_was_copied_to(tmp_path: Path) -> None:
+    row = {"question": "q", "answer": "1"}
+    copy = a_file(tmp_path, row, name="mine-test.jsonl")
+    assert resolve_data("mine:test", (tmp_path / "absent", tmp_path)) == DataSource(copy)
+    with pytest.raises(DataError, match="not found"):
+        resolve_data("mine:train", (tmp_path,))
+    later = tmp_path / "later"
+    (later / "mine").mkdir(parents=True)
+    a_file(later / "mine", row, name="test.jsonl")
+    # The folder itself goes before a copy of it, wherever either lies.
+    assert resolve_data("mine:test", (tmp_path, later)) == DataSource(later / "mine", "test")
+
+
 def test_an_unknown_data_name_shows_the_nearest_and_the_roots(tmp_path: Path) -> None:
     a_file(tmp_path, {"question": "q", "answer": "1"}, name="arithmetic.jsonl")
     with pytest.raises(DataError) as caught:
@@ -213,3 +234,88 @@ def test_every_bad_line_is_named_at_once_so_that_one_round_mends_them(tmp_path: 
         read_problems(path)
     assert refused.value.place == f"{path}:2"
     assert refused.value.cause.endswith("(2 more cannot be used: line 3, 5.)")
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ("18.0", "18"),
+        ("1.50", "1.5"),
+        ("0.1", "0.1"),
+        ("-0.0", "0"),
+        ("1e3", "1000"),
+        ("0.30000000000000004", "0.30000000000000004"),
+        # The double 0.1 as C prints it with 17 and with 31 digits.
+        ("0.10000000000000001", "0.1"),
+        ("0.1000000000000000055511151231258", "0.1"),
+        # More digits than a double holds.
+        ("12345678901234567890.5", "12345678901234567890.5"),
+        ("12345678901234567890.50", "12345678901234567890.5"),
+        ("9007199254740993.0", "9007199254740993"),  # 2^53 + 1
+        ("1e-400", "1e-400"),
+    ],
+)
+def test_a_number_keeps_the_digits_that_are_written(
+    tmp_path: Path, written: str, text: str
+) -> None:
+    line = f'{{"question": "q", "answer": {written}, "n": 0.5}}'
+    problem = only(tmp_path, line)
+    assert (problem.answer, problem.meta) == (text, {"n": 0.5})
+
+
+REPLY_FIELDS = (*SINGLE_REPLIES, *LISTED_REPLIES)
+
+
+@pytest.mark.parametrize("name", REPLY_FIELDS)
+def test_a_column_named_like_a_reply_is_a_column(tmp_path: Path, name: str) -> None:
+    rows = [{"question": f"q{n}", "answer": "1", name: f"x{n}", "model": "T"} for n in range(2)]
+    problems = read_problems(a_file(tmp_path, *rows))
+    assert [p.meta for p in problems] == [{name: f"x{n}", "model": "T"} for n in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("second", "what"),
+    [
+        ({"output": "x"}, "the same reply"),
+        ({"output": "y", "level": 2}, "another field that differs"),
+        ({"output": "y", "source": "book"}, "another source"),
+    ],
+)
+def test_repeats_that_are_no_replies_stay_repeats(
+    tmp_path: Path, second: dict[str, Any], what: str
+) -> None:
+    row = {"question": "q", "answer": "1", "output": "x"}
+    problems = read_problems(a_file(tmp_path, row, {**row, **second}))
+    assert [p.meta["output"] for p in problems] == ["x", second["output"]], what
+    assert problems[1].id == f"{problems[0].id}#2"
+
+
+def test_one_question_with_two_outputs_makes_a_data_set_no_log(tmp_path: Path) -> None:
+    rows = [{"question": f"q{n}", "answer": "1", "output": f"x{n}"} for n in range(4)]
+    path = a_file(tmp_path, *rows, {**rows[0], "output": "y"})
+    # Only 2 of 5 rows share their question.
+    assert [p.meta["output"] for p in read_problems(path)] == ["x0", "x1", "x2", "x3", "y"]
+    report = examine(path)
+    assert (report.duplicates, report.logged_rows) == (((1, 5),), 0)
+
+
+def test_a_log_gives_each_question_once_however_few_are_read(tmp_path: Path) -> None:
+    same = {"question": "q", "answer": "1", "level": 2, "n": 10**30}
+    replies = [
+        {**same, "response": "a", "model": "m", "reward": 1.0, "index": 0},
+        {**same, "response": "a", "model": "m", "reward": 1.0, "index": 1},
+        {**same, "response": "b", "model": "m", "reward": 0.0, "index": 2},
+    ]
+    path = a_file(tmp_path, *replies, {"question": "r", "answer": "2", "response": "c"}, "{")
+    (first,) = read_problems(path, limit=1)
+    assert first.meta == {"level": 2, "n": 10**30}
+    a_file(tmp_path, *replies, {"question": "r", "answer": "2", "response": "c"})
+    report = examine(path)
+    assert (report.n, report.logged_rows, report.logged_questions) == (2, 4, 2)
+    assert report.clean
+
+
+def test_rows_that_each_list_replies_to_one_question_are_merged(tmp_path: Path) -> None:
+    rows = [{"question": "q", "answer": "1", "rollouts": [text]} for text in "ab"]
+    (problem,) = read_problems(a_file(tmp_path, *rows))
+    assert problem.meta == {}

@@ -119,6 +119,30 @@ async def test_youtu_agents_sample_has_its_fields(tmp_path: Path) -> None:
     assert given_up == Verdict(None, error="timeout: the function gave up on it")
 
 
+async def test_youtu_agents_sample_can_be_changed_copied_and_written_as_theirs(
+    tmp_path: Path,
+) -> None:
+    source = """
+        from utu.db import DatasetSample, EvaluationSample
+        def verify_func(sample, timeout_score=0, **kwargs):
+            sample.update(reasoning="because", correct=True)
+            assert (sample.reasoning, sample.get("correct")) == ("because", True)
+            assert sample.get("nothing_of_the_kind", 7) == 7
+            given = sample.as_dict()
+            assert given["reasoning"] == "because" and "confidence" not in given
+            assert EvaluationSample.from_dict(given).as_dict() == given
+            other = sample.model_copy(update={"correct": False})
+            assert (other.correct, sample.correct, other.stage) == (False, True, "rollout")
+            deep = sample.copy(deep=True)
+            assert deep.meta == sample.meta and deep.meta is not sample.meta
+            unset = (sample.id, sample.trace_url, sample.reward, sample.created_at)
+            assert {*unset, sample.updated_at} == {None}
+            assert DatasetSample.from_dict({"question": "q"}).get("question") == "q"
+            return {"reward": 1.0, "reasoning": None}
+        """
+    assert await judged(a_file(tmp_path, source), "5") == [Verdict(1.0)]
+
+
 async def test_trl_gets_every_column_as_a_list(tmp_path: Path) -> None:
     source = """
         def reward(completions, ground_truth, answer, solution, question, level, **kwargs):

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from engines.core.errors import VerifierError
-from engines.core.types import Verdict
+from engines.core.types import Problem, Verdict
 from engines.verifiers.foreign import FunctionSettings, FunctionVerifier
-from engines.verifiers.foreign_calls import read_results
+from engines.verifiers.foreign_calls import columns_of, read_results
 from tests.foreign_files import PROBLEM, a_file, a_rollout, judged
 
 OK = "def verify_func(sample, **kwargs): return 1.0\n"
@@ -20,6 +20,20 @@ OK = "def verify_func(sample, **kwargs): return 1.0\n"
 REFUSED: dict[str, tuple[str, dict[str, Any], str, str, str]] = {
     "syntax error": ("x = 1\ndef f(:\n", {}, ":2", "it is not Python", "Mend it."),
     "NUL byte": (OK + "\0", {}, "", "it is not Python", ""),
+    "escape sequences in an exception": (
+        "raise ValueError('red \\x1b[31m\\n\\u202e ' + 'x' * 5000)\n",
+        {},
+        ":1",
+        "it raised ValueError: red [31m xxx",
+        "Mend it.",
+    ),
+    "exception that cannot be told": (
+        "class Bad(Exception):\n    def __str__(self): raise RuntimeError\nraise Bad\n",
+        {},
+        ":3",
+        "it raised Bad while it was loaded.",
+        "Mend it.",
+    ),
     "package that is not installed": (
         "\nimport no_such_package\n",
         {},
@@ -123,6 +137,54 @@ async def test_a_file_that_cannot_serve_is_refused_before_the_first_call(
     assert caught.value.place == f"{path}{place}"
     assert cause in caught.value.cause
     assert move in caught.value.move
+    assert str(caught.value).isprintable()
+    assert len(caught.value.cause) <= 300
+
+
+@pytest.mark.parametrize("line", ["import math_verify", "from math_verify.parser import parse"])
+async def test_a_file_that_hides_the_module_it_imports_is_refused(
+    tmp_path: Path, line: str
+) -> None:
+    path = a_file(tmp_path, f"\n{line}\n{OK}", "math_verify.py")
+    with pytest.raises(VerifierError, match="hides the installed module") as caught:
+        await judged(path, "5")
+    assert (caught.value.place, caught.value.move) == (f"{path}:2", "Rename the file.")
+
+
+COLUMNS = {
+    "def reward(completions, level): return [1.0]\n": True,
+    "def reward(completions, level=3): return [1.0]\n": False,
+    "def reward(completions, ground_truth, prompts, trainer_state): return [1.0]\n": False,
+    "def reward(completions, log_metric, topic, **kwargs): return [1.0]\n": False,
+    "def judge(task, response): return 1.0\n": False,
+    OK: False,
+}
+
+
+@pytest.mark.parametrize("source", COLUMNS)
+async def test_a_missing_column_is_refused_before_the_first_call(
+    tmp_path: Path, source: str
+) -> None:
+    path = a_file(tmp_path, source)
+    verifier = FunctionVerifier(FunctionSettings(), path, columns=frozenset({"topic"}))
+    refused = None
+    try:
+        await verifier.check()
+    except VerifierError as error:
+        refused = error
+    await verifier.aclose()
+    assert (refused is not None) is COLUMNS[source]
+    if refused:
+        assert 'it needs "level", and the data has only: answer, ' in refused.cause
+        assert refused.move == "Add the column."
+
+
+def test_the_columns_are_those_that_every_set_has() -> None:
+    one = Problem("1", "q", "a", meta={"level": 1})
+    two = Problem("2", "q", "a", meta={"topic": 1, "level": 2})
+    assert columns_of((one, two)) == {"level", "topic"}
+    assert columns_of((one, two), (one,), ()) == {"level"}
+    assert columns_of((), ()) is None
 
 
 async def test_of_several_that_fit_the_usual_name_is_taken(tmp_path: Path) -> None:
@@ -223,10 +285,43 @@ async def test_what_cannot_be_used_is_unjudged_and_never_zero(tmp_path: Path) ->
     assert verdicts[-1] == Verdict(1.0)
 
 
+UNTELLABLE = """
+    class Bad(Exception):
+        def __str__(self):
+            raise SystemExit
+    DEF judge(task, response):
+        if response == "5":
+            raise Bad
+        return 1.0
+    """
+
+
+@pytest.mark.parametrize("form", ["def", "async def"])
+async def test_an_exception_that_cannot_be_told_costs_its_own_verdict_at_once(
+    tmp_path: Path, form: str
+) -> None:
+    path = a_file(tmp_path, UNTELLABLE.replace("DEF", form))
+    bad, good = await judged(path, "5", "6", timeout_score=0.0, deadline_s=600)
+    assert bad == Verdict(None, error="failed: Bad (mine.py:7)")
+    assert good.reward == 1.0
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def reward(completions): return [float('nan')]",
+        "async def judge(task, response): return float('nan')",
+    ],
+)
+async def test_only_what_was_given_our_nan_can_hand_it_back(tmp_path: Path, source: str) -> None:
+    (verdict,) = await judged(a_file(tmp_path, source), "5")
+    assert verdict == Verdict(None, error="failed: the verifier returned nan")
+
+
 async def test_not_a_number_is_a_wrong_return_where_timeouts_have_a_score(tmp_path: Path) -> None:
     path = a_file(tmp_path, "def verify_func(sample): return float('nan')\n")
     (verdict,) = await judged(path, "5", timeout_score=0.5)
-    assert verdict.error == "failed: the verifier returned nan, outside 0 to 1"
+    assert verdict.error == "failed: the verifier returned nan"
 
 
 async def test_rewards_of_a_group_that_do_not_fit_are_told(tmp_path: Path) -> None:

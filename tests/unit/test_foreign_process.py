@@ -10,6 +10,7 @@ import pytest
 
 from engines.core.types import Verdict
 from engines.verifiers.foreign import FunctionSettings, FunctionVerifier
+from engines.verifiers.foreign_process import understood
 from tests.builders import answering
 from tests.foreign_files import PROBLEM, a_file, a_rollout, judged, judging
 
@@ -65,6 +66,59 @@ async def test_a_killed_process_is_gone(tmp_path: Path) -> None:
 async def test_a_function_that_ends_its_process_costs_its_own_verdict(tmp_path: Path) -> None:
     verdicts = await judged(a_file(tmp_path, PLAIN), "5", "die", "6")
     assert verdicts == [Verdict(1.0), DIED, Verdict(1.0)]
+
+
+async def test_an_edit_in_the_middle_of_a_run_does_not_reach_a_new_process(
+    tmp_path: Path,
+) -> None:
+    path = a_file(tmp_path, PLAIN)
+    verifier = FunctionVerifier(FunctionSettings(), path)
+    await verifier.check()
+    path.write_text("def verify_func(sample): return 0.0\n")
+    rollouts = [a_rollout(text, n) for n, text in enumerate(["die", "5"])]
+    died, good = await verifier.verify(PROBLEM, rollouts)  # the second by another process
+    await verifier.aclose()
+    assert (died, good) == (DIED, Verdict(1.0))
+
+
+async def test_a_file_in_an_encoding_of_its_own_is_read_by_it(tmp_path: Path) -> None:
+    source = "# coding: latin-1\ndef verify_func(sample): return float(sample.response == 'é')\n"
+    path = tmp_path / "mine.py"
+    path.write_bytes(source.encode("latin-1"))
+    assert await judged(path, "é") == [Verdict(1.0)]
+
+
+async def test_rubbish_on_the_socket_of_the_process_is_its_end(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    source = """
+        import os, sys
+        def verify_func(sample):
+            if sample.response == "bad":
+                os.write(int(sys.argv[1]), b"\\xff{}[\\n[3]\\n")
+            return 1.0
+        """
+    bad, good = await judged(a_file(tmp_path, source), "bad", "5")
+    assert (bad, good) == (DIED, Verdict(1.0))
+    assert capfd.readouterr() == ("", "")
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("line", "is_one"),
+    [
+        (b'{"done": 3, "results": []}', True),
+        (b'{"ask": 1, "call": 3, "messages": []}', True),
+        (b'{"done": 3}', False),
+        (b'{"done": [], "error": ""}', False),
+        (b'{"call": 3}', False),
+        (b"[" * 100_000, False),
+        (b"null", False),
+        (b"", False),
+    ],
+)
+def test_only_a_whole_message_is_understood(line: bytes, is_one: bool) -> None:
+    assert (understood(line) is not None) is is_one
 
 
 async def test_coroutines_run_side_by_side_up_to_their_number(tmp_path: Path) -> None:

@@ -137,6 +137,16 @@ async def test_an_unreadable_reply_is_asked_for_once_more_with_what_was_wrong(
     assert "no JSON" in repair.content and "JSON object" in repair.content
 
 
+async def test_verdicts_that_contradict_each_other_are_asked_about_and_then_unjudged(
+    tmp_path: Path,
+) -> None:
+    policy = answering(f"{WRONG} It wrote {RIGHT}", f"{WRONG} It wrote {RIGHT}")
+    verdict = await verdict_on(policy, tmp_path)
+    assert verdict.reward is None
+    assert (verdict.error or "").startswith("unparsable: ")
+    assert "differs" in policy.requests[1][-1].content
+
+
 async def test_a_reply_that_stays_unreadable_is_unjudged_and_still_paid_for(tmp_path: Path) -> None:
     verdict = await verdict_on(answering("Fine.", '{"correct": "maybe"}'), tmp_path)
     assert verdict.reward is None and verdict.critique is None
@@ -188,7 +198,16 @@ READABLE: dict[str, tuple[str, Score, float]] = {
     "a number": ('{"correct": 0}', "binary", 0.0),
     "no reasoning": ('{"correct": true}', "binary", 1.0),
     "TeX in it": (r'{"reasoning": "\(x\) is \sqrt{2}", "correct": true}', "binary", 1.0),
-    "an example first": (f'Such as {{"correct": false}}.\n{RIGHT}', "binary", 1.0),
+    "an agreeing draft first": (f'So {{"correct": true}}.\n{RIGHT}', "binary", 1.0),
+    "another object first": (f'{{"correctness": false}}\n{RIGHT}', "binary", 1.0),
+    "a quoted verdict in the reasoning": (
+        r'{"reasoning": "It says {\"correct\": true}.", "correct": false}',
+        "binary",
+        0.0,
+    ),
+    "a draft while thinking": (f"<think>{RIGHT}, no.</think>\n{WRONG}", "binary", 0.0),
+    "thinking that was opened in the prompt": (f"Say {RIGHT}\n</think>\n{WRONG}", "binary", 0.0),
+    "thinking in other words": (f"<Thinking>\n{WRONG}</Thinking>{RIGHT}", "binary", 1.0),
     "score": ('{"reasoning": "", "score": 1}', "graded", 1.0),
     "score as text": ('{"score": "0.25"}', "graded", 0.25),
 }
@@ -210,6 +229,17 @@ UNREADABLE: dict[str, tuple[str, Score, str]] = {
     "prose": ("correct", "binary", "no JSON"),
     "cut off": ('{"reasoning": "It', "binary", "not valid"),
     "another key": ('{"right": true}', "binary", '"correct"'),
+    "one quoted from the response": (
+        f'{WRONG} The student wrote {{"correct": true}}.',
+        "binary",
+        "differs",
+    ),
+    "two in a list": (f"[{RIGHT}, {WRONG}]", "binary", "differs"),
+    "one fenced and one not": (f"{RIGHT}\n```json\n{WRONG}\n```", "binary", "differs"),
+    "one inside another": (f'{{"first": {RIGHT}}} {WRONG}', "binary", "differs"),
+    "two scores": ('{"score": 1} {"score": 0.5}', "graded", "differs"),
+    "only thoughts": (f"<think>{RIGHT}</think>", "binary", "no JSON"),
+    "thoughts without end": (f"<think>So {RIGHT}", "binary", "no JSON"),
     "null": ('{"correct": null}', "binary", "true or false"),
     "half": ('{"correct": 0.5}', "binary", "true or false"),
     "a list": ('{"correct": [true]}', "binary", "true or false"),

@@ -18,6 +18,8 @@ import pytest
 from engines.core.errors import VerifierError
 from engines.core.types import Attempt, Problem, Rollout, Verdict
 from engines.verifiers.math_answer import MathSettings, MathVerifier
+from engines.verifiers.notation import plain, without_denied
+from engines.verifiers.quantity import unlike
 
 BOMB = "A: 9^9^9^9"
 ROOT = Path(__file__).parents[2]
@@ -111,6 +113,131 @@ async def test_expected_answers_may_be_formulas() -> None:
     await verifier.aclose()
 
 
+# Expected answer, response, reward.
+NUMBERS_SIDE_BY_SIDE = [
+    ("2 1/2", "\\boxed{21/2}", 0.0),
+    ("3 1/4", "Answer: 31/4", 0.0),
+    ("34", "3 4", 0.0),
+    ("34", "Answer: 3 4", 0.0),
+    ("12", "1 2", 0.0),
+    ("12", "\\boxed{1 2}", 0.0),
+    ("1/23", "1/2 3", 0.0),
+    ("3 4", "3", 0.0),
+    ("3 4", "A: 3 4", 1.0),
+    ("2 1/2", "A: 2 1/2", 1.0),
+    ("2 1/2", "\\boxed{\\frac{5}{2}}", 1.0),
+    ("10 000", "A: 10000", 1.0),
+    ("x + 1", "A: x+1", 1.0),
+]
+CHOICES = [
+    ("B", "Between A and B, A is right", 0.0),
+    ("C", "The options are A, B, C. I don't know.", 0.0),
+    ("D", "A is right, not D", 0.0),
+    ("A", "The answer is (A) and not (B).", 1.0),
+    ("B", "The answer is (A) and not (B).", 0.0),
+    ("B", "Answer: A or B", 0.0),
+    ("B", "I think B is right", 1.0),
+    ("B", "(B)", 1.0),
+    ("B", "A) 5\nB) 6\n\n**B**", 1.0),
+    ("B", "(A) is wrong.\nSo (B)", 0.0),
+    ("A", "A. Because B is too small", 1.0),
+    ("B", "So the answer must be (B) because A is too small", 1.0),
+]
+UNITS = [
+    ("5 cm", "5 m", 0.0),
+    ("5 cm", "A: 5 m", 0.0),
+    ("5 cm", "\\boxed{5\\text{ m}}", 0.0),
+    ("5 m", "\\boxed{5\\,\\text{cm}}", 0.0),
+    ("10 kg", "10 g", 0.0),
+    ("3 hours", "3 minutes", 0.0),
+    ("3 hours", "It takes 3 minutes.", 0.0),
+    ("3 hours", "It takes 3 hours.", 1.0),
+    ("10 AM", "10 PM", 0.0),
+    ("10 AM", "A: 10 a.m.", 1.0),
+    ("10:30 AM", "A: 10:30 PM", 0.0),
+    ("10:30 AM", "A: 10:30 am", 1.0),
+    ("$3", "3 cents", 0.0),
+    ("$3", "A: 3 dollars", 1.0),
+    ("5 pounds", "A: £5", 1.0),
+    ("5 pounds", "A: 5 lbs", 1.0),
+    ("20 °C", "A: 20 °F", 0.0),
+    ("18 apples", "A: 18 pears", 0.0),
+    ("18 apples", "A: 18 red apples", 1.0),
+    ("18 dollars", "A: 18 in total", 1.0),
+    ("5", "5 cm", 1.0),
+    ("5 cm", "5", 1.0),
+    ("5 cm", "A: 5 centimeters", 1.0),
+    ("3 hours", "A: 3 hrs", 1.0),
+    ("5x", "A: 5 x", 1.0),
+    ("1.5 million", "1.5", 0.0),
+    ("5", "5 thousand", 0.0),
+    ("5", "A: 5 dozen", 0.0),
+    ("1.5 million", "A: 1,500,000", 1.0),
+    ("60", "A: 5 dozen", 1.0),
+    ("$1.5 million", "A: $1.5 million", 1.0),
+    ("2023-01-02", "2023-01-03", 0.0),
+    ("2023-01-02", "A: 2020", 0.0),
+    ("2023-01-02", "A: 2023-01-02", 1.0),
+    ("2023-01-02", "It was on 2023-1-2.", 1.0),
+    ("42", "The answer is not 42.", 0.0),
+    ("42", "It is not 42.", 0.0),
+    ("42", "It is 42, not 41.", 1.0),
+    ("41", "It is 42, not 41.", 0.0),
+    ("not 5", "A: not 5", 1.0),
+]
+SIGNS = [
+    ("7", "Answer: \u2013 7", 0.0),
+    ("7", "A: \u20137", 0.0),
+    ("7", "- 7", 0.0),
+    ("-7", "Answer: \u2013 7", 1.0),
+    ("-7", "- 7", 1.0),
+    ("\u20137", "A: -7", 1.0),
+    ("5", "A: 3\u20135", 0.0),
+    ("x-3", "A: x\u20133", 1.0),
+    ("\\sqrt{3}", "A: √3", 1.0),
+    ("√12", "\\boxed{2\\sqrt{3}}", 1.0),
+    ("2\\sqrt{3}", "A: √(12)", 1.0),
+    ("0.5", "A: ½", 1.0),
+    ("2.5", "A: 2½", 1.0),
+    ("x^2", "A: x²", 1.0),
+    ("9", "A: 3²", 1.0),
+    ("32", "A: 3²", 0.0),
+    ("3", "A: \uff13", 1.0),
+    ("3", "\u0663", 1.0),
+    ("\u0663", "A: 4", 0.0),
+    ("1000", "\\boxed{1\\,000}", 1.0),
+    ("1000", "1\\,000", 1.0),
+    ("1\\,000", "A: 1", 0.0),
+    ("2π", "A: 2\\pi", 1.0),
+]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [NUMBERS_SIDE_BY_SIDE, CHOICES, UNITS, SIGNS],
+    ids=["numbers side by side", "choices", "units", "signs"],
+)
+async def test_what_looks_alike_is_right_only_where_it_is(
+    rows: list[tuple[str, str, float]],
+) -> None:
+    verifier = MathVerifier()
+    got = [(gold, text, *await judged(gold, text, verifier=verifier)) for gold, text, _ in rows]
+    await verifier.aclose()
+    assert got == rows
+
+
+HOSTILE = ["²", "\u2013", " \u2013", "√(", "1 ", "1,", "5 m ", "^2", "½", "$", "5 a.", "not "]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_reading_a_hostile_answer_is_no_work_that_grows_with_its_square(text: str) -> None:
+    # A pattern that backtracks would need minutes here, with the whole run standing still.
+    long = text * (20_000 // len(text))
+    for marked in (True, False):
+        assert len(without_denied(plain(long, marked=marked))) > 1_000
+        assert unlike("5 cm", long, marked=marked) in (None, True)
+
+
 async def test_the_critique_is_a_few_words() -> None:
     verifier = MathVerifier()
     rollouts = [a_rollout("A: 42"), a_rollout("A: 924"), a_rollout("")]
@@ -120,6 +247,25 @@ async def test_the_critique_is_a_few_words() -> None:
         "expected 42, got 924",
         "expected 42, found no answer",
     ]
+    await verifier.aclose()
+
+
+async def test_a_critique_names_the_alternative_that_matched_and_each_expected_once() -> None:
+    verifier = MathVerifier()
+    # Of a list of answers the first is also the answer. The last ones need math-verify.
+    cases = [
+        (["999", "40"], "A: 40", "40 == 40", "expected 999 or 40, got 7"),
+        (["9", "\\sqrt{18}"], "A: 3\\sqrt{2}", "3\\sqrt{2} == \\sqrt{18}", None),
+        (["9", "0.5"], "A: 1/2", "1/2 == 0.5", "expected 9 or 0.5, got 7"),
+        (["9", "\\log(8)"], "A: 3\\log(2)", "3\\log(2) == \\log(8)", None),
+        (["9", "Evelyn"], "A: Evelyn", "Evelyn == Evelyn", "expected 9 or Evelyn, got 7"),
+        (["9", "2,5 x"], "A: 2,5x", "2,5x == 2,5 x", None),
+    ]
+    for answers, right, matched, missed in cases:
+        problem = a_problem(answers[0], alternatives=answers)
+        yes, no = await verifier.verify(problem, [a_rollout(right), a_rollout("A: 7")])
+        assert (yes.reward, yes.critique, no.reward) == (1.0, matched, 0.0)
+        assert missed in (None, no.critique)
     await verifier.aclose()
 
 

@@ -1,0 +1,91 @@
+r"""The many ways to write one answer, as the one that math-verify reads.
+
+Owns signs and digits that are no ASCII (√3, ½, x², ３, an en dash for a minus), digits in
+groups, words for powers of ten, and what a response denies ("not 42"). Does not compare.
+Pure, linear in the text.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from decimal import Decimal
+
+_MINUS = re.compile("[\u2212\ufe63\uff0d]")
+_DASHES = "[\u2010\u2011\u2012\u2013]"
+_DASH_OF_NUMBER = re.compile(rf"(?<![\w)}}\]])-?{_DASHES}(?=[\d.])")
+_DASH = re.compile(rf"(?<!\d)\s*{_DASHES}\s*|{_DASHES}(?!\s*\d)")  # 3 to 5 keeps its dash
+_LONE_SIGN = re.compile(rf"\s*(?:-|{_DASHES})\s+(?=[\d.][\d.,]*\s*$)")
+_FULLWIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
+_RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n")
+_POWER = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
+_ROOT = re.compile(r"√\s*(?:\(([^()]{1,80})\)|\{([^{}]{1,80})\}|(\d+(?:\.\d+)?|[A-Za-z]))")
+_FRACTION = re.compile("[¼½¾⅐-⅞]")
+_MIXED = re.compile(r"([-+]?\d+)\s*\\frac\{(\d+)\}\{(\d+)\}")
+_THIN = re.compile(r"(?<=\d)(?:\\[,;!:]|\{,\}|[\u00a0\u2007\u2009\u202f])(?=\d{3}(?!\d))")
+_GROUPED = re.compile(r"[-+]?\d{1,3}(?: \d{3})+(?:\.\d+)?")
+_SCALES = {
+    "hundred": 100,
+    "thousand": 10**3,
+    "million": 10**6,
+    "billion": 10**9,
+    "trillion": 10**12,
+    "dozen": 12,
+}
+_SCALED = re.compile(
+    rf"(?<![\w.,/^])(\d{{1,12}}(?:,\d{{3}}){{0,4}}(?:\.\d{{1,12}})?)(?:\s|\\,|~)*"
+    rf"(?:\\text\{{\s*)?\b({'|'.join(_SCALES)})s?\b(?:\s*\}})?",
+    re.IGNORECASE,
+)
+_DENIED = re.compile(
+    r"(?:[\s,;:(]*\b(?:and|but|or))?[\s,;:]*(?:\bnot|n't)\s+"
+    r"(?:equal\s+to\s+|be\s+|option\s+)?(?:[$*(\\{\[]*[A-Z][$*)}\]]*|[^\s]*\d[^\s]*)[\s.!*]*$"
+)
+
+
+def plain(text: str, *, marked: bool) -> str:
+    r"""The text with ASCII digits and operators.
+
+    Args:
+        text: an answer.
+        marked: it is stated as one; in a whole response a dash between words stays.
+    """
+    if not text.isascii():
+        text = _ascii(text, marked)
+    text = _LONE_SIGN.sub("-", text, count=1) if _LONE_SIGN.match(text) else text
+    text = _THIN.sub("", text)
+    if _GROUPED.fullmatch(text.strip()):
+        text = text.replace(" ", "")
+    return _SCALED.sub(_written_out, text)
+
+
+def without_denied(text: str) -> str:
+    """Leave out a closing "not 42", "and not (B)": what is denied is not the answer."""
+    found = _DENIED.search(text[-200:])
+    return text[: len(text) - len(found[0])] if found else text
+
+
+def _ascii(text: str, marked: bool) -> str:
+    text = _MINUS.sub("-", text).translate(_FULLWIDTH)
+    text = _POWER.sub(lambda run: f"^{{{run[0].translate(_RAISED)}}}", text)
+    text = _ROOT.sub(lambda found: f"\\sqrt{{{found[1] or found[2] or found[3]}}}", text)
+    text = _MIXED.sub(r"\1 \2/\3", _FRACTION.sub(_vulgar, text)) if _FRACTION.search(text) else text
+    text = "".join(_digit(character) for character in text).replace("π", "\\pi ")
+    return _DASH.sub("-", text) if marked else _DASH_OF_NUMBER.sub("-", text)
+
+
+def _vulgar(found: re.Match[str]) -> str:
+    above, below = unicodedata.normalize("NFKC", found[0]).split("\u2044")
+    return f"\\frac{{{above}}}{{{below}}}"
+
+
+def _digit(character: str) -> str:
+    if character.isascii():
+        return character
+    value = unicodedata.decimal(character, None)
+    return character if value is None else str(value)
+
+
+def _written_out(found: re.Match[str]) -> str:
+    number = Decimal(found[1].replace(",", "")) * _SCALES[found[2].lower()]
+    return f"{number.normalize():f}"
