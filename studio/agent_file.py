@@ -5,21 +5,26 @@ Owns the exchange, and where the file's keys stand. What it may say is `AgentCon
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from engines.core.errors import ConfigError
-from studio.compose import Composed
-from studio.yaml_marks import marks_of
+from studio.compose import Composed, dotted, walk
+from studio.spelling import give, see
+from studio.yaml_marks import Key, marks_of
+
+# Not what is escaped: an odd number of backslashes stands before that.
+_REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\$\{\s*([^}]*)")
 
 
 def mount_agent(composed: Composed, path: Path) -> None:
-    """Put the file in the place of the run file's own agent.
+    """Put the file in the place of the run file's own agent; overrides of it still count.
 
     Raises:
-        ConfigError: it cannot be read, or holds no agent.
+        ConfigError: it cannot be read, holds no agent, or refers to what is not its own.
     """
     path = path.expanduser()
     if not path.is_file():
@@ -28,11 +33,38 @@ def mount_agent(composed: Composed, path: Path) -> None:
             "There is no such file.",
             "Give the agent.yaml of a run folder, or another agent file.",
         )
-    places = dict(marks_of(path, ("agent",)))  # also says what is wrong with its YAML
+    try:
+        places = dict(marks_of(path, ("agent",)))  # also says what is wrong with its YAML
+    except RecursionError as error:
+        raise ConfigError(str(path), "It holds itself (a YAML alias).", "Cut the loop.") from error
     agent: dict[Any, Any] = yaml.safe_load(path.read_text("utf-8")) or {}
     if not agent:
         raise ConfigError(str(path), "The agent file is empty.", "Give the agent.yaml of a run.")
+    typed = [key for key, place in composed.places.items() if key[0] == "agent" and place.override]
+    kept = {key: see(composed.tree, key) for key in typed}
+    if ("agent",) in kept:
+        raise composed.error(
+            ("agent",), "--agent puts another agent in its place.", "Leave one of them out."
+        )
     composed.tree["agent"] = {str(key): value for key, value in agent.items()}
-    for key in [key for key in composed.places if key[0] == "agent"]:
-        del composed.places[key]
-    composed.places.update(places)
+    replaced = {k: p for k, p in composed.places.items() if k[0] != "agent" or k in kept}
+    composed.places.clear()
+    composed.places.update({**places, **replaced})
+    for key, text in walk(composed.tree["agent"], ("agent",)):
+        if isinstance(text, str) and not _may_stand(key, text):
+            raise composed.error(
+                key,
+                f'"{dotted(key)}" refers to something outside the agent file.',
+                "Only its model may name environment variables: ${oc.env:NAME}. For a literal "
+                "${ write \\${.",
+            )
+    for key, value in kept.items():
+        give(composed.tree, key, value)
+
+
+def _may_stand(key: Key, text: str) -> bool:
+    """Agent files are passed around: one must not put the run file's secrets in a prompt."""
+    references = _REFERENCE.findall(text)
+    return not references or (
+        key[:2] == ("agent", "model") and all(name.startswith("oc.env:") for name in references)
+    )

@@ -66,11 +66,12 @@ async def open_practice(
     roles = open_roles(config, stack)
     ledger = RecordLedger(run.records, config.seed, tell=tell)  # writes nothing until it is asked
     slots = Slots(config.practice.concurrency)
-    verifier = open_run_verifier(plan.loaded, plan.workspace, roles, ledger, slots)
+    sets = held_out_sets(plan.loaded) if config.evaluation.do_eval else ()
+    judged = (plan.problems, *(held_out.problems for held_out in sets))
+    verifier = open_run_verifier(plan.loaded, plan.workspace, roles, ledger, slots, sets=judged)
     stack.push_async_callback(verifier.aclose)
     if reviewers is None:
         reviewers = open_reviewers(plan.reviewer, config.review.hold_s)
-    sets = held_out_sets(plan.loaded) if config.evaluation.do_eval else ()
     await verifier.check()
     await roles.ping()
     stack.callback(roles.tell_notes, tell)
@@ -231,7 +232,7 @@ def _evaluation(plan: RunPlan, sets: tuple[HeldOut, ...], how: Measuring) -> Eva
         sets=sets,
         measuring=how,
         folder=plan.run.path / "evals",
-        book=books(plan.workspace.evaluations, facts),
+        book=books(plan.workspace.evaluations, facts, plan.loaded.config),
         fingerprint=measured_id(facts),
         strategy=evaluation.strategy,
         every_steps=evaluation.every_steps,

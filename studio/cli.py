@@ -31,6 +31,7 @@ from studio.commands import (
     runs,
     start,
 )
+from studio.inert import inert
 
 _SURROUNDINGS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS})
 """What a full disk or missing permission says: the user's to mend, and no bug."""
@@ -90,7 +91,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         result = command.main(workspace_first(arguments), prog_name="studio", standalone_mode=False)
     except StudioError as error:
-        print(f"studio: {error}", file=sys.stderr)
+        print(f"studio: {inert(str(error))}", file=sys.stderr)
         return exit_codes.USER_ERROR
     except typer.TyperException as error:
         show = getattr(error, "show", None)  # those about the words of a command show its usage

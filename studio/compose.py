@@ -29,6 +29,8 @@ from studio.yaml_marks import Key, Place, marks, mentions, syntax_error
 Tree = dict[str, Any]
 
 GROUPS = ("agents", "eval", "practice")
+REPLACED = ("verifier",)
+"""Sections that are one choice: an override of the whole leaves nothing of the file's."""
 _ENV = re.compile(r"(?<!\\)((?:\\\\)*)\$\{\s*oc\.env\s*:")
 
 
@@ -85,9 +87,11 @@ def compose_run(
         raise ConfigError(str(path), "A run file's name ends in .yaml.", "Rename the file.")
     folders = _folders(path, roots)
     named = dict(mentions(path, "", folders, set()))
-    ready = [_forced(text, folders) for text in overrides]
     search = ",".join(f'"file://{_quoted(folder)}"' for folder in folders[1:])
-    ready = [f"hydra.searchpath=[{search}]", *(_forced(text, folders) for text in overrides)]
+    ready = [
+        f"hydra.searchpath=[{search}]",
+        *(_forced(text, folders) for text in _replacing(overrides)),
+    ]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -101,6 +105,16 @@ def compose_run(
             raise syntax_error(path, error) from error
         except (HydraException, OmegaConfBaseException) as error:
             raise _unfit(path, error, overrides, shown) from error
+        except (TypeError, ValueError) as error:  # a name is no number: a list is there
+            said = str(error)
+            named_in = [o for o in overrides if any(repr(name) in said for name in _names(o))]
+            if not named_in:
+                raise
+            raise ConfigError(
+                _shown(named_in[0], shown),
+                "The run file has a list there, and the entries of a list have no names.",
+                "Replace the whole list (key=[…]), or edit the run file.",
+            ) from error
     tree = OmegaConf.to_container(config, resolve=False)
     assert isinstance(tree, dict)
     places: dict[Key, Place] = {}
@@ -218,6 +232,26 @@ def _folders(path: Path, roots: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
+def _replacing(overrides: Sequence[str]) -> Iterator[str]:
+    """Overrides of which one of a whole `REPLACED` section takes the place of what was before.
+
+    Left to itself, Hydra merges a mapping into the file's, and refuses a list there.
+    """
+    last = {
+        key: at
+        for at, text in enumerate(overrides)
+        if (key := text.partition("=")[0].lstrip("+")) in REPLACED and "=" in text
+    }
+    for at, text in enumerate(overrides):
+        key = text.partition("=")[0].lstrip("+~")
+        whole = key.partition(".")[0]
+        if at < last.get(whole, -1):
+            continue
+        if last.get(key) == at:
+            yield f"++{key}=null"
+        yield text
+
+
 def _quoted(text: object) -> str:
     return str(text).replace("\\", "\\\\").replace('"', '\\"')
 
@@ -246,6 +280,10 @@ def _hydra(
         loader = GlobalHydra.instance().config_loader()
         parts = loader.compute_defaults_list(path.stem, [*early, *late], RunMode.RUN).defaults
     return config, parts
+
+
+def _names(override: str) -> list[str]:
+    return override.split("=", 1)[0].lstrip("+~").split(".")
 
 
 def _parent(override: str) -> str:
@@ -303,6 +341,8 @@ def _no_such_group(place: str, missing: str, folders: Sequence[Path]) -> ConfigE
     group, _, last = missing.rpartition("/")
     siblings = [name.rpartition("/")[2] for name in names if name.rpartition("/")[0] == group]
     nearest = [f"{group}/{name}" for name in get_close_matches(last, siblings, n=1)]
+    # What stands elsewhere under this very name is meant: /practice/rehearsal is rehearsal.
+    nearest = nearest or sorted(name for name in names if name.rpartition("/")[2] == last)
     nearest = nearest or get_close_matches(missing, sorted(names), n=1, cutoff=0.8)
     searched = ", ".join(str(folder) for folder in folders)
     return ConfigError(

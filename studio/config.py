@@ -264,9 +264,15 @@ def _pin(
 
 
 def _doubts(config: RunConfig) -> tuple[str, ...]:
+    told = []
     if config.evaluation.do_eval and config.evaluation.k > 1 and config.evaluation.temperature == 0:
-        return ("evaluation.k is above 1 at temperature 0: its tries may all be the same.",)
-    return ()
+        told.append("evaluation.k is above 1 at temperature 0: its tries may all be the same.")
+    if config.practice.group_size == 1 and config.data.practice is not None:
+        told.append(
+            "practice.group_size is 1: a single try shows no contrast, so nothing can be "
+            "learned from it."
+        )
+    return tuple(told)
 
 
 def _borrowed(

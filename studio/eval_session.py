@@ -12,11 +12,12 @@ from collections.abc import Callable
 
 from studio import exit_codes
 from studio.eval_text import eval_data, eval_text, title
-from studio.evaluating import EvalPlan, SetResult, carry_out
+from studio.evaluating import EvalPlan, Evaluated, carry_out
 from studio.held_out import outlook
 from studio.narrate import to_stderr
 from studio.printing import print_json
 from studio.roles import is_rehearsal
+from studio.trial import without_lessons
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
@@ -29,11 +30,13 @@ def run_eval(plan: EvalPlan, *, json: bool) -> int:
     """
     for warning in plan.loaded.warnings:
         to_stderr(f"note: {warning}")
-    rehearsal = is_rehearsal(plan.loaded.config)
+    rehearsal = is_rehearsal(without_lessons(plan.loaded.config))
     if rehearsal:
         to_stderr("rehearsal: replies are scripted, no model is asked")
     for line in outlook(plan.sets, plan.k):
         to_stderr(line)
+    if len(plan.guidances) < len(plan.subjects):
+        to_stderr("note: both sides hold the same experiences, which are measured once")
     missing = plan.missing()
     known = f", {plan.total - missing} known already" if missing < plan.total else ""
     to_stderr(f"{title(plan)}: {missing} rollouts to make{known}")
@@ -51,11 +54,10 @@ def run_eval(plan: EvalPlan, *, json: bool) -> int:
         print_json(eval_data(plan, found, rehearsal=rehearsal))
     else:
         print(eval_text(plan, found, rehearsal=rehearsal), flush=True)
-    lost = any(measured.unjudged for result in found for _, measured in result.results)
-    return exit_codes.WITH_LOSSES if lost else exit_codes.DONE
+    return exit_codes.WITH_LOSSES if found.unjudged else exit_codes.DONE
 
 
-async def _stoppable(plan: EvalPlan, progress: Callable[[], None]) -> list[SetResult]:
+async def _stoppable(plan: EvalPlan, progress: Callable[[], None]) -> Evaluated:
     """Ctrl-C and SIGTERM cancel in good order, so that what has ended is kept."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None

@@ -8,33 +8,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from engines.core.types import NO_USAGE, Usage
-from engines.pipeline.evaluate import Measured
-from engines.pipeline.metrics import Comparison, mean_at_k, pass_rate
-from studio.evaluating import EvalPlan, SetResult, Subject
-from studio.held_out import could_show, effect_of
+from engines.core.types import Usage
+from engines.pipeline.metrics import (
+    mean_at_k,
+    mean_interval,
+    pass_curve,
+    pass_rate,
+    question_means,
+)
+from studio.evaluating import EvalPlan, Evaluated, SetResult
+from studio.held_out import could_show, effect_of, size_of
 from studio.inert import one_line
 from studio.printing import indented, table
 from studio.rates import (
     comparison_data,
     difference_text,
-    interval_data,
+    ends,
     mean_text,
     rate,
     signs_text,
 )
-from studio.summary import REHEARSAL, count, spent
+from studio.summary import REHEARSAL, spent
 
 
-def eval_text(plan: EvalPlan, found: Sequence[SetResult], *, rehearsal: bool) -> str:
+def eval_text(plan: EvalPlan, found: Evaluated, *, rehearsal: bool) -> str:
     """The whole result as plain lines, with a table of before and after at the end."""
     lines = [REHEARSAL] if rehearsal else []
     lines += [title(plan), ""]
-    for result in found:
+    for result in found.sets:
         lines += [*_set_lines(result, plan.k), ""]
     if len(plan.subjects) > 1:
-        lines += [_before_and_after(found), ""]
-    lines.append(f"paid     {_paid(found)}")
+        lines += [_before_and_after(found.sets), ""]
+    known = f" ({found.reused} of {plan.total} rollouts were known already)" * bool(found.reused)
+    lines.append(f"paid     {spent(found.paid)}{known}")
     return "\n".join(lines)
 
 
@@ -44,38 +50,36 @@ def title(plan: EvalPlan) -> str:
     return f"{plan.loaded.config.exp_id}: {told}"
 
 
-def eval_data(plan: EvalPlan, found: Sequence[SetResult], *, rehearsal: bool) -> dict[str, Any]:
+def eval_data(plan: EvalPlan, found: Evaluated, *, rehearsal: bool) -> dict[str, Any]:
     """The same facts for `--json`, with every problem's rewards."""
     return {
         "kind": "Evaluation",
         "rehearsal": rehearsal,
         "exp_id": plan.loaded.config.exp_id,
         "k": plan.k,
-        "sets": [_set_data(result, plan.k) for result in found],
-        "paid": _usage_data(_sum_paid(found)),
+        "sets": [_set_data(result, plan.k) for result in found.sets],
+        "paid": _usage_data(found.paid),
         "rollouts": plan.total,
-        "reused": sum(m.reused for result in found for _, m in result.results),
+        "reused": found.reused,
     }
 
 
 def _set_lines(result: SetResult, k: int) -> list[str]:
-    n = len(result.held_out.problems)
-    tries = "1 try each" if k == 1 else f"{k} tries each"
-    lines = [f"{result.held_out.name}: {count(n, 'problem')}, {tries}; {could_show(n, k)}"]
-    headings = ["EXPERIENCES", f"MEAN@{k}", "N"]
-    if k > 1:
-        headings.insert(2, f"PASS@{k}")
+    held_out = result.held_out
+    lines = [one_line(f"{size_of(held_out, k)}; {could_show(held_out, k)}", 400)]
+    passed = [f"PASS@{k}"] if k > 1 else []
+    headings = ["EXPERIENCES", f"MEAN@{k}", *passed, "QUESTIONS", "TRIES"]
     optional = _optional_columns(result)
     rows = [
-        [*_row(subject, found, k), *(cells[at] for cells in optional.values())]
-        for at, (subject, found) in enumerate(result.results)
+        [*_row(result, at, k), *(cells[at] for cells in optional.values())]
+        for at in range(len(result.results))
     ]
     lines.append(indented(table([*headings, *optional], rows)))
     comparison = result.comparison
     if comparison is not None:
+        after = one_line(result.results[-1][0].label, 60)
         lines.append(f"  difference {difference_text(comparison)}: {signs_text(comparison)}")
-        after = result.results[-1][0].label
-        lines.append(f"  {one_line(after, 60)}: {comparison.verdict}{_left_out(comparison)}")
+        lines.append(f"  {after}: {comparison.verdict}")
     for subject, found in result.results:
         if found.unjudged:
             lines.append(
@@ -85,11 +89,15 @@ def _set_lines(result: SetResult, k: int) -> list[str]:
     return lines
 
 
-def _row(subject: Subject, found: Measured, k: int) -> list[str]:
-    cells = [subject.label, mean_text(found.rewards), str(found.known)]
+def _row(result: SetResult, at: int, k: int) -> list[str]:
+    subject, found = result.results[at]
+    rows = tuple(result.questions(at).values())
+    known = sum(any(reward is not None for reward in row) for row in rows)
+    cells = [subject.label, mean_text(rows), str(known), str(found.known)]
     if k > 1:
-        passed = pass_rate(found.rewards, k)
-        cells.insert(2, rate(passed.value, passed.interval))
+        passed = pass_rate(rows, k)
+        fewer = f" n={passed.questions}" if passed.questions != known else ""
+        cells.insert(2, rate(passed.value, passed.interval) + fewer)
     return cells
 
 
@@ -108,63 +116,57 @@ def _optional_columns(result: SetResult) -> dict[str, list[str]]:
     return columns
 
 
-def _left_out(found: Comparison) -> str:
-    if not found.left_out:
-        return ""
-    return f" ({count(found.left_out, 'problem')} could not be paired: unjudged)"
-
-
 def _before_and_after(found: Sequence[SetResult]) -> str:
+    """Before and after on the questions that both could be judged on, as is the difference."""
     rows = []
     for result in found:
-        (_, before), (_, after) = result.results
         comparison = result.comparison
+        before, after = result.questions(0), result.questions(1)
+        paired = [q for q in before if question_means([before[q]]) and question_means([after[q]])]
         rows.append(
             [
                 result.held_out.name,
-                _short(mean_at_k(before.rewards)),
-                _short(mean_at_k(after.rewards)),
+                *(_short(mean_at_k([side[q] for q in paired])) for side in (before, after)),
                 difference_text(comparison) if comparison else "-",
+                str(len(paired)),
                 comparison.verdict if comparison else "cannot tell",
             ]
         )
-    return table(("HELD-OUT SET", "BEFORE", "AFTER", "DIFFERENCE", "VERDICT"), rows)
+    headings = ("HELD-OUT SET", "BEFORE", "AFTER", "DIFFERENCE", "QUESTIONS", "VERDICT")
+    return table(headings, rows)
 
 
 def _short(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def _paid(found: Sequence[SetResult]) -> str:
-    results = [m for result in found for _, m in result.results]
-    known, total = sum(m.reused for m in results), sum(m.known + m.unjudged for m in results)
-    text = spent(_sum_paid(found))
-    return text if not known else f"{text} ({known} of {total} rollouts were known already)"
-
-
-def _sum_paid(found: Sequence[SetResult]) -> Usage:
-    return sum((m.paid for result in found for _, m in result.results), NO_USAGE)
-
-
 def _set_data(result: SetResult, k: int) -> dict[str, Any]:
-    problems = result.held_out.problems
+    held_out = result.held_out
     return {
-        "data": result.held_out.name,
-        "problems": [problem.id for problem in problems],
-        "smallest_effect": effect_of(len(problems), k),
-        "results": [_measured_data(subject, found, k) for subject, found in result.results],
+        "data": held_out.name,
+        "problems": [problem.id for problem in held_out.problems],
+        "questions": held_out.questions,
+        "left_out": held_out.left_out,
+        "smallest_effect": effect_of(held_out, k),
+        "results": [_measured_data(result, at, k) for at in range(len(result.results))],
         "comparison": comparison_data(result.comparison),
     }
 
 
-def _measured_data(subject: Subject, found: Measured, k: int) -> dict[str, Any]:
+def _measured_data(result: SetResult, at: int, k: int) -> dict[str, Any]:
+    subject, found = result.results[at]
+    rows = tuple(result.questions(at).values())
     tries = max(1, found.known + found.unjudged)
     return {
         "experiences": subject.label,
         "library_version": subject.library.version if subject.library else None,
-        f"mean@{k}": mean_at_k(found.rewards),
-        "interval": interval_data(found.rewards),
-        "pass": {str(at): pass_rate(found.rewards, at).value for at in range(1, k + 1)},
+        f"mean@{k}": mean_at_k(rows),
+        "interval": ends(mean_interval(rows)),
+        "questions": len(question_means(rows)),
+        "pass": {
+            str(tried): {"value": p.value, "interval": ends(p.interval), "questions": p.questions}
+            for tried, p in enumerate(pass_curve(rows, k), start=1)
+        },
         "n": found.known,
         "unjudged": found.unjudged,
         "trouble": found.trouble,

@@ -14,19 +14,21 @@ from typing import Any
 
 from engines.core.concurrently import all_of
 from engines.core.errors import ConfigError
+from engines.core.ids import digest
 from engines.core.library import Library
+from engines.core.types import NO_USAGE, Usage
 from engines.pipeline.evaluate import HeldOut, Measured, Pinned, measure
-from engines.pipeline.metrics import Comparison, compare
+from engines.pipeline.metrics import Comparison, by_question, compare
 from engines.policies.throttle import Slots
 from engines.record.ledger import RecordLedger
 from engines.record.lock import writing
 from engines.record.run_dir import Workspace
-from engines.record.scores import ScoreBook
+from engines.record.scores import ID_BYTES, ScoreBook, content_of
 from studio.config import LoadedRun, load_run
-from studio.held_out import books, held_out_sets, measured_by, measured_id, measuring
+from studio.held_out import books, held_out_sets, measured_by, measuring
 from studio.roles import Tell, open_roles, slots_for
 from studio.source import Source
-from studio.trial import choose_library
+from studio.trial import choose_library, without_lessons
 from studio.verifying import fingerprint_of, open_run_verifier
 
 
@@ -59,23 +61,29 @@ class EvalPlan:
         return self.loaded.config.evaluation.k
 
     @property
-    def total(self) -> int:
-        """Rollouts in all, known ones included."""
-        return sum(len(s.problems) for s in self.sets) * self.k * len(self.subjects)
+    def contents(self) -> tuple[str, ...]:
+        """Every held-out problem by content; one that stands in two sets stands here twice."""
+        return tuple(content_of(p) for held_out in self.sets for p in held_out.problems)
 
-    def books(self) -> tuple[ScoreBook, ...]:
-        """The scores of each subject, as they are known now."""
-        book = books(self.workspace.evaluations, self.measured)
-        return tuple(book(subject.pinned.guidance) for subject in self.subjects)
+    @property
+    def total(self) -> int:
+        """Different rollouts in all, known ones included."""
+        return len(set(self.contents)) * self.k * len(self.guidances)
+
+    @property
+    def guidances(self) -> tuple[str, ...]:
+        """What stands in the prompts, each once: two names may stand for equal experiences."""
+        return tuple(dict.fromkeys(subject.pinned.guidance for subject in self.subjects))
+
+    def books(self) -> dict[str, ScoreBook]:
+        """The scores of each guidance, as they are known now."""
+        book = books(self.workspace.evaluations, self.measured, self.loaded.config)
+        return {guidance: book(guidance) for guidance in self.guidances}
 
     def missing(self) -> int:
         """Rollouts that nobody measured yet."""
-        return sum(
-            book.missing(problem, self.k)
-            for book in self.books()
-            for held_out in self.sets
-            for problem in held_out.problems
-        )
+        contents = self.contents
+        return sum(book.missing(contents, self.k) for book in self.books().values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +93,29 @@ class SetResult:
     held_out: HeldOut
     results: tuple[tuple[Subject, Measured], ...]
 
+    def questions(self, at: int) -> dict[str, tuple[float | None, ...]]:
+        """The rewards of each question for one of the results."""
+        ids = [problem.id for problem in self.held_out.problems]
+        return by_question(ids, self.results[at][1].rewards)
+
     @property
     def comparison(self) -> Comparison | None:
         if len(self.results) < 2:
             return None
-        ids = [problem.id for problem in self.held_out.problems]
-        before, after = (dict(zip(ids, m.rewards, strict=True)) for _, m in self.results)
-        return compare(before, after)
+        return compare(self.questions(0), self.questions(1))
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """Every set's result, and what this command paid for."""
+
+    sets: tuple[SetResult, ...]
+    paid: Usage = NO_USAGE
+    reused: int = 0  # different rollouts that were known already
+
+    @property
+    def unjudged(self) -> int:
+        return sum(measured.unjudged for found in self.sets for _, measured in found.results)
 
 
 def plan_eval(
@@ -126,7 +150,7 @@ def plan_eval(
     return EvalPlan(loaded, workspace, held_out_sets(loaded), tuple(subjects), facts)
 
 
-async def carry_out(plan: EvalPlan, tell: Tell, progress: Callable[[], None]) -> list[SetResult]:
+async def carry_out(plan: EvalPlan, tell: Tell, progress: Callable[[], None]) -> Evaluated:
     """Measure what is missing and put everything together.
 
     Args:
@@ -137,17 +161,20 @@ async def carry_out(plan: EvalPlan, tell: Tell, progress: Callable[[], None]) ->
     Raises:
         StudioError: something cannot be opened or recorded.
     """
-    config = plan.loaded.config
+    config = without_lessons(plan.loaded.config)
     missing = plan.missing()
     async with AsyncExitStack() as stack:
-        replies = plan.workspace.evaluations / "replies" / measured_id(plan.measured)[:16]
+        opened = plan.books()
+        ids = sorted(book.path.name for book in opened.values())
+        replies = plan.workspace.evaluations / "replies" / digest(ids, ID_BYTES)
         if missing:
             stack.enter_context(writing(replies))
         roles = open_roles(config, stack)
         ledger = RecordLedger(replies, config.seed, tell=tell)
         stack.push_async_callback(ledger.aclose)
         slots = Slots(config.practice.concurrency)
-        verifier = open_run_verifier(plan.loaded, plan.workspace, roles, ledger, slots)
+        judged = [held_out.problems for held_out in plan.sets]
+        verifier = open_run_verifier(plan.loaded, plan.workspace, roles, ledger, slots, sets=judged)
         stack.push_async_callback(verifier.aclose)
         if missing:
             await verifier.check()
@@ -155,19 +182,27 @@ async def carry_out(plan: EvalPlan, tell: Tell, progress: Callable[[], None]) ->
             stack.callback(roles.tell_notes, tell)
         rolling = slots_for(config.policy, slots)
         how = measuring(config, roles.policy, ledger, rolling, verifier)
-        opened = plan.books()
-        for book in opened:
+        for book in opened.values():
             stack.callback(book.close)
+        # Side by side, so that the end of one set leaves no slot idle.
         found = await all_of(
-            measure(how, book, held_out.problems, subject.pinned, tell=progress)
+            measure(how, opened[guidance], held_out.problems, Pinned(guidance), tell=progress)
             for held_out in plan.sets
-            for subject, book in zip(plan.subjects, opened, strict=True)
+            for guidance in plan.guidances
         )
-    n = len(plan.subjects)
-    return [
-        SetResult(held_out, tuple(zip(plan.subjects, found[at * n : at * n + n], strict=True)))
+    by_set = {
+        (held_out.name, guidance): found[at * len(opened) + number]
         for at, held_out in enumerate(plan.sets)
-    ]
+        for number, guidance in enumerate(plan.guidances)
+    }
+    sets = tuple(
+        SetResult(
+            held_out,
+            tuple((s, by_set[held_out.name, s.pinned.guidance]) for s in plan.subjects),
+        )
+        for held_out in plan.sets
+    )
+    return Evaluated(sets, ledger.paid, plan.total - missing)
 
 
 def load_eval(

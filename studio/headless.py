@@ -22,14 +22,14 @@ from engines.pipeline.run import practise
 from engines.record.catalogue import note_run
 from engines.record.run_dir import Workspace
 from studio import exit_codes
-from studio.assemble import open_practice
+from studio.assemble import open_practice, open_reviewers
 from studio.config import load_run
 from studio.held_out import outlook
 from studio.link import serve
 from studio.narrate import Display, Lines, to_stderr
 from studio.plan import RunPlan, plan_run
 from studio.printing import print_json, reader_left
-from studio.roles import is_rehearsal
+from studio.roles import is_rehearsal, repeats
 from studio.source import Source
 from studio.summary import exit_code, summary_data, summary_text
 
@@ -49,6 +49,8 @@ def planned(
     Raises:
         StudioError: the run file, the data or the choice of run cannot be used.
     """
+    if review is not None:
+        open_reviewers(review, None)  # a finished run would never open it
     given = workspace.run(source.resume) if source.resume is not None else None
     file = str(given.run_file) if given else source.runfile or ""
     named = [] if name is None else [f"exp_id={name}"]
@@ -89,9 +91,12 @@ async def run_headless(plan: RunPlan, *, json: bool) -> int:
             async with AsyncExitStack() as stack:
                 practice = await open_practice(plan, stack, to_stderr)
                 _tell_plan(plan)
+                config = plan.loaded.config.practice
+                if note := repeats(practice.rollouts.policy, plan.problems, config.group_size):
+                    to_stderr(note)
                 if (measured := practice.evaluation) is not None:
                     for line in outlook(measured.sets, measured.measuring.k):
-                        to_stderr(f"held-out {line}")
+                        to_stderr(f"held out: {line}")
                 brakes.control = practice.control
                 await stack.enter_async_context(serve(practice, plan.run.socket))
                 with _told(practice.recorder.state, json) as listener:
@@ -158,8 +163,13 @@ def _tell_plan(plan: RunPlan) -> None:
     if is_rehearsal(plan.loaded.config):
         to_stderr("rehearsal: replies are scripted, no model is asked")
     if plan.mode != "finished":
-        by_itself = " (every operation that fits is approved by itself)"
-        to_stderr(f"review: {plan.reviewer}{by_itself if plan.reviewer == 'auto' else ''}")
+        note = ""
+        if plan.reviewer == "auto":
+            note = " (every operation that fits is approved by itself)"
+        elif plan.mode == "resume" and plan.reviewer == "wait":
+            kept = plan.state is not None and plan.state.reviewer == plan.reviewer
+            note = " (as the run began; --review auto lets it decide by itself)" if kept else ""
+        to_stderr(f"review: {plan.reviewer}{note}")
 
 
 def _print_summary(plan: RunPlan, state: RunState, json: bool) -> int:

@@ -22,7 +22,7 @@ from engines.record.scores import ScoreBook
 from engines.rollouts.manager import RolloutManager
 from engines.verifiers.open import asks_judge, needs_answer
 from studio.config import LoadedRun
-from studio.roles import sampling_of
+from studio.roles import endpoint_of, sampling_of
 from studio.settings import RunConfig
 
 _MEASURED_BY = (
@@ -44,20 +44,19 @@ def held_out_sets(loaded: LoadedRun) -> tuple[HeldOut, ...]:
         DataError: one cannot be found or read.
     """
     config = loaded.config
+    limit = config.evaluation.limit
     found: dict[str, HeldOut] = {}
     for named in dict.fromkeys(config.evaluation.data):
         path = loaded.data_path(named, "evaluation.data")
         problems = read_problems(
-            path,
-            fields=config.data.fields,
-            needs_answer=needs_answer(config.verifier.spec),
-            limit=config.evaluation.limit,
+            path, fields=config.data.fields, needs_answer=needs_answer(config.verifier.spec)
         )
         # Two files of one name in different folders are two sets.
         name = path.stem if path.stem not in found else f"{path.parent.name}-{path.stem}"
         while name in found:
             name += "-2"
-        found[name] = HeldOut(name, problems)
+        kept = problems if limit is None else problems[:limit]
+        found[name] = HeldOut(name, kept, len(problems) - len(kept))
     return tuple(found.values())
 
 
@@ -70,11 +69,24 @@ def measured_by(config: RunConfig, fingerprint: Mapping[str, Any]) -> dict[str, 
     return depends
 
 
-def books(folder: Path, measured: Mapping[str, Any]) -> Callable[[str], ScoreBook]:
-    """Opens the scores of a guidance that stands in the prompt."""
+def books(
+    folder: Path, measured: Mapping[str, Any], config: RunConfig
+) -> Callable[[str], ScoreBook]:
+    """Opens the scores of a guidance that stands in the prompt.
+
+    They belong to the endpoint as well: servers answer to one model name with different
+    models. Within a run the endpoint may move, and its evaluations are still compared.
+    """
+    asked = {"policy": config.role("policy")}
+    if asks_judge(config.verifier.spec):
+        asked["judge"] = config.role("judge")
+    addresses = {
+        f"{role}.base_url": endpoint_of(settings).url if settings.base_url else None
+        for role, settings in asked.items()
+    }
 
     def book(guidance: str) -> ScoreBook:
-        return ScoreBook(folder, {**measured, "experiences": guidance})
+        return ScoreBook(folder, {**measured, **addresses, "experiences": guidance})
 
     return book
 
@@ -112,21 +124,29 @@ def measuring(
 
 def outlook(sets: tuple[HeldOut, ...], k: int) -> list[str]:
     """What each set can show at all, said before anything is spent."""
-    return [
-        f"{held_out.name}: {len(held_out.problems)} problems x {k}; "
-        f"{could_show(len(held_out.problems), k)}"
-        for held_out in sets
-    ]
+    return [f"{size_of(held_out, k)}; {could_show(held_out, k)}" for held_out in sets]
 
 
-def could_show(problems: int, k: int) -> str:
-    effect = effect_of(problems, k)
+def size_of(held_out: HeldOut, k: int) -> str:
+    """`aime: 30 of 60 problems (28 different questions), 8 tries each`."""
+    n = len(held_out.problems)
+    of = f" of {n + held_out.left_out}" if held_out.left_out else ""
+    different = "" if held_out.questions == n else f" ({held_out.questions} different questions)"
+    tries = "1 try each" if k == 1 else f"{k} tries each"
+    return f"{held_out.name}: {n}{of} problem{'s' if n != 1 else ''}{different}, {tries}"
+
+
+def could_show(held_out: HeldOut, k: int) -> str:
+    effect = effect_of(held_out, k)
     if effect is None:
         return "too few to show any difference"
     return f"a difference below about {effect:.2f} would probably go unseen"
 
 
-def effect_of(problems: int, k: int) -> float | None:
+def effect_of(held_out: HeldOut, k: int) -> float | None:
     """The smallest effect such a set would likely show; None where it can show none."""
-    effect = smallest_effect(problems, k)
+    if not held_out.questions:
+        return None
+    tries = k * len(held_out.problems) // held_out.questions
+    effect = smallest_effect(held_out.questions, tries)
     return effect if effect <= 1 else None

@@ -18,7 +18,6 @@ from engines.core.state import RunState
 from engines.record.export import unescaped
 from engines.record.libraries import LibraryFolder, check_name
 from engines.record.run_dir import RunDir, Workspace
-from studio.lineage import state_with_adopted
 from studio.rates import evaluation_text
 
 
@@ -126,7 +125,7 @@ def _of_run(run: RunDir, kind: str, number: str, workspace: Workspace, reference
 
 def _of_end(run: RunDir, which: str, workspace: Workspace, reference: str) -> Found:
     """The version a run left behind, or the one that did best on its held-out sets."""
-    state = state_with_adopted(run, workspace)
+    state = run.state()
     step = state.steps_finished if which == "last" else state.best_step
     if step is None:
         raise ConflictError(

@@ -37,6 +37,11 @@ class ListedVerifier:
     trouble: str = ""
 
     @property
+    def called(self) -> str:
+        """The name as it is listed: a file's own, so that it is told from a built-in one."""
+        return Path(self.path).name if self.path else self.name
+
+    @property
     def data(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, TextIO
 from engines.core import events as ev
 from engines.core.library import Outcome
 from engines.core.state import RunState, StepState
-from studio.inert import one_line
+from engines.core.types import Verdict
+from studio.inert import inert, one_line
 from studio.printing import reader_left
 from studio.rates import evaluation_text
 from studio.summary import count, mean, progress, spent
@@ -64,9 +65,19 @@ class Lines:
                 return ["paused (studio ctl resume goes on)"]
             case ev.RunContinued():
                 return ["going on"]
+            case ev.RolloutJudged(verdict=Verdict(reward=None, error=str() as error)):
+                # The first of a step is told at once, so that nobody pays for a run of them.
+                if _is_first_unjudged(state.steps[event.step], event):
+                    return [f"step {event.step}: a try could not be judged: {one_line(error, 200)}"]
             case ev.RolloutFinished(status="failed"):
                 return [f"step {event.step}: a rollout failed: {one_line(event.error or '', 160)}"]
         return []
+
+
+def _is_first_unjudged(step: StepState, event: ev.RolloutJudged) -> bool:
+    """A failed rollout is no such: that it failed has been told."""
+    rollout = step.rollouts.get((event.position, event.index))
+    return step.unjudged == 1 and (rollout is None or rollout.status != "failed")
 
 
 class Display:
@@ -195,6 +206,6 @@ def commit_line(outcomes: tuple[Outcome, ...], version: int) -> str:
 
 def to_stderr(line: str) -> None:
     try:
-        print(line, file=sys.stderr, flush=True)
+        print(inert(line), file=sys.stderr, flush=True)
     except OSError:  # the reader left, or the disk is full: neither must end a run
         reader_left(sys.stderr)

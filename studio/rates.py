@@ -14,6 +14,7 @@ from engines.pipeline.metrics import (
     Comparison,
     Interval,
     Rewards,
+    by_question,
     compare,
     mean_at_k,
     mean_interval,
@@ -43,7 +44,7 @@ def changes(evaluations: Sequence[EvaluationFinished], step: int | None = None) 
         last = next((e for e in alike if e.step == step), None) if step else alike[-1]
         if last is None or last.step == first.step:
             continue
-        comparison = compare(_by_problem(first), _by_problem(last))
+        comparison = compare(questions(first), questions(last))
         if comparison is not None:
             found.append(Change(first, last, comparison))
     return found
@@ -65,7 +66,8 @@ def evaluation_text(found: EvaluationFinished) -> str:
     if found.mean is None:
         shown = "none known"
     else:  # a journal of an earlier version holds no rewards, hence no interval
-        shown = mean_text(found.rewards) if found.rewards else f"{found.mean:.3f}"
+        rows = tuple(questions(found).values())
+        shown = mean_text(rows) if rows else f"{found.mean:.3f}"
     lost = f", {found.unjudged} unjudged" if found.unjudged else ""
     return f"{shown} (n={found.n}){lost}"
 
@@ -79,7 +81,8 @@ def difference_text(found: Comparison) -> str:
 def signs_text(found: Comparison) -> str:
     """What the sign test counted: `66 better, 0 worse, 34 level, p < 0.001`."""
     p = "p < 0.001" if found.p < 0.001 else f"p = {found.p:.3f}"
-    return f"{found.wins} better, {found.losses} worse, {found.ties} level, {p}"
+    gone = f"; {found.left_out} could not be paired" if found.left_out else ""
+    return f"{found.wins} better, {found.losses} worse, {found.ties} level, {p}{gone}"
 
 
 def comparison_data(found: Comparison | None) -> dict[str, Any] | None:
@@ -104,8 +107,11 @@ def metrics_text(metrics: Mapping[str, float]) -> str:
     return f" [{told}]" if told else ""
 
 
-def interval_data(rewards: Rewards) -> list[float] | None:
-    interval = mean_interval(rewards)
+def interval_data(found: EvaluationFinished) -> list[float] | None:
+    return ends(mean_interval(tuple(questions(found).values())))
+
+
+def ends(interval: Interval | None) -> list[float] | None:
     return [interval.low, interval.high] if interval else None
 
 
@@ -118,5 +124,6 @@ def change_data(found: Change) -> dict[str, Any]:
     }
 
 
-def _by_problem(found: EvaluationFinished) -> dict[str, tuple[float | None, ...]]:
-    return dict(zip(found.problems, found.rewards, strict=True))
+def questions(found: EvaluationFinished) -> dict[str, tuple[float | None, ...]]:
+    """The rewards of each question; empty in a journal of a version that kept none."""
+    return by_question(found.problems, found.rewards)

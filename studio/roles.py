@@ -5,17 +5,18 @@ Owns how a role's settings become an endpoint and a way of sampling.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from engines.core.concurrently import all_of
 from engines.core.protocols import Ledger, Policy
-from engines.core.types import Sampling
+from engines.core.types import Problem, Sampling
 from engines.data.rollout_log import read_log
 from engines.policies.endpoint import EndpointSettings
 from engines.policies.open import open_policy
 from engines.policies.openai_compat import OpenAICompat
+from engines.policies.replay import Replay
 from engines.policies.throttle import Slots, Throttled
 from engines.verifiers.judging import Judging
 from engines.verifiers.open import asks_judge
@@ -111,6 +112,21 @@ def endpoint_of(settings: PolicyConfig) -> EndpointSettings:
 
 def sampling_of(settings: PolicyConfig) -> Sampling:
     return Sampling(settings.temperature, settings.top_p, settings.max_tokens, settings.stop)
+
+
+def repeats(policy: Policy, problems: Sequence[Problem], group_size: int) -> str | None:
+    """What to say where a log is too short for its groups; None where nothing repeats."""
+    if not isinstance(policy, Replay):
+        return None
+    questions = {problem.question for problem in problems}
+    short = sum(0 < policy.replies(question) < group_size for question in questions)
+    if not short:
+        return None
+    some = f"{short} questions have" if short > 1 else "1 question has"
+    return (
+        f"{policy.name}: {some} fewer replies in the log than practice.group_size={group_size}; "
+        "some stand in a group twice"
+    )
 
 
 def is_rehearsal(config: RunConfig) -> bool:

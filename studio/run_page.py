@@ -68,7 +68,7 @@ def run_facts(run: RunDir, workspace: Workspace) -> dict[str, Any]:
                 "data": e.data,
                 "library_version": e.library_version,
                 "mean_reward": e.mean,
-                "interval": interval_data(e.rewards),
+                "interval": interval_data(e),
                 "n": e.n,
                 "unjudged": e.unjudged,
                 "reused": e.reused,

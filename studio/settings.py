@@ -323,7 +323,7 @@ class RunConfig(Settings):
         plain = self.model_dump(mode="json")
         for role in ("policy", "reflector", "judge"):
             settings = self.role(role).model_dump(mode="json")
-            settings["extra_body"] = without_secrets(settings["extra_body"])
+            settings["extra_body"] = without_secrets(self._as_named(role, settings["extra_body"]))
             settings["model"] = _portable(settings["model"])
             plain[role] = settings
         plain["data"] |= {
@@ -332,6 +332,15 @@ class RunConfig(Settings):
         }
         plain["verifier"] = without_secrets(self.verifier.spec) if verifier is None else verifier
         return {name: _at(plain, name) for name in RESULT_FIELDS}
+
+    def _as_named(self, role: Role, extra_body: dict[str, Any]) -> dict[str, Any]:
+        """The fields of a request with what came from `${…}` as that text, never its value."""
+        section = role if getattr(self, role) is not None else "policy"
+        for key, origin in self._origins.items():
+            top, _, rest = key.partition(".extra_body.")
+            if top == section and rest:
+                extra_body = _with(extra_body, rest.split("."), origin)
+        return extra_body
 
 
 _MODEL_FIELDS = ("model", "temperature", "top_p", "max_tokens", "stop", "extra_body")
@@ -401,6 +410,17 @@ def every_setting() -> dict[str, str]:
 def _portable(model: str) -> str:
     scheme, _, rest = model.partition(":")
     return f"replay:{Path(rest).stem}" if scheme == "replay" else model
+
+
+def _with(tree: Any, path: list[str], value: Any) -> Any:
+    """A copy of a tree in which one place holds another value; lists are keyed by number."""
+    if not path:
+        return value
+    if isinstance(tree, list):
+        return [_with(v, path[1:], value) if str(n) == path[0] else v for n, v in enumerate(tree)]
+    if not isinstance(tree, dict):
+        return tree
+    return {k: _with(v, path[1:], value) if k == path[0] else v for k, v in tree.items()}
 
 
 def _at(tree: Any, name: str) -> Any:

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from studio.compose import Composed, dotted
-from studio.yaml_marks import Key
+from studio.yaml_marks import Key, Place
 
 ALIASES = {
     "evaluation.agent": "agent",
@@ -61,6 +61,7 @@ def unify(composed: Composed) -> None:
     if isinstance(judge, str) and not judge.startswith("${"):
         composed.tree["judge"] = {"model": judge}  # so that judge_concurrency finds its place
     _name_held_out(composed)
+    _let_whole_verifier_win(composed)
     for alias, name in ALIASES.items():
         move(composed, tuple(alias.split(".")), tuple(name.split(".")))
     _choose_verifier(composed)
@@ -75,14 +76,19 @@ def nearest(key: Key, siblings: Iterable[str], every: Iterable[str]) -> str:
         every: all settings, dotted; searched for its last part when no sibling is near.
     """
     known = sorted(siblings)
-    parent = dotted(key[:-1])
-    aliases = [a.rpartition(".")[2] for a in ALIASES if a.rpartition(".")[0] == parent]
-    if close := get_close_matches(key[-1], [*known, *aliases], n=1, cutoff=0.6):
+    if close := near_misses(key, known, cutoff=0.6):
         return f'Did you mean "{dotted((*key[:-1], close[0]))}"?'
     leaves = {name.rpartition(".")[2]: name for name in (*every, *ALIASES)}
     if close := get_close_matches(key[-1], list(leaves), n=1, cutoff=0.7):
         return f'Did you mean "{leaves[close[0]]}"?'
     return f"Known here: {', '.join(known)}."
+
+
+def near_misses(key: Key, siblings: Iterable[str], *, cutoff: float) -> list[str]:
+    """The name, or alias, of where `key` stands that is most similar; empty below `cutoff`."""
+    parent = dotted(key[:-1])
+    aliases = [a.rpartition(".")[2] for a in ALIASES if a.rpartition(".")[0] == parent]
+    return get_close_matches(key[-1], [*sorted(siblings), *aliases], n=1, cutoff=cutoff)
 
 
 def move(composed: Composed, old: Key, new: Key) -> None:
@@ -98,11 +104,11 @@ def move(composed: Composed, old: Key, new: Key) -> None:
         return
     if old[: len(new)] == new and not isinstance(value, dict):
         # `agent.agent: x` is no mounted agent file; validation says what is wrong with it.
-        _give(composed.tree, old, value)
+        give(composed.tree, old, value)
         return
     present = see(composed.tree, new)
     if isinstance(value, dict) and isinstance(present, dict):
-        _give(composed.tree, old, value)
+        give(composed.tree, old, value)
         for name in list(value):
             composed.places.setdefault((*old, name), composed.place(old))
             move(composed, (*old, name), (*new, name))
@@ -124,7 +130,7 @@ def move(composed: Composed, old: Key, new: Key) -> None:
         take(composed.tree, taken)
         for key in [k for k in composed.places if k[: len(taken)] == taken]:
             del composed.places[key]
-    _give(composed.tree, new, value)
+    give(composed.tree, new, value)
     for key in [k for k in composed.places if k[: len(old)] == old]:
         composed.places[(*new, *key[len(old) :])] = composed.places.pop(key)
 
@@ -152,7 +158,7 @@ def _text_above(tree: Any, key: Key) -> Key | None:
     return above if isinstance(see(tree, above), str | list) else None
 
 
-def _give(tree: Any, key: Key, value: Any) -> None:
+def give(tree: Any, key: Key, value: Any) -> None:
     for part in key[:-1]:
         # A null section is an empty one: `evaluation:` with nothing below it.
         if tree.get(part) is None:
@@ -186,6 +192,16 @@ def _name_held_out(composed: Composed) -> None:
         composed.places[at] = composed.place((*at, "dataset"))
     elif not held_out:
         del composed.tree["evaluation"]["data"]
+
+
+def _let_whole_verifier_win(composed: Composed) -> None:
+    """An override of the whole verifier replaces also what files say of it by other names."""
+    if not composed.places.get(("verifier",), Place("")).override:
+        return
+    for alias in (a for a, name in ALIASES.items() if name.startswith("verifier.")):
+        key = tuple(alias.split("."))
+        if not composed.place(key).override:
+            take(composed.tree, key)
 
 
 def _choose_verifier(composed: Composed) -> None:

@@ -62,7 +62,7 @@ def summary_data(state: RunState, before: Library, after: Library, place: str) -
                 "step": e.step,
                 "data": e.data,
                 "mean": e.mean,
-                "interval": interval_data(e.rewards),
+                "interval": interval_data(e),
                 "n": e.n,
                 "unjudged": e.unjudged,
                 "reused": e.reused,

@@ -59,7 +59,7 @@ class Trial:
     @property
     def rehearsal(self) -> bool:
         """Whether the reply is scripted; who would draw lessons from it does not matter here."""
-        return is_rehearsal(_without_lessons(self.loaded.config))
+        return is_rehearsal(without_lessons(self.loaded.config))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +131,19 @@ def choose_library(
     return (None, "none") if mounted is None else (mounted, f"agent {config.agent.name}")
 
 
-async def carry_out(trial: Trial, workspace: Workspace, on_text: Callable[[str], None]) -> Tried:
-    """Roll out and judge.
+async def carry_out(
+    trial: Trial,
+    workspace: Workspace,
+    on_text: Callable[[str], None],
+    on_start: Callable[[], None] = lambda: None,
+) -> Tried:
+    """Roll out and judge; `on_start` is called once nothing stands in the way any more.
 
     Raises:
         PolicyError: the model, or the judge where one is asked, does not answer at all.
         VerifierError: the verifier cannot be loaded; nothing has been spent.
     """
-    config = _without_lessons(trial.loaded.config)
+    config = without_lessons(trial.loaded.config)
     streamed: list[str] = []
 
     def heard(text: str) -> None:
@@ -151,10 +156,12 @@ async def carry_out(trial: Trial, workspace: Workspace, on_text: Callable[[str],
         ledger = RecordLedger(Path(folder), config.seed)
         stack.push_async_callback(ledger.aclose)
         slots = Slots(1)
-        verifier = open_run_verifier(trial.loaded, workspace, roles, ledger, slots)
+        judged = ((trial.problem,),)
+        verifier = open_run_verifier(trial.loaded, workspace, roles, ledger, slots, sets=judged)
         stack.push_async_callback(verifier.aclose)
         await verifier.check()
         await roles.ping()
+        on_start()
         manager = RolloutManager(
             SingleTurn(config.agent.instructions, sampling_of(config.role("policy"))),
             roles.policy,
@@ -170,7 +177,7 @@ async def carry_out(trial: Trial, workspace: Workspace, on_text: Callable[[str],
     return Tried(rollout, verdict, "".join(streamed))
 
 
-def _without_lessons(config: RunConfig) -> RunConfig:
+def without_lessons(config: RunConfig) -> RunConfig:
     """Without the roles that a try asks nothing of."""
     asked = asks_judge(config.verifier.spec)
     return config.model_copy(update={"reflector": None, "judge": config.judge if asked else None})

@@ -36,9 +36,9 @@ def after_text(trial: Trial, tried: Tried) -> str:
     if attempt.status != "ok":
         lines.append(f"status   {attempt.status}: {inert(attempt.error or 'cut at max_tokens')}")
     lines += [
-        f"truth    {inert(trial.problem.answer) if trial.problem.answer is not None else '(none)'}",
+        f"truth    {inert(' or '.join(trial.problem.accepted)) or '(none)'}",
         f"verdict  {verdict_text(trial, tried)}",
-        f"spent    {spent(attempt.usage)} in {attempt.elapsed_s:.2f} s",
+        f"spent    {spent(attempt.usage + tried.verdict.usage)} in {attempt.elapsed_s:.2f} s",
     ]
     return "\n".join(lines)
 
@@ -71,7 +71,8 @@ def trial_data(trial: Trial, tried: Tried) -> dict[str, Any]:
         "critique": verdict.critique,
         "metrics": dict(verdict.metrics),
         "unjudged": verdict.error,
-        "usage": to_dict(attempt.usage),
+        "usage": to_dict(attempt.usage + verdict.usage),
+        "judge_usage": to_dict(verdict.usage),
         "elapsed_s": attempt.elapsed_s,
     }
 

@@ -20,8 +20,15 @@ def normalise_verifier(composed: Composed) -> None:
 
     A list becomes `{name: weighted, of: [...]}`, and what names a file or a function
     `{name: function, ...}`. What cannot be any of these is left for validation.
+
+    Raises:
+        ConfigError: the mapping is empty.
     """
     given = composed.tree.get("verifier")
+    if given == {}:
+        raise composed.error(
+            ("verifier",), '"verifier" is empty.', "Name one: math, text or judge; or a file."
+        )
     if isinstance(given, list):
         given = composed.tree["verifier"] = {"name": "weighted", "of": given}
         for key in [k for k in composed.places if k[0] == "verifier" and len(k) > 1]:

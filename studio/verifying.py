@@ -6,17 +6,20 @@ files belongs to a run's fingerprint. `engines.verifiers.open` knows the kinds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from engines.core.errors import VerifierError
-from engines.core.ids import digest_bytes
+from engines.core.ids import digest, digest_bytes
 from engines.core.protocols import Ledger, Verifier
+from engines.core.types import Problem
+from engines.data.source import resolve_data
 from engines.policies.throttle import Slots
 from engines.record.run_dir import Workspace
+from engines.verifiers.foreign_calls import columns_of
 from engines.verifiers.open import Readied, open_verifier, read_spec
 from engines.verifiers.spec import SpecError
 from studio.config import LoadedRun
@@ -29,7 +32,13 @@ def shipped_verifiers() -> Path:
 
 
 def open_run_verifier(
-    loaded: LoadedRun, workspace: Workspace, roles: Roles, ledger: Ledger, slots: Slots
+    loaded: LoadedRun,
+    workspace: Workspace,
+    roles: Roles,
+    ledger: Ledger,
+    slots: Slots,
+    *,
+    sets: Sequence[Sequence[Problem]] = (),
 ) -> Verifier:
     """Make the verifier that a run file asks for; its `check` is left to the caller.
 
@@ -39,6 +48,8 @@ def open_run_verifier(
         roles: the judge among them is asked through `ledger`.
         ledger: records what the judge replies.
         slots: shared by all calls of the run, unless the judge has slots of its own.
+        sets: what it will judge, practice and held-out; with them its `check` refuses a
+            function that needs a column which one of them does not have.
 
     Raises:
         VerifierError: unknown, wrongly set, or without a model that it needs; the place
@@ -47,7 +58,8 @@ def open_run_verifier(
     config = loaded.config
     judging = judging_of(config, roles, ledger, slots)
     with _placed(loaded):
-        return open_verifier(config.verifier.spec, judging, _folders(loaded, workspace))
+        spec, folders = config.verifier.spec, _folders(loaded, workspace)
+        return open_verifier(spec, judging, folders, columns=columns_of(*sets))
 
 
 def fingerprint_of(
@@ -63,7 +75,18 @@ def fingerprint_of(
     spec = loaded.config.verifier.spec
     with _placed(loaded):
         ready = read_spec(spec, _folders(loaded, workspace))
-    return loaded.config.fingerprint(data_digest, _portable(spec, ready))
+    found = loaded.config.fingerprint(data_digest, _portable(spec, ready))
+    for role in ("policy", "reflector", "judge"):
+        name = f"{role}.model"
+        if str(found[name]).startswith("replay:"):
+            found[name] += f"#{_log_digest(loaded.config.role(role).model)}"
+    return found
+
+
+def _log_digest(model: str) -> str:
+    """Of what a log holds: another log of the same name is another model."""
+    source = resolve_data(model.partition(":")[2], (Path(),))
+    return digest([_digest(file) for file in source.files()], 6)
 
 
 def _folders(loaded: LoadedRun, workspace: Workspace) -> tuple[Path, ...]:

@@ -17,7 +17,7 @@ from typing import Literal
 from engines.core.errors import ConfigError
 from studio.compose import Composed, dotted
 from studio.settings import RunConfig, VerifierConfig, every_setting, model_at
-from studio.spelling import ABSENT, move, nearest, see, take, unify
+from studio.spelling import ABSENT, move, near_misses, nearest, see, take, unify
 from studio.yaml_marks import Key
 from studio.youtu_model import flatten, value_of, without_nothing
 
@@ -222,6 +222,9 @@ _NO_COUNTERPART = {
 """Keys that Youtu-Agent has and we have not, by the end of their dotted name, with what
 happens instead."""
 
+_TYPO = 0.85
+"""Similarity from which an unknown key is taken for a slip: epoch and epochs have 0.91."""
+
 _SILENT = {"agent.type": "simple"}
 
 
@@ -229,6 +232,9 @@ def _leave_out(composed: Composed, config: YoutuConfig) -> Iterator[str]:
     """Take out what files say beyond our settings, one line each.
 
     An unknown key of an override stays, and is refused as in any run file.
+
+    Raises:
+        ConfigError: a key is a near miss of a setting, which would silently keep its default.
     """
     for key in list(_beyond(composed.tree, ())):
         below = (at for at in composed.places if at[: len(key)] == key)
@@ -249,6 +255,12 @@ def _leave_out(composed: Composed, config: YoutuConfig) -> Iterator[str]:
             yield _without(_shown(place.text, config), shown + inside, known)
         else:
             parent = model_at(key[:-1]) or RunConfig
+            if close := near_misses(key, parent.model_fields, cutoff=_TYPO):
+                raise ConfigError(
+                    _shown(place.text, config),
+                    f'"{name}" is unknown.',
+                    f'Did you mean "{dotted((*key[:-1], close[0]))}"?',
+                )
             hint = nearest(key, parent.model_fields, every_setting())
             yield f'{_shown(place.text, config)}: "{name}" is unknown and left out. {hint}'
 

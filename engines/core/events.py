@@ -165,9 +165,9 @@ class StepFinished:
 class EvaluationFinished:
     """A pinned evaluation: after `step` (0: before the first), on one held-out set.
 
-    `fingerprint` covers the problems and all else that the result depends on besides the
-    versions; `trouble` says why the first of the unjudged was not judged. `mean` is that of
-    the problems' own means; `usage` is what was paid.
+    `fingerprint` covers what the result depends on besides problems, tries and versions;
+    `trouble` says why the first of the unjudged was not judged. `mean` is that of the
+    questions' own means; `usage` is what was paid.
     """
 
     step: int

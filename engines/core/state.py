@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from engines.core import events as ev
+from engines.core.best import best_step
 from engines.core.library import Committed, Library, Outcome
 from engines.core.types import (
     BASE_MOVED,
@@ -153,20 +154,8 @@ class RunState:
 
     @property
     def best_step(self) -> int | None:
-        """The step whose library did best on the held-out sets; None before all were measured.
-
-        By the mean over sets, and the earliest of equals: a shorter library costs less.
-        """
-        if not self.evaluations:
-            return None
-        measured_by = self.evaluations[-1].fingerprint
-        means: dict[int, dict[str, float]] = {}
-        for found in self.evaluations:
-            if found.fingerprint == measured_by and found.mean is not None:
-                means.setdefault(found.step, {})[found.data] = found.mean
-        sets = {name for found in means.values() for name in found}
-        whole = {step: sum(found.values()) for step, found in means.items() if found.keys() == sets}
-        return max(sorted(whole), key=lambda step: whole[step], default=None)
+        """See `engines.core.best.best_step`."""
+        return best_step(self.evaluations)
 
     def by_epoch(self) -> dict[int, Rewards]:
         """Known practice rewards pooled over the steps of each epoch."""

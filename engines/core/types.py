@@ -34,6 +34,15 @@ class Problem:
     source: str = ""
     meta: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """Every text that counts as right, each once: the answer, then `meta["alternatives"]`."""
+        alternatives = self.meta.get("alternatives") or ()
+        if isinstance(alternatives, str):
+            alternatives = (alternatives,)
+        texts = (str(text).strip() for text in (self.answer, *alternatives) if text is not None)
+        return tuple(dict.fromkeys(text for text in texts if text))
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:

@@ -7,32 +7,45 @@ again (`engines.record.scores`).
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from engines.core.codec import dumps
 from engines.core.concurrently import all_of
 from engines.core.events import EvaluationFinished, EvaluationProgressed
-from engines.core.ids import call_seed
+from engines.core.ids import call_seed, digest
 from engines.core.library import Library
 from engines.core.protocols import Verifier
 from engines.core.types import NO_USAGE, CallKey, Job, Problem, Rollout, Usage
-from engines.pipeline.metrics import mean_at_k
+from engines.pipeline.metrics import by_question, mean_at_k
 from engines.pipeline.recorder import Recorder
 from engines.record.appender import write_whole
 from engines.record.scores import Score, ScoreBook, content_of
 from engines.rollouts.manager import RolloutManager
 
+LONGEST_NAME = 200
+"""Bytes of a set's name that stand in the name of a file."""
+
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """One set, by a name that no other set of the run has."""
+    """One set, by a name that no other set of the run has.
+
+    `left_out` counts the problems of its file that a limit keeps from it.
+    """
 
     name: str
     problems: tuple[Problem, ...]
+    left_out: int = 0
+
+    @property
+    def questions(self) -> int:
+        """Different questions: one that stands there twice is one."""
+        return len({problem.id.partition("#")[0] for problem in self.problems})
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +118,7 @@ async def measure(
     pinned: Pinned,
     *,
     step: int = 0,
+    payer: str = "",
     tell: Callable[[], None] = lambda: None,
 ) -> Measured:
     """Roll out and judge what the book does not know yet, and add it to the book.
@@ -115,36 +129,55 @@ async def measure(
         problems: of one set.
         pinned: the library.
         step: of the run it belongs to; names the record file.
+        payer: on whose account it goes. A score that this very payer paid for before it was
+            cut off counts as paid, not as reused.
         tell: called after each rollout, judged or not.
     """
+
+    async def one(problem: Problem, content: str, key: CallKey) -> _Tried:
+        try:
+            return await _tried(measuring, book, problem, content, pinned, key, payer)
+        finally:
+            tell()
+
     tried = await all_of(
-        _measure_rollout(measuring, book, problem, pinned, CallKey(*at, problem=problem.id), tell)
-        for position, problem in enumerate(problems)
-        for at in (("evaluation", 0, step, position, index) for index in range(measuring.k))
+        one(problem, content, CallKey("evaluation", 0, step, at, index, problem=problem.id))
+        for at, (problem, content) in enumerate((p, content_of(p)) for p in problems)
+        for index in range(measuring.k)
     )
-    rewards, k = [one.reward for one in tried], measuring.k
+    rewards, k = [each.reward for each in tried], measuring.k
     return Measured(
         tuple(tuple(rewards[at : at + k]) for at in range(0, len(rewards), k)),
-        sum((one.usage for one in tried if not one.reused), NO_USAGE),
-        sum((one.usage for one in tried), NO_USAGE),
-        sum(one.tool_calls for one in tried),
-        sum(one.reused for one in tried),
-        next((one.trouble for one in tried if one.reward is None), ""),
+        sum((each.usage for each in tried if not each.reused), NO_USAGE),
+        sum((each.usage for each in tried), NO_USAGE),
+        sum(each.tool_calls for each in tried),
+        sum(each.reused for each in tried),
+        next((each.trouble for each in tried if each.reward is None), ""),
     )
 
 
 async def evaluate(evaluation: Evaluation, recorder: Recorder, step: int, library: Library) -> None:
     """Evaluate a run's library on every set that this step has no result for yet."""
-    done = {found.data for found in recorder.state.evaluations if found.step == step}
-    pinned = Pinned(library.guidance(), library.version, recorder.state.policy_version)
+    state = recorder.state
+    assert state.started is not None
+    done = {found.data for found in state.evaluations if found.step == step}
+    pinned = Pinned(library.guidance(), library.version, state.policy_version)
     measuring = evaluation.measuring
     book = evaluation.book(pinned.guidance)
     try:
         for held_out in evaluation.sets:
             if held_out.name in done:
                 continue
-            tell = _teller(recorder, step, held_out, measuring.k)
-            found = await measure(measuring, book, held_out.problems, pinned, step=step, tell=tell)
+            ids = tuple(problem.id for problem in held_out.problems)
+            found = await measure(
+                measuring,
+                book,
+                held_out.problems,
+                pinned,
+                step=step,
+                payer=f"{state.started.run} step {step} {held_out.name}",
+                tell=_teller(recorder, step, held_out, measuring.k),
+            )
             result = EvaluationFinished(
                 step,
                 held_out.name,
@@ -153,11 +186,11 @@ async def evaluate(evaluation: Evaluation, recorder: Recorder, step: int, librar
                 measuring.k,
                 found.known,
                 found.unjudged,
-                mean_at_k(found.rewards),
+                mean_at_k(tuple(by_question(ids, found.rewards).values())),
                 found.paid,
                 evaluation.fingerprint,
                 found.trouble,
-                tuple(problem.id for problem in held_out.problems),
+                ids,
                 found.rewards,
                 found.total,
                 found.tool_calls,
@@ -172,7 +205,10 @@ async def evaluate(evaluation: Evaluation, recorder: Recorder, step: int, librar
 def write_result(folder: Path, result: EvaluationFinished) -> None:
     """Write `step-NNNN-NAME.json`: the whole result, each problem's rewards included."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / f"step-{result.step:04d}-{result.data}.json", dumps(result))
+    name = result.data
+    if len(name.encode()) > LONGEST_NAME:  # file systems end names at 255 bytes
+        name = f"{name[: LONGEST_NAME // 4]}-{digest(name, 6)}"
+    write_whole(folder / f"step-{result.step:04d}-{name}.json", dumps(result))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,25 +220,43 @@ class _Tried:
     trouble: str = ""
 
 
-async def _measure_rollout(
+async def _tried(
     measuring: Measuring,
     book: ScoreBook,
     problem: Problem,
+    content: str,
     pinned: Pinned,
     key: CallKey,
-    tell: Callable[[], None],
+    payer: str,
 ) -> _Tried:
-    known = book.find(problem, key.index)
-    score = known or await _scored(measuring, problem, pinned, key)
-    tell()
-    if isinstance(score, _Tried):
-        return score
-    book.add(score)
-    return _Tried(score.reward, score.usage, score.tool_calls, known is not None)
+    """One try: from the book, from its twin that is under way, or made now."""
+    at = (content, key.index)
+    if (score := book.find(*at)) is not None:
+        reused = not payer or score.payer != payer
+        return _Tried(score.reward, score.usage, score.tool_calls, reused)
+    if (twin := book.under_way.get(at)) is not None:
+        same: _Tried = await asyncio.shield(twin)
+        return replace(same, reused=True)
+    twin = book.under_way[at] = asyncio.get_running_loop().create_future()
+    try:
+        made = await _scored(measuring, problem, content, pinned, key, payer)
+        if isinstance(made, Score):
+            score = book.add(made)
+            made = _Tried(score.reward, made.usage, made.tool_calls, False)
+        twin.set_result(made)
+    finally:
+        twin.cancel()
+        del book.under_way[at]
+    return made
 
 
 async def _scored(
-    measuring: Measuring, problem: Problem, pinned: Pinned, key: CallKey
+    measuring: Measuring,
+    problem: Problem,
+    content: str,
+    pinned: Pinned,
+    key: CallKey,
+    payer: str,
 ) -> Score | _Tried:
     """A new rollout's score, or what it cost where it could not be judged."""
     versions = (pinned.policy_version, pinned.library_version)
@@ -216,7 +270,7 @@ async def _scored(
         trouble = attempt.error or verdict.error or "there was nothing to judge it by"
         return _Tried(None, usage, attempt.tool_calls, False, trouble)
     return Score(
-        content_of(problem),
+        content,
         key.index,
         verdict.reward,
         verdict.critique,
@@ -225,6 +279,7 @@ async def _scored(
         usage,
         attempt.tool_calls,
         attempt.elapsed_s,
+        payer,
     )
 
 

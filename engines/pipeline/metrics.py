@@ -41,6 +41,19 @@ class Rate:
     interval: Interval | None = None
 
 
+def by_question(problems: Sequence[str], rewards: Rewards) -> dict[str, tuple[float | None, ...]]:
+    """The tries of each question under its id.
+
+    A question that stands n times in a set (ids `x`, `x#2` …) is one question with n times
+    the tries: repeating it makes nothing surer about others.
+    """
+    found: dict[str, tuple[float | None, ...]] = {}
+    for problem, row in zip(problems, rewards, strict=True):
+        question = problem.partition("#")[0]
+        found[question] = (*found.get(question, ()), *row)
+    return found
+
+
 def question_means(rewards: Rewards) -> tuple[float, ...]:
     """The mean of each question's known tries; questions without one are left out."""
     known = (_known(row) for row in rewards)

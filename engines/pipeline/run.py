@@ -44,8 +44,10 @@ async def practise(practice: Practice) -> Ending:
 async def _steps(practice: Practice) -> Ending:
     state = practice.recorder.state
     practice.publish(practice.gate.library)
-    if practice.evaluation and state.steps_finished == 0 and state.current is None:
-        await evaluate(practice.evaluation, practice.recorder, 0, practice.gate.library)
+    assert state.started is not None
+    begun_with = state.started.forked_steps  # 0 unless the run adopted steps of another
+    if practice.evaluation and state.steps_finished == begun_with and state.current is None:
+        await evaluate(practice.evaluation, practice.recorder, begun_with, practice.gate.library)
         practice.publish(practice.gate.library)
     for step in range(state.steps_finished + 1, practice.sampler.total_steps + 1):
         await practice.control.cleared()

@@ -63,6 +63,10 @@ class Replay:
             on_text(reply.text)
         return reply
 
+    def replies(self, question: str) -> int:
+        """How many replies the log holds to a question; 0 where it has none of it."""
+        return len(self._replies.get(normalised(question), ()))
+
     async def ping(self) -> None:
         """Nothing to do: the whole log was read when this was made."""
 

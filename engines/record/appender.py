@@ -65,6 +65,7 @@ class Appender:
                 for _, done in batch:
                     if not done.done():
                         done.set_exception(error)
+                        done.exception()  # told, also where its waiter was cancelled meanwhile
             else:
                 for _, done in batch:
                     if not done.done():
@@ -90,7 +91,8 @@ class Appender:
         return RecordError(
             str(self.path),
             f"cannot be written ({error.strerror}).",
-            "Make room or mend its permissions, then resume the run: nothing recorded is lost.",
+            "Make room or mend its permissions, then give the same command again: what was "
+            "recorded until then is kept.",
         )
 
 

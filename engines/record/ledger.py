@@ -20,7 +20,7 @@ from engines.core.codec import dumps, from_dict
 from engines.core.errors import ConflictError
 from engines.core.ids import call_seed, digest
 from engines.core.protocols import OnText, Policy
-from engines.core.types import CallKey, Completion, Message, RecordRef, Sampling
+from engines.core.types import NO_USAGE, CallKey, Completion, Message, RecordRef, Sampling
 from engines.record import lines
 from engines.record.appender import Appender
 
@@ -62,6 +62,7 @@ class RecordLedger:
         self._turns: dict[CallKey, tuple[Message, ...]] = {}  # try → its latest request
         self.reused = 0
         self.asked = 0
+        self.paid = NO_USAGE  # for what was asked, not for what was taken from the record
 
     async def ask(
         self,
@@ -86,6 +87,7 @@ class RecordLedger:
         self.asked += 1
         began = time.monotonic()
         reply = await policy.complete(messages, sampling, on_text)
+        self.paid += reply.usage
         record = Record(
             key,
             request,

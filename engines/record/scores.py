@@ -11,9 +11,10 @@ skipped: what it told is worked out again from the recorded reply, or paid for o
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,10 +44,15 @@ class Score:
     usage: Usage = NO_USAGE  # the judge's included
     tool_calls: int = 0
     elapsed_s: float = 0.0
+    payer: str = ""  # whose evaluation paid for it, where that keeps accounts
 
 
 class ScoreBook:
-    """The scores of one measured thing. Used from one event loop."""
+    """The scores of one measured thing. Used from one event loop.
+
+    `under_way` holds the tries that are being made, so that a problem which stands in two
+    sets is asked once.
+    """
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
         """Open the book of `about`, plain JSON values; nothing is written yet.
@@ -55,27 +61,33 @@ class ScoreBook:
             RecordError: it cannot be read.
         """
         self.path = folder / digest(about, ID_BYTES)
+        self.under_way: dict[tuple[str, int], asyncio.Future[Any]] = {}
         self._about = about
         self._known: dict[tuple[str, int], Score] = {}
         self._fd: int | None = None
-        self._read()
+        self._read_to = 0
+        self._follow()
 
-    def find(self, problem: Problem, index: int) -> Score | None:
-        return self._known.get((content_of(problem), index))
+    def find(self, content: str, index: int) -> Score | None:
+        """The score of a try; also one that another process has added meanwhile."""
+        if (content, index) not in self._known:
+            self._follow()
+        return self._known.get((content, index))
 
-    def missing(self, problem: Problem, k: int) -> int:
-        """How many of the problem's first k tries have no score."""
-        content = content_of(problem)
-        return sum((content, index) not in self._known for index in range(k))
+    def missing(self, contents: Iterable[str], k: int) -> int:
+        """How many different first k tries have no score."""
+        wanted = {(content, index) for content in contents for index in range(k)}
+        return len(wanted - self._known.keys())
 
-    def add(self, score: Score) -> None:
-        """Keep a score; the first one of a try stands.
+    def add(self, score: Score) -> Score:
+        """Keep a score and return the one that stands, which is the first of its try.
 
         Raises:
             RecordError: it cannot be written.
         """
-        if (score.problem, score.index) in self._known:
-            return
+        known = self.find(score.problem, score.index)
+        if known is not None:
+            return known
         raw, _ = lines.encode(dumps(score))
         try:
             # One write, at the end whoever else writes: lines are never mixed.
@@ -87,6 +99,7 @@ class ScoreBook:
                 "Make room or mend its permissions, then give the same command again.",
             ) from error
         self._known[score.problem, score.index] = score
+        return score
 
     def close(self) -> None:
         if self._fd is not None:
@@ -108,9 +121,14 @@ class ScoreBook:
                 os.write(self._fd, b"\n")  # closes a cut line, so that it spoils no other
         return self._fd
 
-    def _read(self) -> None:
+    def _follow(self) -> None:
+        """Read what has been added since; a last line without its end waits."""
         try:
-            file = self._file.open("rb")
+            if self._file.stat().st_size == self._read_to:
+                return
+            with self._file.open("rb") as file:
+                file.seek(self._read_to)
+                added = file.read()
         except FileNotFoundError:
             return
         except OSError as error:
@@ -119,16 +137,17 @@ class ScoreBook:
                 f"cannot be read ({error.strerror}).",
                 "Mend its permissions, or take it away: it is measured anew then.",
             ) from error
-        with file:
-            for raw in file:
-                body = lines.whole(raw)
-                if body is None:
-                    continue
-                try:
-                    score = from_dict(Score, orjson.loads(body))
-                except ValueError:  # of a version that kept other fields
-                    continue
-                self._known.setdefault((score.problem, score.index), score)
+        whole = added[: added.rfind(b"\n") + 1]
+        self._read_to += len(whole)
+        for raw in whole.splitlines(keepends=True):
+            body = lines.whole(raw)
+            if body is None:
+                continue
+            try:
+                score = from_dict(Score, orjson.loads(body))
+            except ValueError:  # of a version that kept other fields
+                continue
+            self._known.setdefault((score.problem, score.index), score)
 
 
 def content_of(problem: Problem) -> str:

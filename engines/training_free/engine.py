@@ -49,6 +49,9 @@ from engines.training_free.reading import (
 )
 from engines.training_free.settings import TrainingFreeSettings
 
+ANY_OF = "any one of:"
+"""Stands above several accepted answers in a prompt."""
+
 _PACKAGE = "engines.training_free"
 
 _Parse = Callable[[str], Parsed[Suggestion]]
@@ -184,8 +187,13 @@ class TrainingFreeEngine:
         return "failed" if all(r.attempt.status == "failed" for r in group.rollouts) else "used"
 
     def _truth(self, group: Group) -> str:
-        hidden = not self._settings.given_ground_truth
-        return "(not shown)" if hidden else group.problem.answer or "(not given)"
+        """The expected answer; of several each on a line of its own below a heading."""
+        if not self._settings.given_ground_truth:
+            return "(not shown)"
+        accepted = group.problem.accepted
+        if len(accepted) < 2:
+            return group.problem.answer or "(not given)"
+        return "\n".join([ANY_OF, *(" ".join(text.split()) for text in accepted)])
 
     def _room(self, library: Library) -> str:
         limit = self._settings.library_limit

@@ -76,6 +76,7 @@ def add(
             print(f"{one.name}: nothing changed, {one.path} has this content already")
         if one.without_answer:
             note = f"{one.without_answer} of {one.n} have no answer"
+            note += ": the math and text verifiers refuse those"
             print(f"note: {one.name}: {note}", file=sys.stderr)
         if one.hides_bundled:
             print(f"note: it hides the bundled data set {one.name}", file=sys.stderr)
@@ -145,7 +146,9 @@ def verifiers(context: typer.Context, json: AsJson = False) -> None:
         print_json([entry.data for entry in found])
     else:
         headings = ("NAME", "KIND", "FUNCTION", "FROM", "ABOUT")
-        rows = [(e.name, e.kind or "-", e.function or "-", e.where, e.about or "-") for e in found]
+        rows = [
+            (e.called, e.kind or "-", e.function or "-", e.where, e.about or "-") for e in found
+        ]
         print(table(headings, rows, fold=4))
     for entry in found:
         if entry.trouble:

@@ -35,7 +35,8 @@ def headless(
         str | None,
         typer.Option(
             metavar="auto|wait|rules:FILE",
-            help="Who decides operations. Default: the run file's review.by, else auto.",
+            help="Who decides operations. Default: the run file's review.by, else auto; a "
+            "resumed run keeps its reviewer.",
         ),
     ] = None,
     from_youtu: Annotated[

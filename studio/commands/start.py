@@ -65,7 +65,10 @@ def try_once(
         tried = asyncio.run(carry_out(trial, workspace, lambda _: None))
         print_json(trial_data(trial, tried))
     else:
-        print(before_text(trial), flush=True)
-        tried = asyncio.run(carry_out(trial, workspace, show_piece))
+
+        def tell() -> None:
+            print(before_text(trial), flush=True)
+
+        tried = asyncio.run(carry_out(trial, workspace, show_piece, tell))
         print(after_text(trial, tried))
     return exit_code(trial, tried)

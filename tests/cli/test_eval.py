@@ -64,7 +64,7 @@ def test_baseline_practice_and_enhanced_evaluation_end_in_a_table_of_two_sets(
     assert after.code == 0
     assert "rehearsal" in after.stdout.splitlines()[0]
     table = after.stdout[after.stdout.index("HELD-OUT SET") :].splitlines()
-    assert table[0].split() == ["HELD-OUT", "SET", "BEFORE", "AFTER", "DIFFERENCE", "VERDICT"]
+    assert table[0].split()[2:] == ["BEFORE", "AFTER", "DIFFERENCE", "QUESTIONS", "VERDICT"]
     assert [row.split()[0] for row in table[1:3]] == ["arithmetic-heldout", "arithmetic-larger"]
     assert all(row.endswith("helps") for row in table[1:3])
     # The run measured both libraries already: nothing is left to pay for.
@@ -76,10 +76,10 @@ def test_what_the_set_can_show_is_said_before_anything_is_spent(workspace: Path)
     wrong = ("policy=openai:m", "policy.base_url=http://127.0.0.1:9/v1", "policy.api_key=k")
     done = studio("eval", "rehearsal", *FEW, *wrong, workspace=workspace)
     assert done.code == 2
-    assert "arithmetic-heldout: 12 problems x 1; a difference below about" in done.stderr
+    assert "arithmetic-heldout: 12 of 256 problems, 1 try each; a difference below" in done.stderr
     assert done.stderr.index("go unseen") < done.stderr.index("127.0.0.1:9")
     five = studio("eval", "rehearsal", "evaluation.limit=5", workspace=workspace)
-    assert "5 problems x 1; too few to show any difference" in five.stderr
+    assert "5 of 256 problems, 1 try each; too few to show any difference" in five.stderr
 
 
 def test_json_holds_rates_intervals_pass_and_every_reward(after_practice: Path) -> None:
@@ -95,7 +95,8 @@ def test_json_holds_rates_intervals_pass_and_every_reward(after_practice: Path) 
     known = [reward for row in bare["rewards"] for reward in row]
     assert bare["mean@3"] == pytest.approx(sum(known) / 36)
     right = [sum(row) for row in bare["rewards"]]
-    assert bare["pass"]["3"] == pytest.approx(sum(n > 0 for n in right) / 12)
+    assert bare["pass"]["3"]["value"] == pytest.approx(sum(n > 0 for n in right) / 12)
+    assert (bare["pass"]["3"]["questions"], bare["questions"]) == (12, 12)
     assert bare["interval"][0] <= bare["mean@3"] <= bare["interval"][1]
     assert practised["tokens_per_try"] > bare["tokens_per_try"] > 0
     assert practised["tool_calls_per_try"] == 0
@@ -151,37 +152,43 @@ def test_best_and_last_of_a_run_can_be_named(after_practice: Path) -> None:
     assert (after_practice / "runs/rehearsal/agent-best.yaml").is_file()
 
 
+async def _child(workspace: Path, *arguments: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *STUDIO, "--workspace", str(workspace), *arguments,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+
+
 async def test_a_stopped_evaluation_goes_on_where_it_was(workspace: Path) -> None:
     """Of 30 rollouts 12 are answered before SIGTERM; the second command asks for 18."""
     answered = [says("#### 7")] * 13  # a ping first
-    async with fake_endpoint(*answered, hangs()) as endpoint:
-        child = await asyncio.create_subprocess_exec(
-            *STUDIO, "--workspace", str(workspace), *_asking(endpoint),
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+    async with fake_endpoint(*answered, hangs(), says("#### 7")) as endpoint:
+        child = await _child(workspace, *_asking(endpoint))
         await endpoint.until(lambda: len(endpoint.requests) == 14)
         child.send_signal(signal.SIGTERM)
         _, said = await child.communicate()
-    assert child.returncode == 130
-    assert b"the same command goes on from there" in said
-    async with fake_endpoint(says("#### 7")) as endpoint:
-        child = await asyncio.create_subprocess_exec(
-            *STUDIO, "--workspace", str(workspace), *_asking(endpoint),
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+        assert child.returncode == 130
+        assert b"the same command goes on from there" in said
+        child = await _child(workspace, *_asking(endpoint))
         out, _ = await child.communicate()
-        assert len(endpoint.requests) == 1 + 18
+        assert len(endpoint.requests) == 14 + 1 + 18
     assert child.returncode == 0
-    (measured,) = json.loads(out)["sets"][0]["results"]
-    assert measured["n"] == 30
+    data = json.loads(out)
+    assert data["sets"][0]["results"][0]["n"] == 30
+    assert data["paid"]["calls"] == 18
+
+
+async def test_another_endpoint_is_another_measurement(workspace: Path) -> None:
+    for text in ("#### 7", "no idea"):
+        async with fake_endpoint(says(text)) as endpoint:
+            child = await _child(workspace, *_asking(endpoint))
+            await child.communicate()
+            assert len(endpoint.requests) == 1 + 30
 
 
 async def test_an_evaluation_with_gaps_ends_with_losses_and_says_why(workspace: Path) -> None:
     async with fake_endpoint(*[says("#### 7")] * 11, refuses(400, "no more today")) as endpoint:
-        child = await asyncio.create_subprocess_exec(
-            *STUDIO, "--workspace", str(workspace), *_asking(endpoint)[:-1],
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+        child = await _child(workspace, *_asking(endpoint)[:-1])
         out, _ = await child.communicate()
     assert child.returncode == 4
     assert b"none: 20 unjudged, the first because: " in out
@@ -243,3 +250,101 @@ def test_a_wrong_agent_file_is_refused_with_its_line(
     assert done.code == 2
     assert said in done.stderr
     assert str(agent) in done.stderr
+
+
+def test_both_sides_with_the_same_experiences_are_measured_once(after_practice: Path) -> None:
+    done = studio(
+        "eval", "rehearsal", "evaluation.limit=13", "--library", "rehearsal@1",
+        "--baseline", "rehearsal@1", "--k", "4", "seed=77", workspace=after_practice,
+    )  # fmt: skip
+    assert "both sides hold the same experiences" in done.stderr
+    assert "paid     104 calls" in done.stdout  # 2 sets of 13 problems, 4 tries
+    assert done.stdout.count("cannot tell") == 4
+
+
+def test_repeats_of_a_question_are_one_question(workspace: Path, tmp_path: Path) -> None:
+    data = tmp_path / "twice.jsonl"
+    data.write_text('{"question": "What is 27 + 35?", "answer": "62"}\n' * 12)
+    done = studio("eval", "rehearsal", f"evaluation.data={data}", workspace=workspace)
+    assert "12 problems (1 different questions), 1 try each; too few to show" in done.stdout
+    row = next(line for line in done.stdout.splitlines() if line.strip().startswith("none"))
+    assert row.split()[-3:-1] == ["1", "12"]
+
+
+def test_overrides_of_the_agent_count_over_its_file(workspace: Path, tmp_path: Path) -> None:
+    agent = tmp_path / "agent.yaml"
+    agent.write_text("instructions: from the file\nexperiences:\n- {id: E1, text: kept}\n")
+    evaluated(workspace, "--agent", str(agent), "agent.instructions=typed here")
+    assert all(b"typed here" in prompt and b"kept" in prompt for prompt in prompts(workspace))
+
+
+@pytest.mark.parametrize("text", ["${policy.api_key}", "${oc.env:HOME}", "a \\\\${b}"])
+def test_an_agent_file_cannot_reach_for_what_is_not_its_own(
+    workspace: Path, tmp_path: Path, text: str
+) -> None:
+    agent = tmp_path / "agent.yaml"
+    agent.write_text(f"instructions: '{text}'\n")
+    done = studio("eval", "rehearsal", "--agent", str(agent), workspace=workspace)
+    assert done.code == 2
+    assert f'{agent}:1: "agent.instructions" refers to something outside' in done.stderr
+
+
+def test_a_file_that_holds_itself_is_no_crash(workspace: Path, tmp_path: Path) -> None:
+    agent = tmp_path / "agent.yaml"
+    agent.write_text("name: &a\n  b: *a\n")
+    done = studio("eval", "rehearsal", "--agent", str(agent), workspace=workspace)
+    assert (done.code, "It holds itself" in done.stderr) == (2, True)
+
+
+async def test_a_secret_of_the_request_reaches_no_file(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_FIELD", "a-value-nobody-may-see")
+    async with fake_endpoint(says("#### 7")) as endpoint:
+        child = await _child(
+            workspace, *_asking(endpoint), "policy.extra_body={mine: '${oc.env:MY_FIELD}'}"
+        )
+        await child.communicate()
+        assert child.returncode == 0
+        assert endpoint.bodies[-1]["mine"] == "a-value-nobody-may-see"
+    kept = b"".join(file.read_bytes() for file in workspace.rglob("*") if file.is_file())
+    assert b"oc.env:MY_FIELD" in kept
+    assert b"a-value-nobody-may-see" not in kept
+
+
+async def test_the_reflector_is_neither_asked_nor_spoken_of(workspace: Path) -> None:
+    async with fake_endpoint(says("#### 7")) as endpoint:
+        dead = "reflector={model: 'openai:r', base_url: 'http://127.0.0.1:9/v1', api_key: k}"
+        child = await _child(workspace, *_asking(endpoint), dead)
+        out, _ = await child.communicate()
+        assert child.returncode == 0
+        child = await _child(workspace, *_asking(endpoint), "reflector=rehearsal")
+        out, said = await child.communicate()
+    assert json.loads(out)["rehearsal"] is False
+    assert b"scripted" not in said
+
+
+def test_another_log_of_the_same_name_is_another_model(workspace: Path, tmp_path: Path) -> None:
+    row = {"question": "What is 27 + 35?", "answer": "62"}
+    means = []
+    for folder, said in (("right", "#### 62"), ("wrong", "#### 5")):
+        log = tmp_path / folder / "log.jsonl"
+        log.parent.mkdir()
+        log.write_text(json.dumps({**row, "rollouts": [{"response": said}]}) + "\n")
+        done = studio(
+            "eval", "replay", f"data.practice={log}", f"evaluation.data={log}", "--json",
+            workspace=workspace,
+        )  # fmt: skip
+        means.append(json.loads(done.stdout)["sets"][0]["results"][0]["mean@1"])
+    assert means == [1.0, 0.0]
+
+
+def test_what_is_steered_by_names_of_files_stays_on_its_line(
+    workspace: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "s\x1b[31m.jsonl"
+    data.write_text('{"question": "What is 27 + 35?", "answer": "62"}\n')
+    done = studio("eval", "rehearsal", f"evaluation.data='{data}'", workspace=workspace)
+    assert done.code == 0, done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
+    assert "\\u001b[31m: 1 problem" in done.stdout

@@ -56,7 +56,9 @@ def test_built_in_verifiers_and_the_workspaces_files_are_listed(workspace: Path)
     }
     shown = studio("data", "verifiers", workspace=workspace)
     assert shown.stdout.splitlines()[0].split()[:3] == ["NAME", "KIND", "FUNCTION"]
-    assert any(line.startswith("mine") and "youtu" in line for line in shown.stdout.splitlines())
+    names = [line.split()[0] for line in shown.stdout.splitlines() if line[0] != " "]
+    assert names[:5] == ["NAME", "math", "text", "judge", "mine.py"]
+    assert "math.py" in names[5:], "told from the built-in one"
     assert shown.stderr == ""
 
 
@@ -144,11 +146,24 @@ def test_data_without_answers_can_be_practised_on_with_a_judge(workspace: Path) 
     assert '"answer" is ' in refused.stderr
 
 
+def test_a_try_that_cannot_be_judged_prints_nothing(workspace: Path) -> None:
+    a_file(workspace.parent / "mine.py", FUNCTION)
+    text = SMALL + "verifier: {file: mine.py, function: nope}\n"
+    refused = studio("try", str(a_file(workspace.parent / "run.yaml", text)), workspace=workspace)
+    assert (refused.code, refused.stdout) == (2, "")
+    assert 'no function "nope"' in refused.stderr
+
+
 def test_a_try_asks_the_judge_too(workspace: Path) -> None:
     run_file = a_file(workspace.parent / "run.yaml", SMALL + "verifier: judge\n")
     done = studio("try", str(run_file), "--json", workspace=workspace)
     assert done.code in (0, 4), done.stderr
     assert "rehearsal (scripted)" in done.stdout
+    spent = json.loads(done.stdout)
+    assert (spent["usage"]["calls"], spent["judge_usage"]["calls"]) == (2, 1)
+    assert spent["usage"]["prompt_tokens"] > spent["judge_usage"]["prompt_tokens"] > 0
+    shown = studio("try", str(run_file), workspace=workspace).stdout
+    assert "spent    2 calls, " in shown
     assert not workspace.exists()
 
 

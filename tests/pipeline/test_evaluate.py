@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
+import yaml
 
 from engines.agents.single_turn import SingleTurn
+from engines.core.errors import RecordError
 from engines.core.ids import call_seed
 from engines.core.library import Experience, Library
 from engines.core.protocols import OnText, Policy, Verifier
-from engines.core.types import CallKey, Completion, Message, Problem, RecordRef, Sampling
+from engines.core.types import (
+    CallKey,
+    Completion,
+    Decision,
+    Message,
+    Operation,
+    Problem,
+    RecordRef,
+    Sampling,
+)
 from engines.data.dataset import read_problems
 from engines.pipeline.evaluate import Measured, Measuring, Pinned, measure
 from engines.pipeline.metrics import Comparison, compare
+from engines.pipeline.practice import Practice
 from engines.policies.open import open_policy
 from engines.policies.rehearsal.reply import completed
 from engines.policies.throttle import Slots
@@ -109,7 +121,7 @@ async def quickly_measured(
     manager = RolloutManager(agent, Straight(), NoRecord(seed), Slots(16), 60.0)
     guidance = library.guidance() if library else ""
     book = ScoreBook(Path("never-written"), {})
-    book.add = lambda score: None  # type: ignore[method-assign]
+    book.add = lambda score: score  # type: ignore[method-assign]
     return await measure(Measuring(manager, verifier, seed), book, problems, Pinned(guidance))
 
 
@@ -241,3 +253,109 @@ async def test_what_could_not_be_judged_is_tried_again_and_what_was_is_not(
     assert (found.known, found.unjudged) == (2, 1)
     again, calls = await measured(tmp_path, problems)
     assert (again.reused, calls) == (2, 0)  # its reply is on record; only judging failed
+
+
+LOOKED = (
+    "evaluation.do_eval=true",
+    "evaluation.data=arithmetic-heldout",
+    "evaluation.limit=10",
+    "practice.epochs=1",
+    "practice.batch_size=4",
+    "practice.group_size=2",
+    "data.truncate=8",
+)
+
+
+@dataclass
+class Breaking:
+    """A policy whose record cannot be written any more after so many calls."""
+
+    inner: Policy
+    left: int
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+    ) -> Completion:
+        if not self.left:
+            raise RecordError("disk", "it is full.", "Make room.")
+        self.left -= 1
+        return await self.inner.complete(messages, sampling, on_text)
+
+    async def ping(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+def breaking(after: int) -> Callable[[Practice], Practice]:
+    def change(practice: Practice) -> Practice:
+        assert practice.evaluation is not None
+        measuring = practice.evaluation.measuring
+        rollouts = replace(measuring.rollouts, policy=Breaking(measuring.rollouts.policy, after))
+        measuring = replace(measuring, rollouts=rollouts)
+        return replace(practice, evaluation=replace(practice.evaluation, measuring=measuring))
+
+    return change
+
+
+async def test_a_run_cut_in_an_evaluation_adds_up_to_what_an_uncut_one_paid(
+    tmp_path: Path,
+) -> None:
+    whole = await practised(tmp_path / "whole", *LOOKED)
+    with pytest.raises(RecordError):
+        await practised(tmp_path / "cut", *LOOKED, change=breaking(6))
+    resumed = await practised(tmp_path / "cut", *LOOKED)
+    assert resumed.state.usage == whole.state.usage
+    assert [(e.usage, e.reused, e.rewards) for e in resumed.state.evaluations] == [
+        (e.usage, e.reused, e.rewards) for e in whole.state.evaluations
+    ]
+
+
+async def test_a_fork_measures_what_it_begins_with_and_pays_nothing_for_it(tmp_path: Path) -> None:
+    parent = await practised(tmp_path, *LOOKED)
+    fork = await practised(tmp_path, *LOOKED, "practice.epochs=2", restart_step=2)
+    first = fork.state.evaluations[0]
+    assert (first.step, first.usage.calls, first.reused) == (2, 0, 10)
+    assert first.rewards == parent.state.evaluations[-1].rewards
+    assert [e.step for e in fork.state.evaluations] == [2, 4]
+
+
+async def test_a_set_with_a_very_long_name_is_measured_and_kept(tmp_path: Path) -> None:
+    data = tmp_path / f"{'n' * 240}.jsonl"
+    data.write_text('{"question": "What is 27 + 35?", "answer": "62"}\n')
+    done = await practised(tmp_path / "p", *LOOKED, f"evaluation.data={data}")
+    assert [e.n for e in done.state.evaluations] == [1, 1]
+    assert len(list((done.run.path / "evals").glob("step-*.json"))) == 2
+
+
+async def test_the_best_agent_is_kept_beside_the_last(tmp_path: Path) -> None:
+    done = await practised(tmp_path, *LOOKED)
+    assert done.state.best_step == 2
+    assert texts_in(done.run.best_agent_file) == [text for _, text in done.texts]
+
+    # A lesson that hurts becomes the last, and leaves the best as it was.
+    on = await practised(tmp_path, *LOOKED, "practice.epochs=2", reviewers=[Spoiling()])
+    assert on.state.best_step == 2
+    assert texts_in(on.run.best_agent_file) == [text for _, text in done.texts]
+    assert set(HARMFUL) & set(texts_in(on.run.agent_file))
+
+
+def texts_in(agent: Path) -> list[str]:
+    return [e["text"] for e in yaml.safe_load(agent.read_text())["experiences"]]
+
+
+class Spoiling:
+    """A reviewer who turns every operation into a harmful rule."""
+
+    async def review(
+        self, operations: Sequence[Operation], library: Library
+    ) -> AsyncIterator[Decision]:
+        for number, operation in enumerate(operations):
+            ids = [e.id for e in library.experiences]
+            yield Decision(
+                operation.id, "edit", "modify", ids[number % len(ids)],
+                HARMFUL[number % len(HARMFUL)], reviewer="spoiler",
+            )  # fmt: skip

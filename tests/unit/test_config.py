@@ -80,6 +80,14 @@ def test_layered_files_compose_with_packages_across_folders(tmp_path: Path) -> N
     assert run.place("evaluation.k") == f"{tmp_path}/workspace/configs/eval/math.yaml:6"
 
 
+def test_a_run_file_can_begin_with_a_preset(tmp_path: Path) -> None:
+    run = loaded(tmp_path, "defaults: [rehearsal, _self_]\npractice: {batch_size: 3}\n").config
+    preset = load_run("rehearsal", [], tmp_path / "workspace", {}, cwd=tmp_path).config
+    practice = preset.practice.model_copy(update={"batch_size": 3})
+    assert preset.practice != practice
+    assert (run.policy, run.data, run.practice) == (preset.policy, preset.data, practice)
+
+
 def test_the_file_itself_wins_over_what_it_mounts_before_self(tmp_path: Path) -> None:
     write(tmp_path, "name: a\ninstructions: Think.\n", "agents/a.yaml")
     text = "defaults:\n  - /agents/a@agent\n  - _self_\nagent: {instructions: Write.}\n" + SMALL
@@ -300,6 +308,14 @@ def test_a_doubtful_evaluation_is_a_warning(tmp_path: Path) -> None:
     assert "temperature 0" in loaded(tmp_path, text).warnings[0]
 
 
+def test_a_group_of_one_is_a_warning(tmp_path: Path) -> None:
+    (told,) = loaded(tmp_path, SMALL, "practice.group_size=1").warnings
+    assert "a single try shows no contrast" in told
+    assert loaded(tmp_path, SMALL, "practice.group_size=2").warnings == ()
+    only_evaluates = "policy: rehearsal\npractice: {group_size: 1}\n"
+    assert loaded(tmp_path, only_evaluates).warnings == ()
+
+
 # Refusals: place, cause, next move
 
 BAD = {
@@ -430,6 +446,26 @@ BAD = {
         "policy: {model: 'openai:m', api_key: '***'}\ndata: {practice: s}\n",
         [],
         ("mine.yaml:1", '"policy.api_key" is masked', "policy.api_key=${oc.env:NAME}"),
+    ),
+    "a verifier of nothing in an override": (
+        SMALL + "verifier: {name: text}\n",
+        ["verifier={}"],
+        ("override 'verifier={}'", '"verifier" is empty', "math, text or judge"),
+    ),
+    "an override by name into a list": (
+        SMALL + "verifier: [math, judge]\n",
+        ["verifier.of.0.weight=3"],
+        ("override 'verifier.of.0.weight=3'", "has a list there", "Replace the whole list"),
+    ),
+    "a verifier of nothing": (
+        SMALL + "verifier: {}\n",
+        [],
+        ("mine.yaml:3", '"verifier" is empty', "math, text or judge"),
+    ),
+    "a preset below a group": (
+        "defaults:\n  - /practice/rehearsal\n  - _self_\n" + SMALL,
+        [],
+        ("mine.yaml:2", '"practice/rehearsal" is not found', 'Did you mean "rehearsal"?'),
     ),
     "reviewer": (SMALL, ["review.by=me"], ("override 'review.by=me'", "does not fit", "auto")),
     "start": (SMALL, ["library.start=x@y"], ("override", "does not fit", "NAME@V")),
@@ -660,6 +696,61 @@ def test_every_way_to_write_a_verifier_means_one_and_survives_being_written(
     override = text.replace(": ", ":")
     if "{" not in text or text[0] == "{":
         assert loaded(tmp_path, SMALL, f"verifier={override}").config.verifier.spec == spec
+
+
+FILED = "{file: exact.py, function: f, timeout_score: 0}"
+MATH = {"name": "math"}
+
+REPLACED: dict[str, tuple[str, list[str], dict[str, object]]] = {
+    "a mapping for a file": (
+        FILED,
+        ["verifier={name:text,mode:choice}"],
+        {"name": "text", "mode": "choice"},
+    ),
+    "a list for a mapping": (
+        "{name: text, mode: choice}",
+        ["verifier=[{name:math,weight:3}]"],
+        {"name": "weighted", "of": [{"name": "math", "weight": 3}]},
+    ),
+    "a mapping for a list": (
+        "[math, text]",
+        ["verifier={deadline_s:1}"],
+        {**MATH, "deadline_s": 1},
+    ),
+    "a name for a mapping": ("{name: text, mode: choice}", ["verifier=math"], MATH),
+    "a file for a file": (
+        FILED,
+        ["+verifier={file:mine.py}"],
+        {"name": "function", "file": "mine.py"},
+    ),
+    "a key after the whole": (
+        FILED,
+        ["verifier=text", "verifier.mode=choice"],
+        {"name": "text", "mode": "choice"},
+    ),
+    "a key before the whole": (
+        "math",
+        ["verifier.deadline_s=1", "verifier={name:text}"],
+        {"name": "text"},
+    ),
+    "the whole twice": (FILED, ["verifier={name:text,mode:choice}", "verifier={name:math}"], MATH),
+}
+
+
+@pytest.mark.parametrize("case", REPLACED)
+def test_an_override_of_the_whole_verifier_leaves_nothing_of_the_file_s(
+    tmp_path: Path, case: str
+) -> None:
+    text, overrides, spec = REPLACED[case]
+    run = loaded(tmp_path, f"{SMALL}verifier: {text}\n", *overrides)
+    assert run.config.verifier.spec == spec
+    assert run.place("verifier").startswith("override '")
+
+
+def test_an_override_of_the_whole_verifier_beats_youtus_names_in_the_file(tmp_path: Path) -> None:
+    text = f"{SMALL}evaluation: {{verify_filename: a.py, verify_func_name: f}}\n"
+    spec = loaded(tmp_path, text, "verifier={file:b.py}").config.verifier.spec
+    assert spec == {"name": "function", "file": "b.py"}
 
 
 @pytest.mark.parametrize("above", ["", "evaluation:\n  "])

@@ -185,7 +185,7 @@ async def test_a_full_disk_is_a_record_error_and_leaves_only_whole_lines(tmp_pat
     assert str(path) in str(tried[0])
     assert path.read_bytes() == before
     # Sequence and chain have moved on, so nothing may follow the gap.
-    with pytest.raises(RecordError, match="resume the run"):
+    with pytest.raises(RecordError, match="give the same command again"):
         await journal.append(ev.RunPaused())
     await journal.aclose()
     assert events_of(path) == list(EVENTS[:2])

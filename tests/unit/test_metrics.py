@@ -17,6 +17,7 @@ from engines.pipeline.intervals import Interval
 from engines.pipeline.metrics import (
     Comparison,
     Rate,
+    by_question,
     compare,
     mean_at_k,
     mean_interval,
@@ -405,3 +406,16 @@ def test_more_questions_and_more_tries_show_smaller_effects() -> None:
 def test_no_tries_are_no_plan() -> None:
     with pytest.raises(ValueError, match="at least once"):
         smallest_effect(60, 0)
+
+
+def test_a_question_that_stands_twice_is_one_question_with_twice_the_tries() -> None:
+    rows = by_question(["p", "q", "p#2", "p#3"], [[1.0], [0.0], [1.0], [None]])
+    assert rows == {"p": (1.0, 1.0, None), "q": (0.0,)}
+
+
+def test_twenty_repeats_of_one_question_show_nothing() -> None:
+    ids = ["p", *(f"p#{n}" for n in range(2, 21))]
+    before, after = (by_question(ids, [[reward]] * 20) for reward in (0.0, 1.0))
+    found = compare(before, after)
+    assert found is not None
+    assert (found.questions, found.verdict) == (1, "cannot tell")

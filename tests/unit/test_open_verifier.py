@@ -42,6 +42,22 @@ def test_a_judge_opens_with_the_model_it_may_ask(tmp_path: Path) -> None:
     assert isinstance(open_verifier({"name": "judge"}, judging(tmp_path)), JudgeVerifier)
 
 
+async def test_a_function_of_a_list_is_refused_where_the_data_lacks_its_column(
+    tmp_path: Path,
+) -> None:
+    source = "def reward(completions, level, **kwargs): return [1.0]\n"
+    (tmp_path / "mine.py").write_text(source)
+    spec = listed("math", {"name": "function", "file": "mine"})
+    for columns in (None, frozenset({"level"})):
+        verifier = open_verifier(spec, None, [tmp_path], columns=columns)
+        await verifier.check()
+        await verifier.aclose()
+    verifier = open_verifier(spec, None, [tmp_path], columns=frozenset({"topic"}))
+    with pytest.raises(VerifierError, match=r'it needs "level", and the data has only: .*topic'):
+        await verifier.check()
+    await verifier.aclose()
+
+
 async def test_a_list_opens_as_one_verifier_with_a_metric_for_each(tmp_path: Path) -> None:
     spec = listed(
         {"name": "text"},
@@ -60,9 +76,11 @@ async def test_a_list_opens_as_one_verifier_with_a_metric_for_each(tmp_path: Pat
     assert "opinion: Fine." in (verdict.critique or "").splitlines()
 
 
-def test_a_given_name_keeps_and_the_usual_one_gives_way() -> None:
-    ready = read_spec(listed("math", {"name": "text", "as": "math"}, "math"))
-    assert [criterion.name for criterion in ready.of] == ["math-2", "math", "math-3"]
+def test_usual_names_are_numbered_around_given_ones() -> None:
+    ready = read_spec(listed("math", {"name": "text", "as": "math-2"}, "math"))
+    assert [criterion.name for criterion in ready.of] == ["math", "math-2", "math-3"]
+    ready = read_spec(listed({"name": "math", "as": "sum"}, {"name": "text", "as": "math"}))
+    assert [criterion.name for criterion in ready.of] == ["sum", "math"]
 
 
 def test_a_file_is_looked_up_in_order_with_and_without_its_ending(tmp_path: Path) -> None:
@@ -183,6 +201,12 @@ WRONG: dict[str, tuple[Mapping[str, Any] | str, tuple[str, ...], str, str]] = {
         listed({"name": "math", "as": "x"}, "text", {"name": "text", "as": "x"}),
         ("of", "2", "as"),
         '"x" is taken',
+        "of its own",
+    ),
+    "as the usual name of another": (
+        listed("math", {"name": "text", "as": "math"}),
+        ("of", "1", "as"),
+        '"math" is taken',
         "of its own",
     ),
     "as empty": (listed({"name": "math", "as": ""}), ("of", "0", "as"), "names no metric", "Use"),

@@ -396,6 +396,19 @@ def test_a_foreign_log_gives_general_lessons_without_its_numbers_and_names():
     assert by_name["Greta"].startswith("Check each result")
 
 
+def test_of_several_expected_answers_any_one_wins():
+    question = "What is 47 + 38?"
+    told = solved(question)
+    assert {reward for _, reward in told} == {0.0, 1.0}
+    attempts = [(text, None) for text, _ in told]
+    alone, several, other = (
+        operations(an_extract_prompt(question, attempts, truth=truth))
+        for truth in ("85", "any one of:\n999\n85", "any one of:\n999\n1000")
+    )
+    assert alone and several == alone
+    assert other == [], "nobody is right, so there is no contrast"
+
+
 def test_a_summary_keeps_what_a_lesson_is_drawn_from():
     render = load_prompt("engines.training_free", "summarise").render
     attempts = []

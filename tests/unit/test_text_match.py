@@ -119,7 +119,11 @@ async def test_any_alternative_counts() -> None:
     problem = Problem("p", "q", "Paris", meta={"alternatives": ["City of Light"]})
     verdicts = await verifier.verify(problem, [a_rollout("city of light"), a_rollout("Rome")])
     assert [v.reward for v in verdicts] == [1.0, 0.0]
+    assert verdicts[0].critique == "matches City of Light"
     assert verdicts[1].critique == "expected Paris or City of Light, got Rome"
+    listed = Problem("p", "q", "Paris", meta={"alternatives": ["Paris", "City of Light"]})
+    (wrong,) = await verifier.verify(listed, [a_rollout("Rome")])
+    assert wrong == verdicts[1]
 
 
 @pytest.mark.parametrize(

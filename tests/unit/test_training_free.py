@@ -121,6 +121,13 @@ async def test_the_reflector_is_shown_problem_truth_attempts_and_library_as_quot
         assert part in bench.shown
 
 
+async def test_the_reflector_is_shown_every_accepted_answer(bench: Bench) -> None:
+    problem = replace(a_problem("What is 11 + 29?", "999"), meta={"alternatives": ["999", "40"]})
+    group = a_group([1, 0], texts=["so 40", "so 7"], problem=problem)
+    await bench.says([]).reflect(group, a_library())
+    assert "## Expected answer\n\n| any one of:\n| 999\n| 40\n\n## Attempts" in bench.shown
+
+
 async def test_without_ground_truth_every_group_is_kept_and_nothing_gives_it_away(
     bench: Bench,
 ) -> None:

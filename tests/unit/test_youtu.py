@@ -218,12 +218,29 @@ def test_what_changes_nothing_is_left_out_without_a_word(
 
 
 def test_a_key_nobody_knows_is_told_as_unknown_with_the_nearest(tmp_path: Path) -> None:
-    run = loaded(tmp_path, {"practice.practice.epoch": 9, "eval.pass_kk": 3, "practice.game": {}})
+    changes = {"practice.practice.epochs_max": 9, "eval.pass_many": 3, "practice.game": {}}
+    run = loaded(tmp_path, changes)
     assert run.config.practice.epochs == 1
-    (typo,) = notes(run, '"practice.epoch"')
+    (typo,) = notes(run, '"practice.epochs_max"')
     assert "configs/practice/math_reasoning.yaml:" in typo and "unknown" in typo
     assert '"practice.epochs"' in typo
-    assert notes(run, '"evaluation.pass_kk" is unknown')
+    assert notes(run, '"evaluation.pass_many" is unknown')
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "meant"),
+    [
+        ("practice.practice.epoch", r"practice/math_reasoning\.yaml:\d+", "practice.epochs"),
+        ("practice.practice.grpo_nn", r"practice/math_reasoning\.yaml:\d+", "practice.grpo_n"),
+        ("eval.pass_kk", r"eval/math/math_set\.yaml:\d+", "evaluation.pass_k"),
+        ("agent.agent.instruction", r"agents/.*\.yaml:\d+", "agent.instructions"),
+    ],
+)
+def test_a_near_miss_of_a_setting_is_refused(
+    tmp_path: Path, name: str, place: str, meant: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf'^configs/{place}: .*Did you mean "{meant}"\?'):
+        loaded(tmp_path, {name: 9})
 
 
 @pytest.mark.parametrize("root", ["practice", "eval"])

@@ -20,6 +20,7 @@ _PROPOSAL = re.compile(
 _EXPERIENCE = re.compile(r"^\[([A-Za-z]*\d+)\]\s*(\S.*)$")
 _SPEAKER = re.compile(r"^\[(?:assistant|tool)\]\s*")
 _NOTE = re.compile(r"^\((?:verifier: .*|cut off .*)\)$")  # about the attempt, not of it
+_ANY_OF = "any one of:"  # above several expected answers, each on a line of its own
 _NUMBERED = re.compile(r"^(?:[-*]\s+)?(?:\d+[.)]\s+)?")
 _LABELLED = re.compile(
     r"^(?:\w+\s+\d+\s*)?(?:\(([^)]{1,40})\)|\*\*([^*]{1,40}?):?\*\*)\s*:?\s*(.*)$"
@@ -146,26 +147,35 @@ def _blocks(
     return blocks
 
 
-def sides(shown: Sequence[Shown], truth: str) -> tuple[list[Shown], list[Shown]]:
+def expected(lines: Sequence[str]) -> tuple[str, ...]:
+    """The answers that count as right; none where the prompt tells none."""
+    told = quoted(lines) or [line.strip() for line in lines if line.strip()]
+    if told and told[0] == _ANY_OF:
+        return tuple(told[1:])
+    truth = " ".join(told)
+    return (truth,) if truth and not truth.startswith("(") else ()  # as in "(not shown)"
+
+
+def sides(shown: Sequence[Shown], truth: Sequence[str]) -> tuple[list[Shown], list[Shown]]:
     """Winners and losers.
 
     By reward where any is told (an attempt without one is on neither side), else by
-    the expected answer where that is told, else by what most attempts answer; both
+    the expected answers where those are told, else by what most attempts answer; both
     are empty where that leaves no contrast.
     """
     known: Mapping[int, float] = {s.number: s.reward for s in shown if s.reward is not None}
     if not known:
-        right = plain(truth) if truth else _majority([s.final for s in shown])
-        known = {s.number: float(s.final == right) for s in shown if right and s.final}
+        right = {plain(text) for text in truth} or _majority([s.final for s in shown])
+        known = {s.number: float(s.final in right) for s in shown if right and s.final}
     best = max(known.values(), default=0.0)
     winners = [s for s in shown if known.get(s.number) == best]
     losers = [s for s in shown if s.number in known and known[s.number] < best]
     return (winners, losers) if losers else ([], [])
 
 
-def _majority(answers: Sequence[str]) -> str:
-    """The answer that more attempts give than any other; empty where two are level."""
+def _majority(answers: Sequence[str]) -> set[str]:
+    """The answer that more attempts give than any other; none where two are level."""
     counts = {a: answers.count(a) for a in dict.fromkeys(answers) if a}
     best = max(counts.values(), default=0)
     leading = [a for a, n in counts.items() if n == best]
-    return leading[0] if len(leading) == 1 else ""
+    return set(leading) if len(leading) == 1 else set()

@@ -84,10 +84,7 @@ def summarise(text: str) -> str:
 def extract(text: str) -> list[_Wish]:
     found = prompt.sections(text)
     known = prompt.library(found.get("Library now", []))
-    expected = found.get("Expected answer", [])
-    truth = " ".join(prompt.quoted(expected) or expected).strip()
-    if truth.startswith("("):  # as in "(not shown)"
-        truth = ""
+    truth = prompt.expected(found.get("Expected answer", []))
     problem = " ".join(prompt.quoted(found.get("Problem", [])))
     limit = _told(_LIMIT, found)
     winners, losers = prompt.sides(prompt.attempts(found.get("Attempts", [])), truth)
