@@ -33,12 +33,12 @@ from engines.record.lock import writing
 from engines.rollouts.manager import RolloutManager
 from engines.training_free.engine import TrainingFreeEngine
 from engines.training_free.settings import TrainingFreeSettings
-from studio.config import dump_run_yaml
+from studio.config.loading import dump_run_yaml
+from studio.config.settings import RunConfig
 from studio.held_out import books, held_out_sets, measured_by, measured_id, measuring
 from studio.library_start import open_library
 from studio.plan import RunPlan
 from studio.roles import Tell, endpoint_of, is_rehearsal, open_roles, sampling_of, slots_for
-from studio.settings import RunConfig
 from studio.verifying import open_run_verifier
 
 

@@ -24,10 +24,10 @@ from engines.record.ledger import RecordLedger
 from engines.record.lock import writing
 from engines.record.run_dir import Workspace
 from engines.record.scores import ID_BYTES, ScoreBook, content_of
-from studio.config import LoadedRun, load_run
+from studio.config.loading import LoadedRun, load_run
+from studio.config.source import Source
 from studio.held_out import books, held_out_sets, measured_by, measuring
 from studio.roles import Tell, open_roles, slots_for
-from studio.source import Source
 from studio.trial import choose_library, without_lessons
 from studio.verifying import fingerprint_of, open_run_verifier
 

@@ -23,14 +23,14 @@ from engines.record.catalogue import note_run
 from engines.record.run_dir import Workspace
 from studio import exit_codes
 from studio.assemble import open_practice, open_reviewers
-from studio.config import load_run
+from studio.config.loading import load_run
+from studio.config.source import Source
 from studio.held_out import outlook
 from studio.link import serve
 from studio.narrate import Display, Lines, to_stderr
 from studio.plan import RunPlan, plan_run
 from studio.printing import print_json, reader_left
 from studio.roles import is_rehearsal, repeats
-from studio.source import Source
 from studio.summary import exit_code, summary_data, summary_text
 
 

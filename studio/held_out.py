@@ -21,9 +21,9 @@ from engines.policies.throttle import Slots
 from engines.record.scores import ScoreBook
 from engines.rollouts.manager import RolloutManager
 from engines.verifiers.open import asks_judge, needs_answer
-from studio.config import LoadedRun
+from studio.config.loading import LoadedRun
+from studio.config.settings import RunConfig
 from studio.roles import endpoint_of, sampling_of
-from studio.settings import RunConfig
 
 _MEASURED_BY = (
     "seed",

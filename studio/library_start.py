@@ -8,8 +8,8 @@ from __future__ import annotations
 from engines.core.errors import ConfigError, ConflictError
 from engines.core.library import Experience, Library
 from engines.record.libraries import LibraryFolder
+from studio.config.settings import RunConfig
 from studio.plan import RunPlan, forked_library
-from studio.settings import RunConfig
 
 
 def open_library(plan: RunPlan) -> LibraryFolder:

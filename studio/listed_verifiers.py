@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.record.run_dir import Workspace
-from engines.verifiers.signature import FORMS, kind_of
+from engines.verifiers.foreign.signature import FORMS, kind_of
 from studio.verifying import shipped_verifiers
 
 _BUILT_IN = {

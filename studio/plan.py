@@ -17,7 +17,7 @@ from engines.data.dataset import read_problems
 from engines.data.sampler import Sampler
 from engines.record.run_dir import RunDir, Workspace
 from engines.verifiers.open import needs_answer
-from studio.config import LoadedRun, differences
+from studio.config.loading import LoadedRun, differences
 from studio.verifying import fingerprint_of
 
 Mode = Literal["new", "resume", "fork", "finished"]

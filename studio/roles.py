@@ -20,7 +20,7 @@ from engines.policies.replay import Replay
 from engines.policies.throttle import Slots, Throttled
 from engines.verifiers.judging import Judging
 from engines.verifiers.open import asks_judge
-from studio.settings import PolicyConfig, Role, RunConfig
+from studio.config.settings import PolicyConfig, Role, RunConfig
 
 Tell = Callable[[str], None]
 

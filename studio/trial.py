@@ -25,11 +25,11 @@ from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
 from engines.rollouts.manager import RolloutManager
 from engines.verifiers.open import asks_judge, needs_answer
-from studio.config import LoadedRun
+from studio.config.loading import LoadedRun
+from studio.config.settings import RunConfig
 from studio.library_refs import find
 from studio.library_start import mounted_library
 from studio.roles import is_rehearsal, open_roles, sampling_of
-from studio.settings import RunConfig
 from studio.verifying import open_run_verifier
 
 KEY = CallKey("rollout", epoch=1, step=1, position=0, index=0)

@@ -19,12 +19,12 @@ from engines.core.types import Problem
 from engines.data.source import resolve_data
 from engines.policies.throttle import Slots
 from engines.record.run_dir import Workspace
-from engines.verifiers.foreign_calls import columns_of
+from engines.verifiers.foreign.calls import columns_of
 from engines.verifiers.open import Readied, open_verifier, read_spec
 from engines.verifiers.spec import SpecError
-from studio.config import LoadedRun
+from studio.config.loading import LoadedRun
+from studio.config.secrets import without_secrets
 from studio.roles import Roles, judging_of
-from studio.secrets import without_secrets
 
 
 def shipped_verifiers() -> Path:

@@ -19,7 +19,7 @@ from engines.core.types import (
     Sampling,
     Verdict,
 )
-from engines.verifiers.foreign import FunctionSettings, FunctionVerifier
+from engines.verifiers.foreign.verifier import FunctionSettings, FunctionVerifier
 from engines.verifiers.judging import Judging
 from tests.builders import FakePolicy
 

@@ -127,7 +127,7 @@ def _read(spec: Mapping[str, Any], folders: Sequence[Path], at: At) -> Readied:
                 cause = '"file" is missing.' if file is None else '"file" is no path.'
                 raise SpecError((*at, "file"), "verifier", cause, "Give the file: file: MINE.py.")
             path = found_file(file, folders, at)
-            from engines.verifiers.foreign import FunctionSettings
+            from engines.verifiers.foreign.verifier import FunctionSettings
 
             return Readied(at, read_settings(FunctionSettings, path.stem, settings, at), path)
         case "weighted":
@@ -205,7 +205,7 @@ def _opened(ready: Readied, judging: Judging | None, columns: frozenset[str] | N
                 raise SpecError(ready.at, 'verifier "judge"', cause, move)
             return JudgeVerifier(settings, judging)
     if ready.path is not None:
-        from engines.verifiers.foreign import FunctionVerifier
+        from engines.verifiers.foreign.verifier import FunctionVerifier
 
         return FunctionVerifier(ready.settings, ready.path, judging, columns=columns)
     return WeightedVerifier(

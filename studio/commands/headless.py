@@ -61,8 +61,8 @@ def headless(
     import asyncio
 
     from engines.record.run_dir import Workspace
+    from studio.config.source import source_of
     from studio.headless import planned, run_headless
-    from studio.source import source_of
 
     source = source_of(
         "studio headless",

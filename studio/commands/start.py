@@ -51,7 +51,7 @@ def try_once(
     import asyncio
 
     from engines.record.run_dir import Workspace
-    from studio.config import load_run
+    from studio.config.loading import load_run
     from studio.trial import Trial, carry_out, choose_library, choose_problem
     from studio.trial_text import after_text, before_text, exit_code, show_piece, trial_data
 

@@ -52,7 +52,7 @@ def test_every_preset_can_be_written_and_read_back(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-nothing")
     assert studio("init", preset, workspace=workspace).code == 0
-    from studio.config import load_run
+    from studio.config.loading import load_run
 
     loaded = load_run(str(workspace.parent / f"{preset}.yaml"), [], workspace)
     assert loaded.config == load_run(preset, [], workspace).config

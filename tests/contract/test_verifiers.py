@@ -10,7 +10,7 @@ import pytest
 
 from engines.core.protocols import Verifier
 from engines.core.types import Attempt, Problem, Rollout, Verdict
-from engines.verifiers.foreign import FunctionVerifier
+from engines.verifiers.foreign.verifier import FunctionVerifier
 from engines.verifiers.open import open_verifier
 
 # Functions of the user's own, one of each signature, that need a truth as ours do.

@@ -30,7 +30,7 @@ from engines.record.run_dir import RunDir, Workspace
 from engines.rollouts.manager import RolloutManager
 from engines.verifiers.open import open_verifier
 from studio.assemble import open_practice
-from studio.config import load_run
+from studio.config.loading import load_run
 from studio.plan import plan_run
 
 QUIET = ("evaluation.do_eval=false",)

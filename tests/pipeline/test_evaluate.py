@@ -38,7 +38,7 @@ from engines.record.ledger import RecordLedger
 from engines.record.scores import ScoreBook
 from engines.rollouts.manager import RolloutManager
 from engines.verifiers.open import open_verifier
-from studio.config import load_run
+from studio.config.loading import load_run
 from tests.pipeline.harness import QUIET, Practised, practised
 
 HELD_OUT = Path(str(files("sample_data"))) / "arithmetic-heldout.jsonl"

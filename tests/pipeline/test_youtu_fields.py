@@ -19,10 +19,10 @@ from engines.pipeline.run import practise
 from engines.policies.rehearsal.endpoint import answer
 from engines.record.run_dir import RunDir, Workspace
 from studio.assemble import open_practice
-from studio.config import load_run
+from studio.config.loading import load_run
+from studio.config.source import Source
+from studio.config.youtu import youtu_eval, youtu_practice
 from studio.headless import planned
-from studio.source import Source
-from studio.youtu import youtu_eval, youtu_practice
 from tests.fake_endpoint import Behaviour, Exchange, Request, fake_endpoint
 from tests.youtu_checkout import ENV, GONE, checkout
 

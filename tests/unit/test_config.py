@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engines.core.errors import ConfigError, DataError
-from studio.config import LoadedRun, differences, dump_run_yaml, list_presets, load_run
-from studio.settings import RESULT_FIELDS, PolicyConfig, RunConfig, every_setting
-from studio.spelling import ALIASES
+from studio.config.loading import LoadedRun, differences, dump_run_yaml, list_presets, load_run
+from studio.config.settings import RESULT_FIELDS, PolicyConfig, RunConfig, every_setting
+from studio.config.spelling import ALIASES
 
 SMALL = "policy: rehearsal\ndata: {practice: sums}\n"
 

@@ -18,7 +18,7 @@ from engines.data.dataset import examine, read_numbered, read_problems
 from engines.data.folder import splits_of
 from engines.data.report import doubts
 from engines.data.source import HELD_OUT, PRACTISED, DataSource, resolve_data
-from studio.config import load_run
+from studio.config.loading import load_run
 from studio.roles import open_model
 from tests.cli.run_studio import studio
 

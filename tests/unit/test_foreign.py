@@ -11,7 +11,7 @@ import pytest
 
 from engines.core.types import CallKey, Completion, Message, Problem, RecordRef, Usage, Verdict
 from engines.record.ledger import RecordLedger
-from engines.verifiers.signature import kind_of, reads_messages
+from engines.verifiers.foreign.signature import kind_of, reads_messages
 from tests.builders import a_timeout, answering
 from tests.foreign_files import FILES, SHIPPED, FakeLedger, a_file, judged, judging
 

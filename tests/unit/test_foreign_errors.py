@@ -9,8 +9,8 @@ import pytest
 
 from engines.core.errors import VerifierError
 from engines.core.types import Problem, Verdict
-from engines.verifiers.foreign import FunctionSettings, FunctionVerifier
-from engines.verifiers.foreign_calls import columns_of, read_results
+from engines.verifiers.foreign.calls import columns_of, read_results
+from engines.verifiers.foreign.verifier import FunctionSettings, FunctionVerifier
 from tests.foreign_files import PROBLEM, a_file, a_rollout, judged
 
 OK = "def verify_func(sample, **kwargs): return 1.0\n"

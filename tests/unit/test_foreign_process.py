@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from engines.core.types import Verdict
-from engines.verifiers.foreign import FunctionSettings, FunctionVerifier
-from engines.verifiers.foreign_process import understood
+from engines.verifiers.foreign.process import understood
+from engines.verifiers.foreign.verifier import FunctionSettings, FunctionVerifier
 from tests.builders import answering
 from tests.foreign_files import PROBLEM, a_file, a_rollout, judged, judging
 

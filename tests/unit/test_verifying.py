@@ -14,7 +14,7 @@ from engines.core.types import Completion, Message, Sampling
 from engines.policies.throttle import Slots
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
-from studio.config import LoadedRun, load_run
+from studio.config.loading import LoadedRun, load_run
 from studio.roles import Roles, is_rehearsal, open_roles
 from studio.verifying import open_run_verifier
 from tests.builders import FakePolicy, a_problem, a_rollout

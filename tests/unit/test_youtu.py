@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from engines.core.errors import ConfigError, DataError
-from studio.config import LoadedRun, dump_run_yaml, load_run
-from studio.youtu import youtu_eval, youtu_practice
+from studio.config.loading import LoadedRun, dump_run_yaml, load_run
+from studio.config.youtu import youtu_eval, youtu_practice
 from tests.youtu_checkout import ENV, GONE, checkout, write
 
 PROVIDED = {

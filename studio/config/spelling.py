@@ -1,8 +1,8 @@
 """Other spellings of our settings, and the nearest name for one that is unknown.
 
 Owns the table of aliases (Youtu-Agent's field names) and the rule for a setting that
-is given under two names. Knows names only; `studio.youtu_model` knows how a model is
-written there, `studio.youtu` what has no counterpart.
+is given under two names. Knows names only; `studio.config.youtu_model` knows how a model is
+written there, `studio.config.youtu` what has no counterpart.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
-from studio.compose import Composed, dotted
-from studio.yaml_marks import Key, Place
+from studio.config.compose import Composed, dotted
+from studio.config.yaml_marks import Key, Place
 
 ALIASES = {
     "evaluation.agent": "agent",

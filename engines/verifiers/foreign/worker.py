@@ -34,9 +34,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from engines.verifiers import standins
-from engines.verifiers.foreign_calls import WrongReturn, arguments, check_columns, read_results
-from engines.verifiers.signature import Chosen, Refused, choose, reads_messages
+from engines.verifiers.foreign import standins
+from engines.verifiers.foreign.calls import WrongReturn, arguments, check_columns, read_results
+from engines.verifiers.foreign.signature import Chosen, Refused, choose, reads_messages
 
 MODULE = "practice_verifier"
 """Under which the user's file is in `sys.modules`: dataclasses look their module up."""

@@ -1,8 +1,8 @@
-"""Our end of the process of `foreign_worker.py`.
+"""Our end of the process of `worker.py`.
 
 Owns starting it, the lines that travel, and ending it with the processes of its session.
 A child that opens a session of its own (a daemon) outlives it, and so do containers and
-jobs elsewhere. Limits no memory. Does not decide when to end: `foreign_pool` does.
+jobs elsewhere. Limits no memory. Does not decide when to end: `pool` does.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ForeignProcess(asyncio.Protocol):
         ours, theirs = socket.socketpair()
         # Ours is passed on whole: the file is the user's own code and may need its keys.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
-        command = [sys.executable, "-P", "-m", "engines.verifiers.foreign_worker"]
+        command = [sys.executable, "-P", "-m", "engines.verifiers.foreign.worker"]
         try:
             with theirs:
                 self._process = subprocess.Popen(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engines.core.errors import ConfigError
-from studio.youtu import Kind, YoutuConfig, youtu_eval, youtu_practice
+from studio.config.youtu import Kind, YoutuConfig, youtu_eval, youtu_practice
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Reading YAML for its places: which line a key or a mention of another file stands on.
 
-Owns marks and the errors of broken files. Does not compose: `studio.compose` does.
+Owns marks and the errors of broken files. Does not compose: `studio.config.compose` does.
 """
 
 from __future__ import annotations

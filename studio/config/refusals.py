@@ -5,11 +5,11 @@ from __future__ import annotations
 from pydantic import ValidationError
 
 from engines.core.errors import ConfigError
-from studio.compose import Composed, dotted
-from studio.secrets import is_secret
-from studio.settings import every_setting, model_at
-from studio.spelling import nearest
-from studio.yaml_marks import Key
+from studio.config.compose import Composed, dotted
+from studio.config.secrets import is_secret
+from studio.config.settings import every_setting, model_at
+from studio.config.spelling import nearest
+from studio.config.yaml_marks import Key
 
 
 def explained(composed: Composed, error: ValidationError) -> ConfigError:

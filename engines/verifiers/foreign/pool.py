@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from engines.core.errors import CallFailed, VerifierError
-from engines.verifiers.foreign_process import ForeignProcess, Message
+from engines.verifiers.foreign.process import ForeignProcess, Message
 from engines.verifiers.stated_answer import shown
 from engines.verifiers.worker_process import Trouble
 

@@ -1,7 +1,7 @@
 """What a run file may say: one frozen tree of settings.
 
 Owns names, types, ranges, defaults and meaning of every setting, and which of them
-change results. Does not read files or the environment (`studio.config` does).
+change results. Does not read files or the environment (`studio.config.loading` does).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from studio.secrets import without_secrets
+from studio.config.secrets import without_secrets
 
 REFLECTOR_TEMPERATURE = 0.3  # lessons should vary little, but a repair must differ
 JUDGE_TEMPERATURE = 0.0

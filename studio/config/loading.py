@@ -1,7 +1,7 @@
 """Loading a run file: composed, unified, resolved, validated, and written back.
 
 The only module that reads the environment. It imports Hydra and pydantic, so commands
-import it when they run, never before. `studio.settings` says what may be set.
+import it when they run, never before. `studio.config.settings` says what may be set.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from pydantic import ValidationError
 
 from engines.core.errors import ConfigError, DataError
 from engines.data.source import HELD_OUT, PRACTISED, DataSource, locate, resolve_data
-from studio.agent_file import mount_agent
-from studio.compose import Composed, Tree, compose_run, dotted, put, resolve, walk
+from studio.config.agent_file import mount_agent
+from studio.config.compose import Composed, Tree, compose_run, dotted, put, resolve, walk
+from studio.config.refusals import explained
+from studio.config.run_yaml import dump_run_yaml
+from studio.config.secrets import MASK, is_kept_as_written, shown_override
+from studio.config.settings import RESULT_FIELDS, RunConfig, differences, model_at
+from studio.config.spelling import unify
+from studio.config.verifier_spelling import normalise_verifier, pin_verifiers
+from studio.config.youtu import YoutuConfig, translate
+from studio.config.youtu_model import flatten
 from studio.presets import list_presets, preset_path, presets_folder
-from studio.refusals import explained
-from studio.run_yaml import dump_run_yaml
-from studio.secrets import MASK, is_kept_as_written, shown_override
-from studio.settings import RESULT_FIELDS, RunConfig, differences, model_at
-from studio.spelling import unify
-from studio.verifier_spelling import normalise_verifier, pin_verifiers
-from studio.youtu import YoutuConfig, translate
-from studio.youtu_model import flatten
 
 __all__ = [
     "RESULT_FIELDS",

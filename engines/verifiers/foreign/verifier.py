@@ -1,7 +1,7 @@
 """A verifier that is a function in the user's own file, written for any of three frameworks.
 
 Owns its settings and what its answers mean as verdicts. The file itself runs in a
-process of its own (`foreign_pool`), never in ours.
+process of its own (`pool`), never in ours.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from engines.core.types import (
     Usage,
     Verdict,
 )
-from engines.verifiers.foreign_calls import WrongReturn, question, scaled
-from engines.verifiers.foreign_pool import Asking, ForeignPool
+from engines.verifiers.foreign.calls import WrongReturn, question, scaled
+from engines.verifiers.foreign.pool import Asking, ForeignPool
+from engines.verifiers.foreign.signature import Signature
 from engines.verifiers.judging import Judging, judge_key
-from engines.verifiers.signature import Signature
 from engines.verifiers.stated_answer import rollout_trouble, shown
 from engines.verifiers.worker_process import Trouble
 

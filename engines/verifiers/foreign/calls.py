@@ -13,8 +13,8 @@ import reprlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from engines.verifiers import standins
-from engines.verifiers.signature import Chosen, Signature, fitting
+from engines.verifiers.foreign import standins
+from engines.verifiers.foreign.signature import Chosen, Signature, fitting
 
 if TYPE_CHECKING:
     from engines.core.types import Problem, Rollout

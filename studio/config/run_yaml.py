@@ -1,6 +1,6 @@
 """The resolved run file as text, without a secret in it.
 
-Owns what stands in a run folder's `run.yaml`. `studio.config` reads it back.
+Owns what stands in a run folder's `run.yaml`. `studio.config.loading` reads it back.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import yaml
 from pydantic import SecretStr
 
 from engines.record.export import escaped
-from studio.compose import Tree, dotted, walk
-from studio.secrets import MASK, is_secret
-from studio.settings import RunConfig
-from studio.yaml_marks import Key
+from studio.config.compose import Tree, dotted, walk
+from studio.config.secrets import MASK, is_secret
+from studio.config.settings import RunConfig
+from studio.config.yaml_marks import Key
 
 
 class _Dumper(yaml.SafeDumper):

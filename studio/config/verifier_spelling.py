@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.verifiers.spec import find_file
-from studio.compose import Composed, Tree, put, walk
+from studio.config.compose import Composed, Tree, put, walk
 
 
 def normalise_verifier(composed: Composed) -> None:
