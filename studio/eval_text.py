@@ -66,7 +66,7 @@ def eval_data(plan: EvalPlan, found: Evaluated, *, rehearsal: bool) -> dict[str,
 
 def _set_lines(result: SetResult, k: int) -> list[str]:
     held_out = result.held_out
-    lines = [one_line(f"{size_of(held_out, k)}; {could_show(held_out, k)}", 400)]
+    lines = [one_line(size_of(held_out, k), 400), could_show(held_out, k)]
     passed = [f"PASS@{k}"] if k > 1 else []
     headings = ["EXPERIENCES", f"MEAN@{k}", *passed, "QUESTIONS", "TRIES"]
     optional = _optional_columns(result)

@@ -96,7 +96,7 @@ async def run_headless(plan: RunPlan, *, json: bool) -> int:
                     to_stderr(note)
                 if (measured := practice.evaluation) is not None:
                     for line in outlook(measured.sets, measured.measuring.k):
-                        to_stderr(f"held out: {line}")
+                        to_stderr(line if line.startswith(" ") else f"held out: {line}")
                 brakes.control = practice.control
                 await stack.enter_async_context(serve(practice, plan.run.socket))
                 with _told(practice.recorder.state, json) as listener:

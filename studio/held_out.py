@@ -124,14 +124,14 @@ def measuring(
 
 def outlook(sets: tuple[HeldOut, ...], k: int) -> list[str]:
     """What each set can show at all, said before anything is spent."""
-    return [f"{size_of(held_out, k)}; {could_show(held_out, k)}" for held_out in sets]
+    return [line for held_out in sets for line in (size_of(held_out, k), could_show(held_out, k))]
 
 
 def size_of(held_out: HeldOut, k: int) -> str:
-    """`aime: 30 of 60 problems (28 different questions), 8 tries each`."""
+    """`aime: 30 of 60 problems (28 different), 8 tries each`."""
     n = len(held_out.problems)
     of = f" of {n + held_out.left_out}" if held_out.left_out else ""
-    different = "" if held_out.questions == n else f" ({held_out.questions} different questions)"
+    different = "" if held_out.questions == n else f" ({held_out.questions} different)"
     tries = "1 try each" if k == 1 else f"{k} tries each"
     return f"{held_out.name}: {n}{of} problem{'s' if n != 1 else ''}{different}, {tries}"
 
@@ -139,8 +139,8 @@ def size_of(held_out: HeldOut, k: int) -> str:
 def could_show(held_out: HeldOut, k: int) -> str:
     effect = effect_of(held_out, k)
     if effect is None:
-        return "too few to show any difference"
-    return f"a difference below about {effect:.2f} would probably go unseen"
+        return "  too few to show any difference"
+    return f"  would likely show a difference of {effect:.2f} or more, and miss smaller ones"
 
 
 def effect_of(held_out: HeldOut, k: int) -> float | None:

@@ -76,10 +76,10 @@ def test_what_the_set_can_show_is_said_before_anything_is_spent(workspace: Path)
     wrong = ("policy=openai:m", "policy.base_url=http://127.0.0.1:9/v1", "policy.api_key=k")
     done = studio("eval", "rehearsal", *FEW, *wrong, workspace=workspace)
     assert done.code == 2
-    assert "arithmetic-heldout: 12 of 256 problems, 1 try each; a difference below" in done.stderr
-    assert done.stderr.index("go unseen") < done.stderr.index("127.0.0.1:9")
+    assert "arithmetic-heldout: 12 of 256 problems, 1 try each\n  would likely" in done.stderr
+    assert done.stderr.index("miss smaller ones") < done.stderr.index("127.0.0.1:9")
     five = studio("eval", "rehearsal", "evaluation.limit=5", workspace=workspace)
-    assert "5 of 256 problems, 1 try each; too few to show any difference" in five.stderr
+    assert "5 of 256 problems, 1 try each\n  too few to show any difference" in five.stderr
 
 
 def test_json_holds_rates_intervals_pass_and_every_reward(after_practice: Path) -> None:
@@ -266,7 +266,7 @@ def test_repeats_of_a_question_are_one_question(workspace: Path, tmp_path: Path)
     data = tmp_path / "twice.jsonl"
     data.write_text('{"question": "What is 27 + 35?", "answer": "62"}\n' * 12)
     done = studio("eval", "rehearsal", f"evaluation.data={data}", workspace=workspace)
-    assert "12 problems (1 different questions), 1 try each; too few to show" in done.stdout
+    assert "12 problems (1 different), 1 try each\n  too few to show" in done.stdout
     row = next(line for line in done.stdout.splitlines() if line.strip().startswith("none"))
     assert row.split()[-3:-1] == ["1", "12"]
 
