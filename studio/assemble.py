@@ -234,6 +234,7 @@ def _evaluation(plan: RunPlan, sets: tuple[HeldOut, ...], how: Measuring) -> Eva
         folder=plan.run.path / "evals",
         book=books(plan.workspace.evaluations, facts, plan.loaded.config),
         fingerprint=measured_id(facts),
+        account=f"{plan.run.run} of {plan.run.began():.3f}",
         strategy=evaluation.strategy,
         every_steps=evaluation.every_steps,
     )

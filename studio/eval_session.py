@@ -35,13 +35,15 @@ def run_eval(plan: EvalPlan, *, json: bool) -> int:
         to_stderr("rehearsal: replies are scripted, no model is asked")
     for line in outlook(plan.sets, plan.k):
         to_stderr(line)
+    if plan.agent and len(plan.subjects) > 1:
+        to_stderr("note: both sides have the agent's instructions; only experiences differ")
     if len(plan.guidances) < len(plan.subjects):
         to_stderr("note: both sides hold the same experiences, which are measured once")
     missing = plan.missing()
     known = f", {plan.total - missing} known already" if missing < plan.total else ""
     to_stderr(f"{title(plan)}: {missing} rollouts to make{known}")
     try:
-        progress = _Count(plan.total) if missing else lambda: None
+        progress = _Count(plan.asked_for) if missing else lambda: None
         found = asyncio.run(_stoppable(plan, progress))
     except asyncio.CancelledError:
         done = plan.total - plan.missing()

@@ -55,6 +55,7 @@ class EvalPlan:
     sets: tuple[HeldOut, ...]
     subjects: tuple[Subject, ...]
     measured: dict[str, Any]
+    agent: bool = False  # an agent file was given, whose instructions all subjects have
 
     @property
     def k(self) -> int:
@@ -69,6 +70,11 @@ class EvalPlan:
     def total(self) -> int:
         """Different rollouts in all, known ones included."""
         return len(set(self.contents)) * self.k * len(self.guidances)
+
+    @property
+    def asked_for(self) -> int:
+        """Rollouts in all, with those that two sets or sides share counted for each."""
+        return len(self.contents) * self.k * len(self.guidances)
 
     @property
     def guidances(self) -> tuple[str, ...]:
@@ -119,7 +125,12 @@ class Evaluated:
 
 
 def plan_eval(
-    loaded: LoadedRun, workspace: Workspace, *, library: str | None, baseline: str | None
+    loaded: LoadedRun,
+    workspace: Workspace,
+    *,
+    library: str | None,
+    baseline: str | None,
+    agent: bool = False,
 ) -> EvalPlan:
     """Decide what is measured.
 
@@ -129,6 +140,7 @@ def plan_eval(
         library: a reference as `studio diff` takes it, or `none`; None: what a run of this
             file would begin with.
         baseline: the same, or None to compare with nothing.
+        agent: the run file's agent was exchanged, so that results are called by its name.
 
     Raises:
         ConfigError: no held-out set is named, or the agent brings experiences besides.
@@ -142,12 +154,12 @@ def plan_eval(
             "Set evaluation.data, in the file or as evaluation.data=NAME.",
         )
     found, label = choose_library(loaded, workspace, library)
-    subjects = [Subject(label, found)]
+    subjects = [Subject(f"agent {config.agent.name}" if agent else label, found)]
     if baseline is not None:
         other, called = choose_library(loaded, workspace, baseline)
         subjects.insert(0, Subject(called, other))
     facts = measured_by(config, fingerprint_of(loaded, workspace))
-    return EvalPlan(loaded, workspace, held_out_sets(loaded), tuple(subjects), facts)
+    return EvalPlan(loaded, workspace, held_out_sets(loaded), tuple(subjects), facts, agent)
 
 
 async def carry_out(plan: EvalPlan, tell: Tell, progress: Callable[[], None]) -> Evaluated:

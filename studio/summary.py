@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from engines.core.best import competing
 from engines.core.library import Library, LibraryDiff
 from engines.core.similarity import marked, word_diff
 from engines.core.state import Rewards, RunState
@@ -124,12 +125,11 @@ def change_lines(state: RunState) -> list[str]:
             f"({signs_text(found)})"
         )
     if state.best_step is not None and state.started is not None:
-        looks = len({e.step for e in state.evaluations})
+        looks = len(competing(state.evaluations))
         run = state.started.run
-        lines.append(
-            f"best of {looks} looks, which flatters it: after step {state.best_step} "
-            f"({run}@best); last: {run}@last"
-        )
+        many = f"best of {looks} looks, which flatters it:"
+        which = many if looks > 1 else "the only look of its kind:"
+        lines.append(f"{which} after step {state.best_step} ({run}@best); last: {run}@last")
     return lines
 
 

@@ -19,24 +19,33 @@ def best_step(evaluations: Sequence[EvaluationFinished]) -> int | None:
     """The step with the highest mean reward; None where no step has every set measured.
 
     The mean is that over sets, of each set over the questions that every competing step
-    has a known reward for. Of equals the earliest: a shorter library costs less.
+    has a known reward for (its own mean where fewer than half are such). Of equals the
+    earliest: a shorter library costs less.
     """
+    means = _means(competing(evaluations))
+    return max(sorted(means), key=lambda step: means[step], default=None)
+
+
+def competing(
+    evaluations: Sequence[EvaluationFinished],
+) -> dict[int, dict[str, EvaluationFinished]]:
+    """The steps that can be compared with the latest one, each with its sets by name."""
     if not evaluations:
-        return None
+        return {}
     last_step = evaluations[-1].step
     latest = {found.data: found for found in evaluations if found.step == last_step}
     steps: dict[int, dict[str, EvaluationFinished]] = {}
     for found in evaluations:
         if found.data in latest and _competes(found, latest[found.data]):
             steps.setdefault(found.step, {})[found.data] = found
-    whole = {step: found for step, found in steps.items() if found.keys() == latest.keys()}
-    means = _means(whole)
-    return max(sorted(means), key=lambda step: means[step], default=None)
+    return {step: found for step, found in steps.items() if found.keys() == latest.keys()}
 
 
 def _competes(found: EvaluationFinished, latest: EvaluationFinished) -> bool:
     kind = (found.fingerprint, found.problems, found.k)
-    if kind != (latest.fingerprint, latest.problems, latest.k) or found.mean is None:
+    if kind != (latest.fingerprint, latest.problems, latest.k):
+        return False
+    if found.mean is None or not found.problems:
         return False
     return found.unjudged <= MOST_UNJUDGED * (found.n + found.unjudged)
 
@@ -46,11 +55,10 @@ def _means(steps: Mapping[int, Mapping[str, EvaluationFinished]]) -> dict[int, f
     for name in next(iter(steps.values()), {}):
         known = {step: _question_means(found[name]) for step, found in steps.items()}
         common = set.intersection(*(set(means) for means in known.values()))
-        if not common:
-            return {}
         for step, means in known.items():
+            over = common if 2 * len(common) >= len(means) else set(means)
             # Rounded, so that the order of adding up decides no tie.
-            totals[step] += math.fsum(means[question] for question in common) / len(common)
+            totals[step] += math.fsum(means[question] for question in over) / max(1, len(over))
     return {step: round(total, 9) for step, total in totals.items()}
 
 

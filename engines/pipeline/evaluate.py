@@ -95,7 +95,8 @@ class Evaluation:
     """What a run evaluates, how, and when.
 
     `folder` receives one JSON file an evaluation; `book` opens the scores of a guidance;
-    `fingerprint` covers all that results depend on besides library and problems.
+    `fingerprint` covers all that results depend on besides library and problems; `account`
+    is the run's own, also among runs of one name.
     """
 
     sets: tuple[HeldOut, ...]
@@ -103,6 +104,7 @@ class Evaluation:
     folder: Path
     book: Callable[[str], ScoreBook]
     fingerprint: str
+    account: str
     strategy: Literal["epoch", "steps"] = "epoch"
     every_steps: int = 1
 
@@ -131,14 +133,13 @@ async def measure(
         step: of the run it belongs to; names the record file.
         payer: on whose account it goes. A score that this very payer paid for before it was
             cut off counts as paid, not as reused.
-        tell: called after each rollout, judged or not.
+        tell: called after each rollout that ended, judged or not.
     """
 
     async def one(problem: Problem, content: str, key: CallKey) -> _Tried:
-        try:
-            return await _tried(measuring, book, problem, content, pinned, key, payer)
-        finally:
-            tell()
+        found = await _tried(measuring, book, problem, content, pinned, key, payer)
+        tell()
+        return found
 
     tried = await all_of(
         one(problem, content, CallKey("evaluation", 0, step, at, index, problem=problem.id))
@@ -159,7 +160,6 @@ async def measure(
 async def evaluate(evaluation: Evaluation, recorder: Recorder, step: int, library: Library) -> None:
     """Evaluate a run's library on every set that this step has no result for yet."""
     state = recorder.state
-    assert state.started is not None
     done = {found.data for found in state.evaluations if found.step == step}
     pinned = Pinned(library.guidance(), library.version, state.policy_version)
     measuring = evaluation.measuring
@@ -175,7 +175,7 @@ async def evaluate(evaluation: Evaluation, recorder: Recorder, step: int, librar
                 held_out.problems,
                 pinned,
                 step=step,
-                payer=f"{state.started.run} step {step} {held_out.name}",
+                payer=f"{evaluation.account} step {step} {held_out.name}",
                 tell=_teller(recorder, step, held_out, measuring.k),
             )
             result = EvaluationFinished(

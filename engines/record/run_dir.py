@@ -54,6 +54,10 @@ class RunDir:
     def socket(self) -> Path:
         return self.path / "control.sock"
 
+    def began(self) -> float:
+        """When the run started: the time stamp of its first entry, cheaply; 0.0 without one."""
+        return _began(self.path) if self.journal.exists() else 0.0
+
     def entries(self) -> tuple[Entry, ...]:
         return tuple(read_journal(self.journal))
 
@@ -114,7 +118,8 @@ class Workspace:
         folder = RunDir(self.runs_folder / run)
         if not folder.journal.exists():
             known = [found.run for found in self.runs()]
-            listed = f"There are: {', '.join(known[-8:])}." if known else "There is none yet."
+            newest = "There are" if len(known) <= 8 else "The newest are"
+            listed = f"{newest}: {', '.join(known[-8:])}." if known else "There is none yet."
             raise ConflictError(f"run {run}", f"there is none in {self.path}.", listed)
         return folder
 

@@ -58,5 +58,11 @@ def evaluate(
         "studio eval", "eval", runfile, overrides, from_youtu=from_youtu, config_name=config_name
     )
     loaded = load_eval(source, context.obj, agent=agent, k=k)
-    plan = plan_eval(loaded, Workspace(context.obj), library=library, baseline=baseline)
+    plan = plan_eval(
+        loaded,
+        Workspace(context.obj),
+        library=library,
+        baseline=baseline,
+        agent=agent is not None,
+    )
     return run_eval(plan, json=json)

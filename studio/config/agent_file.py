@@ -17,7 +17,7 @@ from studio.config.spelling import give, see
 from studio.config.yaml_marks import Key, marks_of
 
 # Not what is escaped: an odd number of backslashes stands before that.
-_REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\$\{\s*([^}]*)")
+_REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\$\{\s*([^:,}$]*)")
 
 
 def mount_agent(composed: Composed, path: Path) -> None:
@@ -40,6 +40,9 @@ def mount_agent(composed: Composed, path: Path) -> None:
     agent: dict[Any, Any] = yaml.safe_load(path.read_text("utf-8")) or {}
     if not agent:
         raise ConfigError(str(path), "The agent file is empty.", "Give the agent.yaml of a run.")
+    if list(agent) == ["agent"] and isinstance(agent["agent"], dict):
+        agent = agent["agent"]  # written as run files have it
+        places = dict(marks_of(path, ()))
     typed = [key for key, place in composed.places.items() if key[0] == "agent" and place.override]
     kept = {key: see(composed.tree, key) for key in typed}
     if ("agent",) in kept:
@@ -66,5 +69,5 @@ def _may_stand(key: Key, text: str) -> bool:
     """Agent files are passed around: one must not put the run file's secrets in a prompt."""
     references = _REFERENCE.findall(text)
     return not references or (
-        key[:2] == ("agent", "model") and all(name.startswith("oc.env:") for name in references)
+        key[:2] == ("agent", "model") and all(name.strip() == "oc.env" for name in references)
     )

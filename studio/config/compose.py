@@ -52,7 +52,8 @@ class Composed:
         for size in range(len(key), 0, -1):
             if key[:size] in self.places:
                 return self.places[key[:size]]
-        return Place(str(self.path))
+        typed = (p for k, p in self.places.items() if p.override and k[: len(key)] == key)
+        return next(typed, Place(str(self.path)))
 
     def error(self, key: Key, cause: str, move: str) -> ConfigError:
         return ConfigError(self.place(key).text, cause, move)

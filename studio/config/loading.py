@@ -128,7 +128,7 @@ def load_run(
         for key, text in walk(composed.tree)
         if isinstance(text, str) and "${" in text and is_kept_as_written(key, text)
     }
-    _fill_in(composed, tree, origins, environ)
+    _fill_in(composed, tree, origins, environ, preset=preset)
     own = (workspace / "datasets", Path(str(files("sample_data"))))
     # After the three of the contract comes the current folder, for what is typed there.
     roots: tuple[Path, ...] = (*own, cwd) if preset else (path.parent, *own, cwd)
@@ -203,7 +203,12 @@ def _spread_roles(composed: Composed) -> None:
 
 
 def _fill_in(
-    composed: Composed, tree: Tree, origins: dict[str, str], environ: Mapping[str, str]
+    composed: Composed,
+    tree: Tree,
+    origins: dict[str, str],
+    environ: Mapping[str, str],
+    *,
+    preset: bool,
 ) -> None:
     """Defaults that come from elsewhere: the file's name, the environment, the policy."""
     for key, value in walk(tree):
@@ -213,6 +218,11 @@ def _fill_in(
                 f'"{dotted(key)}" is masked: it was once spelled out, and is never stored.',
                 f"Set it again: {dotted(key)}=${{oc.env:NAME}}.",
             )
+    named = composed.place(("exp_id",))
+    if named.text.startswith(str(presets_folder())) and not preset:
+        # What builds on a preset is another experiment than the preset itself.
+        tree.pop("exp_id", None)
+        composed.places.pop(("exp_id",), None)
     tree.setdefault("exp_id", re.sub(r"[^A-Za-z0-9._-]", "-", composed.path.stem).lstrip("._-"))
     agent = tree.get("agent")
     holders = [(tree.get(role), role) for role in _ROLES]
@@ -260,7 +270,20 @@ def _pin(
             continue
         # The split as it is written: which one is meant otherwise is known where it is read.
         found = DataSource(source.path.resolve(), source.split)
+        if is_data and os.sep not in name and _is_known(name, own[:1]):
+            composed.warnings.append(
+                f'{dotted(key)}: "{name}" is {found} here, not the data set of that name in the '
+                "workspace; give one of them another name, or a path."
+            )
         put(tree, key, f"{scheme}:{found}" if scheme else str(found))
+
+
+def _is_known(name: str, roots: Sequence[Path]) -> bool:
+    try:
+        locate(name, roots)
+    except DataError:
+        return False
+    return True
 
 
 def _doubts(config: RunConfig) -> tuple[str, ...]:

@@ -49,6 +49,11 @@ def is_secret(key: tuple[str, ...], value: object = "") -> bool:
     return "@" in parts.netloc or bool(parts.query)
 
 
+def names_secret(text: str) -> bool:
+    """Whether an interpolation asks for a variable that is named as secrets are."""
+    return bool(_SECRET_VARIABLE.search(text))
+
+
 def is_kept_as_written(key: tuple[str, ...], text: str) -> bool:
     """True where an interpolation is stored instead of the value it stands for."""
     return (

@@ -22,7 +22,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from studio.config.secrets import without_secrets
+from engines.core.ids import digest
+from studio.config.secrets import names_secret, without_secrets
 
 REFLECTOR_TEMPERATURE = 0.3  # lessons should vary little, but a repair must differ
 JUDGE_TEMPERATURE = 0.0
@@ -333,14 +334,20 @@ class RunConfig(Settings):
         plain["verifier"] = without_secrets(self.verifier.spec) if verifier is None else verifier
         return {name: _at(plain, name) for name in RESULT_FIELDS}
 
-    def _as_named(self, role: Role, extra_body: dict[str, Any]) -> dict[str, Any]:
-        """The fields of a request with what came from `${…}` as that text, never its value."""
+    def _as_named(self, role: Role, value: Any, key: tuple[str, ...] = ()) -> Any:
+        """Fields of a request, with what came from `${…}` as that text instead of its value.
+
+        A short hash tells values apart, except those of variables that are named as secrets.
+        """
+        if isinstance(value, dict):
+            return {k: self._as_named(role, inner, (*key, str(k))) for k, inner in value.items()}
+        if isinstance(value, list):
+            return [self._as_named(role, v, (*key, str(n))) for n, v in enumerate(value)]
         section = role if getattr(self, role) is not None else "policy"
-        for key, origin in self._origins.items():
-            top, _, rest = key.partition(".extra_body.")
-            if top == section and rest:
-                extra_body = _with(extra_body, rest.split("."), origin)
-        return extra_body
+        origin = self._origins.get(".".join((section, "extra_body", *key)))
+        if origin is None:
+            return value
+        return origin if names_secret(origin) else f"{origin} #{digest(value, 4)}"
 
 
 _MODEL_FIELDS = ("model", "temperature", "top_p", "max_tokens", "stop", "extra_body")
@@ -410,17 +417,6 @@ def every_setting() -> dict[str, str]:
 def _portable(model: str) -> str:
     scheme, _, rest = model.partition(":")
     return f"replay:{Path(rest).stem}" if scheme == "replay" else model
-
-
-def _with(tree: Any, path: list[str], value: Any) -> Any:
-    """A copy of a tree in which one place holds another value; lists are keyed by number."""
-    if not path:
-        return value
-    if isinstance(tree, list):
-        return [_with(v, path[1:], value) if str(n) == path[0] else v for n, v in enumerate(tree)]
-    if not isinstance(tree, dict):
-        return tree
-    return {k: _with(v, path[1:], value) if k == path[0] else v for k, v in tree.items()}
 
 
 def _at(tree: Any, name: str) -> Any:

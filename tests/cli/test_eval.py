@@ -289,6 +289,16 @@ def test_an_agent_file_cannot_reach_for_what_is_not_its_own(
     assert f'{agent}:1: "agent.instructions" refers to something outside' in done.stderr
 
 
+def test_the_model_of_an_agent_file_cannot_reach_further_through_a_default(
+    workspace: Path, tmp_path: Path
+) -> None:
+    agent = tmp_path / "agent.yaml"
+    agent.write_text("instructions: x\nmodel: 'openai:${oc.env:NONE,${policy.api_key}}'\n")
+    done = studio("eval", "rehearsal", "--agent", str(agent), workspace=workspace)
+    assert done.code == 2
+    assert '"agent.model" refers to something outside the agent file' in done.stderr
+
+
 def test_a_file_that_holds_itself_is_no_crash(workspace: Path, tmp_path: Path) -> None:
     agent = tmp_path / "agent.yaml"
     agent.write_text("name: &a\n  b: *a\n")
@@ -310,6 +320,21 @@ async def test_a_secret_of_the_request_reaches_no_file(
     kept = b"".join(file.read_bytes() for file in workspace.rglob("*") if file.is_file())
     assert b"oc.env:MY_FIELD" in kept
     assert b"a-value-nobody-may-see" not in kept
+
+
+async def test_another_value_of_a_named_variable_is_another_measurement(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with fake_endpoint(says("#### 7")) as endpoint:
+        for effort in ("low", "high"):
+            monkeypatch.setenv("EFFORT", effort)
+            more = "policy.extra_body={effort: '${oc.env:EFFORT}'}"
+            child = await _child(workspace, *_asking(endpoint), more)
+            await child.communicate()
+        assert len(endpoint.requests) == 2 * 31
+    kept = b"".join(f.read_bytes() for f in (workspace / "evaluations").glob("*/about.json"))
+    assert kept.count(b"${oc.env:EFFORT} #") == 2
+    assert b'"low"' not in kept + b""
 
 
 async def test_the_reflector_is_neither_asked_nor_spoken_of(workspace: Path) -> None:
@@ -348,3 +373,15 @@ def test_what_is_steered_by_names_of_files_stays_on_its_line(
     assert done.code == 0, done.stderr
     assert "\x1b" not in done.stdout + done.stderr
     assert "\\u001b[31m: 1 problem" in done.stdout
+
+
+def test_an_agent_with_instructions_alone_is_called_by_its_name(
+    workspace: Path, tmp_path: Path
+) -> None:
+    agent = tmp_path / "terse.yaml"
+    agent.write_text("agent:\n  name: terse\n  instructions: Answer with the number alone.\n")
+    shown = studio(
+        "eval", "rehearsal", *FEW, "--agent", str(agent), "--baseline", "none", workspace=workspace
+    )
+    assert shown.stdout.splitlines()[1] == "rehearsal: agent terse against none"
+    assert "both sides have the agent's instructions; only experiences differ" in shown.stderr

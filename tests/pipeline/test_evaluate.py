@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -312,6 +313,15 @@ async def test_a_run_cut_in_an_evaluation_adds_up_to_what_an_uncut_one_paid(
     assert [(e.usage, e.reused, e.rewards) for e in resumed.state.evaluations] == [
         (e.usage, e.reused, e.rewards) for e in whole.state.evaluations
     ]
+
+
+async def test_a_run_of_a_removed_run_s_name_has_an_account_of_its_own(tmp_path: Path) -> None:
+    first = await practised(tmp_path, *LOOKED)
+    shutil.rmtree(first.run.path)
+    again = await practised(tmp_path, *LOOKED, "library.name=two")
+    assert again.run.run == first.run.run
+    assert [e.reused for e in again.state.evaluations] == [10, 10]
+    assert all(e.usage.calls == 0 for e in again.state.evaluations)
 
 
 async def test_a_fork_measures_what_it_begins_with_and_pays_nothing_for_it(tmp_path: Path) -> None:

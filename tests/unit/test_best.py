@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engines.core.best import best_step
+from engines.core.best import best_step, competing
 from engines.core.events import EvaluationFinished
 from engines.core.types import NO_USAGE
 
@@ -74,3 +74,17 @@ def test_a_question_that_stands_twice_counts_once() -> None:
 def test_evaluations_of_a_version_without_rewards_have_no_best() -> None:
     old = EvaluationFinished(1, "a", 0, 1, 1, 8, 0, 0.5, NO_USAGE)
     assert best_step([old]) is None
+
+
+def test_a_question_unjudged_here_and_there_does_not_leave_a_run_without_a_best() -> None:
+    looks = []
+    for step in range(10):
+        rewards: list[float | None] = [float(n < step) for n in range(10)]
+        rewards[step] = None
+        looks.append(measured(step, rewards))
+        assert best_step(looks) is not None
+    assert best_step(looks) == 9
+
+
+def test_only_looks_of_the_latest_kind_are_counted() -> None:
+    assert list(competing([measured(0, [1.0]), measured(1, [1.0, 0.0])])) == [1]

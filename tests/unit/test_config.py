@@ -823,3 +823,54 @@ def test_what_a_verifier_file_holds_belongs_to_the_fingerprint_and_its_folder_do
     assert first != verifier(tmp_path / "a", FUNCTION + "# changed\n")
     assert isinstance(first, dict) and first["of"][1]["file"] == "mine"
     assert str(tmp_path) not in str(first)
+
+
+def test_a_run_file_on_a_preset_is_named_by_its_own_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("defaults: [rehearsal, _self_]\npractice: {epochs: 1}\n")
+    workspace = tmp_path / "p"
+    assert load_run(str(file), [], workspace, {}).config.exp_id == "mine"
+    assert load_run(str(file), ["exp_id=typed"], workspace, {}).config.exp_id == "typed"
+    file.write_text("defaults: [rehearsal, _self_]\nexp_id: written\n")
+    assert load_run(str(file), [], workspace, {}).config.exp_id == "written"
+    assert load_run("rehearsal", [], workspace, {}).config.exp_id == "rehearsal"
+
+
+def test_an_unknown_section_of_an_override_is_blamed_on_the_override(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_run("rehearsal", ["practise.epochs=3"], tmp_path, {})
+    assert str(caught.value).startswith("override 'practise.epochs=3': \"practise\"")
+
+
+def test_a_file_that_hides_a_data_set_of_the_workspace_is_told(tmp_path: Path) -> None:
+    row = '{"question": "q", "answer": "1"}\n'
+    for folder in (tmp_path, tmp_path / "p/datasets"):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "shop.jsonl").write_text(row)
+    file = tmp_path / "mine.yaml"
+    file.write_text("policy: rehearsal\ndata: {practice: shop}\n")
+    told = load_run(str(file), [], tmp_path / "p", {}).warnings
+    assert any("not the data set of that name in the workspace" in line for line in told)
+    (tmp_path / "shop.jsonl").unlink()
+    assert load_run(str(file), [], tmp_path / "p", {}).warnings == ()
+
+
+def test_values_of_the_environment_in_requests_are_told_apart_and_never_written(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "policy:\n  model: openai:m\n  extra_body:\n"
+        "    'x.effort': ${oc.env:EFFORT}\n    deep: [{q: '${oc.env:EFFORT}'}]\n"
+        "    mine: ${oc.env:MY_TOKEN}\ndata: {practice: arithmetic}\n"
+    )
+    found = []
+    for effort, token in (("low", "t1"), ("high", "t1"), ("high", "t2")):
+        environ = {"EFFORT": effort, "MY_TOKEN": token, "OPENAI_API_KEY": "k"}
+        found.append(load_run(str(file), [], tmp_path / "p", environ).config.fingerprint())
+    low, high, rotated = (f["policy.extra_body"] for f in found)
+    assert low != high
+    assert high == rotated  # a key may be another one
+    assert "low" not in str(low)
+    assert low["mine"] == "${oc.env:MY_TOKEN}"
+    assert low["x.effort"].startswith("${oc.env:EFFORT} #")
