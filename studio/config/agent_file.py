@@ -33,10 +33,7 @@ def mount_agent(composed: Composed, path: Path) -> None:
             "There is no such file.",
             "Give the agent.yaml of a run folder, or another agent file.",
         )
-    try:
-        places = dict(marks_of(path, ("agent",)))  # also says what is wrong with its YAML
-    except RecursionError as error:
-        raise ConfigError(str(path), "It holds itself (a YAML alias).", "Cut the loop.") from error
+    places = dict(marks_of(path, ("agent",)))  # also says what is wrong with its YAML
     agent: dict[Any, Any] = yaml.safe_load(path.read_text("utf-8")) or {}
     if not agent:
         raise ConfigError(str(path), "The agent file is empty.", "Give the agent.yaml of a run.")

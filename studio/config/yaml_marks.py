@@ -5,6 +5,7 @@ Owns marks and the errors of broken files. Does not compose: `studio.config.comp
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,9 @@ import yaml
 from engines.core.errors import ConfigError
 
 Key = tuple[str, ...]
+
+MOST_VALUES = 100_000
+"""Of a file: a few lines of aliases to aliases stand for millions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,23 @@ def parsed(file: Path) -> yaml.Node | None:
         ) from error
     if node is not None and not isinstance(node, yaml.MappingNode):
         raise ConfigError(f"{file}:1", "The file holds no keys.", "Write key: value lines.")
+    if node is not None and (size := _unfolded(node, {})) > MOST_VALUES:
+        holds = "itself" if size == math.inf else f"{size:,.0f} values"
+        raise ConfigError(str(file), f"By its YAML aliases it holds {holds}.", "Write them out.")
     return node
+
+
+def _unfolded(node: yaml.Node, known: dict[int, float]) -> float:
+    """How many values stand there once aliases are followed; inf where a value holds itself."""
+    if id(node) not in known:
+        known[id(node)] = math.inf  # met again while it is counted: it holds itself
+        inner: list[yaml.Node] = []
+        if isinstance(node, yaml.MappingNode):
+            inner = [part for pair in node.value for part in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            inner = node.value
+        known[id(node)] = 1 + sum(_unfolded(part, known) for part in inner)
+    return known[id(node)]
 
 
 def syntax_error(file: Path, error: yaml.MarkedYAMLError) -> ConfigError:

@@ -303,7 +303,7 @@ def test_a_file_that_holds_itself_is_no_crash(workspace: Path, tmp_path: Path) -
     agent = tmp_path / "agent.yaml"
     agent.write_text("name: &a\n  b: *a\n")
     done = studio("eval", "rehearsal", "--agent", str(agent), workspace=workspace)
-    assert (done.code, "It holds itself" in done.stderr) == (2, True)
+    assert (done.code, "By its YAML aliases it holds itself" in done.stderr) == (2, True)
 
 
 async def test_a_secret_of_the_request_reaches_no_file(

@@ -874,3 +874,18 @@ def test_values_of_the_environment_in_requests_are_told_apart_and_never_written(
     assert "low" not in str(low)
     assert low["mine"] == "${oc.env:MY_TOKEN}"
     assert low["x.effort"].startswith("${oc.env:EFFORT} #")
+
+
+BOMB = "a0: &a0 [x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("a: &a {b: *a}\n", "it holds itself"), (BOMB, "values. Write them out")]
+)
+def test_aliases_that_unfold_without_end_are_refused(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        load_run(str(file), [], tmp_path / "p", {})
