@@ -432,3 +432,15 @@ async def test_a_stop_after_the_last_step_finds_the_run_finished(tmp_path: Path)
 
     done = await practised(tmp_path, *SMALL, change=stopping)  # it has one step
     assert (done.state.status, done.state.reason) == ("finished", "")
+
+
+async def test_the_policy_s_own_concurrency_limits_its_rollouts(tmp_path: Path) -> None:
+    found: list[int] = []
+
+    def seen(practice: Practice) -> Practice:
+        found.append(practice.rollouts.slots.limit)
+        return practice
+
+    await practised(tmp_path / "own", *SMALL, "policy.concurrency=3", change=seen)
+    await practised(tmp_path / "shared", *SMALL, "practice.concurrency=7", change=seen)
+    assert found == [3, 7]

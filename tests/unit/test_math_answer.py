@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -432,3 +433,21 @@ async def test_the_verdict_equals_the_authors_flag_on_gsm8k() -> None:
         checked += len(verdicts)
     assert checked == 800
     await verifier.aclose()
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "settings"),
+    [
+        ("0.3333", r"\boxed{\frac{1}{3}}", {"float_rounding": 2}),
+        ("$a+1$", r"\boxed{b+1}", {"strict": False}),
+        (r"(5,\infty)", r"\boxed{x>5}", {"allow_set_relation_comp": True}),
+    ],
+)
+async def test_each_setting_of_math_verify_has_its_effect(
+    gold: str, answer: str, settings: dict[str, Any]
+) -> None:
+    usual, lenient = MathVerifier(), MathVerifier(MathSettings(**settings))
+    assert await judged(gold, answer, verifier=usual) == [0.0]
+    assert await judged(gold, answer, verifier=lenient) == [1.0]
+    await usual.aclose()
+    await lenient.aclose()
