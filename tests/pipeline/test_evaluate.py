@@ -305,10 +305,13 @@ def breaking(after: int) -> Callable[[Practice], Practice]:
 async def test_a_run_cut_in_an_evaluation_adds_up_to_what_an_uncut_one_paid(
     tmp_path: Path,
 ) -> None:
-    whole = await practised(tmp_path / "whole", *LOOKED)
+    one_by_one = (*LOOKED, "evaluation.concurrency=1")
+    whole = await practised(tmp_path / "whole", *one_by_one)
     with pytest.raises(RecordError):
-        await practised(tmp_path / "cut", *LOOKED, change=breaking(6))
-    resumed = await practised(tmp_path / "cut", *LOOKED)
+        await practised(tmp_path / "cut", *one_by_one, change=breaking(6))
+    (scores,) = (tmp_path / "cut/evaluations").glob("*/scores.jsonl")
+    assert len(scores.read_bytes().splitlines()) >= 5  # what is found again was paid before
+    resumed = await practised(tmp_path / "cut", *one_by_one)
     assert resumed.state.usage == whole.state.usage
     assert [(e.usage, e.reused, e.rewards) for e in resumed.state.evaluations] == [
         (e.usage, e.reused, e.rewards) for e in whole.state.evaluations
