@@ -14,6 +14,8 @@ CallFailed             one model call failed for good: a fact of practice, not a
 
 from __future__ import annotations
 
+from engines.core.types import NO_USAGE, Usage
+
 
 class StudioError(Exception):
     """A mistake the user can mend.
@@ -64,9 +66,12 @@ class ConflictError(StudioError):
 class CallFailed(Exception):
     """A model call that gave no usable reply after its retries or within its deadline.
 
-    `kind` is one word: "timeout", "refused", "status", "cut", "shape".
+    `kind` is one word: "timeout", "refused", "status", "cut", "shape", "too long". `usage`
+    is what its tries may have cost, counted or else estimated: a reply that was cut is paid
+    for all the same.
     """
 
-    def __init__(self, kind: str, text: str) -> None:
+    def __init__(self, kind: str, text: str, usage: Usage = NO_USAGE) -> None:
         self.kind = kind
+        self.usage = usage
         super().__init__(f"{kind}: {text}")

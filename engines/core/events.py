@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engines.core.codec import from_dict, to_dict
-from engines.core.library import Experience, Outcome
+from engines.core.library import Curated, Experience, Outcome
 from engines.core.types import (
     NO_USAGE,
     AttemptStatus,
@@ -125,6 +125,29 @@ class OperationDecided:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplyMended:
+    """A person mended a reply that could not be understood; these operations were in it.
+
+    `step` is the step under way, `repair` the id of the `Repair`.
+    """
+
+    step: int
+    repair: str
+    operations: tuple[Operation, ...]
+    reviewer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyDropped:
+    """A person looked at a reply that could not be understood, and let it go."""
+
+    step: int
+    repair: str
+    reason: str = ""
+    reviewer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class DecisionUndone:
     step: int
     operation_id: str
@@ -200,7 +223,10 @@ class RunContinued:
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """The process let go of the run. `how`: "finished", "stopped", "held", "failed"."""
+    """The process let go of the run.
+
+    `how`: "finished", "stopped", "held", "failed" (nothing worked any more), "budget".
+    """
 
     how: str
     reason: str = ""
@@ -212,6 +238,16 @@ class LibraryCreated:
     next_number: int
     experiences: tuple[Experience, ...]
     copied_from: str | None = None  # "NAME@V"
+    curated: tuple[Curated, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryCurated:
+    """Decisions that changed no text and are to be remembered: rejections with their reasons."""
+
+    run: str
+    step: int
+    reviewed: tuple[tuple[Operation, Decision], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +271,8 @@ DurableEvent = (
     | GroupReflected
     | LessonProposed
     | OperationDecided
+    | ReplyMended
+    | ReplyDropped
     | DecisionUndone
     | LessonReturned
     | LessonCommitted
@@ -244,6 +282,7 @@ DurableEvent = (
     | RunContinued
     | RunEnded
     | LibraryCreated
+    | LibraryCurated
     | LibraryCommitted
 )
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from engines.core.codec import sound
 from engines.core.ids import digest
-from engines.core.types import Decision, Operation, OperationKind
+from engines.core.types import GATE, Decision, Operation, OperationKind
 
 GUIDANCE_HEADING = "## Experiences from earlier practice"
 GUIDANCE_INTRODUCTION = (
@@ -49,6 +49,33 @@ class Experience:
     born: int = 0
     revised: int = 0
     history: tuple[Provenance, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Curated:
+    """What a reviewer made of an idea that was not taken as it came: rejected, or reworded.
+
+    `text` is the idea as it was proposed (of a delete, the id of its target), `became` the
+    wording it was given, "" where it was rejected. `problems` are those it was drawn from.
+    """
+
+    run: str
+    operation_id: str
+    kind: OperationKind
+    text: str
+    became: str
+    reason: str
+    problems: tuple[str, ...]
+    reviewer: str
+    at: float
+
+    @property
+    def rejected(self) -> bool:
+        return not self.became
+
+
+KEPT_CURATED = 1_000
+"""Curated ideas a library remembers; the oldest go first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +116,17 @@ Reviewed = Sequence[tuple[Operation, Decision]]
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """Experiences in order of birth. `next_number` only ever grows."""
+    """Experiences in order of birth. `next_number` only ever grows.
+
+    `curated` is what reviewers rejected or reworded, oldest first: it is no part of the
+    content, and no prompt of an agent shows it.
+    """
 
     name: str
     version: int = 0
     experiences: tuple[Experience, ...] = ()
     next_number: int = 1
+    curated: tuple[Curated, ...] = ()
 
     def get(self, experience_id: str | None) -> Experience | None:
         return next((e for e in self.experiences if e.id == experience_id), None)
@@ -142,7 +174,8 @@ class Library:
 
         An approval that does not fit the library as it stands at that point becomes
         an unapplied outcome with the objection as its reason. The version rises by
-        one when any text changed, and not otherwise.
+        one when any text changed, and not otherwise; rejections and edits of reviewers are
+        remembered in `curated` either way.
 
         Args:
             reviewed: operations with their decisions; deferred ones are ignored.
@@ -167,7 +200,8 @@ class Library:
             outcomes.append(Outcome(operation.id, wanted.kind, True, touched))
         # An addition deleted again in the same commit has still used up its id.
         changed = (draft.content_hash, draft.next_number) != (self.content_hash, self.next_number)
-        return Committed(draft if changed else self, tuple(outcomes))
+        after = draft if changed else self
+        return Committed(after._remembering(reviewed, run), tuple(outcomes))
 
     def diff(self, older: Library) -> LibraryDiff:
         """Compare by id; `self` is the newer one."""
@@ -191,6 +225,16 @@ class Library:
     def guidance_tokens(self) -> int:
         """Estimated prompt tokens of the guidance a call: a token for 4 UTF-8 bytes."""
         return math.ceil(len(self.guidance().encode("utf-8", "replace")) / 4)
+
+    def _remembering(self, reviewed: Reviewed, run: str) -> Library:
+        known = {(c.run, c.operation_id, c.at) for c in self.curated}
+        new = [
+            found
+            for operation, decision in reviewed
+            if (found := curated(operation, decision, run)) is not None
+            and (found.run, found.operation_id, found.at) not in known
+        ]
+        return replace(self, curated=(*self.curated, *new)[-KEPT_CURATED:]) if new else self
 
     def _was_deleted(self, target: str) -> bool:
         number = target.removeprefix("E")
@@ -238,6 +282,27 @@ class Library:
                 return replace(self, experiences=entries), wanted.target
             case "keep":
                 return self, wanted.target
+
+
+def curated(operation: Operation, decision: Decision, run: str) -> Curated | None:
+    """What is to be remembered of a decision; None of an approval, or of the gate's own."""
+    if decision.action not in ("reject", "edit") or decision.reviewer == GATE:
+        return None
+    wanted = effective(operation, decision)
+    became = ""
+    if decision.action == "edit":
+        became = one_line(wanted.text) or f"{wanted.kind} {wanted.target}"
+    return Curated(
+        run,
+        operation.id,
+        operation.kind,
+        one_line(operation.text) or operation.target or "",
+        became,
+        decision.reason,
+        operation.problems,
+        decision.reviewer,
+        decision.at,
+    )
 
 
 def provenance(

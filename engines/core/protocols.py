@@ -15,6 +15,7 @@ from engines.core.types import (
     CallKey,
     Completion,
     Decision,
+    Flag,
     Group,
     Job,
     Lesson,
@@ -25,6 +26,7 @@ from engines.core.types import (
     Reflection,
     Rollout,
     Sampling,
+    Usage,
     Verdict,
     WeightUpdate,
 )
@@ -63,6 +65,20 @@ class Policy(Protocol):
         ...
 
     async def aclose(self) -> None: ...
+
+
+class Purse(Protocol):
+    """What may still be spent."""
+
+    async def reserve(
+        self, policy: str, messages: Sequence[Message], sampling: Sampling
+    ) -> Callable[[Usage], None]:
+        """Return once the call fits what is left; where it never will, the run is ended instead.
+
+        Returns:
+            What must be called, once, with what the call has cost.
+        """
+        ...
 
 
 class Ledger(Protocol):
@@ -132,6 +148,22 @@ class Engine(Protocol):
     async def save(self, folder: Path) -> None: ...
 
     async def restore(self, folder: Path) -> None: ...
+
+
+class Linter(Protocol):
+    """Tells a reviewer what to look at in a proposed operation."""
+
+    async def flags(
+        self, operation: Operation, library: Library, others: Sequence[Operation] = ()
+    ) -> tuple[Flag, ...]:
+        """What is noteworthy about an operation as it would be applied; never raises for it.
+
+        Args:
+            operation: as proposed, or with an edit put in.
+            library: the draft it would be applied to.
+            others: operations that are under review beside it.
+        """
+        ...
 
 
 class Reviewer(Protocol):

@@ -24,8 +24,10 @@ from engines.core.types import (
     Loss,
     Operation,
     Reflection,
+    Repair,
     Usage,
     Verdict,
+    group_id,
     rollout_id,
 )
 
@@ -76,16 +78,41 @@ class StepState:
 
 
 @dataclass(slots=True)
+class Curation:
+    """How one reviewer decided, counted over decisions that were committed.
+
+    `took_s` sums the time of the `timed` decisions that somebody measured.
+    """
+
+    approved: int = 0
+    edited: int = 0
+    rejected: int = 0
+    timed: int = 0
+    took_s: float = 0.0
+
+    @property
+    def n(self) -> int:
+        return self.approved + self.edited + self.rejected
+
+    @property
+    def accept_rate(self) -> float | None:
+        """Approved or edited, of all; None of nothing."""
+        return (self.approved + self.edited) / self.n if self.n else None
+
+
+@dataclass(slots=True)
 class RunState:
     """The whole of a run as far as its journal goes.
 
     `operations` are those not yet settled by a commit: the current lesson's and the
     deferred ones of earlier steps. `decisions` are the standing ones about them, in
-    the order in which they were last made.
+    the order in which they were last made. `repairs` are replies that could not be
+    understood and that nobody has mended or dropped yet.
     """
 
     started: ev.RunStarted | None = None
     status: Status = "new"
+    ending: str = ""  # how the last process let go of it; "" while one goes on
     reason: str = ""
     epochs: int = 0
     reviewer: str = ""
@@ -104,6 +131,9 @@ class RunState:
     events: int = 0  # taken in so far: how far into the journal this state reaches
     losses: list[Loss] = field(default_factory=list)
     lost: Counter[str] = field(default_factory=Counter)
+    repairs: dict[str, Repair] = field(default_factory=dict)
+    withheld: int = 0  # ideas not proposed again, since they had been rejected
+    curation: dict[str, Curation] = field(default_factory=dict)  # by reviewer
     evaluations: list[ev.EvaluationFinished] = field(default_factory=list)
     usage: Usage = NO_USAGE
     hold_after: int | None = None  # the step after which a stepped run holds
@@ -179,8 +209,10 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             state.library_version = state.base_version = event.library_version
             state.step = event.forked_steps
         case ev.RunResumed():
+            if state.ending == "failed":
+                _forget_failures(state)
             state.status = state.at_work
-            state.reason, state.pid = "", event.pid
+            state.ending, state.reason, state.pid = "", "", event.pid
             state.epochs, state.reviewer = event.epochs, event.reviewer
             state.settings = event.settings
             state.hold_after = None
@@ -200,6 +232,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             step.groups[event.outcome] += 1
             _spend(state, step, event.reflection.usage)
             _lose(state, event.reflection.losses)
+            _queue(state, event.step, "extraction", event.reflection.losses)
         case ev.LessonProposed():
             step = state.steps[event.step]
             step.lesson, step.operations = event.lesson, len(event.lesson.operations)
@@ -208,8 +241,17 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             state.status = "reviewing"
             _spend(state, step, event.lesson.usage)
             _lose(state, event.lesson.losses)
+            _queue(state, event.step, "consolidation", event.lesson.losses)
+            state.withheld += len(event.lesson.withheld)
         case ev.OperationDecided():
             _decided(state, event.decision)
+        case ev.ReplyMended():
+            mended = state.repairs.pop(event.repair)
+            state.lost -= Counter(mended.lost)
+            state.losses = [loss for loss in state.losses if loss.reply != mended.reply]
+            state.operations.update((op.id, op) for op in event.operations)
+        case ev.ReplyDropped():
+            state.repairs.pop(event.repair)
         case ev.DecisionUndone():
             state.decisions.pop(event.operation_id, None)
         case ev.LessonReturned():
@@ -240,8 +282,8 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             state.hold_after = None if event.steps is None else state.steps_finished + event.steps
         case ev.RunEnded():
             state.status = _ENDINGS[event.how]
-            state.reason, state.pid = event.reason, None
-        case ev.LibraryCreated() | ev.LibraryCommitted():
+            state.ending, state.reason, state.pid = event.how, event.reason, None
+        case ev.LibraryCreated() | ev.LibraryCurated() | ev.LibraryCommitted():
             raise ValueError("a library's event stands in a run's journal")
     return state
 
@@ -255,7 +297,12 @@ def fold_library(library: Library | None, event: ev.DurableEvent) -> Library:
     """
     match event:
         case ev.LibraryCreated():
-            return Library(event.name, 0, event.experiences, event.next_number)
+            return Library(event.name, 0, event.experiences, event.next_number, event.curated)
+        case ev.LibraryCurated() if library is not None:
+            done = library.commit(event.reviewed, run=event.run, step=event.step)
+            if done.library.content_hash != library.content_hash:
+                raise ValueError("a line that changes no text would change one")
+            return done.library
         case ev.LibraryCommitted() if library is not None:
             return replay(library, event).library
     raise ValueError(f"{type(event).__name__} is not the next event of a library")
@@ -281,6 +328,7 @@ _ENDINGS: dict[str, Status] = {
     "stopped": "stopped",
     "held": "held",
     "failed": "failed",
+    "budget": "stopped",
 }
 
 
@@ -316,10 +364,79 @@ def _decided(state: RunState, decision: Decision) -> None:
     state.decisions[decision.operation_id] = decision
 
 
+def _forget_failures(state: RunState) -> None:
+    """What failed in the step under way while nothing worked gets another try."""
+    step = state.current
+    if step is None or step.lesson is not None or step.committed:
+        return
+    again = {
+        place
+        for place, rollout in step.rollouts.items()
+        if rollout.status == "failed" or _unjudged(step.verdicts.get(place))
+    }
+    groups = {position for position, _ in again}
+    groups |= {at for at, reflection in step.reflections.items() if reflection.outcome == "failed"}
+    for position in groups & step.reflections.keys():
+        reflection = step.reflections.pop(position)
+        step.groups[reflection.outcome] -= 1
+        _find(state, reflection.losses)
+        state.repairs.pop(group_id(step.step, position), None)
+    for place in again:
+        rollout, verdict = step.rollouts[place], step.verdicts.pop(place, None)
+        where = rollout_id(step.step, *place)
+        if rollout.status == "failed":
+            del step.rollouts[place]
+            step.rollouts_done -= 1
+            step.failed -= 1
+            _find(state, (Loss("rollout", where, rollout.error or ""),))
+        elif verdict is not None:
+            step.unjudged -= 1
+            _find(state, (Loss("verdict", where, verdict.error or ""),))
+
+
+def _unjudged(verdict: Verdict | None) -> bool:
+    return verdict is not None and verdict.reward is None and verdict.error is not None
+
+
+def _queue(
+    state: RunState,
+    step: int,
+    kind: Literal["extraction", "consolidation"],
+    losses: Iterable[Loss],
+) -> None:
+    """Keep what could not be understood for a person to mend: one entry a reply."""
+    for loss in losses:
+        if not loss.reply:
+            continue
+        name = loss.where if kind == "extraction" else f"s{step}"
+        known = state.repairs.get(name) or Repair(name, step, kind, (), loss.reply)
+        state.repairs[name] = replace(
+            known, reasons=(*known.reasons, loss.reason), lost=(*known.lost, loss.kind)
+        )
+
+
+def _tally(state: RunState, decision: Decision) -> None:
+    counted = state.curation.setdefault(decision.reviewer, Curation())
+    match decision.action:
+        case "approve":
+            counted.approved += 1
+        case "edit":
+            counted.edited += 1
+        case "reject":
+            counted.rejected += 1
+        case "defer":
+            return
+    if decision.took_s is not None:
+        counted.timed += 1
+        counted.took_s += decision.took_s
+
+
 def _committed(state: RunState, event: ev.LessonCommitted) -> None:
     for outcome in event.outcomes:
         state.operations.pop(outcome.operation_id, None)
-        state.decisions.pop(outcome.operation_id, None)
+        decision = state.decisions.pop(outcome.operation_id, None)
+        if decision is not None:
+            _tally(state, decision)
         state.deferred.discard(outcome.operation_id)
     # What is left was deferred: open, but no longer in anyone's way. A decision made about
     # one after this commit's line reached the library, before a crash, waits for the next.
@@ -346,3 +463,12 @@ def _lose(state: RunState, losses: Iterable[Loss]) -> None:
         state.lost[loss.kind] += 1
         if len(state.losses) < KEPT_LOSSES:
             state.losses.append(loss)
+
+
+def _find(state: RunState, losses: Iterable[Loss]) -> None:
+    """Take losses back: what was lost is tried again."""
+    for loss in losses:
+        state.lost[loss.kind] -= 1
+        if loss in state.losses:
+            state.losses.remove(loss)
+    state.lost = +state.lost

@@ -273,6 +273,9 @@ class Flag:
 BASE_MOVED = "base moved"
 """Flag of an operation whose target was changed since it was decided on."""
 
+GATE = "gate"
+"""Reviewer name of a rejection that the gate made because an approval did not fit."""
+
 
 @dataclass(frozen=True, slots=True)
 class Operation:
@@ -281,7 +284,8 @@ class Operation:
     `target` is the id of an existing experience; an add has none, or that of a deleted
     experience which it brings back. `text` is the new
     wording (empty for delete and keep); `evidence` the ids of the rollouts that
-    the proposal was drawn from; `proposer` the model that wrote it.
+    the proposal was drawn from, `problems` those of their problems; `proposer` the model
+    that wrote it.
     """
 
     id: str
@@ -293,6 +297,7 @@ class Operation:
     proposer: str = ""
     prompt_hash: str = ""
     flags: tuple[Flag, ...] = ()
+    problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +320,22 @@ class Loss:
     where: str
     reason: str
     reply: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """A reply that could not be understood, waiting for a person to mend or drop it.
+
+    `id` is that of the group it is about, or `s` and the step for a consolidation; `kind`
+    is the purpose of the call, `lost` counts its losses by their own kind.
+    """
+
+    id: str
+    step: int
+    kind: Literal["extraction", "consolidation"]
+    reasons: tuple[str, ...]
+    reply: str
+    lost: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +365,11 @@ class Reflection:
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What an engine took from a batch: operations, or one weight update."""
+    """What an engine took from a batch: operations, or one weight update.
+
+    `withheld` are operations that were not proposed, because a person rejected the same
+    idea before and nothing new speaks for it.
+    """
 
     step: int
     base_version: int
@@ -353,6 +378,7 @@ class Lesson:
     losses: tuple[Loss, ...] = ()
     usage: Usage = Usage()
     refs: tuple[RecordRef, ...] = ()
+    withheld: tuple[Operation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,7 +387,8 @@ class Decision:
 
     An edit carries the operation as it should be applied: kind, target and text.
     `assigned` is the id an approved addition receives; it is fixed with the decision,
-    so that an undo elsewhere never shifts it. `at` is seconds since the epoch.
+    so that an undo elsewhere never shifts it. `at` is seconds since the epoch, `took_s` how
+    long the reviewer looked at it. `flags` are those of the operation as it was edited.
     """
 
     operation_id: str
@@ -373,6 +400,8 @@ class Decision:
     reviewer: str = ""
     at: float = 0.0
     assigned: str | None = None
+    took_s: float | None = None  # None: nobody looked, or nobody measured
+    flags: tuple[Flag, ...] = ()
 
 
 def group_id(step: int, position: int) -> str:

@@ -7,6 +7,7 @@ what had been recorded is kept.
 from __future__ import annotations
 
 import asyncio
+from typing import Literal
 
 from engines.core.events import RunContinued, RunPaused
 from engines.pipeline.recorder import Recorder
@@ -21,6 +22,7 @@ class Control:
         self._open.set()
         self._main: asyncio.Task[object] | None = None
         self.stop_reason = ""
+        self.ending: Literal["stopped", "failed", "budget"] = "stopped"  # what a stop amounts to
         self.stop_after_step = False
         self.ended = False  # True once the run's ending is being recorded: too late to stop
 
@@ -57,6 +59,16 @@ class Control:
             self._open.set()
         elif self._main is not None:
             self._main.cancel()
+
+    def give_up(self, how: Literal["failed", "budget"], reason: str) -> None:
+        """End the run now, because going on makes no sense or is not allowed.
+
+        The first reason counts: what fails after it fails because of it.
+        """
+        if self.ended or self.stop_reason:
+            return
+        self.ending = how
+        self.stop(reason)
 
     async def step_done(self, step: int) -> bool:
         """Called after each step; True when the run is to end here."""

@@ -15,14 +15,11 @@ from dataclasses import dataclass, replace
 from engines.core import events as ev
 from engines.core.errors import ConflictError
 from engines.core.library import Committed, Library, Reviewed, effective
-from engines.core.protocols import Reviewer
-from engines.core.types import Decision, Operation
+from engines.core.protocols import Linter, Reviewer
+from engines.core.types import GATE, Decision, Operation
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers import HoldExpired, Outside
 from engines.record.libraries import LibraryFolder
-
-GATE = "gate"
-"""Reviewer name of a rejection that the gate made because an approval did not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +42,9 @@ class Gate:
         run: str,
         limit: int | None = None,
         clock: Callable[[], float] = time.time,
+        linter: Linter | None = None,
     ) -> None:
+        self._linter = linter
         self._recorder = recorder
         self._folder = folder
         self._reviewers = tuple(reviewers)

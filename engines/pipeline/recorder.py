@@ -17,7 +17,9 @@ Listener = Callable[[DurableEvent | TransientEvent], None]
 class EventLog(Protocol):
     """Where durable events go; `engines.record.journal.Journal` is one."""
 
-    def append(self, event: DurableEvent) -> Awaitable[None]: ...
+    def append(self, event: DurableEvent) -> Awaitable[DurableEvent]:
+        """Write an event; what comes back is the event as it was written."""
+        ...
 
 
 class Recorder:
@@ -39,12 +41,12 @@ class Recorder:
         return stop
 
     async def record(self, event: DurableEvent) -> None:
-        """Return when the event is on disk and in `state`.
+        """Return when the event is on disk and, as it was written, in `state`.
 
         Raises:
             RecordError: it could not be written; the state has not changed.
         """
-        await self._journal.append(event)
+        event = await self._journal.append(event)
         fold(self.state, event)
         self._tell(event)
 

@@ -14,11 +14,11 @@ from engines.pipeline.practice import Practice
 from engines.pipeline.reviewers import HoldExpired
 from engines.pipeline.step import practise_step
 
-Ending = Literal["finished", "stopped", "held"]
+Ending = Literal["finished", "stopped", "held", "failed", "budget"]
 
 
 async def practise(practice: Practice) -> Ending:
-    """Practise until the last step, a stop, or an expired hold; journals which it was.
+    """Practise until the last step or whatever ends the run before; journals which it was.
 
     Raises:
         StudioError: nothing can be recorded any more; the run can be resumed.
@@ -35,7 +35,7 @@ async def practise(practice: Practice) -> Ending:
         if not practice.control.stop_reason:
             raise
         main.uncancel()
-        ending, reason = "stopped", practice.control.stop_reason
+        ending, reason = practice.control.ending, practice.control.stop_reason
     practice.control.ended = True
     await practice.recorder.record(RunEnded(ending, reason))
     return ending

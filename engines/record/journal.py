@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import orjson
 from engines.core.codec import dumps
 from engines.core.errors import DamagedError
 from engines.core.events import DurableEvent, event_from_dict, event_to_dict
+from engines.core.masking import NO_SECRETS, Mask
 from engines.record import lines
 from engines.record.appender import Appender
 
@@ -43,6 +44,7 @@ class Journal:
         *,
         clock: Callable[[], float] = time.time,
         tell: Callable[[str], None] = lambda _: None,
+        mask: Mask = NO_SECRETS,
     ) -> None:
         """Open, check and mend.
 
@@ -50,6 +52,7 @@ class Journal:
             path: the file; it is created when missing.
             clock: gives the time stamp of an entry.
             tell: is told what was cut from a torn end.
+            mask: takes secrets out of every line.
 
         Raises:
             DamagedError: a complete line fails its check.
@@ -57,6 +60,7 @@ class Journal:
         """
         self.path = path
         self._clock = clock
+        self._mask = mask
         contents = lines.read(path, chained=True)
         if contents.torn:
             os.truncate(path, contents.end)
@@ -79,17 +83,21 @@ class Journal:
         entries, self.entries = self.entries, ()
         return entries
 
-    async def append(self, event: DurableEvent) -> None:
-        """Return once the event is on disk.
+    async def append(self, event: DurableEvent) -> DurableEvent:
+        """Return the event as it was written, which is without secrets, once it is on disk.
 
         Raises:
             RecordError: it could not be written.
         """
-        await self._file.append(self._line(event))
+        raw, event = self._line(event)
+        await self._file.append(raw)
+        return event
 
-    def append_now(self, event: DurableEvent) -> None:
+    def append_now(self, event: DurableEvent) -> DurableEvent:
         """The same, without an event loop."""
-        self._file.append_now(self._line(event))
+        raw, event = self._line(event)
+        self._file.append_now(raw)
+        return event
 
     async def aclose(self) -> None:
         await self._file.settle()
@@ -98,11 +106,15 @@ class Journal:
     def close(self) -> None:
         self._file.close()
 
-    def _line(self, event: DurableEvent) -> bytes:
+    def _line(self, event: DurableEvent) -> tuple[bytes, DurableEvent]:
         self._seq += 1
         envelope = {"v": FORMAT, "seq": self._seq, "at": self._clock(), **event_to_dict(event)}
-        raw, self._chain = lines.encode(dumps(envelope), self._chain)
-        return raw
+        body = dumps(envelope)
+        masked = self._mask.line(body)
+        if masked is not body:
+            event = _event(orjson.loads(masked))
+        raw, self._chain = lines.encode(masked, self._chain)
+        return raw, event
 
 
 def read_journal(path: Path) -> Iterator[Entry]:
@@ -117,19 +129,24 @@ def read_journal(path: Path) -> Iterator[Entry]:
 
 def _entry(path: Path, line: lines.Line) -> Entry:
     data = orjson.loads(line.body)
-    version = data.pop("v", None)
+    version = data.get("v")
     if version != FORMAT:
         raise DamagedError(
             f"{path}:{line.number}",
             f"this journal has format {version}, this studio reads format {FORMAT}.",
             "Use the release that wrote it.",
         )
-    seq, at = data.pop("seq"), data.pop("at")
     try:
-        return Entry(seq, at, event_from_dict(data))
+        return Entry(data["seq"], data["at"], _event(data))
     except ValueError as error:
         raise DamagedError(
             f"{path}:{line.number}",
             f"this line is whole but cannot be read ({error}).",
             "Use the release that wrote it.",
         ) from error
+
+
+def _event(envelope: Mapping[str, Any]) -> Any:
+    """Raises ValueError: it is no event."""
+    own = ("v", "seq", "at")
+    return event_from_dict({key: value for key, value in envelope.items() if key not in own})

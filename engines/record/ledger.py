@@ -17,9 +17,10 @@ from typing import Any
 import orjson
 
 from engines.core.codec import dumps, from_dict
-from engines.core.errors import ConflictError
+from engines.core.errors import CallFailed, ConflictError
 from engines.core.ids import call_seed, digest
-from engines.core.protocols import OnText, Policy
+from engines.core.masking import NO_SECRETS, Mask
+from engines.core.protocols import OnText, Policy, Purse
 from engines.core.types import NO_USAGE, CallKey, Completion, Message, RecordRef, Sampling
 from engines.record import lines
 from engines.record.appender import Appender
@@ -29,7 +30,11 @@ _Known = dict[tuple[CallKey, str], tuple[Completion, RecordRef]]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One recorded reply. `messages[:base]` of the request are those of the turn before."""
+    """One recorded reply. `messages[:base]` of the request are those of the turn before.
+
+    Where `lost` is not empty there was no usable reply: it says why, and `reply` holds
+    nothing but what the tries may have cost. Such a record answers no later question.
+    """
 
     key: CallKey
     request: str
@@ -40,6 +45,7 @@ class Record:
     reply: Completion
     elapsed_s: float
     at: float
+    lost: str = ""
 
 
 class RecordLedger:
@@ -52,11 +58,25 @@ class RecordLedger:
         *,
         clock: Callable[[], float] = time.time,
         tell: Callable[[str], None] = lambda _: None,
+        mask: Mask = NO_SECRETS,
+        purse: Purse | None = None,
     ) -> None:
+        """Nothing is opened or written until something is asked.
+
+        Args:
+            folder: of the record files.
+            run_seed: what the seed of every call follows from.
+            clock: gives the time stamp of a record.
+            tell: is told what was mended.
+            mask: takes secrets out of replies and of what is written.
+            purse: must grant every call; None: there is no budget.
+        """
         self._folder = folder
         self._seed = run_seed
         self._clock = clock
         self._tell = tell
+        self._mask = mask
+        self._purse = purse
         self._files: dict[str, Appender] = {}
         self._known: dict[str, _Known] = {}
         self._turns: dict[CallKey, tuple[Message, ...]] = {}  # try → its latest request
@@ -86,22 +106,48 @@ class RecordLedger:
             return found
         self.asked += 1
         began = time.monotonic()
-        reply = await policy.complete(messages, sampling, on_text)
-        self.paid += reply.usage
-        record = Record(
-            key,
-            request,
-            policy.name,
-            base,
-            tuple(messages[base:]),
-            sampling,
-            reply,
-            round(time.monotonic() - began, 4),
-            self._clock(),
-        )
-        raw, checksum = lines.encode(dumps(record))
-        offset = await self._files[name].append(raw)
-        known[key, request] = (reply, RecordRef(name, offset, len(raw), checksum))
+
+        async def keep(reply: Completion, lost: str = "") -> tuple[Completion, RecordRef]:
+            """Write what came of it; the reply comes back as it was written."""
+            self.paid += reply.usage
+            elapsed_s = round(time.monotonic() - began, 4)
+            new = tuple(messages[base:])
+            record = Record(
+                key,
+                request,
+                policy.name,
+                base,
+                new,
+                sampling,
+                reply,
+                elapsed_s,
+                self._clock(),
+                lost,
+            )
+            body = dumps(record)
+            masked = self._mask.line(body)
+            if masked is not body:
+                reply = from_dict(Record, orjson.loads(masked)).reply
+            raw, checksum = lines.encode(masked)
+            offset = await self._files[name].append(raw)
+            return reply, RecordRef(name, offset, len(raw), checksum)
+
+        settle = None
+        if self._purse is not None:
+            settle = await self._purse.reserve(policy.name, messages, sampling)
+        spent = NO_USAGE
+        try:
+            reply = await policy.complete(messages, sampling, on_text)
+            spent = reply.usage
+        except CallFailed as failed:
+            spent = failed.usage
+            if spent.calls:
+                await keep(Completion("", finish="lost", usage=spent), str(failed))
+            raise
+        finally:
+            if settle is not None:
+                settle(spent)
+        known[key, request] = await keep(reply)
         return known[key, request]
 
     def forget(self, prefix: str = "") -> None:
@@ -123,6 +169,8 @@ class RecordLedger:
 
             def keep(line: lines.Line) -> None:
                 record = from_dict(Record, orjson.loads(line.body))
+                if record.lost:
+                    return
                 ref = RecordRef(name, line.offset, line.length, line.digest)
                 known[record.key, record.request] = (record.reply, ref)
 

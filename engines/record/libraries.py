@@ -94,6 +94,7 @@ class LibraryFolder:
                 start.next_number if start else 1,
                 start.experiences if start else (),
                 copied_from,
+                start.curated if start else (),
             )
             journal = Journal(self.journal_path)
             journal.append_now(event)
@@ -153,13 +154,16 @@ class Committer:
     def commit(
         self, reviewed: Reviewed, *, run: str = "", step: int = 0, limit: int | None = None
     ) -> Committed:
-        """Journal and apply; no line is written when no text changes.
+        """Journal and apply; no line is written where nothing is changed or to be remembered.
 
         Raises:
             RecordError: the journal could not be written; nothing has changed.
         """
         done = self.head.commit(reviewed, run=run, step=step, limit=limit)
-        if done.library.version != self.head.version:
+        if done.library.version == self.head.version:
+            library = self._remember(reviewed, run, step)
+            done = Committed(library, done.outcomes)
+        else:
             settled = tuple(
                 (op, decision) for op, decision in reviewed if decision.action != "defer"
             )
@@ -170,6 +174,15 @@ class Committer:
             self._found.append((done.library, event))
             write_version(self._folder.path, done.library, run)
         return done
+
+    def _remember(self, reviewed: Reviewed, run: str, step: int) -> Library:
+        """The head, with rejections that no version tells of."""
+        rejected = tuple(pair for pair in reviewed if pair[1].action == "reject")
+        library = self.head.commit(rejected, run=run, step=step).library
+        if library != self.head:
+            self._journal.append_now(ev.LibraryCurated(run, step, rejected))
+            self._found[-1] = (library, self._found[-1][1])
+        return library
 
 
 def check_name(name: str) -> None:
@@ -207,4 +220,7 @@ def _take(
         library = fold_library(found[-1][0] if found else None, event)
     except (ValueError, StudioError) as error:
         raise DamagedError(place, f"{error}.", "Restore the journal from a copy.") from error
-    found.append((library, event if isinstance(event, ev.LibraryCommitted) else None))
+    if isinstance(event, ev.LibraryCurated):
+        found[-1] = (library, found[-1][1])
+    else:
+        found.append((library, event if isinstance(event, ev.LibraryCommitted) else None))

@@ -45,7 +45,11 @@ class RecordedPolicy:
         self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
     ) -> Completion:
         key = replace(self.key, turn=len(self.refs))
-        reply, ref = await self.ledger.ask(key, self.inner, messages, sampling, on_text)
+        try:
+            reply, ref = await self.ledger.ask(key, self.inner, messages, sampling, on_text)
+        except CallFailed as failed:
+            self.usage += failed.usage
+            raise
         self.refs.append(ref)
         self.usage += reply.usage
         return reply

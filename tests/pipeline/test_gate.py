@@ -13,8 +13,8 @@ from engines.core.errors import ConflictError
 from engines.core.library import Library
 from engines.core.protocols import Reviewer
 from engines.core.state import RunState, fold
-from engines.core.types import Decision, Operation
-from engines.pipeline.gate import GATE, Gate
+from engines.core.types import GATE, Decision, Operation
+from engines.pipeline.gate import Gate
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers import Auto, HoldExpired, Outside
 from engines.pipeline.rules import read_rules

@@ -50,10 +50,11 @@ class Photographed(Journal):
     album: Path
     pictures = 0
 
-    async def append(self, event: DurableEvent) -> None:
+    async def append(self, event: DurableEvent) -> DurableEvent:
         self._take(f"before-{type(event).__name__}")
-        await super().append(event)
+        event = await super().append(event)
         self._take(f"after-{type(event).__name__}")
+        return event
 
     def _take(self, name: str) -> None:
         type(self).pictures += 1

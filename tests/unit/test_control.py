@@ -21,10 +21,11 @@ class Log:
         self.events: list[ev.DurableEvent] = []
         self.broken = False
 
-    async def append(self, event: ev.DurableEvent) -> None:
+    async def append(self, event: ev.DurableEvent) -> ev.DurableEvent:
         if self.broken:
             raise RecordError("journal", "cannot be written (full).", "Make room.")
         self.events.append(event)
+        return event
 
 
 def a_recorder() -> tuple[Recorder, Log]:
