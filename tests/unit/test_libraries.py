@@ -10,6 +10,7 @@ import yaml
 from engines.core import events as ev
 from engines.core.errors import ConflictError, DamagedError, LockedError
 from engines.core.library import Reviewed
+from engines.core.types import GATE
 from engines.record.export import agent_yaml
 from engines.record.journal import Journal
 from engines.record.libraries import LibraryFolder
@@ -63,12 +64,22 @@ def test_every_version_has_a_file_that_a_person_can_read(tmp_path: Path) -> None
     assert (folder.path / "v0000.yaml").exists()
 
 
-def test_a_commit_that_changes_no_text_writes_no_line(tmp_path: Path) -> None:
+def test_a_commit_that_changes_no_text_and_rejects_nothing_writes_no_line(tmp_path: Path) -> None:
     folder = a_folder(tmp_path, "one")
     before = folder.journal_path.read_bytes()
-    commit(folder, [(ADD, a_decision(ADD, "reject", reason="no"))])
     commit(folder, approved(an_operation("keep", "E1")))
+    commit(folder, [(ADD, a_decision(ADD, "reject", reviewer=GATE, reason="the gate's own"))])
     assert folder.journal_path.read_bytes() == before
+
+
+def test_a_rejection_is_remembered_once_and_makes_no_version(tmp_path: Path) -> None:
+    folder = a_folder(tmp_path, "one")
+    rejected = [(ADD, a_decision(ADD, "reject", reason="no"))]
+    commit(folder, rejected, run="r", step=1)
+    commit(folder, rejected, run="r", step=1)  # as after a crash between the two journals
+    head = folder.head()
+    assert (head.version, len(folder.versions())) == (0, 1)
+    assert [(c.text, c.reason, c.rejected) for c in head.curated] == [(ADD.text, "no", True)]
 
 
 def test_an_earlier_try_of_the_same_commit_is_found_by_run_and_step_after_its_base(
