@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from engines.core.state import RunState, fold
 from engines.pipeline.control import Control
 from engines.pipeline.evaluate import Evaluation, HeldOut, Measuring
 from engines.pipeline.gate import Gate
+from engines.pipeline.outage import Outage
 from engines.pipeline.practice import Practice
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers import Auto, Outside
@@ -33,10 +35,12 @@ from engines.record.lock import writing
 from engines.rollouts.manager import RolloutManager
 from engines.training_free.engine import TrainingFreeEngine
 from engines.training_free.settings import TrainingFreeSettings
+from studio.budget import budgeted, open_budget
 from studio.config.loading import dump_run_yaml
 from studio.config.settings import RunConfig
 from studio.held_out import books, held_out_sets, measured_by, measured_id, measuring
 from studio.library_start import open_library
+from studio.linting import hidden_problems, open_run_embedder, run_linter, tool_outputs
 from studio.plan import RunPlan
 from studio.roles import Tell, endpoint_of, is_rehearsal, open_roles, sampling_of, slots_for
 from studio.verifying import open_run_verifier
@@ -63,9 +67,15 @@ async def open_practice(
         StudioError: something cannot be opened; nothing has been spent.
     """
     config, run = plan.loaded.config, plan.run
-    roles = open_roles(config, stack)
-    ledger = RecordLedger(run.records, config.seed, tell=tell)  # writes nothing until it is asked
-    slots = Slots(config.practice.concurrency)
+    opened = open_roles(config, stack)
+    budget = open_budget(
+        plan.loaded, config, run.records, lambda reason: control.give_up("budget", reason)
+    )
+    roles = budgeted(opened, config, budget)
+    mask = plan.loaded.mask
+    # Writes nothing until it is asked.
+    ledger = RecordLedger(run.records, config.seed, tell=tell, mask=mask)
+    slots = Slots(config.practice.concurrency, tell)
     sets = held_out_sets(plan.loaded) if config.evaluation.do_eval else ()
     judged = (plan.problems, *(held_out.problems for held_out in sets))
     verifier = open_run_verifier(plan.loaded, plan.workspace, roles, ledger, slots, sets=judged)
@@ -74,22 +84,26 @@ async def open_practice(
         reviewers = open_reviewers(plan.reviewer, config.review.hold_s)
     await verifier.check()
     await roles.ping()
+    embedder = await open_run_embedder(plan.loaded, plan.workspace, stack, budget)
     stack.callback(roles.tell_notes, tell)
 
     stack.enter_context(writing(run.path))
     folder = open_library(plan)
-    journal = open_journal(run.journal, tell=tell)
+    folder.head()  # a damaged one is told before anything is written
+    journal = open_journal(run.journal, tell=tell, mask=mask)
     stack.push_async_callback(journal.aclose)
     state = RunState()
     for entry in journal.taken():
         fold(state, entry.event)
     recorder = Recorder(journal, state)
-    write_whole(run.run_file, dump_run_yaml(config).encode())
+    write_whole(run.run_file, dump_run_yaml(config, mask).encode())
     await recorder.record(_opening(plan, state, folder))
 
     stack.push_async_callback(ledger.aclose)
     rolling = slots_for(config.policy, slots)
     control = Control(recorder)
+    outage = Outage(lambda reason: control.give_up("failed", reason))
+    recorder.listen(outage.watch(state))
     manager = RolloutManager(
         SingleTurn(config.agent.instructions, sampling_of(config.role("policy"))),
         roles.policy,
@@ -97,6 +111,13 @@ async def open_practice(
         rolling,
         config.practice.task_timeout_s,
         control.cleared,
+    )
+    linter = run_linter(
+        config,
+        plan.problems,
+        hidden_problems(plan.loaded, sets),
+        tool_outputs(state, run.records),
+        embedder,
     )
     reflector = Throttled(roles.reflector, slots_for(config.reflector, slots), (0,))
     return Practice(
@@ -106,8 +127,15 @@ async def open_practice(
         group_size=config.practice.group_size,
         rollouts=manager,
         verifier=verifier,
-        engine=TrainingFreeEngine(engine_settings(config), reflector, ledger),
-        gate=Gate(recorder, folder, reviewers, run=run.run, limit=config.practice.library_limit),
+        engine=TrainingFreeEngine(engine_settings(config), reflector, ledger, linter),
+        gate=Gate(
+            recorder,
+            folder,
+            reviewers,
+            run=run.run,
+            limit=config.practice.library_limit,
+            linter=linter,
+        ),
         recorder=recorder,
         ledger=ledger,
         records=run.records,
@@ -116,9 +144,31 @@ async def open_practice(
         evaluation=_evaluation(
             plan,
             sets,
-            measuring(config, roles.policy, ledger, rolling, verifier, control.cleared),
+            replace(
+                measuring(config, roles.policy, ledger, rolling, verifier, control.cleared),
+                outage=outage,
+            ),
         ),
+        budget=budget,
     )
+
+
+async def check_verifier(plan: RunPlan, stack: AsyncExitStack) -> None:
+    """Load the run's verifier and let go of it; nothing is asked and nothing is written.
+
+    Raises:
+        StudioError: a model has no known form, a set cannot be read, or the verifier is of
+            no use.
+    """
+    config = plan.loaded.config
+    roles = open_roles(config, stack)
+    ledger = RecordLedger(plan.run.records, config.seed)
+    sets = held_out_sets(plan.loaded) if config.evaluation.do_eval else ()
+    judged = (plan.problems, *(held_out.problems for held_out in sets))
+    slots = Slots(config.practice.concurrency)
+    verifier = open_run_verifier(plan.loaded, plan.workspace, roles, ledger, slots, sets=judged)
+    stack.push_async_callback(verifier.aclose)
+    await verifier.check()
 
 
 def engine_settings(config: RunConfig) -> TrainingFreeSettings:
@@ -201,13 +251,13 @@ def _publisher(plan: RunPlan, state: RunState, folder: LibraryFolder) -> Callabl
     """
     from engines.record.catalogue import note_library
 
-    agent = agent_description(plan.loaded.config)
+    agent, mask = agent_description(plan.loaded.config), plan.loaded.mask
 
     def publish(library: Library) -> None:
-        write_whole(plan.run.agent_file, agent_yaml(agent, library, plan.run.run))
+        write_whole(plan.run.agent_file, agent_yaml(agent, library, plan.run.run, mask))
         best = best_library(state, folder)
         if best is not None:
-            text = agent_yaml(agent, best, f"{plan.run.run}, best on the held-out sets")
+            text = agent_yaml(agent, best, f"{plan.run.run}, best on the held-out sets", mask)
             write_whole(plan.run.best_agent_file, text)
         note_library(plan.workspace, library)
 
@@ -232,9 +282,10 @@ def _evaluation(plan: RunPlan, sets: tuple[HeldOut, ...], how: Measuring) -> Eva
         sets=sets,
         measuring=how,
         folder=plan.run.path / "evals",
-        book=books(plan.workspace.evaluations, facts, plan.loaded.config),
+        book=books(plan.workspace.evaluations, facts, plan.loaded.config, plan.loaded.mask),
         fingerprint=measured_id(facts),
         account=f"{plan.run.run} of {plan.run.began():.3f}",
         strategy=evaluation.strategy,
         every_steps=evaluation.every_steps,
+        mask=plan.loaded.mask,
     )

@@ -21,6 +21,7 @@ from studio.commands import (
     control,
     data,
     diff,
+    doctor,
     evaluate,
     headless,
     home,
@@ -31,7 +32,10 @@ from studio.commands import (
     runs,
     start,
 )
+from studio.config.secrets import secrets_of_environment
+from studio.hardening import harden
 from studio.inert import inert
+from studio.masked import forget, masked_output, remember, report_bugs
 
 _SURROUNDINGS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS})
 """What a full disk or missing permission says: the user's to mend, and no bug."""
@@ -83,10 +87,22 @@ app.add_typer(data.app, name="data")
 app.add_typer(runs.app, name="runs")
 app.add_typer(presets.app, name="presets")
 app.add_typer(rehearsal.app, name="rehearsal")
+app.command("doctor")(doctor.doctor)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Carry a command line out and return its exit code; bugs are raised."""
+    """Carry a command line out and return its exit code; bugs are raised.
+
+    From its beginning no secret is printed that the environment holds, and none of a run
+    file from when that has been read.
+    """
+    forget()
+    remember(secrets_of_environment())
+    with masked_output():
+        return _carry_out(arguments)
+
+
+def _carry_out(arguments: Sequence[str]) -> int:
     command = typer.main.get_command(app)
     try:
         result = command.main(workspace_first(arguments), prog_name="studio", standalone_mode=False)
@@ -94,11 +110,7 @@ def run(arguments: Sequence[str]) -> int:
         print(f"studio: {inert(str(error))}", file=sys.stderr)
         return exit_codes.USER_ERROR
     except typer.TyperException as error:
-        show = getattr(error, "show", None)  # those about the words of a command show its usage
-        if show is not None:
-            show()
-        else:
-            print(f"studio: {error}", file=sys.stderr)
+        print(f"studio: {inert(_about_words(error))}", file=sys.stderr)
         return exit_codes.USER_ERROR
     except (KeyboardInterrupt, typer.Abort):
         print("studio: interrupted; what was recorded is kept", file=sys.stderr)
@@ -106,7 +118,7 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as error:
         if error.errno not in _SURROUNDINGS:
             raise
-        place = error.filename or "standard output"
+        place = inert(str(error.filename or "standard output"))
         print(f"studio: {place}: {error.strerror}. Mend it and try again.", file=sys.stderr)
         return exit_codes.USER_ERROR
     except SystemExit as leaving:
@@ -115,6 +127,18 @@ def run(arguments: Sequence[str]) -> int:
             raise
         return exit_codes.DONE
     return result if isinstance(result, int) else exit_codes.DONE
+
+
+def _about_words(error: typer.TyperException) -> str:
+    """What is wrong with the words of a command, as place, cause and next move."""
+    context = getattr(error, "ctx", None)
+    place = context.command_path if context is not None else "studio"
+    described = getattr(error, "format_message", error.__str__)()
+    if described.startswith("Usage:"):  # a group without one of its commands shows its help
+        described = "it needs one of its commands"
+    cause, _, hint = described.partition(". ")
+    more = f" {hint.rstrip('.')}." if hint and not hint.endswith("?") else f" {hint}".rstrip()
+    return f"{place}: {cause.rstrip('.')}.{more} See `{place} -h`."
 
 
 def workspace_first(arguments: Sequence[str]) -> list[str]:
@@ -140,6 +164,8 @@ def main() -> None:
     """Run the command line and leave with its exit code."""
     from studio.printing import reader_left
 
+    harden()
+    report_bugs()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # an ASCII locale must not end in a traceback
             stream.reconfigure(errors="backslashreplace")

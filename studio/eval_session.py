@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from studio import exit_codes
 from studio.eval_text import eval_data, eval_text, title
-from studio.evaluating import EvalPlan, Evaluated, carry_out
+from studio.evaluating import EvalPlan, Evaluated, GivenUp, carry_out
 from studio.held_out import outlook
 from studio.narrate import to_stderr
 from studio.printing import print_json
@@ -42,16 +42,17 @@ def run_eval(plan: EvalPlan, *, json: bool) -> int:
     missing = plan.missing()
     known = f", {plan.total - missing} known already" if missing < plan.total else ""
     to_stderr(f"{title(plan)}: {missing} rollouts to make{known}")
+    given_up = _GivenUp()
     try:
         progress = _Count(plan.asked_for) if missing else lambda: None
-        found = asyncio.run(_stoppable(plan, progress))
+        found = asyncio.run(_stoppable(plan, progress, given_up))
     except asyncio.CancelledError:
         done = plan.total - plan.missing()
         to_stderr(
-            f"studio: interrupted; {done} of {plan.total} rollouts are kept, and the same "
-            "command goes on from there"
+            f"studio: {given_up.said}; {done} of {plan.total} rollouts are kept{given_up.besides}, "
+            f"and the same command goes on from there{given_up.provided}"
         )
-        return exit_codes.INTERRUPTED
+        return given_up.exit_code
     if json:
         print_json(eval_data(plan, found, rehearsal=rehearsal))
     else:
@@ -59,14 +60,36 @@ def run_eval(plan: EvalPlan, *, json: bool) -> int:
     return exit_codes.WITH_LOSSES if found.unjudged else exit_codes.DONE
 
 
-async def _stoppable(plan: EvalPlan, progress: Callable[[], None]) -> Evaluated:
+class _GivenUp:
+    """Why the evaluation was cut short: a signal, or what it was given up for."""
+
+    def __init__(self) -> None:
+        self.exit_code = exit_codes.INTERRUPTED
+        self.said = "interrupted"
+        self.besides = ""  # what is kept besides
+        self.provided = ""  # on which condition the same command goes on
+        self.task: asyncio.Task[object] | None = None
+
+    def __call__(self, why: GivenUp, reason: str) -> None:
+        if self.task is None or self.said != "interrupted":
+            return
+        if why == "budget":
+            self.exit_code, self.provided = exit_codes.BUDGET_REACHED, " with a higher budget"
+        else:
+            self.exit_code = exit_codes.WITH_LOSSES
+        self.said, self.besides = reason, " and every reply that was paid for"
+        self.task.cancel()
+
+
+async def _stoppable(plan: EvalPlan, progress: Callable[[], None], given_up: _GivenUp) -> Evaluated:
     """Ctrl-C and SIGTERM cancel in good order, so that what has ended is kept."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
+    given_up.task = task
     for number in _STOPPING:
         loop.add_signal_handler(number, task.cancel)
     try:
-        return await carry_out(plan, to_stderr, progress)
+        return await carry_out(plan, to_stderr, progress, given_up)
     finally:
         for number in _STOPPING:
             loop.remove_signal_handler(number)

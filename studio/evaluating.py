@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from engines.core.concurrently import all_of
 from engines.core.errors import ConfigError
@@ -19,17 +20,23 @@ from engines.core.library import Library
 from engines.core.types import NO_USAGE, Usage
 from engines.pipeline.evaluate import HeldOut, Measured, Pinned, measure
 from engines.pipeline.metrics import Comparison, by_question, compare
+from engines.pipeline.outage import Outage
 from engines.policies.throttle import Slots
 from engines.record.ledger import RecordLedger
 from engines.record.lock import writing
 from engines.record.run_dir import Workspace
 from engines.record.scores import ID_BYTES, ScoreBook, content_of
+from studio.budget import budgeted, open_budget
 from studio.config.loading import LoadedRun, load_run
 from studio.config.source import Source
 from studio.held_out import books, held_out_sets, measured_by, measuring
+from studio.library_start import choose_library
 from studio.roles import Tell, open_roles, slots_for
-from studio.trial import choose_library, without_lessons
+from studio.trial import without_lessons
 from studio.verifying import fingerprint_of, open_run_verifier
+
+GivenUp = Literal["budget", "failed"]
+"""Why an evaluation ended before it was done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +90,8 @@ class EvalPlan:
 
     def books(self) -> dict[str, ScoreBook]:
         """The scores of each guidance, as they are known now."""
-        book = books(self.workspace.evaluations, self.measured, self.loaded.config)
+        loaded = self.loaded
+        book = books(self.workspace.evaluations, self.measured, loaded.config, loaded.mask)
         return {guidance: book(guidance) for guidance in self.guidances}
 
     def missing(self) -> int:
@@ -162,13 +170,20 @@ def plan_eval(
     return EvalPlan(loaded, workspace, held_out_sets(loaded), tuple(subjects), facts, agent)
 
 
-async def carry_out(plan: EvalPlan, tell: Tell, progress: Callable[[], None]) -> Evaluated:
+async def carry_out(
+    plan: EvalPlan,
+    tell: Tell,
+    progress: Callable[[], None],
+    give_up: Callable[[GivenUp, str], None],
+) -> Evaluated:
     """Measure what is missing and put everything together.
 
     Args:
         plan: what to measure; nothing is asked where all of it is known.
         tell: is told what endpoints refused.
         progress: called after each rollout, known ones included.
+        give_up: must cancel this task, for the reason it is given: the budget is spent, or
+            nothing works any more.
 
     Raises:
         StudioError: something cannot be opened or recorded.
@@ -181,10 +196,11 @@ async def carry_out(plan: EvalPlan, tell: Tell, progress: Callable[[], None]) ->
         replies = plan.workspace.evaluations / "replies" / digest(ids, ID_BYTES)
         if missing:
             stack.enter_context(writing(replies))
-        roles = open_roles(config, stack)
-        ledger = RecordLedger(replies, config.seed, tell=tell)
+        budget = open_budget(plan.loaded, config, replies, partial(give_up, "budget"))
+        roles = budgeted(open_roles(config, stack), config, budget)
+        ledger = RecordLedger(replies, config.seed, tell=tell, mask=plan.loaded.mask)
         stack.push_async_callback(ledger.aclose)
-        slots = Slots(config.practice.concurrency)
+        slots = Slots(config.practice.concurrency, tell)
         judged = [held_out.problems for held_out in plan.sets]
         verifier = open_run_verifier(plan.loaded, plan.workspace, roles, ledger, slots, sets=judged)
         stack.push_async_callback(verifier.aclose)
@@ -193,7 +209,8 @@ async def carry_out(plan: EvalPlan, tell: Tell, progress: Callable[[], None]) ->
             await roles.ping()
             stack.callback(roles.tell_notes, tell)
         rolling = slots_for(config.policy, slots)
-        how = measuring(config, roles.policy, ledger, rolling, verifier)
+        outage = Outage(partial(give_up, "failed"))
+        how = replace(measuring(config, roles.policy, ledger, rolling, verifier), outage=outage)
         for book in opened.values():
             stack.callback(book.close)
         # Side by side, so that the end of one set leaves no slot idle.

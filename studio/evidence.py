@@ -5,13 +5,15 @@ Reads a run's journal and records; changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engines.core import events as ev
 from engines.core.errors import ConflictError, StudioError
-from engines.core.types import Message, Operation, Verdict, group_id, rollout_id
+from engines.core.types import Message, Operation, Repair, Verdict, group_id, rollout_id
 from engines.record.ledger import trajectory
 from engines.record.run_dir import RunDir
+from studio.mending import Behind, behind
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +68,24 @@ class EvidenceRoom:
 
     def of(self, operation: Operation) -> tuple[GroupEvidence, ...]:
         """Evidence by group, in the order of the operation."""
-        if not self._rollouts.keys() >= set(operation.evidence):
+        return self.groups(operation.evidence)
+
+    def groups(self, rollouts: Sequence[str]) -> tuple[GroupEvidence, ...]:
+        """Rollouts by group, in the order given."""
+        if not self._rollouts.keys() >= set(rollouts):
             self.refresh()  # a living run has gone on since
         groups: dict[str, list[str]] = {}
-        for name in operation.evidence:
+        for name in rollouts:
             groups.setdefault(name.rpartition("r")[0], []).append(name)
         return tuple(self._group(name, members) for name, members in groups.items())
+
+    def behind(self, repair: Repair) -> Behind:
+        """What a reply that waits to be mended was drawn from.
+
+        Raises:
+            ConflictError: the run's journal knows nothing of it.
+        """
+        return behind(self._run, repair)
 
     def witness(self, name: str) -> Witness:
         """One rollout by its id.

@@ -22,9 +22,19 @@ from engines.pipeline.run import practise
 from engines.record.catalogue import note_run
 from engines.record.run_dir import Workspace
 from studio import exit_codes
-from studio.assemble import open_practice, open_reviewers
+from studio.assemble import check_verifier, open_practice, open_reviewers
+from studio.budget import check_budget, limits_of, open_budget
 from studio.config.loading import load_run
 from studio.config.source import Source
+from studio.estimate import doubled, estimate
+from studio.estimate_facts import facts_of
+from studio.estimate_text import (
+    beyond,
+    estimate_data,
+    estimate_line,
+    estimate_text,
+    limits_text,
+)
 from studio.held_out import outlook
 from studio.link import serve
 from studio.narrate import Display, Lines, to_stderr
@@ -97,6 +107,8 @@ async def run_headless(plan: RunPlan, *, json: bool) -> int:
                 if (measured := practice.evaluation) is not None:
                     for line in outlook(measured.sets, measured.measuring.k):
                         to_stderr(line if line.startswith(" ") else f"held out: {line}")
+                if practice.budget is not None:
+                    _tell_estimate(plan, practice.budget.left)
                 brakes.control = practice.control
                 await stack.enter_async_context(serve(practice, plan.run.socket))
                 with _told(practice.recorder.state, json) as listener:
@@ -109,6 +121,51 @@ async def run_headless(plan: RunPlan, *, json: bool) -> int:
             return exit_codes.INTERRUPTED
     note_run(plan.workspace, plan.run)
     return _print_summary(plan, practice.recorder.state, json)
+
+
+async def dry_run(plan: RunPlan, *, json: bool) -> int:
+    """Check everything that can be checked without asking a model, and print what it would cost.
+
+    Raises:
+        StudioError: something could not be opened.
+    """
+    if is_rehearsal(plan.loaded.config):
+        to_stderr("rehearsal: replies are scripted, no model is asked")
+    check_budget(plan.loaded, plan.loaded.config)
+    async with AsyncExitStack() as stack:
+        await check_verifier(plan, stack)
+    facts, notes = facts_of(plan)
+    found, variants = estimate(facts), doubled(facts)
+    limits = limits_of(plan.loaded.config)
+    if json:
+        left = _budget_left(plan)
+        print_json(
+            {"run": plan.run.run, "mode": plan.mode, "budget_left": left}
+            | estimate_data(found, variants, notes)
+        )
+        return exit_codes.DONE
+    total, done = plan.sampler.total_steps, facts.steps_done
+    print(f"run {plan.run.run}: {plan.mode}, {total - done} of {total} steps to be done")
+    print(estimate_text(found, variants, notes))
+    if limits:
+        print(f"budget: {limits_text(limits)}")
+        if short := beyond(found, _budget_left(plan)):
+            print(f"the budget will likely not do: {short}")
+    return exit_codes.DONE
+
+
+def _budget_left(plan: RunPlan) -> dict[str, float]:
+    budget = open_budget(plan.loaded, plan.loaded.config, plan.run.records, lambda _: None)
+    return budget.left if budget is not None else {}
+
+
+def _tell_estimate(plan: RunPlan, left: dict[str, float]) -> None:
+    """What a run with a budget will likely cost, beside what is left of it."""
+    found = estimate(facts_of(plan)[0])
+    to_stderr(f"budget: {limits_text(limits_of(plan.loaded.config))}")
+    to_stderr(f"estimate: {estimate_line(found)}")
+    if short := beyond(found, left):
+        to_stderr(f"warning: the budget will likely not do: {short}; the run then ends with exit 5")
 
 
 class _Brakes:

@@ -13,6 +13,7 @@ from typing import Any
 
 from engines.agents.single_turn import SingleTurn
 from engines.core.ids import digest
+from engines.core.masking import NO_SECRETS, Mask
 from engines.core.protocols import Ledger, Policy, Verifier
 from engines.data.dataset import read_problems
 from engines.pipeline.evaluate import HeldOut, Measuring
@@ -70,7 +71,7 @@ def measured_by(config: RunConfig, fingerprint: Mapping[str, Any]) -> dict[str, 
 
 
 def books(
-    folder: Path, measured: Mapping[str, Any], config: RunConfig
+    folder: Path, measured: Mapping[str, Any], config: RunConfig, mask: Mask = NO_SECRETS
 ) -> Callable[[str], ScoreBook]:
     """Opens the scores of a guidance that stands in the prompt.
 
@@ -86,7 +87,7 @@ def books(
     }
 
     def book(guidance: str) -> ScoreBook:
-        return ScoreBook(folder, {**measured, **addresses, "experiences": guidance})
+        return ScoreBook(folder, {**measured, **addresses, "experiences": guidance}, mask)
 
     return book
 
@@ -110,7 +111,8 @@ def measuring(
     """
     evaluation = config.evaluation
     sampling = replace(sampling_of(config.role("policy")), temperature=evaluation.temperature)
-    slots = shared if evaluation.concurrency is None else Slots(evaluation.concurrency)
+    limit = evaluation.concurrency
+    slots = shared if limit is None else Slots(limit, shared.tell)
     manager = RolloutManager(
         SingleTurn(config.agent.instructions, sampling),
         policy,

@@ -58,7 +58,8 @@ def commit_changes(
             )
             objection = draft.objection(effective(operation, decision))
             if objection:
-                raise ConflictError(f"library {name}", f"{objection}.", "Nothing was changed.")
+                place = f"library {name}" + (f", {target}" if target else "")
+                raise ConflictError(place, f"{objection}.", "Nothing was changed.")
             reviewed.append((operation, decision))
             draft = head.commit(reviewed).library
         done = library.commit(reviewed).library

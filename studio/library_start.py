@@ -6,9 +6,12 @@ Owns the choice of the library a run commits to, and its creation.
 from __future__ import annotations
 
 from engines.core.errors import ConfigError, ConflictError
-from engines.core.library import Experience, Library
+from engines.core.library import Experience, Library, one_line
 from engines.record.libraries import LibraryFolder
+from engines.record.run_dir import Workspace
+from studio.config.loading import LoadedRun
 from studio.config.settings import RunConfig
+from studio.library_refs import find
 from studio.plan import RunPlan, forked_library
 
 
@@ -71,5 +74,33 @@ def mounted_library(config: RunConfig, name: str) -> Library | None:
         return None
     numbers = [int(e.id[1:]) for e in mounted if e.id[:1] == "E" and e.id[1:].isdigit()]
     return Library(
-        name, 0, tuple(Experience(e.id, e.text) for e in mounted), max(numbers, default=0) + 1
+        name,
+        0,
+        tuple(Experience(e.id, one_line(e.text)) for e in mounted),
+        max(numbers, default=0) + 1,
     )
+
+
+def choose_library(
+    loaded: LoadedRun, workspace: Workspace, reference: str | None
+) -> tuple[Library | None, str]:
+    """The experiences in front of the prompt, and what to call them.
+
+    Args:
+        loaded: the run file; without a reference, what its run would begin with.
+        workspace: where libraries are looked up.
+        reference: NAME, NAME@V, `none`, or what else `studio diff` takes.
+
+    Raises:
+        ConflictError: there is no such library or version.
+    """
+    config = loaded.config
+    if reference == "none":
+        return None, "none"
+    if reference is None and config.library.start != "empty":
+        reference = config.library.start
+    if reference is not None:
+        found = find(reference, workspace)
+        return found.library, found.label
+    mounted = mounted_library(config, config.agent.name)
+    return (None, "none") if mounted is None else (mounted, f"agent {config.agent.name}")

@@ -7,6 +7,7 @@ from typing import Any
 
 from engines.core import events as ev
 from engines.core.codec import to_dict
+from engines.core.errors import ConflictError
 from engines.core.library import Library, Provenance, effective, provenance
 from engines.core.similarity import marked, word_diff
 from engines.record.libraries import LibraryFolder
@@ -60,6 +61,21 @@ def origin(mark: Provenance) -> str:
         more = f" and {len(mark.evidence) - 4} more" if len(mark.evidence) > 4 else ""
         parts.append(f"from {', '.join(mark.evidence[:4])}{more}")
     return "; ".join(parts)
+
+
+def check_known(folder: LibraryFolder, experience: str | None) -> None:
+    """Refuse an id that no version of the library has.
+
+    Raises:
+        ConflictError: so it is.
+    """
+    ids = dict.fromkeys(e.id for library in folder.versions() for e in library.experiences)
+    if experience is not None and experience not in ids:
+        raise ConflictError(
+            f"library {folder.name}, experience {experience}",
+            "no version of it has that experience.",
+            f"There are: {', '.join(ids)}." if ids else "It has never held one.",
+        )
 
 
 def history_lines(folder: LibraryFolder, experience: str | None) -> list[str]:

@@ -1,20 +1,25 @@
 """Review in line mode, as `git add -p` does it: one operation, one key, one line.
 
+After the operations come replies that could not be understood, to be mended or dropped;
+what a mended one holds is asked at once, like any other operation.
+
 Owns the questions and what is printed. Where decisions go is the desk's business; it
 works on dumb terminals, with screen readers and from scripts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from engines.core.errors import ConflictError, StudioError
 from engines.core.similarity import marked, similarity, word_diff
-from engines.core.types import Decision, Operation
+from engines.core.types import Decision, Flag, Operation, Repair
 from studio.desk import Desk, Sheet
 from studio.evidence import EvidenceRoom, GroupEvidence
 from studio.inert import inert, one_line
+from studio.mending import with_comments, without_comments
 
 HELP = """\
 a            approve
@@ -25,6 +30,14 @@ d [REASON]   defer: leave it open without holding the run up
 u            undo the last decision of this sitting (again: the one before)
 n            leave it for later and show the next
 v            view the rollouts it rests on, whole
+l            list what is open, and the library as it would become
+q            quit; go on later with the same command"""
+
+REPAIR_HELP = """\
+e [TEXT]     mend: change the reply (in $EDITOR without TEXT), and read it again
+r REASON     drop it: nobody can understand it, it stays lost (also: x REASON)
+v            view the whole reply, the prompt, and the rollouts behind it
+n            leave it for later and show the next
 l            list what is open, and the library as it would become
 q            quit; go on later with the same command"""
 
@@ -47,12 +60,18 @@ class Sitting:
         ask: Ask,
         edit: Edit,
         say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._desk, self._room = desk, room
         self._reviewer = reviewer
         self._ask, self._edit, self._say = ask, edit, say
+        self._clock = clock
+        self._shown_at = 0.0
         self._made: list[str] = []  # operation ids decided in this sitting, in order
-        self._later: set[str] = set()
+        self._later: set[str] = set()  # ids of operations and of replies
+        self._texts: dict[str, str] = {}  # replies as far as they are mended, by id
+        self._flagged = False  # the last decision was an edit, and the linter had words for it
+        self.settled = 0  # replies mended or dropped in this sitting
 
     @property
     def decided(self) -> int:
@@ -63,11 +82,18 @@ class Sitting:
         """Ask until nothing is left, the person quits, or the input ends."""
         while True:
             sheet = self._desk.sheet()
-            left = [op for op in sheet.open if op.id not in self._later]
-            if not left:
-                return
-            self._show(left[0], len(left), sheet)
-            if not self._answer(left[0], sheet):
+            operations = [op for op in sheet.open if op.id not in self._later]
+            repairs = [found for found in sheet.repairs if found.id not in self._later]
+            if operations:
+                self._show(operations[0], len(operations), sheet)
+                self._shown_at = self._clock()
+                if not self._answer(operations[0], sheet):
+                    return
+            elif repairs:
+                self._say("\n" + "\n".join(repair_lines(repairs[0], len(repairs))))
+                if not self._answer_repair(repairs[0], sheet):
+                    return
+            elif not self._regretted():
                 return
 
     def _answer(self, operation: Operation, sheet: Sheet) -> bool:
@@ -109,15 +135,115 @@ class Sitting:
                 case _:
                     self._say(HELP)
 
-    def _decide(self, decision: Decision) -> bool:
+    def _answer_repair(self, repair: Repair, sheet: Sheet) -> bool:
+        """Take one command about a reply that could not be understood."""
+        while True:
+            line = self._ask(f"{repair.id}  e r v n l q ? ")
+            if line is None:
+                return False
+            key, _, rest = line.strip().partition(" ")
+            rest = rest.strip()
+            match key:
+                case "e":
+                    if self._mended(repair, rest):
+                        return True
+                case "r" | "x" if rest:
+                    return self._dropped(repair, rest)
+                case "r" | "x":
+                    self._say(f"say why: {key} REASON")
+                case "n":
+                    self._later.add(repair.id)
+                    return True
+                case "v":
+                    self._view_reply(repair)
+                case "l":
+                    self._list(sheet)
+                case "q":
+                    return False
+                case _:
+                    self._say(REPAIR_HELP)
+
+    def _mended(self, repair: Repair, text: str) -> bool:
+        """Resubmit a reply; False where it is still not understood, and asked about again."""
         try:
-            made, note = self._desk.decide(replace(decision, reviewer=self._reviewer))
+            if not text:
+                before = self._texts.get(repair.id) or self._room.behind(repair).reply
+                opened = self._from_editor(with_comments(before, repair.reasons))
+                text = without_comments(opened or "").strip()
+            if not text:
+                self._say("nothing was saved, so it is as it was")
+                return False
+            self._texts[repair.id] = text
+            found = self._desk.mend(repair.id, text, self._reviewer)
+        except ConflictError as error:  # settled elsewhere meanwhile, or the run has ended
+            self._say(inert(str(error)))
+            if text:
+                self._say(f"what you wrote:\n{inert(text)}")
+            return True
+        if found.problems:
+            self._say(f"{repair.id}: still not understood, so nothing of it is taken")
+            for problem in found.problems:
+                self._say(f"  {one_line(problem, 400)}")
+            return False
+        self.settled += 1
+        for told in found.doubled:
+            self._say(f"  {one_line(told, 400)}")
+        names = ", ".join(operation.id for operation in found.operations)
+        self._say(f"{repair.id}: mended; it holds {names or 'nothing new'}")
+        return True
+
+    def _dropped(self, repair: Repair, reason: str) -> bool:
+        try:
+            self._desk.drop(repair.id, reason, self._reviewer)
+        except ConflictError as error:
+            self._say(inert(str(error)))
+            return True
+        self.settled += 1
+        self._say(f"{repair.id}: dropped; it stays counted as lost")
+        return True
+
+    def _view_reply(self, repair: Repair) -> None:
+        try:
+            found = self._room.behind(repair)
+        except StudioError as error:
+            self._say(inert(str(error)))
+            return
+        for message in found.prompt:
+            self._say(f"\n=== prompt [{message.role}]\n{inert(message.content)}")
+        if not found.prompt:
+            self._say("\n=== prompt\n(its record is gone)")
+        self._view_evidence(found.rollouts)
+        self._say(
+            f"\n=== reply of {inert(found.origin.proposer) or '(unknown)'}\n{inert(found.reply)}"
+        )
+
+    def _regretted(self) -> bool:
+        """Whether the last thing decided, an edit that was flagged, is taken back after all.
+
+        Nothing comes after it that one could do so at. A living run may be quicker.
+        """
+        if not self._flagged:
+            return False
+        self._flagged = False
+        line = self._ask("u takes the flagged edit back, anything else ends ? ")
+        return line is not None and line.strip() == "u" and self._undo()
+
+    def _decide(self, decision: Decision) -> bool:
+        took_s = round(self._clock() - self._shown_at, 3)
+        decision = replace(decision, reviewer=self._reviewer, took_s=took_s)
+        self._flagged = False
+        try:
+            made, note = self._desk.decide(decision)
         except ConflictError as error:  # decided and committed elsewhere meanwhile
             self._say(f"{error}")
             return True
         self._made = [name for name in self._made if name != decision.operation_id]
         self._made.append(decision.operation_id)
         self._say(f"{made.operation_id}: {_past(made.action)}{f' ({inert(note)})' if note else ''}")
+        if made.flags:
+            self._flagged = True
+            flags = "; ".join(flag_text(flag) for flag in made.flags)
+            self._say(f"  edited; flagged: {flags} (u takes it back)")
         return True
 
     def _edited(self, operation: Operation, sheet: Sheet, text: str) -> bool:
@@ -180,9 +306,9 @@ class Sitting:
         lines += [f"  {line}" for line in change_lines(operation, texts)]
         lines.append(f"  why       {inert(operation.rationale) or '(no reason given)'}")
         prompt = f", prompt {operation.prompt_hash}" if operation.prompt_hash else ""
-        lines.append(f"  proposed  by {inert(operation.proposer)}{prompt}")
-        lines += [f"  flag      {flag.name} {flag.detail}".rstrip() for flag in operation.flags]
-        for group in self._room.of(operation):
+        lines.append(f"  proposed  by {inert(operation.proposer) or '(unknown)'}{prompt}")
+        lines += [f"  flag      {flag_text(flag)}" for flag in operation.flags]
+        for group in self._room.groups(operation.evidence):
             lines += evidence_lines(group)
         near = nearest_text(operation, texts)
         if near is not None:
@@ -190,8 +316,11 @@ class Sitting:
         self._say("\n".join(lines))
 
     def _view(self, operation: Operation) -> None:
+        self._view_evidence(operation.evidence)
+
+    def _view_evidence(self, rollouts: Sequence[str]) -> None:
         """Questions once, then what each rollout said; the rest of a prompt is all the same."""
-        for group in self._room.of(operation):
+        for group in self._room.groups(rollouts):
             self._say(f"\n=== {group.id}\n{inert(group.question)}")
             for witness in group.witnesses:
                 verdict = witness.verdict
@@ -211,6 +340,8 @@ class Sitting:
         for operation in sheet.open:
             what = operation.text or operation.target or ""
             self._say(f"{operation.id:8} {operation.kind:7} {one_line(what, 90)}")
+        for repair in sheet.repairs:
+            self._say(f"{repair.id:8} to mend {one_line(' '.join(repair.reasons), 90)}")
         empty = "" if sheet.draft else " empty"
         self._say(f"the library as it would become:{empty}")
         for name, text in sheet.draft:
@@ -229,6 +360,22 @@ def change_lines(operation: Operation, texts: dict[str, str]) -> list[str]:
             return [f"- {inert(before)}"]
         case "keep":
             return [f"= {inert(before)}"]
+
+
+def repair_lines(repair: Repair, left: int) -> list[str]:
+    """A reply that waits to be mended: what it is, what is wrong, how it begins."""
+    several = f"  ({left} to mend)" if left > 1 else ""
+    lines = [f"{repair.id}  {repair.kind} reply that could not be understood{several}"]
+    lines += [f"  wrong     {one_line(reason, 400)}" for reason in repair.reasons[:10]]
+    if len(repair.reasons) > 10:
+        lines.append(f"  wrong     … and {len(repair.reasons) - 10} more")
+    return [*lines, f"  reply     {one_line(repair.reply, 160)}"]
+
+
+def flag_text(flag: Flag) -> str:
+    """`duplicate 0.91 of E3`."""
+    score = "" if flag.score is None else f" {flag.score:.2f}"
+    return f"{flag.name}{score} {one_line(flag.detail, 200)}".rstrip()
 
 
 def evidence_lines(group: GroupEvidence) -> list[str]:

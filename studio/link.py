@@ -17,6 +17,7 @@ import socket
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,10 @@ from engines.core.errors import ConflictError, StudioError
 from engines.core.events import DurableEvent, TextStreamed, TransientEvent, event_to_dict
 from engines.core.state import RunState
 from engines.core.types import Decision
+from engines.pipeline.budget import Budget
 from engines.pipeline.practice import Practice
 from engines.record.run_dir import RunDir
+from studio.mending import mend
 
 _Waiting = asyncio.Queue[DurableEvent | TransientEvent | None]
 
@@ -46,8 +49,13 @@ async def serve(practice: Practice, path: Path) -> AsyncIterator[None]:
     """Answer requests about a run for as long as the context lasts."""
     server = _Server(practice)
     with _bound(path) as bound:
-        listener = await asyncio.start_unix_server(server.attend, bound, limit=MAX_LINE)
+        listening = socket.socket(socket.AF_UNIX)
+        # Before it has a name, so that nobody else can connect in between; after it for
+        # systems that look at the name only.
+        os.fchmod(listening.fileno(), 0o600)
+        listening.bind(bound)
         os.chmod(bound, 0o600)
+        listener = await asyncio.start_unix_server(server.attend, sock=listening, limit=MAX_LINE)
         try:
             yield
         finally:
@@ -95,8 +103,8 @@ def is_alive(run: RunDir) -> bool:
         return False
 
 
-def status_of(state: RunState) -> dict[str, Any]:
-    """What `status` answers, from the one state."""
+def status_of(state: RunState, budget: Budget | None = None) -> dict[str, Any]:
+    """What `status` answers, from the one state, with what is left of each limit of a budget."""
     started = state.started
     current = state.current
     return {
@@ -116,8 +124,10 @@ def status_of(state: RunState) -> dict[str, Any]:
         "undecided": len(state.undecided),
         "open": len(state.open),
         "lost": sum(state.lost.values()),
-        "tokens": state.usage.tokens,
-        "cost_usd": state.usage.cost_usd,
+        "repairs": len(state.repairs),
+        "tokens": state.spent.tokens,
+        "cost_usd": state.spent.cost_usd,
+        "budget_left": budget.left if budget else {},
         "reviewer": state.reviewer,
     }
 
@@ -188,7 +198,7 @@ class _Server:
                 # Answered first: stopping closes this very connection.
                 after_step = bool(request.get("after_step"))
                 asyncio.get_running_loop().call_soon(control.stop, *_stop(after_step))
-                return {**status_of(self._practice.recorder.state), "status": "stopping"}
+                return {**self._status(), "status": "stopping"}
             case "review":
                 return self._review()
             case "decide":
@@ -197,13 +207,23 @@ class _Server:
                 return {"decision": to_dict(settled.decision), "note": settled.note}
             case "undo":
                 return {"undone": list(await gate.undo(str(request.get("operation"))))}
+            case "mend":
+                return await self._mend(*_said(request, "repair", "text", "reviewer"))
+            case "drop":
+                repair, reason, reviewer = _said(request, "repair", "reason", "reviewer")
+                await gate.drop(repair, reason, reviewer)
+                return {}
             case _:
                 raise ConflictError(
                     f"request {do!r}",
                     "a run knows no such request.",
-                    "Known: status, watch, pause, resume, step, stop, review, decide, undo.",
+                    "Known: status, watch, pause, resume, step, stop, review, decide, undo, "
+                    "mend, drop.",
                 )
-        return status_of(self._practice.recorder.state)
+        return self._status()
+
+    def _status(self) -> dict[str, Any]:
+        return status_of(self._practice.recorder.state, self._practice.budget)
 
     def _review(self) -> dict[str, Any]:
         state = self._practice.recorder.state
@@ -213,7 +233,18 @@ class _Server:
             "decided": [to_dict(decision) for decision in state.decisions.values()],
             "draft": [[e.id, e.text] for e in draft.experiences],
             "stale": state.flagged_stale,
+            "repairs": [to_dict(repair) for repair in state.repairs.values()],
         }
+
+    async def _mend(self, repair_id: str, text: str, reviewer: str) -> dict[str, Any]:
+        gate = self._practice.gate
+        run = RunDir(self._practice.records.parent)
+        repair = gate.repair(repair_id)
+        # In a thread: it reads the journal, and the run must not stand still meanwhile.
+        found = await asyncio.to_thread(mend, run, repair, text, gate.draft(), reviewer)
+        made = () if found.problems else await gate.mend(repair_id, found.operations, reviewer)
+        answer: dict[str, Any] = to_dict(replace(found, operations=made))
+        return answer
 
     @contextlib.contextmanager
     def _listening(self, task: asyncio.Task[Any]) -> Iterator[_Waiting]:
@@ -258,6 +289,21 @@ def _request(line: bytes) -> dict[str, Any]:
             "Use the studio release that started the run.",
         )
     return request
+
+
+def _said(request: Mapping[str, Any], *names: str) -> list[str]:
+    """The texts of a request's fields, "" of one that is missing.
+
+    Raises:
+        ConflictError: one is something else than a text.
+    """
+    found = [request.get(name, "") for name in names]
+    for name, value in zip(names, found, strict=True):
+        if not isinstance(value, str):
+            raise ConflictError(
+                f"request {request.get('do')}", f'its "{name}" is no text.', "Send a string."
+            )
+    return found
 
 
 def _decision(request: Mapping[str, Any]) -> Decision:

@@ -17,6 +17,7 @@ from engines.record.run_dir import RunDir, Workspace
 from studio.link import is_alive
 from studio.presets import list_presets
 from studio.printing import COLUMNS, indented, table
+from studio.summary import raised
 
 _LIVING = ("new", "running", "reviewing", "paused")
 """What a journal says of a run whose process did not say that it let go."""
@@ -59,11 +60,14 @@ def shown_status(run: RunDir, row: Mapping[str, Any]) -> ShownStatus:
 
     Args:
         run: the run; its socket tells whether a process is alive.
-        row: `status` and `open` (a number) as the journal has them.
+        row: `status`, `open` (a number), `ending` and `reason` as the journal has them.
     """
     status, alive, name = str(row["status"]), is_alive(run), quote(run.run)
     if status in _LIVING and not alive:
         return ShownStatus("interrupted", False, f"resume: studio headless --resume {name}")
+    if row.get("ending") == "budget":
+        move = f"budget reached: studio headless --resume {name} {raised(str(row['reason']))}"
+        return ShownStatus(status, alive, move)
     if status == "paused":
         return ShownStatus(status, alive, f"go on: studio ctl resume {name}")
     if row["open"] and (status in ("reviewing", "held", "finished")):

@@ -23,6 +23,9 @@ from studio.summary import count, mean, progress, spent
 if TYPE_CHECKING:
     from rich.text import Text
 
+TOLD_FAILURES = 3
+"""Failed rollouts of a step that are told one by one: an outage has hundreds."""
+
 
 class Lines:
     """A plain line for each thing that matters, as `say` prints it."""
@@ -61,6 +64,8 @@ class Lines:
                 return [f"step {event.step}: {commit_line(event.outcomes, event.library_version)}"]
             case ev.EvaluationFinished():
                 return [f"held-out {event.data}: mean reward {evaluation_text(event)}"]
+            case ev.RunEnded(how="budget" | "failed"):
+                return [f"ended early: {one_line(event.reason, 300)}"]
             case ev.RunPaused():
                 return ["paused (studio ctl resume goes on)"]
             case ev.RunContinued():
@@ -70,7 +75,12 @@ class Lines:
                 if _is_first_unjudged(state.steps[event.step], event):
                     return [f"step {event.step}: a try could not be judged: {one_line(error, 200)}"]
             case ev.RolloutFinished(status="failed"):
-                return [f"step {event.step}: a rollout failed: {one_line(event.error or '', 160)}"]
+                failed = state.steps[event.step].failed
+                if failed > TOLD_FAILURES:
+                    return []
+                more = "; further ones are only counted" if failed == TOLD_FAILURES else ""
+                why = one_line(event.error or "", 160)
+                return [f"step {event.step}: a rollout failed: {why}{more}"]
         return []
 
 

@@ -5,7 +5,7 @@ Owns that choice and its refusals. Reads journals; writes nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -66,6 +66,7 @@ def plan_run(
         ConfigError: the run cannot be taken up as asked.
     """
     config = loaded.config
+    workspace = replace(workspace, mask=loaded.mask)
     if config.data.practice is None:
         raise ConfigError(
             loaded.place("data.practice"),
@@ -87,7 +88,10 @@ def plan_run(
         config.data.shuffle,
         config.data.truncate,
     )
-    fingerprint = fingerprint_of(loaded, workspace, digest([p.id for p in problems]))
+    # As it will be journalled, so that a resume compares like with like.
+    fingerprint = loaded.mask.tree(
+        fingerprint_of(loaded, workspace, digest([p.id for p in problems]))
+    )
     newest = resume or workspace.newest(config.exp_id)
     review = _pinned(review)
     asked = review or config.review.by

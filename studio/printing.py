@@ -13,7 +13,9 @@ from itertools import zip_longest
 from typing import TextIO
 
 from engines.core.codec import dumps
+from engines.core.inert import inert_json
 from studio.inert import one_line
+from studio.masked import Clean, mask
 
 COLUMNS = 80
 """What a table fits into when it can, also in a pipe: output does not depend on a window."""
@@ -78,5 +80,6 @@ def reader_left(stream: TextIO) -> None:
 
 
 def print_json(data: object) -> None:
-    sys.stdout.write(dumps(data).decode() + "\n")
+    line = inert_json(mask().line(dumps(data)).decode())
+    sys.stdout.write(Clean(line + "\n"))  # another pass over JSON could break it
     sys.stdout.flush()

@@ -78,7 +78,7 @@ def open_roles(config: RunConfig, stack: AsyncExitStack) -> Roles:
 def slots_for(settings: PolicyConfig | None, shared: Slots) -> Slots:
     """Slots of a role's own where its settings limit its calls, else the shared ones."""
     limit = settings.concurrency if settings is not None else None
-    return shared if limit is None else Slots(limit)
+    return shared if limit is None else Slots(limit, shared.tell)
 
 
 def judging_of(config: RunConfig, roles: Roles, ledger: Ledger, shared: Slots) -> Judging | None:

@@ -6,6 +6,7 @@ Pure but for `run_facts`, which reads the journal and asks whether a process is 
 from __future__ import annotations
 
 from collections import Counter
+from shlex import quote
 from typing import Any
 
 from engines.core.state import StepState
@@ -15,7 +16,14 @@ from studio.lineage import state_with_adopted
 from studio.listing import shown_status
 from studio.printing import indented, table
 from studio.rates import change_data, changes, evaluation_text, interval_data
-from studio.summary import GROUP_OUTCOMES, change_lines, spent
+from studio.summary import (
+    GROUP_OUTCOMES,
+    change_lines,
+    curation_data,
+    curation_lines,
+    spent,
+    withheld_text,
+)
 
 _SHOWN_LOSSES = 10
 _SHOWN_TEXT = 150
@@ -29,7 +37,8 @@ def run_facts(run: RunDir, workspace: Workspace) -> dict[str, Any]:
     """
     state = state_with_adopted(run, workspace)
     started = state.started
-    shown = shown_status(run, {"status": state.status, "open": len(state.open)})
+    row = {"status": state.status, "ending": state.ending, "reason": state.reason}
+    shown = shown_status(run, {**row, "open": len(state.open)})
     places = {
         "folder": run.path,
         "run_file": run.run_file,
@@ -83,16 +92,24 @@ def run_facts(run: RunDir, workspace: Workspace) -> dict[str, Any]:
             {"id": op.id, "kind": op.kind, "target": op.target, "text": op.text}
             for op in state.open
         ],
+        "repairs": [
+            {"id": r.id, "step": r.step, "kind": r.kind, "reasons": list(r.reasons)}
+            for r in state.repairs.values()
+        ],
+        "repaired": dict(state.repaired),
+        "withheld": state.withheld,
+        "curation": curation_data(state),
+        "curation_lines": curation_lines(state),
         "lost": dict(state.lost),
         "losses": [
             {"kind": loss.kind, "where": loss.where, "reason": loss.reason} for loss in state.losses
         ],
         "usage": {
-            "calls": state.usage.calls,
-            "prompt_tokens": state.usage.prompt_tokens,
-            "completion_tokens": state.usage.completion_tokens,
-            "cost_usd": state.usage.cost_usd,
-            "text": spent(state.usage),
+            "calls": state.spent.calls,
+            "prompt_tokens": state.spent.prompt_tokens,
+            "completion_tokens": state.spent.completion_tokens,
+            "cost_usd": state.spent.cost_usd,
+            "text": spent(state.spent),
         },
         "places": {name: str(path) for name, path in places.items() if path.exists()},
     }
@@ -119,6 +136,11 @@ def run_text(facts: dict[str, Any]) -> str:
     held_out += facts["change_lines"]
     lines += _section("held out", held_out)
     lines += _section("open operations", [_operation(op) for op in facts["open"]])
+    lines += _section("replies to mend", _repairs(facts))
+    curated = list(facts["curation_lines"])
+    if facts["withheld"]:
+        curated.append(withheld_text(facts["withheld"]))
+    lines += _section("curation", curated)
     lines += _section("lost", _losses(facts))
     lines += _section("spent", [facts["usage"]["text"]])
     lines += _section("places", [f"{name:<10} {path}" for name, path in facts["places"].items()])
@@ -147,6 +169,23 @@ def _rate(name: str, found: dict[str, Any]) -> str:
 def _operation(operation: dict[str, Any]) -> str:
     target = f" {operation['target']}" if operation["target"] else ""
     return f"{operation['id']}  {operation['kind']}{target}  {inert(operation['text'])}".rstrip()
+
+
+def _repairs(facts: dict[str, Any]) -> list[str]:
+    waiting = facts["repairs"]
+    lines = [
+        f"{found['id']}  {found['kind']} reply that could not be understood: "
+        f"{one_line(' '.join(found['reasons']), _SHOWN_TEXT)}"
+        for found in waiting[:_SHOWN_LOSSES]
+    ]
+    if len(waiting) > _SHOWN_LOSSES:
+        lines.append(f"… {len(waiting) - _SHOWN_LOSSES} more")
+    if waiting:
+        lines.append(
+            f"open, mend or drop {'it' if len(waiting) == 1 else 'them'}: "
+            f"studio review {quote(facts['run'])}"
+        )
+    return lines + [f"{name}  {inert(what)}" for name, what in facts["repaired"].items()]
 
 
 def _losses(facts: dict[str, Any]) -> list[str]:

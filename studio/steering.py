@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
-from engines.core.codec import dumps
 from engines.core.errors import ConflictError
 from engines.core.events import DurableEvent, event_from_dict
 from engines.core.state import RunState, fold
@@ -14,6 +12,7 @@ from engines.record.run_dir import RunDir, Workspace
 from studio import link
 from studio.inert import inert
 from studio.narrate import Lines
+from studio.printing import print_json
 
 
 def chosen_run(workspace: Workspace, run: str | None) -> RunDir:
@@ -47,6 +46,9 @@ def status_lines(answer: Mapping[str, Any]) -> list[str]:
         f"library {answer['library']} v{answer['library_version']}, review: {answer['reviewer']}",
         f"{answer['tokens']:,} tokens{cost}, {answer['lost']} lost",
     ]
+    if left := answer.get("budget_left"):
+        told = ", ".join(f"{name} {amount:,.6g}" for name, amount in left.items())
+        lines.append(f"left of the budget: {told}")
     if answer["rehearsal"]:
         lines.append("rehearsal: replies are scripted")
     if answer["open"]:
@@ -64,8 +66,7 @@ def follow(run: RunDir, *, as_json: bool) -> None:
     seen = Lines(state, lambda line: print(line, flush=True))
     for data in link.watch(run):
         if as_json:
-            sys.stdout.write(dumps(data).decode() + "\n")
-            sys.stdout.flush()
+            print_json(data)
             continue
         if data["kind"] == "Watching":
             for entry in run.entries()[: data["events"]]:

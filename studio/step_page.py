@@ -29,12 +29,13 @@ def step_facts(run: RunDir, step: int) -> dict[str, Any]:
     reflections: list[Reflection] = []
     lesson: Lesson | None = None
     decisions: list[Decision] = []
+    repaired: list[ev.ReplyMended | ev.ReplyDropped] = []
     committed: ev.LessonCommitted | None = None
     last = 0
     for entry in run.entries():
         event = entry.event
         last = event.step if isinstance(event, ev.StepStarted) else last
-        if getattr(event, "step", None) != step:
+        if _step_of(event) != step:
             continue
         match event:
             case ev.StepStarted():
@@ -47,6 +48,8 @@ def step_facts(run: RunDir, step: int) -> dict[str, Any]:
                 lesson = event.lesson
             case ev.OperationDecided():
                 decisions.append(event.decision)
+            case ev.ReplyMended() | ev.ReplyDropped():
+                repaired.append(event)
             case ev.LessonCommitted():
                 committed = event
     if begun is None:
@@ -74,6 +77,8 @@ def step_facts(run: RunDir, step: int) -> dict[str, Any]:
         ],
         "consolidation": _calls(run, lesson.refs if lesson else ()),
         "operations": [to_dict(op) for op in lesson.operations] if lesson else [],
+        "withheld": [to_dict(op) for op in lesson.withheld] if lesson else [],
+        "repaired": [_repaired(event) for event in repaired],
         "losses": [to_dict(loss) for loss in lesson.losses] if lesson else [],
         "decisions": [to_dict(decision) for decision in decisions],
         "outcomes": [to_dict(outcome) for outcome in committed.outcomes] if committed else [],
@@ -95,6 +100,17 @@ def step_text(facts: dict[str, Any], *, prompts: bool) -> str:
     lines += ["", "consolidation"]
     lines += _call_lines(facts["consolidation"], prompts) or ["  no call: nothing was proposed"]
     lines += [f"  lost: {inert(loss['reason'])}" for loss in facts["losses"]]
+    lines += [
+        f"  not proposed again, since it was rejected before: {inert(op['text'] or op['target'])}"
+        for op in facts["withheld"]
+    ]
+    for found in facts["repaired"]:
+        why = f": {inert(found['reason'])}" if found["reason"] else ""
+        lines.append(f"  {found['repair']} {found['what']} by {inert(found['reviewer'])}{why}")
+        lines += [
+            f"    {op['id']}  {op['kind']} {inert(op['text'] or op['target'] or '')}"
+            for op in found["operations"]
+        ]
     lines += ["", "decisions"]
     outcomes = {outcome["operation_id"]: outcome for outcome in facts["outcomes"]}
     for decision in facts["decisions"]:
@@ -108,6 +124,21 @@ def step_text(facts: dict[str, Any], *, prompts: bool) -> str:
     version = facts["committed_version"]
     lines.append("not committed" if version is None else f"committed: library v{version}")
     return "\n".join(lines)
+
+
+def _step_of(event: ev.DurableEvent) -> int | None:
+    """The step an event is about; a reply may be mended when that step is long over."""
+    if isinstance(event, ev.ReplyMended | ev.ReplyDropped):
+        return int(event.repair.removeprefix("s").partition("p")[0])
+    return getattr(event, "step", None)
+
+
+def _repaired(event: ev.ReplyMended | ev.ReplyDropped) -> dict[str, Any]:
+    found = {"repair": event.repair, "reviewer": event.reviewer}
+    if isinstance(event, ev.ReplyMended):
+        operations = [to_dict(op) for op in event.operations]
+        return {**found, "what": "mended", "reason": "", "operations": operations}
+    return {**found, "what": "dropped", "reason": event.reason, "operations": []}
 
 
 def _indices(rewards: dict[int, dict[int, float | None]]) -> list[int]:

@@ -6,13 +6,14 @@ Pure: from the folded state and two versions of the library. Every rate comes wi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 from engines.core.best import competing
 from engines.core.library import Library, LibraryDiff
 from engines.core.similarity import marked, word_diff
 from engines.core.state import Rewards, RunState
-from engines.core.types import GroupOutcome, Usage
+from engines.core.types import GATE, GroupOutcome, Usage
 from studio import exit_codes
 from studio.inert import inert, one_line
 from studio.rates import (
@@ -38,7 +39,9 @@ def summary_data(state: RunState, before: Library, after: Library, place: str) -
         "kind": "Summary",
         "run": started.run,
         "status": state.status,
+        "ending": state.ending,
         "reason": state.reason,
+        "next": next_move(state),
         "rehearsal": started.rehearsal,
         "steps": state.steps_finished,
         "epochs": {
@@ -73,11 +76,14 @@ def summary_data(state: RunState, before: Library, after: Library, place: str) -
         "changes": [change_data(change) for change in changes(state.evaluations)],
         "best_step": state.best_step,
         "open": [operation.id for operation in state.open],
+        "repairs": list(state.repairs),
+        "withheld": state.withheld,
+        "curation": curation_data(state),
         "lost": dict(state.lost),
-        "calls": state.usage.calls,
-        "prompt_tokens": state.usage.prompt_tokens,
-        "completion_tokens": state.usage.completion_tokens,
-        "cost_usd": state.usage.cost_usd,
+        "calls": state.spent.calls,
+        "prompt_tokens": state.spent.prompt_tokens,
+        "completion_tokens": state.spent.completion_tokens,
+        "cost_usd": state.spent.cost_usd,
         "folder": place,
     }
 
@@ -97,6 +103,8 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
     groups = state.groups()
     counted = ", ".join(f"{groups[name]} {name}" for name in GROUP_OUTCOMES)
     lines.append(f"  groups   {counted}")
+    if groups["unjudged"] and groups["unjudged"] == groups.total():
+        lines.append("  the verifier had no opinion on any try, so nothing was learned: look at it")
     if state.evaluations:
         lines += ["", "held-out reward (pinned library)"]
         lines += [
@@ -106,8 +114,15 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
         lines += [f"  {line}" for line in change_lines(state)]
     lines += ["", f"library {after.name}  v{before.version} -> v{after.version}  {counts(diff)}"]
     lines += [f"  {line}" for line in diff_lines(diff)]
-    lines += ["", f"spent    {spent(state.usage)}"]
+    lines += ["", f"spent    {spent(state.spent)}"]
     lines.append(f"lost     {_lost(state)}")
+    if move := next_move(state):
+        lines.append(f"next     {move}")
+    lines += [f"curated  {line}" for line in curation_lines(state)]
+    if state.withheld:
+        lines.append(f"withheld {withheld_text(state.withheld)}")
+    if state.repairs:
+        lines.append(f"to mend  {repairs_text(len(state.repairs), started.run)}")
     if state.open:
         lines.append(f"open     {count(len(state.open), 'operation')}: studio review {started.run}")
     lines.append(f"folder   {place}")
@@ -133,18 +148,89 @@ def change_lines(state: RunState) -> list[str]:
     return lines
 
 
+def curation_data(state: RunState) -> dict[str, dict[str, Any]]:
+    """How each reviewer decided, over committed decisions; seconds where they were measured."""
+    return {
+        name: {
+            "n": found.n,
+            "approved": found.approved,
+            "edited": found.edited,
+            "rejected": found.rejected,
+            "accept_rate": found.accept_rate,
+            "approved_flagged": found.flagged,
+            "timed": len(found.times_s),
+            "median_s": found.median_s,
+            "mean_s": found.mean_s,
+        }
+        for name, found in state.curation.items()
+    }
+
+
+def curation_lines(state: RunState) -> list[str]:
+    """The same in words, one reviewer a line; what the gate itself refused comes last."""
+    lines = []
+    for name, found in state.curation.items():
+        if name == GATE or found.accept_rate is None:
+            continue
+        line = f"{inert(name)}: accepted {found.accept_rate:.3f} (n={found.n})"
+        if found.edited:
+            line += f", {found.edited} edited"
+        if found.flagged:
+            line += f", {count(found.flagged, 'flagged operation')} approved"
+        if found.median_s is not None and found.mean_s is not None:
+            timed = len(found.times_s)
+            line += f"; median {found.median_s:.1f} s, mean {found.mean_s:.1f} s (n={timed})"
+        lines.append(line)
+    if refused := state.curation.get(GATE):
+        lines.append(f"the gate: {count(refused.n, 'approval')} did not fit the library")
+    return lines
+
+
+def withheld_text(n: int) -> str:
+    return f"{count(n, 'idea')} not proposed again: rejected before"
+
+
+def repairs_text(n: int, run: str) -> str:
+    """What waits to be mended, and the command that does it."""
+    waits = "waits" if n == 1 else "wait"
+    return f"{count(n, 'reply', 'replies')} {waits} to be mended: studio review {run}"
+
+
 def exit_code(state: RunState) -> int:
     """The process's exit code for a run that ended as its journal says."""
-    if state.status == "stopped" and state.reason != "after this step":
+    if state.ending == "stopped" and state.reason != "after this step":
         return exit_codes.INTERRUPTED
+    if state.ending == "budget":
+        return exit_codes.BUDGET_REACHED
     if state.open:
         return exit_codes.OPERATIONS_OPEN
+    if state.ending == "failed":
+        return exit_codes.WITH_LOSSES
     return exit_codes.WITH_LOSSES if state.lost else exit_codes.DONE
 
 
-def count(n: int, what: str) -> str:
+def next_move(state: RunState) -> str:
+    """The command that takes up a run which ended before it was done; "" where none is due."""
+    if state.started is None:
+        return ""
+    resume = f"studio headless --resume {quote(state.started.run)}"
+    match state.ending:
+        case "budget":
+            return f"{resume} {raised(state.reason)}"
+        case "failed":
+            return f"{resume} (tries again what failed in the step under way)"
+    return ""
+
+
+def raised(reason: str) -> str:
+    """The override that gives more of the budget a run ended for, its amount left open."""
+    key, equals, _ = reason.partition("=")
+    return f"{key}=…" if equals and key.startswith("budget.") else "budget.calls=…"
+
+
+def count(n: int, what: str, plural: str = "") -> str:
     """`1 operation`, `2 operations`."""
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+    return f"{n} {what}" if n == 1 else f"{n} {plural or what + 's'}"
 
 
 def mean(rewards: Rewards) -> str:
@@ -201,9 +287,10 @@ def progress(state: RunState) -> Progress:
 
 
 def _status(state: RunState) -> str:
-    reason = f" ({inert(state.reason)})" if state.reason else ""
+    reason = f" ({one_line(state.reason, 300)})" if state.reason else ""
     where = progress(state)
-    return f"{state.status}{reason} after step {state.steps_finished} of {where.steps}"
+    status = "budget reached" if state.ending == "budget" else state.status
+    return f"{status}{reason} after step {state.steps_finished} of {where.steps}"
 
 
 def _lost(state: RunState) -> str:

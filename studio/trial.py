@@ -27,8 +27,6 @@ from engines.rollouts.manager import RolloutManager
 from engines.verifiers.open import asks_judge, needs_answer
 from studio.config.loading import LoadedRun
 from studio.config.settings import RunConfig
-from studio.library_refs import find
-from studio.library_start import mounted_library
 from studio.roles import is_rehearsal, open_roles, sampling_of
 from studio.verifying import open_run_verifier
 
@@ -106,31 +104,6 @@ def choose_problem(
     return problems[0] if problem_id is None else _of_id(loaded, problems, problem_id)
 
 
-def choose_library(
-    loaded: LoadedRun, workspace: Workspace, reference: str | None
-) -> tuple[Library | None, str]:
-    """The experiences in front of the prompt, and what to call them.
-
-    Args:
-        loaded: the run file; without a reference, what its run would begin with.
-        workspace: where libraries are looked up.
-        reference: NAME, NAME@V, `none`, or what else `studio diff` takes.
-
-    Raises:
-        ConflictError: there is no such library or version.
-    """
-    config = loaded.config
-    if reference == "none":
-        return None, "none"
-    if reference is None and config.library.start != "empty":
-        reference = config.library.start
-    if reference is not None:
-        found = find(reference, workspace)
-        return found.library, found.label
-    mounted = mounted_library(config, config.agent.name)
-    return (None, "none") if mounted is None else (mounted, f"agent {config.agent.name}")
-
-
 async def carry_out(
     trial: Trial,
     workspace: Workspace,
@@ -153,7 +126,7 @@ async def carry_out(
     async with AsyncExitStack() as stack:
         roles = open_roles(config, stack)
         folder = stack.enter_context(TemporaryDirectory(prefix="studio-try-"))
-        ledger = RecordLedger(Path(folder), config.seed)
+        ledger = RecordLedger(Path(folder), config.seed, mask=trial.loaded.mask)
         stack.push_async_callback(ledger.aclose)
         slots = Slots(1)
         judged = ((trial.problem,),)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -91,7 +93,7 @@ class FakeEndpoint:
         self.open_now += 1
         self.changed.set()
         try:
-            while (request := await _request(reader)) is not None and not writer.is_closing():
+            while (request := await read_request(reader)) is not None and not writer.is_closing():
                 self.requests.append(request)
                 self.changed.set()
                 behaviour = self.script[min(len(self.requests), len(self.script)) - 1]
@@ -108,15 +110,15 @@ class FakeEndpoint:
                         raise result
                 if leaving:
                     return
-        except OSError:
-            pass
+        except (OSError, asyncio.CancelledError):
+            pass  # the client left, or the test is over
         finally:
             self.open_now -= 1
             self.changed.set()
             writer.close()
 
 
-async def _request(reader: asyncio.StreamReader) -> Request | None:
+async def read_request(reader: asyncio.StreamReader) -> Request | None:
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
     except asyncio.IncompleteReadError:
@@ -209,3 +211,35 @@ def hangs(*pieces: bytes) -> Behaviour:
 
     behaviour.hangs = True  # type: ignore[attr-defined]
     return behaviour
+
+
+def drips(*pieces: bytes) -> Behaviour:
+    """Stream the pieces, then a byte now and then, never a whole line, for ever."""
+
+    async def behaviour(exchange: Exchange) -> None:
+        await exchange.head(200, "text/event-stream", {"transfer-encoding": "chunked"})
+        for piece in pieces:
+            await exchange.chunk(piece)
+        while True:
+            await exchange.chunk(b":")
+            await asyncio.sleep(0.02)
+
+    behaviour.hangs = True  # type: ignore[attr-defined]
+    return behaviour
+
+
+def drops(*, reset: bool = False) -> Behaviour:
+    """Close the connection without a word, or reset it."""
+
+    async def behaviour(exchange: Exchange) -> None:
+        drop(exchange.writer, reset=reset)
+
+    return behaviour
+
+
+def drop(writer: asyncio.StreamWriter, *, reset: bool) -> None:
+    if reset:
+        linger = struct.pack("ii", 1, 0)  # closing then drops what waits and sends a reset
+        taken = writer.get_extra_info("socket")
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    writer.transport.abort()

@@ -10,7 +10,10 @@ import time
 from dataclasses import dataclass
 
 from engines.core.protocols import OnText, Policy
-from engines.core.types import Attempt, Job, Message, Sampling
+from engines.core.types import Attempt, Completion, Job, Message, Sampling
+
+FILTERED = ("content_filter", "safety")
+"""Finish reasons of a reply that was held back, in part or whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +27,30 @@ class SingleTurn:
         messages = prompt(self.instructions, job.guidance, job.problem.question)
         began = time.monotonic()
         reply = await policy.complete(messages, self.sampling, on_text)
+        error = unusable(reply)
+        cut = reply.finish == "length"
         return Attempt(
             messages=(*messages, reply.as_message()),
-            answer=reply.text,
-            status="truncated" if reply.finish == "length" else "ok",
+            answer=reply.text if error is None else None,
+            status="failed" if error else "truncated" if cut else "ok",
             usage=reply.usage,
             elapsed_s=round(time.monotonic() - began, 4),
+            error=error,
         )
+
+
+def unusable(reply: Completion) -> str | None:
+    """Why a whole reply is no answer at all; None where it can be judged.
+
+    A reply that a filter held back says nothing about the model's skill, and neither does
+    silence: both are failed tries, not wrong answers.
+    """
+    if reply.finish in FILTERED:
+        return f"filtered: the endpoint held the reply back ({reply.finish})"
+    if reply.text.strip() or reply.tool_calls:
+        return None
+    what = "reasoning without an answer" if reply.reasoning.strip() else "no text"
+    return f"empty: {what}{', cut at the length limit' if reply.finish == 'length' else ''}"
 
 
 def prompt(instructions: str, guidance: str, question: str) -> tuple[Message, ...]:

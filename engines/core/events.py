@@ -64,6 +64,7 @@ class StepStarted:
     problems: tuple[str, ...]  # ids, in sample order
     policy_version: int
     library_version: int
+    remembered: int | None = None  # see `Library.recalling`; None in older journals
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +231,7 @@ class RunEnded:
 
     how: str
     reason: str = ""
+    under_way: Usage = NO_USAGE  # paid in an evaluation that is not finished
 
 
 @dataclass(frozen=True, slots=True)

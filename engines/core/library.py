@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from engines.core.codec import sound
 from engines.core.ids import digest
+from engines.core.inert import inert
 from engines.core.types import GATE, Decision, Operation, OperationKind
 
 GUIDANCE_HEADING = "## Experiences from earlier practice"
@@ -56,7 +57,8 @@ class Curated:
     """What a reviewer made of an idea that was not taken as it came: rejected, or reworded.
 
     `text` is the idea as it was proposed (of a delete, the id of its target), `became` the
-    wording it was given, "" where it was rejected. `problems` are those it was drawn from.
+    wording it was given, "" where it was rejected. `problems` are those it was drawn from,
+    `target` the experience it was about.
     """
 
     run: str
@@ -68,6 +70,7 @@ class Curated:
     problems: tuple[str, ...]
     reviewer: str
     at: float
+    target: str | None = None
 
     @property
     def rejected(self) -> bool:
@@ -119,7 +122,8 @@ class Library:
     """Experiences in order of birth. `next_number` only ever grows.
 
     `curated` is what reviewers rejected or reworded, oldest first: it is no part of the
-    content, and no prompt of an agent shows it.
+    content, and no prompt of an agent shows it. `remembered` counts them from the beginning,
+    those included that have gone since.
     """
 
     name: str
@@ -127,6 +131,18 @@ class Library:
     experiences: tuple[Experience, ...] = ()
     next_number: int = 1
     curated: tuple[Curated, ...] = ()
+    remembered: int = 0
+
+    def recalling(self, remembered: int | None) -> Library:
+        """With what it remembered when the count stood there; None: all.
+
+        Rejections add to a version without making a new one, so that a version alone does
+        not say what a step that began with it was shown.
+        """
+        if remembered is None or remembered >= self.remembered:
+            return self
+        kept = max(0, len(self.curated) - (self.remembered - remembered))
+        return replace(self, curated=self.curated[:kept], remembered=remembered)
 
     def get(self, experience_id: str | None) -> Experience | None:
         return next((e for e in self.experiences if e.id == experience_id), None)
@@ -234,7 +250,10 @@ class Library:
             if (found := curated(operation, decision, run)) is not None
             and (found.run, found.operation_id, found.at) not in known
         ]
-        return replace(self, curated=(*self.curated, *new)[-KEPT_CURATED:]) if new else self
+        if not new:
+            return self
+        kept = (*self.curated, *new)[-KEPT_CURATED:]
+        return replace(self, curated=kept, remembered=self.remembered + len(new))
 
     def _was_deleted(self, target: str) -> bool:
         number = target.removeprefix("E")
@@ -302,6 +321,7 @@ def curated(operation: Operation, decision: Decision, run: str) -> Curated | Non
         operation.problems,
         decision.reviewer,
         decision.at,
+        operation.target,
     )
 
 
@@ -355,5 +375,9 @@ def guidance_text(experiences: Iterable[tuple[str, str]]) -> str:
 
 
 def one_line(text: str) -> str:
-    """Fold white space: an experience is one line of a prompt, whatever was typed."""
-    return " ".join(sound(text).split())
+    """Fold white space and show what is hidden: an experience is one line of a prompt.
+
+    A person approves what can be seen, so nothing else may come into a library: neither a
+    model nor an editor nor an import can bring along what only the next model would read.
+    """
+    return inert(" ".join(sound(text).split()))

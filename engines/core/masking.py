@@ -2,104 +2,301 @@
 
 Owns what a secret looks like and how it is masked: by value, for those that a run was
 given, and by shape, for those that nobody announced. Text that holds none comes back as
-it is, so that nothing else is ever altered. The replacement never breaks JSON.
+it is, so that nothing else is ever altered, and JSON stays JSON. A key that has no known
+shape and that nobody announced cannot be told from any other word.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from typing import Any
+
+import orjson
 
 MASK = "***"
 SHORTEST = 6
 """Characters of a value below which masking it everywhere would only maim words."""
+HELD_BACK = 4_096
+"""Characters that a stream keeps while they could still become a secret."""
+
+_PLACEHOLDERS = (
+    "anything api-key api_key apikey change-me changeme default dummy example fake-key lm-studio "
+    "llama.cpp local localhost no-key no-key-needed no-key-required not-needed not_needed "
+    "nothing ollama placeholder rehearsal secret sk-no-key-required token unused your-api-key "
+    "your_api_key"
+)
+PLACEHOLDERS = frozenset(_PLACEHOLDERS.split())
+"""What is written for a key where none is needed: masking `ollama` everywhere would maim text."""
+
+_STRUCTURE = """
+kind action status purpose role finish how outcome stage
+request content_hash prompt_hash digest checksum file
+"""
+STRUCTURE = frozenset(_STRUCTURE.split())
+"""Keys of our own lines whose short values are one of a few words, or hashes: the reader of
+the line needs them as they are, whatever somebody's password is."""
+
+_RUN = r"[A-Za-z0-9_.~+/=-]"
+_START = r"(?:(?<![A-Za-z0-9])|(?<=\\[bfnrt])|(?<=\\u[0-9A-Fa-f]{4}))"
+"""No letter or digit before, or the end of an escape of JSON: `\\nsk-…` is a new line."""
 
 
 def _random(least: int) -> str:
     """A run of characters that holds a digit near its start: words of a language do not.
 
-    All that could be searched far ahead is bounded: a model's text must not cost
-    quadratic time.
+    All that is searched ahead is bounded, and nothing is tried twice (the run is
+    possessive): a model's text must not cost quadratic time.
     """
-    return rf"(?=[A-Za-z_.~+/=-]{{0,80}}\d)[A-Za-z0-9_.~+/=-]{{{least},}}"
+    return rf"(?=[A-Za-z_.~+/=-]{{0,80}}+\d){_RUN}{{{least},}}+"
 
 
-_SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = tuple(
-    (hints, re.compile(pattern))
-    for hints, pattern in (
-        (("sk-", "pk-", "rk-"), rf"(?<![A-Za-z0-9])(?:sk|pk|rk)-{_random(16)}"),
-        (
-            ("gsk_", "hf_", "ghp_", "gho_", "ghs_", "ghu_", "r8_", "npm_", "github_pat_"),
-            rf"(?<![A-Za-z0-9])(?:gsk|hf|gh[pousr]|r8|npm|github_pat)_{_random(16)}",
-        ),
-        (
-            ("glpat-", "nvapi-", "pplx-", "tvly-", "xai-", "xoxa-", "xoxb-", "xoxp-", "xoxs-"),
-            rf"(?<![A-Za-z0-9])(?:glpat|nvapi|pplx|tvly|xai|xox[abps])-{_random(10)}",
-        ),
-        (("jina_",), rf"(?<![A-Za-z0-9])jina_{_random(16)}"),
-        (("akia",), r"(?<![A-Za-z0-9])AKIA[0-9A-Z]{16}"),
-        (("aiza",), r"(?<![A-Za-z0-9])AIza[0-9A-Za-z_-]{30,}"),
-        (("eyj",), r"(?<![A-Za-z0-9])eyJ[\w-]{10,2000}\.eyJ[\w-]{10,4000}\.[\w-]{8,}"),
-        (("bearer ", "basic "), rf"(?i)(?<=bearer ){_random(12)}|(?<=basic ){_random(12)}"),
-        (
-            ("private key",),
-            r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[A-Za-z0-9+/=\s]|\\[nr])*"
-            r"(?:-----END [A-Z ]*PRIVATE KEY-----)?",
-        ),
-        (("://",), r"(?<=://)[^\s/@:\"'\\]{1,100}:[^\s/@\"'\\]{1,200}(?=@)"),
-        (
-            ("key", "token", "secret", "passw", "auth", "signature"),
-            r"(?i)(?<![A-Za-z0-9])(?P<name>(?:[a-z]{1,20}[_-]){0,4}(?:api[_-]?key|key|token|secret|password|"
-            r"passwd|authorization|signature))(?P<is>(?:\\*[\"'])?\s?[:=]\s?(?:\\*[\"'])?)"
-            rf"{_random(16)}",
-        ),
-    )
+_SHAPES: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("sk-", "pk-", "rk-"), rf"{_START}[spr]k-{_random(16)}"),
+    (("sk_", "pk_", "rk_"), rf"{_START}[spr]k_(?:live|test|prod)_{_random(10)}"),
+    (
+        ("gsk_", "hf_", "ghp_", "gho_", "ghs_", "ghu_", "ghr_", "r8_", "npm_", "github_pat_"),
+        rf"{_START}(?:gsk|hf|gh[pousr]|r8|npm|github_pat)_{_random(16)}",
+    ),
+    (
+        ("glpat-", "nvapi-", "pplx-", "tvly-", "xai-", "xoxa-", "xoxb-", "xoxp-", "xoxs-"),
+        rf"{_START}(?:glpat|nvapi|pplx|tvly|xai|xox[abps])-{_random(10)}",
+    ),
+    (("jina_",), rf"{_START}jina_{_random(16)}"),
+    (("akia", "asia"), rf"{_START}A[KS]IA[0-9A-Z]{{16}}"),
+    (("aiza",), rf"{_START}AIza[0-9A-Za-z_-]{{30,}}+"),
+    (
+        ("eyj",),
+        rf"{_START}(?<![_-])eyJ[A-Za-z0-9_-]{{10,2000}}+\.eyJ[A-Za-z0-9_-]{{10,4000}}+"
+        r"\.[A-Za-z0-9_-]{8,}+",
+    ),
+    (("bearer ", "basic "), rf"(?i)(?:bearer|basic) (?P<run>{_random(12)})"),
+    (
+        ("-----begin ",),
+        r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----"
+        r"(?:(?:(?!-----)[\s\S]){0,9000}?-----END [A-Z ]{0,40}PRIVATE KEY-----"
+        r"|(?:[A-Za-z0-9+/=\s]|\\[nr])*+)",
+    ),
+    (("://",), r"://(?P<run>[^\s/@:\"'\\]{0,100}:[^\s/@\"'\\]{1,200})(?=@)"),
 )
+"""What a shape contains in small letters, and the pattern of what begins there."""
+_NAMES = ("key", "token", "secret", "password", "passwd", "authorization", "signature")
+_NAMED = (
+    rf"(?i)(?:{'|'.join(_NAMES)})(?:\\*[\"'])?\s?[:=]\s?(?:\\*[\"'])?(?P<run>{_random(16)})(?!\()"
+)
+_LETTER_AFTER_DIGIT = re.compile(r"\d[A-Za-z]")
+_HEX = re.compile(r"[0-9a-fA-F-]{32,}")
+
+_Found = tuple[int, int]
 
 
 class Mask:
     """Replaces secrets in text.
 
     Args:
-        values: what must never be seen, whatever it looks like; very short ones are left
-            to their shape.
+        values: what must never be seen, whatever it looks like; very short ones and
+            placeholders (`PLACEHOLDERS`) are left to their shape.
     """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        wanted = {value for value in values if len(value) >= SHORTEST and value != MASK}
+        wanted = {
+            value
+            for value in values
+            if len(value) >= SHORTEST and value.strip("*") and value.lower() not in PLACEHOLDERS
+        }
         spelled = {form for value in wanted for form in _spellings(value)}
         # The longest first, so that no part of one is left over by another.
-        self.values: tuple[str, ...] = tuple(sorted(spelled, key=len, reverse=True))
+        self.values: tuple[str, ...] = tuple(sorted(spelled, key=lambda v: (-len(v), v)))
 
     def __call__(self, text: str) -> str:
         for value in self.values:
             if value in text:
                 text = text.replace(value, MASK)
-        low = text.lower()
-        for hints, shape in _SHAPES:
-            if any(hint in low for hint in hints):
-                text = shape.sub(_masked, text)
-        return text
+        found = [*_shaped(text)]
+        if not found:
+            return text
+        pieces, end = [], 0
+        for start, stop in sorted(found):
+            if start >= end:
+                pieces += [text[end:start], MASK]
+            end = max(end, stop)
+        return "".join([*pieces, text[end:]])
 
     def line(self, raw: bytes) -> bytes:
-        """A line of JSON without its secrets; the very same object where it holds none."""
-        text = raw.decode("utf-8", "replace")
-        masked = self(text)
-        return raw if masked == text else masked.encode()
+        """A line of JSON without its secrets; the very same object where it holds none.
 
+        Only texts are masked: numbers, our own names of fields and what has a meaning to
+        readers of the line (`STRUCTURE`) stay, whatever somebody's password is.
+        """
+        text = raw.decode("utf-8", "replace")
+        if self(text) == text:
+            return raw
+        data = orjson.loads(raw)
+        masked = self.tree(data)
+        return raw if masked == data else orjson.dumps(masked)
+
+    def tree(self, value: Any, key: str = "") -> Any:
+        """A copy of plain JSON values without secrets, also where a name tells them."""
+        if isinstance(value, str):
+            if key in STRUCTURE and len(value) <= 64:
+                return value
+            masked = self(value)
+            if masked == value and key and value != MASK:
+                # `"api_key": "…"` as it would be masked in one text.
+                named = f"{key}={value}"
+                masked = self(named)[len(key) + 1 :] if self(named) != named else value
+            return masked
+        if isinstance(value, dict):
+            return {self._name(name): self.tree(inner, str(name)) for name, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.tree(inner, key) for inner in value]
+        return value
+
+    def stream(self, pass_on: Callable[[str], None]) -> StreamMask:
+        """A mask for text that comes in pieces."""
+        return StreamMask(self, pass_on)
+
+    def _name(self, name: Any) -> Any:
+        """A name that a model or a file chose may be a secret; those of fields are words."""
+        return self(name) if isinstance(name, str) and not _WORD.fullmatch(name) else name
+
+
+_WORD = re.compile(r"[a-z_]{1,40}")
 
 NO_SECRETS = Mask()
 """Knows no value: masks by shape alone."""
 
 
-def _spellings(value: str) -> tuple[str, ...]:
-    """A value as it stands in text, in JSON, and in JSON within JSON."""
-    once = json.dumps(value)[1:-1]
-    wide = json.dumps(value, ensure_ascii=False)[1:-1]
-    return (value, once, wide, json.dumps(wide, ensure_ascii=False)[1:-1])
+class StreamMask:
+    """Masks text that comes in pieces, however a secret is spread over them.
+
+    Holds back only what could be the beginning of a secret, at most `HELD_BACK`
+    characters; `flush` gives out the rest. What has been given out is never masked later.
+    """
+
+    def __init__(self, mask: Mask, pass_on: Callable[[str], None]) -> None:
+        self._mask, self._pass_on = mask, pass_on
+        self._held = ""
+
+    def __call__(self, text: str) -> None:
+        self._held += text
+        keep = self._open_end(self._held)
+        self._give(len(self._held) - keep)
+
+    def flush(self) -> None:
+        self._give(len(self._held))
+
+    def _give(self, upto: int) -> None:
+        if upto > 0:
+            ready, self._held = self._held[:upto], self._held[upto:]
+            self._pass_on(self._mask(ready))
+
+    def _open_end(self, text: str) -> int:
+        """How many characters at the end could be the beginning of a secret."""
+        keep = 0
+        for value in self._mask.values:
+            tail = text[1 - len(value) :]
+            at = tail.find(value[0])
+            while at >= 0 and len(tail) - at > keep:
+                if value.startswith(tail[at:]):
+                    keep = len(tail) - at
+                at = tail.find(value[0], at + 1)
+        tail = text[-HELD_BACK:]
+        if open_shape := _compiled(_OPEN).search(tail, _last_word(tail)):
+            keep = max(keep, len(tail) - open_shape.start())
+        if (block := tail.rfind("-----BEGIN ")) >= 0 and "-----END " not in tail[block:]:
+            keep = max(keep, len(tail) - block)
+        return keep if keep < HELD_BACK else 0
 
 
-def _masked(match: re.Match[str]) -> str:
-    named = match.groupdict()
-    return f"{named['name']}{named['is']}{MASK}" if named.get("name") else MASK
+def _beginnings(words: Iterable[str]) -> str:
+    """Matches a part of one of the words that goes up to its last letter but one."""
+    parts = {word[:size] for word in words for size in range(1, len(word))}
+    return "|".join(re.escape(part) for part in sorted(parts, key=lambda part: (-len(part), part)))
+
+
+_PREFIXES = tuple(hint for hints, _ in _SHAPES[:8] for hint in hints)
+_OPEN = (
+    r"(?i)(?:"
+    rf"{_START}(?:{'|'.join(map(re.escape, _PREFIXES))}){_RUN}*+"
+    rf"|{_START}(?:{_beginnings(_PREFIXES)})"
+    rf"|(?:bearer|basic)(?: {_RUN}*+)?|(?:{_beginnings(('bearer', 'basic'))})"
+    rf"|(?:{'|'.join(_NAMES)})(?:\\*[\"'])?\s?(?:[:=]\s?(?:\\*[\"'])?{_RUN}*+)?"
+    rf"|(?:{_beginnings(_NAMES)})"
+    r"|:(?:/(?:/[^\s/@\"'\\]{0,300}+)?)?"
+    rf"|(?:{_beginnings(('-----BEGIN ',))})"
+    r")\Z"
+)
+
+
+def _last_word(text: str) -> int:
+    """Where a name, its sign and its value can begin at the earliest: two blanks back."""
+    at = len(text)
+    for _ in range(3):
+        at = max(text.rfind(" ", 0, at), text.rfind("\n", 0, at))
+        if at <= 0:
+            return 0
+    return at
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """Compiled when first needed: all of them cost 5 ms, and most texts need none."""
+    return re.compile(pattern)
+
+
+def _shaped(text: str) -> Iterator[_Found]:
+    low = text.lower()
+    if len(low) != len(text):  # some letters grow when they are made small
+        low = "".join(small if len(small := char.lower()) == 1 else char for char in text)
+    for hints, shape in _SHAPES:
+        for hint in hints:
+            at = low.find(hint)
+            while at >= 0:
+                if match := _compiled(shape).match(text, at):
+                    yield _span(match)
+                    at = low.find(hint, match.end())
+                else:
+                    at = low.find(hint, at + 1)
+    for name in _NAMES:
+        at = low.find(name)
+        while at >= 0:
+            if (match := _compiled(_NAMED).match(text, at)) and _is_random(match["run"]):
+                yield _span(match)
+                at = low.find(name, match.end())
+            else:
+                at = low.find(name, at + 1)
+
+
+def _span(match: re.Match[str]) -> _Found:
+    """Where a secret stands; the full stop after it belongs to the sentence."""
+    start, stop = match.span("run" if "run" in match.groupdict() else 0)
+    while match.string[stop - 1] == ".":
+        stop -= 1
+    return start, stop
+
+
+def _is_random(run: str) -> bool:
+    """Whether a value is drawn by chance, and not an expression, a number or a file's name."""
+    if _HEX.fullmatch(run):
+        return any(char.isalpha() for char in run)
+    pieces = re.split(r"[_.~+/=-]", run[:500])
+    return any(len(piece) >= 10 and _LETTER_AFTER_DIGIT.search(piece) for piece in pieces)
+
+
+def _spellings(value: str) -> set[str]:
+    """A value as it stands in text, in JSON, in JSON within JSON, in a URL, and in HTML."""
+    # Both cost more than all of this module, and most commands know no secret.
+    from html import escape
+    from urllib.parse import quote
+
+    found = {value}
+    for _ in range(2):
+        found |= {
+            json.dumps(form, ensure_ascii=not wide)[1:-1]
+            for form in found
+            for wide in (False, True)
+        }
+    return found | {quote(value, safe="", errors="replace"), escape(value)}

@@ -7,10 +7,12 @@ that each implementation passes.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from engines.core.types import (
+    NO_USAGE,
     Attempt,
     CallKey,
     Completion,
@@ -65,20 +67,6 @@ class Policy(Protocol):
         ...
 
     async def aclose(self) -> None: ...
-
-
-class Purse(Protocol):
-    """What may still be spent."""
-
-    async def reserve(
-        self, policy: str, messages: Sequence[Message], sampling: Sampling
-    ) -> Callable[[Usage], None]:
-        """Return once the call fits what is left; where it never will, the run is ended instead.
-
-        Returns:
-            What must be called, once, with what the call has cost.
-        """
-        ...
 
 
 class Ledger(Protocol):
@@ -162,6 +150,29 @@ class Linter(Protocol):
             operation: as proposed, or with an edit put in.
             library: the draft it would be applied to.
             others: operations that are under review beside it.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """Vectors of length 1, aligned with the texts asked for, and what was paid for them."""
+
+    vectors: tuple[Sequence[float], ...]
+    usage: Usage = NO_USAGE
+
+
+class Embedder(Protocol):
+    """Places texts so that those of like meaning lie near each other."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def embed(self, texts: Sequence[str]) -> Embedded:
+        """Embed texts; no text is paid for twice.
+
+        Raises:
+            CallFailed: no usable reply after retries, or the deadline passed.
         """
         ...
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 from engines.core.ids import digest_bytes
+from engines.core.inert import inert
 
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
@@ -61,5 +62,9 @@ def parse_prompt(name: str, text: str) -> Prompt:
 
 
 def quote(text: str) -> str:
-    """Prefix every line with `| `, however lines are separated in it."""
-    return "\n".join(f"| {line}".rstrip() for line in text.splitlines() or [""])
+    """Prefix every line with `| `, however lines are separated in it.
+
+    What hides or reorders text is shown by its code point: a model must not read more than
+    a person who looks at the same prompt, and neither must be told to ignore it.
+    """
+    return "\n".join(f"| {inert(line)}".rstrip() for line in text.splitlines() or [""])

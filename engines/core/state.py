@@ -34,6 +34,8 @@ from engines.core.types import (
 Status = Literal["new", "running", "paused", "reviewing", "held", "stopped", "failed", "finished"]
 KEPT_LOSSES = 200
 """Losses kept with their words; all are counted."""
+KEPT_REPLY_CHARS = 500
+"""Of a reply that could not be used; the journal has the whole."""
 
 
 @dataclass(slots=True)
@@ -60,6 +62,7 @@ class StepState:
     step: int
     problems: tuple[str, ...]
     library_version: int
+    remembered: int | None = None  # ideas the library remembered as it began
     rewards: Rewards = field(default_factory=Rewards)
     groups: Counter[GroupOutcome] = field(default_factory=Counter)
     rollouts_done: int = 0
@@ -81,14 +84,15 @@ class StepState:
 class Curation:
     """How one reviewer decided, counted over decisions that were committed.
 
-    `took_s` sums the time of the `timed` decisions that somebody measured.
+    `flagged` of the approved and edited ones had flags; `times_s` is how long each decision
+    took that somebody measured.
     """
 
     approved: int = 0
     edited: int = 0
     rejected: int = 0
-    timed: int = 0
-    took_s: float = 0.0
+    flagged: int = 0
+    times_s: list[float] = field(default_factory=list)
 
     @property
     def n(self) -> int:
@@ -99,6 +103,17 @@ class Curation:
         """Approved or edited, of all; None of nothing."""
         return (self.approved + self.edited) / self.n if self.n else None
 
+    @property
+    def median_s(self) -> float | None:
+        """A cup of coffee between two decisions does not move it, as it does the mean."""
+        from statistics import median  # brings half the mathematics of the library along
+
+        return median(self.times_s) if self.times_s else None
+
+    @property
+    def mean_s(self) -> float | None:
+        return sum(self.times_s) / len(self.times_s) if self.times_s else None
+
 
 @dataclass(slots=True)
 class RunState:
@@ -107,7 +122,8 @@ class RunState:
     `operations` are those not yet settled by a commit: the current lesson's and the
     deferred ones of earlier steps. `decisions` are the standing ones about them, in
     the order in which they were last made. `repairs` are replies that could not be
-    understood and that nobody has mended or dropped yet.
+    understood and that nobody has mended or dropped yet; `repaired` says of the others
+    what became of them.
     """
 
     started: ev.RunStarted | None = None
@@ -132,10 +148,12 @@ class RunState:
     losses: list[Loss] = field(default_factory=list)
     lost: Counter[str] = field(default_factory=Counter)
     repairs: dict[str, Repair] = field(default_factory=dict)
+    repaired: dict[str, str] = field(default_factory=dict)  # id → "mended by ann"
     withheld: int = 0  # ideas not proposed again, since they had been rejected
     curation: dict[str, Curation] = field(default_factory=dict)  # by reviewer
     evaluations: list[ev.EvaluationFinished] = field(default_factory=list)
     usage: Usage = NO_USAGE
+    under_way: Usage = NO_USAGE  # paid in an evaluation that ended before it was finished
     hold_after: int | None = None  # the step after which a stepped run holds
 
     @property
@@ -183,6 +201,11 @@ class RunState:
         )
 
     @property
+    def spent(self) -> Usage:
+        """All that was paid, an evaluation that was cut included."""
+        return self.usage + self.under_way
+
+    @property
     def best_step(self) -> int | None:
         """See `engines.core.best.best_step`."""
         return best_step(self.evaluations)
@@ -220,7 +243,11 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             state.step, state.base_version = event.step, event.library_version
             state.status = "running"
             state.steps[event.step] = StepState(
-                event.epoch, event.step, event.problems, event.library_version
+                event.epoch,
+                event.step,
+                event.problems,
+                event.library_version,
+                event.remembered,
             )
         case ev.RolloutFinished():
             _rollout_finished(state, event)
@@ -246,12 +273,10 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
         case ev.OperationDecided():
             _decided(state, event.decision)
         case ev.ReplyMended():
-            mended = state.repairs.pop(event.repair)
-            state.lost -= Counter(mended.lost)
-            state.losses = [loss for loss in state.losses if loss.reply != mended.reply]
-            state.operations.update((op.id, op) for op in event.operations)
+            _mended(state, event)
         case ev.ReplyDropped():
             state.repairs.pop(event.repair)
+            state.repaired[event.repair] = f"dropped by {event.reviewer}"
         case ev.DecisionUndone():
             state.decisions.pop(event.operation_id, None)
         case ev.LessonReturned():
@@ -271,6 +296,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
         case ev.EvaluationFinished():
             state.evaluations.append(event)
             state.usage += event.usage
+            state.under_way = NO_USAGE  # what was paid for it before it was cut is in its usage
             if event.unjudged:
                 where = f"{event.data} after step {event.step}"
                 state.lost["held-out rollout"] += event.unjudged
@@ -283,6 +309,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
         case ev.RunEnded():
             state.status = _ENDINGS[event.how]
             state.ending, state.reason, state.pid = event.how, event.reason, None
+            state.under_way += event.under_way
         case ev.LibraryCreated() | ev.LibraryCurated() | ev.LibraryCommitted():
             raise ValueError("a library's event stands in a run's journal")
     return state
@@ -297,7 +324,14 @@ def fold_library(library: Library | None, event: ev.DurableEvent) -> Library:
     """
     match event:
         case ev.LibraryCreated():
-            return Library(event.name, 0, event.experiences, event.next_number, event.curated)
+            return Library(
+                event.name,
+                0,
+                event.experiences,
+                event.next_number,
+                event.curated,
+                len(event.curated),
+            )
         case ev.LibraryCurated() if library is not None:
             done = library.commit(event.reviewed, run=event.run, step=event.step)
             if done.library.content_hash != library.content_hash:
@@ -358,6 +392,24 @@ def _rollout_judged(state: RunState, event: ev.RolloutJudged) -> None:
             _lose(state, (Loss("verdict", where, event.verdict.error),))
 
 
+def _mended(state: RunState, event: ev.ReplyMended) -> None:
+    mended = state.repairs.pop(event.repair)
+    state.repaired[event.repair] = f"mended by {event.reviewer}"
+    state.operations.update((op.id, op) for op in event.operations)
+    # Others may have said the very same words, so the place must fit too.
+    places = (mended.id, f"step {mended.step}")
+    state.lost -= Counter(mended.lost)
+    state.losses = [
+        loss
+        for loss in state.losses
+        if loss.kind not in mended.lost or loss.reply != mended.reply or loss.where not in places
+    ]
+    if "extraction" in mended.lost:  # nothing of it had been understood
+        groups = state.steps[mended.step].groups
+        groups["failed"] -= 1
+        groups["used"] += 1
+
+
 def _decided(state: RunState, decision: Decision) -> None:
     # Taken out first: dicts keep the place of a key that is only overwritten.
     state.decisions.pop(decision.operation_id, None)
@@ -367,20 +419,31 @@ def _decided(state: RunState, decision: Decision) -> None:
 def _forget_failures(state: RunState) -> None:
     """What failed in the step under way while nothing worked gets another try."""
     step = state.current
-    if step is None or step.lesson is not None or step.committed:
+    if step is None or step.committed:
         return
+    if step.lesson is not None:
+        lost = step.lesson.losses
+        if step.lesson.operations or not lost or any(loss.reply for loss in lost):
+            return
+        step.lesson = None  # its call failed, so there is nothing of it to lose
+        _find(state, lost)
+    # What a person has mended or dropped is settled: trying again would say it twice.
+    settled = {at for at in step.reflections if group_id(step.step, at) in state.repaired}
     again = {
         place
         for place, rollout in step.rollouts.items()
-        if rollout.status == "failed" or _unjudged(step.verdicts.get(place))
+        if place[0] not in settled
+        and (rollout.status == "failed" or _unjudged(step.verdicts.get(place)))
     }
     groups = {position for position, _ in again}
     groups |= {at for at, reflection in step.reflections.items() if reflection.outcome == "failed"}
+    groups -= settled
     for position in groups & step.reflections.keys():
         reflection = step.reflections.pop(position)
         step.groups[reflection.outcome] -= 1
         _find(state, reflection.losses)
         state.repairs.pop(group_id(step.step, position), None)
+    step.groups = +step.groups
     for place in again:
         rollout, verdict = step.rollouts[place], step.verdicts.pop(place, None)
         where = rollout_id(step.step, *place)
@@ -409,34 +472,35 @@ def _queue(
         if not loss.reply:
             continue
         name = loss.where if kind == "extraction" else f"s{step}"
-        known = state.repairs.get(name) or Repair(name, step, kind, (), loss.reply)
+        known = state.repairs.get(name) or Repair(name, step, kind, (), _kept(loss).reply)
         state.repairs[name] = replace(
             known, reasons=(*known.reasons, loss.reason), lost=(*known.lost, loss.kind)
         )
 
 
-def _tally(state: RunState, decision: Decision) -> None:
+def _tally(state: RunState, operation: Operation | None, decision: Decision) -> None:
+    if decision.action == "defer":
+        return
     counted = state.curation.setdefault(decision.reviewer, Curation())
     match decision.action:
         case "approve":
             counted.approved += 1
+            counted.flagged += bool(operation and operation.flags)
         case "edit":
             counted.edited += 1
+            counted.flagged += bool(decision.flags)
         case "reject":
             counted.rejected += 1
-        case "defer":
-            return
     if decision.took_s is not None:
-        counted.timed += 1
-        counted.took_s += decision.took_s
+        counted.times_s.append(decision.took_s)
 
 
 def _committed(state: RunState, event: ev.LessonCommitted) -> None:
     for outcome in event.outcomes:
-        state.operations.pop(outcome.operation_id, None)
+        operation = state.operations.pop(outcome.operation_id, None)
         decision = state.decisions.pop(outcome.operation_id, None)
         if decision is not None:
-            _tally(state, decision)
+            _tally(state, operation, decision)
         state.deferred.discard(outcome.operation_id)
     # What is left was deferred: open, but no longer in anyone's way. A decision made about
     # one after this commit's line reached the library, before a crash, waits for the next.
@@ -462,13 +526,18 @@ def _lose(state: RunState, losses: Iterable[Loss]) -> None:
     for loss in losses:
         state.lost[loss.kind] += 1
         if len(state.losses) < KEPT_LOSSES:
-            state.losses.append(loss)
+            state.losses.append(_kept(loss))
+
+
+def _kept(loss: Loss) -> Loss:
+    """Without more of the reply than is shown, so that memory does not grow with replies."""
+    return replace(loss, reply=loss.reply[:KEPT_REPLY_CHARS])
 
 
 def _find(state: RunState, losses: Iterable[Loss]) -> None:
     """Take losses back: what was lost is tried again."""
     for loss in losses:
         state.lost[loss.kind] -= 1
-        if loss in state.losses:
-            state.losses.remove(loss)
+        if _kept(loss) in state.losses:
+            state.losses.remove(_kept(loss))
     state.lost = +state.lost

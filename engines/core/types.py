@@ -327,7 +327,7 @@ class Repair:
     """A reply that could not be understood, waiting for a person to mend or drop it.
 
     `id` is that of the group it is about, or `s` and the step for a consolidation; `kind`
-    is the purpose of the call, `lost` counts its losses by their own kind.
+    is the purpose of the call, `lost` counts its losses by their own kind. `reply` may be cut.
     """
 
     id: str
@@ -379,6 +379,7 @@ class Lesson:
     usage: Usage = Usage()
     refs: tuple[RecordRef, ...] = ()
     withheld: tuple[Operation, ...] = ()
+    prompt_hash: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,3 +416,12 @@ def rollout_id(step: int, position: int, index: int) -> str:
 def operation_id(step: int, number: int) -> str:
     """Number counts from 1 within the step's lesson."""
     return f"op{step}.{number}"
+
+
+def mended_operation_id(repair: str, number: int) -> str:
+    """Of the operations in a mended reply: `op2.p3.1` of group s2p3, `op2.m1` of step 2's lesson.
+
+    No operation of a lesson is called so, and a reply is mended at most once.
+    """
+    step, _, position = repair.removeprefix("s").partition("p")
+    return f"op{step}.p{position}.{number}" if position else f"op{step}.m{number}"

@@ -51,24 +51,25 @@ class Control:
 
     def stop(self, reason: str, after_step: bool = False) -> None:
         """End the run now, or once the step under way is committed."""
-        if self.ended:
+        if self.ended or self.ending != "stopped":
             return
         self.stop_reason = reason
         if after_step:
             self.stop_after_step = True
             self._open.set()
-        elif self._main is not None:
-            self._main.cancel()
+        else:
+            self._cut()
 
     def give_up(self, how: Literal["failed", "budget"], reason: str) -> None:
         """End the run now, because going on makes no sense or is not allowed.
 
         The first reason counts: what fails after it fails because of it.
         """
-        if self.ended or self.stop_reason:
+        if self.ended or (self.stop_reason and not self.stop_after_step):
             return
-        self.ending = how
-        self.stop(reason)
+        self.ending, self.stop_reason = how, reason
+        self.stop_after_step = False  # the step that was to be the last cannot be finished
+        self._cut()
 
     async def step_done(self, step: int) -> bool:
         """Called after each step; True when the run is to end here."""
@@ -76,6 +77,10 @@ class Control:
         if hold_after is not None and step >= hold_after:
             await self.pause()
         return self.stop_after_step
+
+    def _cut(self) -> None:
+        if self._main is not None:
+            self._main.cancel()
 
     async def _go_on(self, steps: int | None) -> None:
         await self._recorder.record(RunContinued(steps))

@@ -19,11 +19,13 @@ from engines.core.concurrently import all_of
 from engines.core.events import EvaluationFinished, EvaluationProgressed
 from engines.core.ids import call_seed, digest
 from engines.core.library import Library
+from engines.core.masking import NO_SECRETS, Mask
 from engines.core.protocols import Verifier
 from engines.core.types import NO_USAGE, CallKey, Job, Problem, Rollout, Usage
 from engines.pipeline.metrics import by_question, mean_at_k
+from engines.pipeline.outage import Outage
 from engines.pipeline.recorder import Recorder
-from engines.record.appender import write_whole
+from engines.record.appender import make_folder, write_whole
 from engines.record.scores import Score, ScoreBook, content_of
 from engines.rollouts.manager import RolloutManager
 
@@ -50,12 +52,13 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True)
 class Measuring:
-    """How rollouts are made and judged. `seed` is the run's."""
+    """How rollouts are made and judged. `seed` is the run's; `outage` is told what failed."""
 
     rollouts: RolloutManager
     verifier: Verifier
     seed: int
     k: int = 1
+    outage: Outage | None = None  # None: nobody gives up
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,7 @@ class Evaluation:
     account: str
     strategy: Literal["epoch", "steps"] = "epoch"
     every_steps: int = 1
+    mask: Mask = NO_SECRETS  # takes secrets out of the files
 
     def due(self, step: int, ends_epoch: bool) -> bool:
         """Whether the library is evaluated after this step."""
@@ -196,19 +200,19 @@ async def evaluate(evaluation: Evaluation, recorder: Recorder, step: int, librar
                 found.tool_calls,
                 found.reused,
             )
-            write_result(evaluation.folder, result)
+            write_result(evaluation.folder, result, evaluation.mask)
             await recorder.record(result)
     finally:
         book.close()
 
 
-def write_result(folder: Path, result: EvaluationFinished) -> None:
+def write_result(folder: Path, result: EvaluationFinished, mask: Mask = NO_SECRETS) -> None:
     """Write `step-NNNN-NAME.json`: the whole result, each problem's rewards included."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     name = result.data
     if len(name.encode()) > LONGEST_NAME:  # file systems end names at 255 bytes
         name = f"{name[: LONGEST_NAME // 4]}-{digest(name, 6)}"
-    write_whole(folder / f"step-{result.step:04d}-{name}.json", dumps(result))
+    write_whole(folder / f"step-{result.step:04d}-{name}.json", mask.line(dumps(result)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,14 +265,22 @@ async def _scored(
     """A new rollout's score, or what it cost where it could not be judged."""
     versions = (pinned.policy_version, pinned.library_version)
     job = Job(problem, pinned.guidance, key, *versions)
-    attempt, _ = await measuring.rollouts.roll(job)
+    outage = measuring.outage or Outage(lambda _: None)
+    attempt, _ = await measuring.rollouts.roll(
+        job, on_start=lambda: outage.began("held-out rollout")
+    )
     at = (key.epoch, key.step, key.position, key.index)
     rollout = Rollout(attempt, *at, call_seed(measuring.seed, key), *versions)
     (verdict,) = await measuring.verifier.verify(problem, (rollout,))
     usage = attempt.usage + verdict.usage
     if verdict.reward is None:
         trouble = attempt.error or verdict.error or "there was nothing to judge it by"
+        if attempt.error or verdict.error:
+            outage.failed("held-out rollout", trouble)
+        else:
+            outage.passed("held-out rollout")
         return _Tried(None, usage, attempt.tool_calls, False, trouble)
+    outage.worked("held-out rollout")
     return Score(
         content,
         key.index,

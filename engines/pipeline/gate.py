@@ -16,7 +16,7 @@ from engines.core import events as ev
 from engines.core.errors import ConflictError
 from engines.core.library import Committed, Library, Reviewed, effective
 from engines.core.protocols import Linter, Reviewer
-from engines.core.types import GATE, Decision, Operation
+from engines.core.types import GATE, Decision, Flag, Operation, Repair
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers import HoldExpired, Outside
 from engines.record.libraries import LibraryFolder
@@ -83,10 +83,12 @@ class Gate:
                 with self._folder.committing() as library:
                     head = library.head
                     done = library.earlier(self._run, step, self._base.version)
-                if done is not None:
+                if done is not None and step in state.steps:
                     self._stand(done.library)
                     await self._recorder.record(_committed(step, done, state.policy_version))
                 elif head.version == self._base.version:
+                    if head.remembered > self._base.remembered:
+                        self._stand(head)  # rejections from elsewhere make no new version
                     return self._base
                 elif state.operations:
                     await self._return(step, head)
@@ -143,7 +145,7 @@ class Gate:
                     f"Open are: {', '.join(op.id for op in state.open) or 'none'}.",
                 )
             superseded = operation.id in state.decisions
-            settled = self._settle(operation, replace(decision, at=self._clock()))
+            settled = await self._settle(operation, replace(decision, at=self._clock()))
             await self._recorder.record(ev.OperationDecided(state.step, settled.decision))
             if superseded:
                 self._draft = None
@@ -153,6 +155,55 @@ class Gate:
                 self._draft = self._drafted(self._draft, [(operation, settled.decision)])
             self._poke()
             return settled
+
+    def repair(self, repair_id: str) -> Repair:
+        """A reply that waits to be mended.
+
+        Raises:
+            ConflictError: none of that id does.
+        """
+        state = self._recorder.state
+        found = state.repairs.get(repair_id)
+        if found is None:
+            done = state.repaired.get(repair_id)
+            raise ConflictError(
+                f"reply {repair_id}",
+                f"it was {done} already." if done else "no such reply waits to be mended.",
+                f"Waiting are: {', '.join(state.repairs) or 'none'}.",
+            )
+        return found
+
+    async def mend(
+        self, repair_id: str, operations: Sequence[Operation], reviewer: str
+    ) -> tuple[Operation, ...]:
+        """Journal the operations of a mended reply, linted, to be decided like all others.
+
+        Raises:
+            ConflictError: no such reply waits.
+        """
+        async with self._turn:
+            self.repair(repair_id)
+            linted = []
+            for operation in operations:
+                beside = [other for other in operations if other.id != operation.id]
+                flags = await self._lint(operation, self.draft(), beside)
+                linted.append(replace(operation, flags=(*operation.flags, *flags)))
+            step = self._recorder.state.step
+            await self._recorder.record(ev.ReplyMended(step, repair_id, tuple(linted), reviewer))
+            self._poke()
+            written = self._recorder.state.operations
+            return tuple(written[operation.id] for operation in linted)
+
+    async def drop(self, repair_id: str, reason: str, reviewer: str) -> None:
+        """Let a reply go that could not be understood; it stays lost.
+
+        Raises:
+            ConflictError: no such reply waits.
+        """
+        async with self._turn:
+            self.repair(repair_id)
+            step = self._recorder.state.step
+            await self._recorder.record(ev.ReplyDropped(step, repair_id, reason, reviewer))
 
     async def undo(self, operation_id: str) -> tuple[str, ...]:
         """Take a standing decision back; returns every operation that is asked again.
@@ -273,7 +324,8 @@ class Gate:
         self._draft = None
         return undone
 
-    def _settle(self, operation: Operation, decision: Decision) -> Settled:
+    async def _settle(self, operation: Operation, decision: Decision) -> Settled:
+        decision = replace(decision, flags=())  # they are the gate's to find
         if decision.action in ("reject", "defer"):
             return Settled(decision)
         draft = self.draft()
@@ -290,10 +342,37 @@ class Gate:
             note = f"rejected: {objection}"
             refused = replace(decision, action="reject", reason=objection, reviewer=GATE)
             return Settled(refused, note)
+        if decision.action == "edit":
+            decision = replace(decision, flags=await self._lint(wanted, draft, ()))
         if wanted.kind != "add":
             return Settled(decision)
         assigned = self._free_id(self._base)
         return Settled(replace(decision, assigned=assigned), f"becomes {assigned}")
+
+    async def _lint(
+        self, operation: Operation, draft: Library, beside: Sequence[Operation]
+    ) -> tuple[Flag, ...]:
+        """What is noteworthy about an operation as it would be applied.
+
+        Args:
+            operation: with an edit put in.
+            draft: the library without it.
+            beside: operations that are not in the journal yet.
+        """
+        if self._linter is None:
+            return ()
+        state = self._recorder.state
+        others = [op for op in state.open if op.id != operation.id]
+        # An approved addition is found in the draft; of a target only its new text would be.
+        others += [
+            op
+            for op, decision in state.reviewed
+            if decision.action != "reject"
+            and op.id != operation.id
+            and operation.target is not None
+            and effective(op, decision).target == operation.target
+        ]
+        return await self._linter.flags(operation, draft, (*others, *beside))
 
     def _free_id(self, base: Library) -> str:
         """The id after every one that a standing decision or the base has taken.

@@ -15,6 +15,7 @@ from engines.core.library import Library
 from engines.core.protocols import Engine, OnText, Verifier
 from engines.core.types import CallKey, Job, Problem
 from engines.data.sampler import Sampler
+from engines.pipeline.budget import Budget
 from engines.pipeline.control import Control
 from engines.pipeline.evaluate import Evaluation
 from engines.pipeline.gate import Gate
@@ -41,6 +42,7 @@ class Practice:
     control: Control
     publish: Callable[[Library], None]
     evaluation: Evaluation | None = None
+    budget: Budget | None = None  # None: nothing limits what is spent
 
     def batch(self, step: int) -> tuple[Problem, ...]:
         return tuple(self.problems[index] for index in self.sampler.batch(step))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 
+from engines.core.flags import HELD_OUT_LEAK
 from engines.core.library import Library
 from engines.core.types import BASE_MOVED, Decision, Operation
 
@@ -16,8 +17,10 @@ from engines.core.types import BASE_MOVED, Decision, Operation
 class Auto:
     """Approves whatever fits the library; the gate rejects the rest with its reason.
 
-    An experience that someone changed while a proposal about it was under way is left to a
-    person: approving by itself would undo their edit.
+    Flags do not hold it up, with two exceptions that it leaves to a person: an experience
+    that someone changed while a proposal about it was under way, since approving by itself
+    would undo their edit; and a wording that repeats a held-out question, since an evaluation
+    that is spoiled shows nothing of it.
     """
 
     name = "auto"
@@ -30,6 +33,8 @@ class Auto:
             if moved and library.get(operation.target) is not None:
                 reason = f"{operation.target} was changed meanwhile"
                 yield Decision(operation.id, "defer", reason=reason, reviewer=self.name)
+            elif leak := next((f for f in operation.flags if f.name == HELD_OUT_LEAK), None):
+                yield Decision(operation.id, "defer", reason=leak.detail, reviewer=self.name)
             else:
                 yield Decision(operation.id, "approve", reviewer=self.name)
 

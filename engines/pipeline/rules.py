@@ -9,6 +9,12 @@ that no rule settles goes on to the next reviewer.
       - when: {words_above: 60}
         do: reject
         reason: too long to be read in every prompt
+      - when: {flag: [leak, held-out leak]}
+        do: reject
+        reason: it gives a problem away
+      - when: {flag: duplicate, score_at_least: 0.9}
+        do: reject
+        reason: the library says so already
       - when: {kind: [add, modify], groups_at_least: 2}
         do: approve
 """
@@ -25,6 +31,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from engines.core.errors import ConfigError
+from engines.core.flags import FLAG_NAMES
 from engines.core.library import Library
 from engines.core.similarity import similarity
 from engines.core.types import Decision, Operation, OperationKind
@@ -44,11 +51,24 @@ class Conditions(BaseModel):
     matches: str | None = None  # regular expression, searched in the text
     similar_at_least: float | None = Field(default=None, ge=0, le=1)  # to any other experience
     flagged: bool | None = None
+    flag: tuple[str, ...] = ()  # any of them
+    score_at_least: float | None = Field(default=None, ge=0, le=1)  # of a flag that is meant
 
-    @field_validator("kind", mode="before")
+    @field_validator("kind", "flag", mode="before")
     @classmethod
     def _one_or_many(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value
+
+    @field_validator("flag")
+    @classmethod
+    def _known_flags(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if name not in FLAG_NAMES:
+                near = get_close_matches(name, FLAG_NAMES, n=1, cutoff=0.5)
+                known = f"there are {', '.join(FLAG_NAMES)}"
+                offer = f'did you mean "{near[0]}"?' if near else known
+                raise ValueError(f'there is no flag "{name}"; {offer}')
+        return value
 
     @field_validator("matches")
     @classmethod
@@ -69,6 +89,7 @@ class Conditions(BaseModel):
             self.words_above is None or len(operation.text.split()) > self.words_above,
             self.matches is None or re.search(self.matches, operation.text) is not None,
             self.flagged is None or bool(operation.flags) is self.flagged,
+            not (self.flag or self.score_at_least is not None) or self._raised(operation),
         ]
         if not all(checks):
             return False
@@ -76,6 +97,15 @@ class Conditions(BaseModel):
             similarity(operation.text, e.text) >= self.similar_at_least
             for e in library.experiences
             if e.id != operation.target
+        )
+
+    def _raised(self, operation: Operation) -> bool:
+        """Whether a flag that is meant stands there; one without a score reaches none."""
+        least = self.score_at_least
+        return any(
+            (not self.flag or flag.name in self.flag)
+            and (least is None or (flag.score is not None and flag.score >= least))
+            for flag in operation.flags
         )
 
 
@@ -161,7 +191,8 @@ def _explained(path: Path, error: ValidationError) -> ConfigError:
     said = first["msg"].removeprefix("Value error, ").replace("Input should be", "it must be")
     names = [str(part) for part in loc if isinstance(part, str) and part != "rules"]
     about = f"`{names[-1]}`: " if names else ""
-    return ConfigError(place, f"{rule}{about}{said}.", "Mend it.")
+    end = "" if said.endswith("?") else "."
+    return ConfigError(place, f"{rule}{about}{said}{end}", "Mend it.")
 
 
 def _line(path: Path, loc: Sequence[str | int]) -> int:

@@ -11,6 +11,7 @@ same function starts a step and takes up one that was cut anywhere.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from engines.core import events as ev
@@ -63,6 +64,7 @@ async def _begin(practice: Practice, step: int) -> StepState:
             tuple(problem.id for problem in practice.batch(step)),
             recorder.state.policy_version,
             library.version,
+            library.remembered,
         )
         await recorder.record(started)
     now = recorder.state.current
@@ -74,7 +76,7 @@ async def _practise_batch(practice: Practice, now: StepState) -> list[tuple[Grou
     """Roll out, judge and reflect on every problem at once, in sample order; [] once proposed."""
     if now.lesson is not None or now.committed:
         return []
-    library = practice.gate.at(now.library_version)
+    library = practice.gate.at(now.library_version).recalling(now.remembered)
     return await all_of(
         _practise_group(practice, now, position, problem, library)
         for position, problem in enumerate(practice.batch(now.step))
@@ -133,9 +135,10 @@ async def _propose(
     practice.recorder.emit(ev.StageEntered(now.step, "consolidation"))
     groups = [group for group, _ in batch]
     reflections = [reflection for _, reflection in batch]
-    library = practice.gate.at(now.library_version)
+    library = practice.gate.at(now.library_version).recalling(now.remembered)
     lesson = await practice.engine.consolidate(groups, reflections, library)
     await practice.recorder.record(ev.LessonProposed(now.step, lesson))
+    await asyncio.sleep(0)  # where this lesson ends the run, it ends here, uncommitted
 
 
 async def _review(practice: Practice, now: StepState) -> None:

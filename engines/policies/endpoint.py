@@ -12,10 +12,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import orjson
-
 from engines.core.errors import CallFailed
-from engines.core.types import Usage
+from engines.core.masking import MASK, Mask
+from engines.core.types import NO_USAGE, Usage
 from engines.policies.backoff import retry_after_s
 
 if TYPE_CHECKING:
@@ -61,10 +60,16 @@ class EndpointSettings:
         return urlsplit(self.address).hostname in ("localhost", "127.0.0.1", "::1")
 
     def clean(self, text: str) -> str:
-        """Shorten, and take out secrets: some endpoints quote the key they refuse."""
-        for secret in (self.api_key, *self.headers.values()):
-            if secret and len(secret) > 3:
-                text = text.replace(secret, "***")
+        """Take out secrets, since some endpoints quote the key they refuse, and shorten."""
+        text = text.encode("utf-8", "replace").decode()  # no journal takes lone surrogates
+        parts = urlsplit(self.address)
+        user, _, password = parts.netloc.rpartition("@")[0].partition(":")
+        given = (self.api_key, *self.headers.values(), password or user, parts.query)
+        text = Mask(secret for secret in given if secret)(text)
+        for secret in given:
+            if secret and len(secret) > 3:  # in what an endpoint says of a key, also short ones
+                text = text.replace(secret, MASK)
+        # Some show a key half hidden, as `sk-ab***yz`.
         return re.sub(r"\b(sk|pk)-[\w*.-]{12,}", r"\1-***", text)[:EXCERPT]
 
     def cost_usd(self, usage: Usage) -> float | None:
@@ -86,8 +91,9 @@ class EndpointFailed(CallFailed):
         status: int | None = None,
         wait_s: float | None = None,
         body: str = "",
+        usage: Usage = NO_USAGE,
     ) -> None:
-        super().__init__(kind, text)
+        super().__init__(kind, text, usage)
         self.text = text
         self.transient = transient
         self.status = status
@@ -102,13 +108,15 @@ def transient(status: int) -> bool:
 
 def refused(settings: EndpointSettings, error: APIStatusError) -> EndpointFailed:
     """An error status as a failed call."""
-    said = error.body
-    whole = orjson.dumps(said, default=str).decode() if said is not None else ""
+    said, whole = error.body, error.response.text
     message = said.get("message") or said.get("detail") if isinstance(said, dict) else said
+    if not isinstance(message, str):
+        message = ""
     spent = error.code == "insufficient_quota"  # a 429 that no waiting cures
     return EndpointFailed(
         "status",
-        f"{error.status_code} from {settings.url}: {settings.clean(str(message or error.message))}",
+        f"{error.status_code} from {settings.url}: "
+        f"{settings.clean(message or whole or error.message)}",
         transient=transient(error.status_code) and not spent,
         status=error.status_code,
         wait_s=retry_after_s(error.response.headers, datetime.now(UTC)),

@@ -40,7 +40,8 @@ def open_policy(
     Args:
         spec: the name.
         endpoint: terms of an endpoint; its model is replaced by the one of `spec`.
-            Rehearsal takes deadline and limits from it, but no address, key or price.
+            Rehearsal takes deadline, limits and prices from it, but no address or key: with
+            prices written down money can be rehearsed, without them the cost is unknown.
         folder: where a relative FILE is looked up; the working directory unless given.
         read_log: reads FILE; without it there is no replay.
 
@@ -71,8 +72,6 @@ def _rehearsal(spec: str, endpoint: EndpointSettings) -> Policy:
         base_url="http://rehearsal.invalid/v1",
         api_key=None,
         headers={},
-        price_in_usd_per_mtok=None,
-        price_out_usd_per_mtok=None,
     )
     return OpenAICompat(own, name=spec, transport=_rehearsal_transport)
 

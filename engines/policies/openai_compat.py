@@ -2,8 +2,8 @@
 
 Owns the connection, the deadline and the retries of each call. The wire format is in
 `sse`, the request in `chat_request`, the waits in `backoff`, the settings and failures
-in `endpoint`, what a failed ping means in `diagnosis`. Does not limit how many calls run
-at once; `throttle` does.
+in `endpoint`, the limits of a reply in `caps`, what a failed ping means in `diagnosis`.
+Does not limit how many calls run at once; `throttle` does, and is told what was refused.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from typing import TYPE_CHECKING, Any, cast
 import orjson
 
 from engines.core.errors import CallFailed
-from engines.core.protocols import OnText
-from engines.core.types import Completion, Message, Sampling
+from engines.core.protocols import OnText, Policy
+from engines.core.tokens import prompt_tokens
+from engines.core.types import NO_USAGE, Completion, Message, Sampling, Usage
 from engines.policies.backoff import backoff_s
+from engines.policies.caps import LISTING_BYTES, capped, shorten_errors
 from engines.policies.chat_request import Dialect, adapted, chat_request
+from engines.policies.congestion import CROWDED, Congestion
 from engines.policies.endpoint import EndpointFailed, EndpointSettings, refused, transient
 from engines.policies.sse import ReplyError, StreamedReply
 
@@ -75,10 +78,27 @@ class OpenAICompat:
         """Answer once, with retries, within `timeout_s`.
 
         After a reply that was cut, `on_text` goes on where the shown text ended: with a
-        seed that the endpoint honours the pieces still add up to the completion.
+        seed that the endpoint honours the pieces still add up to the completion. The usage
+        of a reply includes what lost tries before it may have cost.
         """
+        return await self.ask(messages, sampling, on_text)
+
+    async def ask(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        on_text: OnText | None = None,
+        congestion: Congestion | None = None,
+    ) -> Completion:
+        """As `complete`; `congestion` hears what becomes of each try."""
         own = self.settings
-        return await self._call(messages, sampling, on_text, own.timeout_s, own.max_retries)
+        return await self._call(
+            messages, sampling, on_text, own.timeout_s, own.max_retries, congestion
+        )
+
+    def reporting(self, congestion: Congestion) -> Policy:
+        """The same endpoint and connections, as seen from certain slots."""
+        return _Reporting(self, congestion)
 
     async def ping(self) -> None:
         from engines.policies.diagnosis import key_is_missing, policy_error
@@ -109,11 +129,13 @@ class OpenAICompat:
         on_text: OnText | None,
         limit_s: float,
         max_retries: int,
+        congestion: Congestion | None = None,
     ) -> Completion:
         self._opened()  # before the deadline: the first call pays for the import
         seen = _Seen(on_text)
         last = ""
         tries = 0
+        spent = _Spent(self.settings, prompt_tokens(messages, sampling.tools))
         try:
             async with asyncio.timeout(limit_s) as deadline:
                 while True:
@@ -124,15 +146,22 @@ class OpenAICompat:
                         self.settings.max_tokens,
                         self.dialect,
                     )
+                    began = congestion.begin() if congestion else 0
                     try:
-                        return await self._try(body, seen)
+                        made = await self._try(body, seen, spent)
                     except EndpointFailed as failed:
+                        if congestion and failed.transient and failed.status in CROWDED:
+                            congestion.refused(began)
                         if self._adapt(failed, body):
                             continue
                         tries += 1
                         if not failed.transient or tries > max_retries:
-                            raise _counted(failed, tries) from None
+                            raise _counted(failed, tries, spent.usage) from None
                         last, wait_s = failed.text, failed.wait_s
+                    else:
+                        if congestion:
+                            congestion.answered()
+                        return replace(made, usage=spent.usage + made.usage)
                     if wait_s is None:
                         asked = messages[-1].content if messages else ""
                         wait_s = backoff_s(tries - 1, sampling.seed or 0, asked)
@@ -142,6 +171,7 @@ class OpenAICompat:
                             "timeout",
                             f"the next try would be {wait_s:.1f} s from now, after the deadline "
                             f"of {limit_s:g} s; {last}",
+                            spent.usage,
                         )
                     await self._sleep(wait_s)
         except TimeoutError:
@@ -149,10 +179,12 @@ class OpenAICompat:
                 raise
             said = f" ({last})" if last else ""
             raise CallFailed(
-                "timeout", f"no whole reply from {self.settings.url} within {limit_s:g} s{said}"
+                "timeout",
+                f"no whole reply from {self.settings.url} within {limit_s:g} s{said}",
+                spent.usage,
             ) from None
 
-    async def _try(self, body: Mapping[str, Any], seen: _Seen) -> Completion:
+    async def _try(self, body: Mapping[str, Any], seen: _Seen, spent: _Spent) -> Completion:
         """Ask once. The error never chains: its cause may quote the key."""
         import httpx2
         import openai
@@ -165,16 +197,28 @@ class OpenAICompat:
             seen(reply.end())
         except openai.APIStatusError as error:
             raise refused(own, error) from None
-        except (openai.APITimeoutError, httpx2.TimeoutException):
+        except asyncio.CancelledError:  # mostly the deadline
+            spent.on(reply)
+            raise
+        except (openai.APITimeoutError, httpx2.TimeoutException) as error:
+            if not _unsent(error):
+                spent.on(reply)
             raise EndpointFailed("timeout", f"{own.url} fell silent", transient=True) from None
         except openai.APIConnectionError as error:
             cause = own.clean(str(error.__cause__ or error))
-            text = f"no connection to {own.url}: {cause}"
-            raise EndpointFailed("refused", text, transient=True) from None
+            if _unsent(error):
+                text = f"no connection to {own.url}: {cause}"
+                raise EndpointFailed("refused", text, transient=True) from None
+            spent.on(reply)
+            text = f"{own.url} closed the connection without a reply: {cause}"
+            raise EndpointFailed("cut", text, transient=True) from None
         except httpx2.HTTPError as error:
+            spent.on(reply)
             text = f"the reply of {own.url} was cut: {own.clean(str(error))}"
             raise EndpointFailed("cut", text, transient=True) from None
         except ReplyError as error:
+            if reply.began:  # else it is an error status that came late
+                spent.on(reply)
             raise EndpointFailed(
                 "status",
                 f"{own.url} reported an error within its reply: {own.clean(str(error))}",
@@ -183,8 +227,10 @@ class OpenAICompat:
                 body=str(error),
             ) from None
         except CallFailed as failed:  # of the reply's form
+            spent.on(reply)
             text = f"{own.clean(str(failed).partition(': ')[2])} ({own.url})"
-            raise EndpointFailed(failed.kind, text, transient=failed.kind == "cut") from None
+            again = failed.kind != "too long"  # a model that rambles does so again
+            raise EndpointFailed(failed.kind, text, transient=again) from None
         made = reply.completion(own.model)
         cost_usd = own.cost_usd(made.usage) if reply.usage else None
         return replace(made, usage=replace(made.usage, cost_usd=cost_usd))
@@ -194,8 +240,12 @@ class OpenAICompat:
 
         # The overloads of `create` do not describe the raw response of a stream.
         create = cast(Any, self._opened().chat.completions.with_streaming_response.create)
+        # All of it goes as further fields, which the library sends as they are: walking the
+        # types of every message cost it a quarter of a call's CPU (openai 3.52).
+        whole = {**body, **self.settings.extra_body}
+        asked = create(model=self.settings.model, messages=(), stream=True, extra_body=whole)
         try:
-            async with create(**body, extra_body=dict(self.settings.extra_body)) as response:
+            async with asked as response:
                 chunks = response.iter_bytes()
                 async for chunk in chunks:
                     seen(reply.feed(chunk))
@@ -226,7 +276,10 @@ class OpenAICompat:
             max_connections=None, max_keepalive_connections=256, keepalive_expiry=30.0
         )
         timeout = httpx2.Timeout(
-            own.idle_s or own.timeout_s, connect=min(CONNECT_S, own.timeout_s), pool=None
+            own.idle_s or own.timeout_s,
+            # Over before the call is: what never connected must not count as spent.
+            connect=min(CONNECT_S, 0.9 * own.timeout_s),
+            pool=None,
         )
         client = openai.AsyncOpenAI(
             api_key=own.api_key or NO_KEY,
@@ -239,6 +292,7 @@ class OpenAICompat:
                 timeout=timeout,
                 follow_redirects=True,
                 trust_env=not own.local,  # no proxy stands between a machine and itself
+                event_hooks={"response": [shorten_errors]},
             ),
         )
         # The constructor reads OPENAI_ORG_ID, OPENAI_PROJECT_ID and OPENAI_CUSTOM_HEADERS
@@ -263,7 +317,7 @@ class OpenAICompat:
             async with asyncio.timeout(CONNECT_S):
                 listing = self._opened().models.with_streaming_response.list()
                 async with listing as response:
-                    body = orjson.loads(await response.read())
+                    body = orjson.loads(await capped(response.iter_bytes(), LISTING_BYTES))
         except (openai.APIError, httpx2.HTTPError, orjson.JSONDecodeError, TimeoutError):
             return ()
         rows = body.get("data") if isinstance(body, dict) else None
@@ -292,7 +346,55 @@ class _Seen:
             self._on_text(new)
 
 
-def _counted(failed: EndpointFailed, tries: int) -> EndpointFailed:
+class _Spent:
+    """What the lost tries of one call may have cost."""
+
+    def __init__(self, settings: EndpointSettings, asked_tokens: int) -> None:
+        self._settings = settings
+        self._asked_tokens = asked_tokens
+        self.usage = NO_USAGE
+
+    def on(self, reply: StreamedReply) -> None:
+        """A request was sent and this much of its reply has come."""
+        counted = reply.usage.prompt_tokens if reply.usage else 0
+        lost = Usage(counted or self._asked_tokens, reply.spent_tokens, 1)
+        self.usage += replace(lost, cost_usd=self._settings.cost_usd(lost))
+
+
+class _Reporting:
+    """An endpoint whose refusals narrow the slots it is asked from."""
+
+    def __init__(self, endpoint: OpenAICompat, congestion: Congestion) -> None:
+        self._endpoint = endpoint
+        self._congestion = congestion
+
+    @property
+    def name(self) -> str:
+        return self._endpoint.name
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+    ) -> Completion:
+        return await self._endpoint.ask(messages, sampling, on_text, self._congestion)
+
+    async def ping(self) -> None:
+        await self._endpoint.ping()
+
+    async def aclose(self) -> None:
+        await self._endpoint.aclose()
+
+
+def _unsent(error: Exception) -> bool:
+    """Whether there was no connection to send the request on."""
+    import httpx2
+
+    cause = error if isinstance(error, httpx2.HTTPError) else error.__cause__
+    never = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+    return isinstance(cause, never)
+
+
+def _counted(failed: EndpointFailed, tries: int, spent: Usage) -> EndpointFailed:
+    failed.usage = spent
     if tries > 1:
         failed.args = (f"{failed.args[0]} (after {tries} tries)",)
     return failed

@@ -2,24 +2,40 @@
 
 Owns the wire format: server-sent events, and the plain JSON body that some servers
 send even when a stream was asked for. Does no I/O and does not decide what is tried
-again. Raw lines go to orjson: the client library's parsed chunks cost twenty times as
-much. The library's line splitter is not used either: it also splits at U+2028 and
-U+0085, which may stand unescaped in a JSON string.
+again. What is longer than `caps` allows ends the reading. Raw lines go to orjson: the
+client library's parsed chunks cost twenty times as much. The library's line splitter is
+not used either: it also splits at U+2028 and U+0085, which may stand unescaped in a JSON
+string.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from io import StringIO
 from typing import Any
 
 import orjson
 
 from engines.core.errors import CallFailed
+from engines.core.tokens import text_tokens
 from engines.core.types import Completion, ToolCall, Usage
+from engines.policies.caps import (
+    BODY_BYTES,
+    LINE_BYTES,
+    TEXT_CHARS,
+    TEXT_LINES,
+    TOOL_CALLS,
+    too_long,
+)
 
 EXCERPT = 200
 """Characters of a damaged reply that are worth showing."""
+NAME_CHARS = 200
+"""Of a model's name or a finish reason; the rest of a longer one is dropped."""
+
+_STATUS = re.compile(r"[1-5][0-9]{2}")
 
 
 class ReplyError(Exception):
@@ -34,7 +50,7 @@ class ReplyError(Exception):
 class _Call:
     id: str = ""
     name: str = ""
-    arguments: list[str] = field(default_factory=list)
+    arguments: StringIO = field(default_factory=StringIO)
 
 
 class StreamedReply:
@@ -44,13 +60,18 @@ class StreamedReply:
         self.done = False  # the closing [DONE] has come
         self.finish = ""
         self.usage: Usage | None = None  # None: the endpoint did not count
-        self._rest = b""
-        self._plain: list[bytes] = []
+        self._size = 0  # of the body, in bytes
+        self._chars = 0  # of all that is kept of it
+        self._lines = 0
+        self._rest: list[bytes] = []  # pieces of a line that has no end yet
+        self._held = 0  # bytes in `_rest` and `_plain`
+        self._plain = bytearray()
         self._began = False
         self._chosen = False
         self._model = ""
-        self._text: list[str] = []
-        self._reasoning: list[str] = []
+        # Buffers, not lists: a million pieces of one character would take 60 bytes each.
+        self._text = StringIO()
+        self._reasoning = StringIO()
         self._calls: dict[int, _Call] = {}
 
     @property
@@ -62,12 +83,31 @@ class StreamedReply:
         """Take bytes as they came; returns the visible text that is new in them.
 
         Raises:
-            CallFailed: kind "shape", what came is not a chat completion.
+            CallFailed: kind "shape", what came is not a chat completion; "too long", it
+                passes a limit and the rest need not be read.
             ReplyError: the endpoint reported an error in the middle of the stream.
         """
-        lines = (self._rest + chunk).split(b"\n")
-        self._rest = lines.pop()
-        return "".join([self._line(line) for line in lines])
+        self._size += len(chunk)
+        if self._size > BODY_BYTES:
+            raise too_long(f"{BODY_BYTES:,} bytes")
+        first, *lines = chunk.split(b"\n")
+        self._hold(first)
+        if not lines:
+            return ""
+        whole = b"".join(self._rest)
+        last = lines.pop()
+        self._rest, self._held = [], len(self._plain)
+        text = "".join([self._line(line) for line in (whole, *lines)])
+        self._hold(last)
+        return text
+
+    def _hold(self, piece: bytes) -> None:
+        """Keep a piece of a line; joined when its end has come, so no byte is copied twice."""
+        self._held += len(piece)
+        if self._held > LINE_BYTES:
+            raise too_long(f"{LINE_BYTES:,} bytes in one piece")
+        if piece:
+            self._rest.append(piece)
 
     def end(self) -> str:
         """The body is over. Returns the text of a body that was not streamed, else "".
@@ -78,19 +118,20 @@ class StreamedReply:
             ReplyError: the body is an error report.
         """
         text = ""
-        if self._began:
+        rest, self._rest = b"".join(self._rest), []
+        if self._began or rest.startswith(b"data:"):
             # A last line without its newline counts only when it is whole.
-            if self._rest and not self.whole:
+            if rest and not self.whole:
                 try:
-                    text = self._line(self._rest)
-                except CallFailed:
-                    text = ""
+                    text = self._line(rest)
+                except CallFailed as failed:
+                    if failed.kind == "too long":
+                        raise
         else:
-            body = b"\n".join([*self._plain, self._rest]).strip()
+            body = bytes(self._plain + rest).strip()
             if body:
                 text = self._take(body)
                 self.done = True
-        self._rest = b""
         if not self.whole:
             raise CallFailed("cut", "the reply stopped in the middle")
         if not self._chosen:
@@ -100,17 +141,30 @@ class StreamedReply:
     def completion(self, asked: str) -> Completion:
         """What has been gathered; `asked` is the model's name where none was sent."""
         calls = tuple(
-            ToolCall(call.id or f"call_{number}", call.name, "".join(call.arguments))
+            ToolCall(call.id or f"call_{number}", call.name, call.arguments.getvalue())
             for number, call in enumerate(self._calls.values())
         )
         return Completion(
-            text="".join(self._text),
-            reasoning="".join(self._reasoning),
+            text=self._text.getvalue(),
+            reasoning=self._reasoning.getvalue(),
             tool_calls=calls,
             finish=self.finish or ("tool_calls" if calls else "stop"),
             usage=self.usage or Usage(calls=1),
             model=self._model or asked,
         )
+
+    @property
+    def spent_tokens(self) -> int:
+        """What has come so far, counted by the endpoint or else estimated."""
+        if self.usage is not None and self.usage.completion_tokens:
+            return self.usage.completion_tokens
+        buffers = (self._text, self._reasoning, *(call.arguments for call in self._calls.values()))
+        return sum(text_tokens(buffer.getvalue()) for buffer in buffers)
+
+    @property
+    def began(self) -> bool:
+        """True once the endpoint has sent something of a reply, or counted tokens for it."""
+        return self._chosen or self.usage is not None
 
     def _line(self, line: bytes) -> str:
         line = line.rstrip(b"\r")
@@ -121,8 +175,12 @@ class StreamedReply:
                 self.done = True
                 return ""
             return self._take(data) if data else ""
-        if line and not line.startswith((b":", b"event:", b"id:", b"retry:")):
-            self._plain.append(line)
+        ours = line.startswith((b":", b"event:", b"id:", b"retry:"))
+        if line and not ours and not self._began:
+            self._plain += line + b"\n"
+            self._held = len(self._plain)
+            if self._held > LINE_BYTES:
+                raise too_long(f"{LINE_BYTES:,} bytes in one piece")
         return ""
 
     def _take(self, data: bytes) -> str:
@@ -139,7 +197,7 @@ class StreamedReply:
                 _count(usage, "prompt_tokens"), _count(usage, "completion_tokens"), 1
             )
         if isinstance(model := chunk.get("model"), str) and model:
-            self._model = model
+            self._model = model[:NAME_CHARS]
         choices = chunk.get("choices") or ()
         if not isinstance(choices, list | tuple) or not all(isinstance(c, dict) for c in choices):
             raise _shape('"choices" is no list of objects', data)
@@ -149,20 +207,32 @@ class StreamedReply:
     def _choice(self, choice: Mapping[str, Any], data: bytes) -> str:
         self._chosen = True
         if isinstance(finish := choice.get("finish_reason"), str) and finish:
-            self.finish = finish
+            self.finish = finish[:NAME_CHARS]
         part = choice.get("delta") or choice.get("message") or {}
         if not isinstance(part, dict):
             raise _shape('"delta" is no object', data)
         for name in ("reasoning_content", "reasoning"):
             if isinstance(thought := part.get(name), str) and thought:
-                self._reasoning.append(thought)
+                self._keep(self._reasoning, thought)
                 break  # endpoints in transition send both with equal text
-        for position, call in enumerate(part.get("tool_calls") or ()):
+        asked = part.get("tool_calls") or ()
+        if not isinstance(asked, list | tuple):
+            raise _shape('"tool_calls" is no list', data)
+        for position, call in enumerate(asked):
             self._tool_call(call, position, data)
         text = _plain_text(part.get("content"), data)
         if text:
-            self._text.append(text)
+            self._keep(self._text, text)
         return text
+
+    def _keep(self, where: StringIO, text: str) -> None:
+        where.write(text)
+        self._chars += len(text)
+        self._lines += text.count("\n") + text.count("\r")
+        if self._chars > TEXT_CHARS:
+            raise too_long(f"{TEXT_CHARS:,} characters")
+        if self._lines > TEXT_LINES:
+            raise too_long(f"{TEXT_LINES:,} lines")
 
     def _tool_call(self, call: object, position: int, data: bytes) -> None:
         function = call.get("function") if isinstance(call, dict) else None
@@ -170,17 +240,16 @@ class StreamedReply:
             raise _shape("a tool call is no function call", data)
         number = call.get("index")
         slot = number if isinstance(number, int) else position
-        name, made = str(call.get("id") or ""), self._calls.get(slot)
+        name, made = str(call.get("id") or "")[:NAME_CHARS], self._calls.get(slot)
         if made and name and made.id and made.id != name:
             # Some endpoints give every call the index 0; a new id is a new call.
             slot = max(self._calls) + 1
+        if slot not in self._calls and len(self._calls) >= TOOL_CALLS:
+            raise too_long(f"{TOOL_CALLS} tool calls")
         made = self._calls.setdefault(slot, _Call())
         made.id = made.id or name
-        made.name = made.name or str(function.get("name") or "")
-        arguments = function.get("arguments") or ""
-        made.arguments.append(
-            arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
-        )
+        made.name = made.name or str(function.get("name") or "")[:NAME_CHARS]
+        self._keep(made.arguments, _written(function.get("arguments") or "", data))
 
 
 def _plain_text(content: object, data: bytes) -> str:
@@ -197,17 +266,24 @@ def _plain_text(content: object, data: bytes) -> str:
     raise _shape('"content" is no text', data)
 
 
+def _written(arguments: object, data: bytes) -> str:
+    try:
+        return arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
+    except orjson.JSONEncodeError:  # nested deeper than it writes, though it reads that
+        raise _shape("the arguments of a tool call cannot be written as JSON", data) from None
+
+
 def _count(usage: Mapping[str, Any], name: str) -> int:
     value = usage.get(name)
-    return value if isinstance(value, int) else 0
+    return max(0, value) if isinstance(value, int) else 0
 
 
 def _reported(error: object) -> ReplyError:
     if not isinstance(error, dict):
         return ReplyError(None, str(error))
     code = str(error.get("code"))
-    text = str(error.get("message") or orjson.dumps(error).decode())
-    return ReplyError(int(code) if code.isdigit() else None, text)
+    text = str(error.get("message") or error)
+    return ReplyError(int(code) if _STATUS.fullmatch(code) else None, text)
 
 
 def _shape(cause: str, data: bytes) -> CallFailed:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol, runtime_checkable
 
 from engines.core.protocols import OnText, Policy
 from engines.core.types import Completion, Job, Message, Sampling
+from engines.policies.congestion import Congestion, reporting
 
 Priority = tuple[int, ...]
 """Compared from the left; the smallest goes first."""
@@ -25,13 +26,19 @@ class Slots:
     Among equals the one that came first goes first. The limit may change while
     slots are held: when it shrinks, running holders finish and no new one starts
     until fewer are held than the new limit.
+
+    Args:
+        limit: at a time.
+        tell: is told when an endpoint has the limit lowered.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, tell: Callable[[str], None] | None = None) -> None:
         self._limit = _checked(limit)
         self._held = 0
         self._arrivals = 0
         self._waiting: list[tuple[Priority, int, asyncio.Future[None]]] = []
+        self.tell = tell
+        self.congestion = Congestion(self, tell)  # of all whose calls hold these slots
 
     @property
     def limit(self) -> int:
@@ -102,7 +109,7 @@ class Throttled:
     """A policy that holds a slot for the whole of each call, its retries included."""
 
     def __init__(self, policy: Policy, slots: Slots, priority: Priority = ()) -> None:
-        self._policy = policy
+        self._policy = reporting(policy, slots.congestion)
         self._slots = slots
         self._priority = priority
 

@@ -106,19 +106,29 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and those above it.
+    """Create a folder and those above it, for its owner alone whatever the umask says.
+
+    All that we write may hold a secret that nobody could know, so names and contents are
+    nobody else's business; folders that are there already keep the mode they have.
 
     Raises:
         RecordError: it cannot be created there.
     """
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        private_folder(path)
     except OSError as error:
         raise RecordError(
             str(path),
             f"the folder cannot be made ({error.strerror}).",
             "Mend the permissions above it or choose another --workspace.",
         ) from error
+
+
+def private_folder(path: Path) -> None:
+    """The same, with the plain `OSError` where it cannot be done."""
+    for folder in reversed((path, *path.parents)):
+        if not folder.is_dir():
+            folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
@@ -143,7 +153,7 @@ def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 def _open(path: Path) -> int:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(path.parent)
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except OSError as error:
         raise RecordError(

@@ -8,8 +8,8 @@ catalogue costs a second, never a fact.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from tinydb import Query, TinyDB
 from tinydb.storages import Storage
 
 from engines.core.codec import dumps
+from engines.core.errors import StudioError
 from engines.core.library import Library
 from engines.core.state import RunState
 from engines.record.appender import make_folder, write_whole
@@ -115,13 +116,21 @@ def run_rows(workspace: Workspace) -> list[dict[str, Any]]:
     return rows
 
 
-def rebuild(workspace: Workspace) -> None:
-    """Make the catalogue anew from the journals and data sets."""
+def rebuild(workspace: Workspace, datasets: Iterable[dict[str, Any]] = ()) -> None:
+    """Make the catalogue anew from the journals and rows of the data sets.
+
+    What is damaged is left out: it has no row until it is mended.
+    """
     with catalogue(workspace) as database:
         database.drop_tables()
-    run_rows(workspace)
+    for run in workspace.runs():
+        with suppress(StudioError):
+            note_run(workspace, run)
     for folder in workspace.libraries():
-        note_library(workspace, folder.head())
+        with suppress(StudioError):
+            note_library(workspace, folder.head())
+    for row in datasets:
+        note_dataset(workspace, row)
 
 
 def run_row(run: RunDir) -> dict[str, Any]:
@@ -134,6 +143,8 @@ def run_row(run: RunDir) -> dict[str, Any]:
         "run": run.run,
         "exp_id": started.exp_id if started else run.run,
         "status": state.status,
+        "ending": state.ending,
+        "reason": state.reason,
         "epoch": _epoch(state),
         "epochs": state.epochs,
         "steps": state.steps_finished,
@@ -144,8 +155,8 @@ def run_row(run: RunDir) -> dict[str, Any]:
             str(epoch): {"mean": pooled.mean, "n": pooled.n}
             for epoch, pooled in state.by_epoch().items()
         },
-        "tokens": state.usage.tokens,
-        "cost_usd": state.usage.cost_usd,
+        "tokens": state.spent.tokens,
+        "cost_usd": state.spent.cost_usd,
         "losses": sum(state.lost.values()),
         "rehearsal": bool(started and started.rehearsal),
         "began": entries[0].at if entries else None,

@@ -1,7 +1,8 @@
 """The enhanced agent as a file that another run file can mount.
 
 Owns the layout of `agent.yaml`: instructions, model and parameters, and the library's
-experiences. It holds no key: what reaches this module has none.
+experiences. It holds no key: secrets are masked in every text, before it is folded into
+lines.
 """
 
 from __future__ import annotations
@@ -14,16 +15,20 @@ from typing import Any
 import yaml
 
 from engines.core.library import Library
+from engines.core.masking import NO_SECRETS, Mask
 from engines.record.appender import write_whole
 
 
-def agent_yaml(agent: Mapping[str, Any], library: Library, run: str) -> bytes:
+def agent_yaml(
+    agent: Mapping[str, Any], library: Library, run: str, mask: Mask = NO_SECRETS
+) -> bytes:
     """Render `agent.yaml`.
 
     Args:
         agent: what the run file says of the agent (name, instructions, model …).
         library: the committed library.
         run: the run it came from, "" outside runs.
+        mask: takes secrets out of every text.
     """
     head = (
         "# An agent enhanced by practice. To mount it, copy it to configs/agents/NAME.yaml in\n"
@@ -31,8 +36,8 @@ def agent_yaml(agent: Mapping[str, Any], library: Library, run: str) -> bytes:
         f"# Experiences of library {library.name}@{library.version}"
         f"{f', run {run}' if run else ''}.\n"
     )
-    rows = [{"id": e.id, "text": escaped(e.text)} for e in library.experiences]
-    data = {**_within(agent, escaped), "experiences": rows}
+    rows = [{"id": e.id, "text": escaped(mask(e.text))} for e in library.experiences]
+    data = {**_within(mask.tree(dict(agent)), escaped), "experiences": rows}
     text = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=96)
     return (head + text).encode("utf-8", "replace")
 
@@ -57,11 +62,11 @@ def _within(value: Any, change: Callable[[str], str]) -> Any:
     return change(value) if isinstance(value, str) else value
 
 
-def refresh_agent(path: Path, library: Library, run: str) -> None:
+def refresh_agent(path: Path, library: Library, run: str, mask: Mask = NO_SECRETS) -> None:
     """Write a run's `agent.yaml` again with the experiences of another version."""
     described = yaml.safe_load(path.read_text("utf-8"))
     described.pop("experiences", None)
-    write_whole(path, agent_yaml(_within(described, unescaped), library, run))
+    write_whole(path, agent_yaml(_within(described, unescaped), library, run, mask))
 
 
 _ESCAPED = re.compile(r"(\\*)\1\\\$\{")

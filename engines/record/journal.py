@@ -6,7 +6,6 @@ chained to the one before. Does not interpret events; `engines.core.state` does.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,14 +15,23 @@ from typing import Any
 import orjson
 
 from engines.core.codec import dumps
-from engines.core.errors import DamagedError
+from engines.core.errors import RecordError
 from engines.core.events import DurableEvent, event_from_dict, event_to_dict
 from engines.core.masking import NO_SECRETS, Mask
 from engines.record import lines
 from engines.record.appender import Appender
 
-FORMAT = 1
-"""Version of the line and event format; journals of another one are refused."""
+FORMAT = 2
+"""Version of the line and event format that is written; every line carries its own."""
+
+
+def _from_1(envelope: dict[str, Any]) -> dict[str, Any]:
+    """Format 1 knew fewer fields, and each new one says by its default that nobody measured it."""
+    return {**envelope, "v": 2}
+
+
+_MIGRATIONS: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1}
+"""From each older format to the next; a journal may hold lines of several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,7 @@ class Journal:
         clock: Callable[[], float] = time.time,
         tell: Callable[[str], None] = lambda _: None,
         mask: Mask = NO_SECRETS,
+        after: lines.Line | None = None,
     ) -> None:
         """Open, check and mend.
 
@@ -53,29 +62,28 @@ class Journal:
             clock: gives the time stamp of an entry.
             tell: is told what was cut from a torn end.
             mask: takes secrets out of every line.
+            after: what stands before and at this line is known; None: nothing is.
 
         Raises:
             DamagedError: a complete line fails its check.
-            RecordError: the file cannot be opened.
+            RecordError: the file cannot be opened, or is of a newer format.
         """
         self.path = path
         self._clock = clock
         self._mask = mask
-        contents = lines.read(path, chained=True)
+        contents = lines.read(path, chained=True, after=after)
         if contents.torn:
-            os.truncate(path, contents.end)
             tell(
                 f"{path}: cut {len(contents.torn)} bytes of a last line that was being "
                 "written when the process ended"
             )
         elif contents.newline_missing:
-            os.truncate(path, contents.end - 1)
-            with path.open("ab") as file:
-                file.write(b"\n")
             tell(f"{path}: put back the newline of its last line")
-        self.entries: tuple[Entry, ...] = tuple(_entry(path, line) for line in contents.lines)
-        self._chain = contents.lines[-1].digest if contents.lines else ""
-        self._seq = len(contents.lines)
+        lines.mend_end(path, contents)
+        self.entries: tuple[Entry, ...] = tuple(entry_of(path, line) for line in contents.lines)
+        self.last = contents.lines[-1] if contents.lines else after  # as found at opening
+        self._chain = self.last.digest if self.last else ""
+        self._seq = self.last.number if self.last else 0
         self._file = Appender(path)
 
     def taken(self) -> tuple[Entry, ...]:
@@ -122,27 +130,37 @@ def read_journal(path: Path) -> Iterator[Entry]:
 
     Raises:
         DamagedError: a complete line fails its check.
+        RecordError: a line is of a newer format.
     """
     for line in lines.read(path, chained=True).lines:
-        yield _entry(path, line)
+        yield entry_of(path, line)
 
 
-def _entry(path: Path, line: lines.Line) -> Entry:
+def entry_of(path: Path, line: lines.Line) -> Entry:
+    """What a whole line of a journal says, brought up to the present format.
+
+    Raises:
+        RecordError: it is of a newer format, or says nothing this release knows.
+    """
     data = orjson.loads(line.body)
     version = data.get("v")
+    while version in _MIGRATIONS:
+        data = _MIGRATIONS[version](data)
+        version = data["v"]
     if version != FORMAT:
-        raise DamagedError(
+        raise RecordError(
             f"{path}:{line.number}",
-            f"this journal has format {version}, this studio reads format {FORMAT}.",
-            "Use the release that wrote it.",
+            f"this journal has format {version}, this studio reads formats "
+            f"{min(_MIGRATIONS)} to {FORMAT}.",
+            "Update practice-studio, or use the release that wrote it; nothing was changed.",
         )
     try:
         return Entry(data["seq"], data["at"], _event(data))
-    except ValueError as error:
-        raise DamagedError(
+    except (KeyError, ValueError) as error:
+        raise RecordError(
             f"{path}:{line.number}",
             f"this line is whole but cannot be read ({error}).",
-            "Use the release that wrote it.",
+            "Update practice-studio, or use the release that wrote it; nothing was changed.",
         ) from error
 
 

@@ -7,9 +7,8 @@ and the reply. It is on disk before `ask` returns, hence before the journal name
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,16 @@ from engines.core.codec import dumps, from_dict
 from engines.core.errors import CallFailed, ConflictError
 from engines.core.ids import call_seed, digest
 from engines.core.masking import NO_SECRETS, Mask
-from engines.core.protocols import OnText, Policy, Purse
-from engines.core.types import NO_USAGE, CallKey, Completion, Message, RecordRef, Sampling
+from engines.core.protocols import OnText, Policy
+from engines.core.types import (
+    NO_USAGE,
+    CallKey,
+    Completion,
+    Message,
+    RecordRef,
+    Sampling,
+    Usage,
+)
 from engines.record import lines
 from engines.record.appender import Appender
 
@@ -59,7 +66,6 @@ class RecordLedger:
         clock: Callable[[], float] = time.time,
         tell: Callable[[str], None] = lambda _: None,
         mask: Mask = NO_SECRETS,
-        purse: Purse | None = None,
     ) -> None:
         """Nothing is opened or written until something is asked.
 
@@ -69,20 +75,20 @@ class RecordLedger:
             clock: gives the time stamp of a record.
             tell: is told what was mended.
             mask: takes secrets out of replies and of what is written.
-            purse: must grant every call; None: there is no budget.
         """
         self._folder = folder
         self._seed = run_seed
         self._clock = clock
         self._tell = tell
         self._mask = mask
-        self._purse = purse
         self._files: dict[str, Appender] = {}
         self._known: dict[str, _Known] = {}
-        self._turns: dict[CallKey, tuple[Message, ...]] = {}  # try → its latest request
+        # Try → hashes of its latest request: the texts themselves would add up over a step.
+        self._turns: dict[CallKey, tuple[int, ...]] = {}
         self.reused = 0
         self.asked = 0
         self.paid = NO_USAGE  # for what was asked, not for what was taken from the record
+        self.paid_held_out = NO_USAGE  # of it, for held-out problems
 
     async def ask(
         self,
@@ -98,8 +104,9 @@ class RecordLedger:
         sampling = replace(sampling, seed=call_seed(self._seed, key))
         request = request_hash(policy.name, messages, sampling)
         this_try = replace(key, turn=0)
-        base = _shared(self._turns.get(this_try, ()), messages) if key.turn else 0
-        self._turns[this_try] = tuple(messages)
+        hashes = tuple(hash(message) for message in messages)
+        base = _shared(self._turns.get(this_try, ()), hashes) if key.turn else 0
+        self._turns[this_try] = hashes
         found = known.get((key, request))
         if found is not None:
             self.reused += 1
@@ -110,6 +117,8 @@ class RecordLedger:
         async def keep(reply: Completion, lost: str = "") -> tuple[Completion, RecordRef]:
             """Write what came of it; the reply comes back as it was written."""
             self.paid += reply.usage
+            if key.problem:
+                self.paid_held_out += reply.usage
             elapsed_s = round(time.monotonic() - began, 4)
             new = tuple(messages[base:])
             record = Record(
@@ -132,21 +141,16 @@ class RecordLedger:
             offset = await self._files[name].append(raw)
             return reply, RecordRef(name, offset, len(raw), checksum)
 
-        settle = None
-        if self._purse is not None:
-            settle = await self._purse.reserve(policy.name, messages, sampling)
-        spent = NO_USAGE
+        heard = None if on_text is None else self._mask.stream(on_text)
         try:
-            reply = await policy.complete(messages, sampling, on_text)
-            spent = reply.usage
+            reply = await policy.complete(messages, sampling, heard)
         except CallFailed as failed:
-            spent = failed.usage
-            if spent.calls:
-                await keep(Completion("", finish="lost", usage=spent), str(failed))
+            if failed.usage.calls:
+                await keep(Completion("", finish="lost", usage=failed.usage), str(failed))
             raise
         finally:
-            if settle is not None:
-                settle(spent)
+            if heard is not None:
+                heard.flush()
         known[key, request] = await keep(reply)
         return known[key, request]
 
@@ -168,6 +172,8 @@ class RecordLedger:
             known: _Known = {}
 
             def keep(line: lines.Line) -> None:
+                if lines.is_filler(line.body):
+                    return
                 record = from_dict(Record, orjson.loads(line.body))
                 if record.lost:
                     return
@@ -176,11 +182,7 @@ class RecordLedger:
 
             contents = lines.read(path, chained=False, visit=keep)
             if contents.torn or contents.newline_missing:
-                whole = contents.end - 1 if contents.newline_missing else contents.end
-                os.truncate(path, whole)
-                if contents.newline_missing:
-                    with path.open("ab") as file:
-                        file.write(b"\n")
+                lines.mend_end(path, contents)
                 self._tell(f"{path}: mended a last record that was being written")
             self._known[name] = known
             self._files[name] = Appender(path)
@@ -201,18 +203,39 @@ def read_record(folder: Path, ref: RecordRef) -> Record:
     """Read one record back.
 
     Raises:
-        DamagedError: it fails its checksum.
+        DamagedError: it fails its checksum, or is not the record that the reference means.
         ConflictError: the file is gone.
     """
     try:
-        body = lines.read_at(folder / ref.file, ref.offset, ref.length)
+        body = lines.read_at(folder / ref.file, ref.offset, ref.length, ref.digest)
     except FileNotFoundError as error:
         raise ConflictError(
             str(folder / ref.file),
             "the journal refers to this file and it is not there.",
-            "Restore it from a copy.",
+            f"Restore it from a copy, or run {lines.REPAIR}.",
         ) from error
     return from_dict(Record, orjson.loads(body))
+
+
+def spent(folder: Path) -> Iterator[tuple[str, Usage]]:
+    """Policy and usage of every record below a folder, lost calls included.
+
+    Counts what the journal does not name yet, and leaves out a last record that is torn.
+
+    Raises:
+        DamagedError: a record fails its checksum.
+    """
+    for path in sorted(folder.glob("*.jsonl")):
+        found: list[tuple[str, Usage]] = []
+
+        def take(line: lines.Line, found: list[tuple[str, Usage]] = found) -> None:
+            if lines.is_filler(line.body):
+                return
+            record = orjson.loads(line.body)
+            found.append((record["policy"], from_dict(Usage, record["reply"]["usage"])))
+
+        lines.read(path, chained=False, visit=take)
+        yield from found
 
 
 def trajectory(folder: Path, refs: Sequence[RecordRef]) -> tuple[Message, ...]:
@@ -224,7 +247,7 @@ def trajectory(folder: Path, refs: Sequence[RecordRef]) -> tuple[Message, ...]:
     return messages
 
 
-def _shared(before: Sequence[Message], now: Sequence[Message]) -> int:
+def _shared(before: Sequence[int], now: Sequence[int]) -> int:
     """How many messages both begin with: an agent may rewrite its context between turns."""
     pairs = zip(before, now, strict=False)
     return next((n for n, (one, other) in enumerate(pairs) if one != other), len(before))

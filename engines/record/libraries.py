@@ -9,27 +9,50 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
 
 from engines.core import events as ev
+from engines.core.codec import from_dict, to_dict
 from engines.core.errors import ConflictError, DamagedError, StudioError
 from engines.core.library import Committed, Library, Reviewed
+from engines.core.masking import NO_SECRETS, Mask
 from engines.core.state import fold_library, replay
+from engines.core.types import Decision, Operation
+from engines.record import lines
 from engines.record.appender import write_whole
-from engines.record.journal import Journal, read_journal
+from engines.record.journal import Journal, entry_of
 from engines.record.lock import writing
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
 
+_Version = tuple[Library, ev.LibraryCommitted | None]
+"""A version with the commit that made it; None for version 0."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """The journal as far as it was read: a long run looks often, and reads only what is new."""
+
+    found: tuple[_Version, ...] = ()
+    last: lines.Line | None = None
+
+    def after(self, path: Path) -> lines.Line | None:
+        """The line behind which reading goes on; None, with nothing known, for all of it."""
+        if self.last is None or not lines.stands(path, self.last):
+            self.found, self.last = (), None
+        return self.last
+
 
 @dataclass(frozen=True, slots=True)
 class LibraryFolder:
-    """`libraries/<name>` of a workspace."""
+    """`libraries/<name>` of a workspace. `mask` takes secrets out of all that is written."""
 
     path: Path
+    mask: Mask = NO_SECRETS
+    known: _Known = field(default_factory=_Known, init=False, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -40,7 +63,8 @@ class LibraryFolder:
         return self.path / "journal.jsonl"
 
     def exists(self) -> bool:
-        return self.journal_path.exists()
+        """Whether it was begun: a first line that was cut by a crash is none."""
+        return lines.begun(self.journal_path)
 
     def versions(self) -> tuple[Library, ...]:
         """Every version, oldest first; index i holds version i.
@@ -53,11 +77,14 @@ class LibraryFolder:
 
     def history(self) -> tuple[tuple[Library, ev.LibraryCommitted | None], ...]:
         """Every version with the commit that made it; None for version 0."""
-        self._must_exist()
-        found: list[tuple[Library, ev.LibraryCommitted | None]] = []
-        for entry in read_journal(self.journal_path):
-            _take(found, entry.event, f"{self.journal_path}:{entry.seq}")
-        return tuple(found)
+        path, after = self.journal_path, self._known_to()
+        found = list(self.known.found)
+        contents = lines.read(path, chained=True, after=after)
+        for line in contents.lines:
+            _take(found, entry_of(path, line).event, f"{path}:{line.number}")
+        self.known.found = tuple(found)
+        self.known.last = contents.lines[-1] if contents.lines else after
+        return self.known.found
 
     def head(self) -> Library:
         return self.versions()[-1]
@@ -73,7 +100,8 @@ class LibraryFolder:
             raise ConflictError(
                 f"library {self.name}@{version}",
                 f"its newest version is {len(versions) - 1}.",
-                f"Choose one from 0 to {len(versions) - 1}.",
+                f"Choose one from 0 to {len(versions) - 1}; if it was there before, "
+                f"run {lines.REPAIR}.",
             )
         return versions[version]
 
@@ -85,7 +113,7 @@ class LibraryFolder:
         """
         check_name(self.name)
         with writing(self.path):
-            if self.exists() and self.journal_path.stat().st_size:
+            if self.exists():
                 raise ConflictError(
                     f"library {self.name}", "it exists already.", "Choose another library.name."
                 )
@@ -96,10 +124,10 @@ class LibraryFolder:
                 copied_from,
                 start.curated if start else (),
             )
-            journal = Journal(self.journal_path)
-            journal.append_now(event)
+            journal = Journal(self.journal_path, mask=self.mask)
+            written = journal.append_now(event)
             journal.close()
-            library = fold_library(None, event)
+            library = fold_library(None, written)
             write_version(self.path, library, "")
             return library
 
@@ -110,13 +138,21 @@ class LibraryFolder:
         Raises:
             LockedError: another process holds it for longer than 10 s.
         """
-        self._must_exist()
+        self._known_to()  # where there is no such library, no lock is made for it
         with writing(self.path, timeout_s=10.0):
-            journal = Journal(self.journal_path, tell=tell)
+            after = self._known_to()
+            journal = Journal(self.journal_path, tell=tell, mask=self.mask, after=after)
             try:
                 yield Committer(self, journal)
             finally:
                 journal.close()
+
+    def _known_to(self) -> lines.Line | None:
+        """See `_Known.after`; raises ConflictError where there is no such library."""
+        after = self.known.after(self.journal_path)
+        if after is None:
+            self._must_exist()
+        return after
 
     def _must_exist(self) -> None:
         if not self.exists():
@@ -131,9 +167,13 @@ class Committer:
     def __init__(self, folder: LibraryFolder, journal: Journal) -> None:
         self._folder = folder
         self._journal = journal
-        self._found: list[tuple[Library, ev.LibraryCommitted | None]] = []
+        self._found = list(folder.known.found)
         for entry in journal.entries:
             _take(self._found, entry.event, f"{journal.path}:{entry.seq}")
+        folder.known.found, folder.known.last = tuple(self._found), journal.last
+        library, made_by = self._found[-1]
+        if not version_file(folder.path, library.version).exists():  # cut before it was written
+            write_version(folder.path, library, made_by.run if made_by else "")
 
     @property
     def head(self) -> Library:
@@ -159,6 +199,8 @@ class Committer:
         Raises:
             RecordError: the journal could not be written; nothing has changed.
         """
+        # Before, not while it is written: the hash of the content is that of what is read.
+        reviewed = tuple(_without_secrets(pair, self._folder.mask) for pair in reviewed)
         done = self.head.commit(reviewed, run=run, step=step, limit=limit)
         if done.library.version == self.head.version:
             library = self._remember(reviewed, run, step)
@@ -183,6 +225,14 @@ class Committer:
             self._journal.append_now(ev.LibraryCurated(run, step, rejected))
             self._found[-1] = (library, self._found[-1][1])
         return library
+
+
+def _without_secrets(pair: tuple[Operation, Decision], mask: Mask) -> tuple[Operation, Decision]:
+    operation, decision = pair
+    return (
+        from_dict(Operation, mask.tree(to_dict(operation))),
+        from_dict(Decision, mask.tree(to_dict(decision))),
+    )
 
 
 def check_name(name: str) -> None:
@@ -210,7 +260,11 @@ def write_version(folder: Path, library: Library, run: str) -> None:
         "experiences": [{"id": e.id, "text": e.text} for e in library.experiences],
     }
     text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
-    write_whole(folder / f"v{library.version:04d}.yaml", text.encode("utf-8", "replace"))
+    write_whole(version_file(folder, library.version), text.encode("utf-8", "replace"))
+
+
+def version_file(folder: Path, version: int) -> Path:
+    return folder / f"v{version:04d}.yaml"
 
 
 def _take(
@@ -219,7 +273,9 @@ def _take(
     try:
         library = fold_library(found[-1][0] if found else None, event)
     except (ValueError, StudioError) as error:
-        raise DamagedError(place, f"{error}.", "Restore the journal from a copy.") from error
+        raise DamagedError(
+            place, f"{error}.", f"Restore the journal from a copy, or run {lines.REPAIR}."
+        ) from error
     if isinstance(event, ev.LibraryCurated):
         found[-1] = (library, found[-1][1])
     else:

@@ -9,16 +9,20 @@ dropped, swapped or altered unseen.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from engines.core.errors import DamagedError
+from engines.core.errors import DamagedError, RecordError
 from engines.core.ids import digest_bytes
 
 _HEAD = re.compile(rb'\{"n":(\d{1,12}),"h":"([0-9a-f]{16})","e":')
 _TAIL = b"}\n"
+
+REPAIR = "`studio doctor --repair`"
+"""What mends a damaged file, in the words of whoever is told of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +52,40 @@ def encode(body: bytes, chain: str = "") -> tuple[bytes, str]:
     return b'{"n":%d,"h":"%s","e":%s}\n' % (len(body), checksum.encode(), body), checksum
 
 
-def read(path: Path, *, chained: bool, visit: Callable[[Line], None] | None = None) -> Contents:
+def read(
+    path: Path,
+    *,
+    chained: bool,
+    visit: Callable[[Line], None] | None = None,
+    after: Line | None = None,
+) -> Contents:
     """Read and check a file; a missing one is empty.
 
     Args:
         path: the file.
         chained: checksums cover their predecessors.
         visit: called with each line instead of collecting them.
+        after: begin behind this line, which still `stands`.
 
     Raises:
         DamagedError: a complete line fails its check.
+        RecordError: it cannot be opened.
     """
     lines: list[Line] = []
     take = visit or lines.append
     offset, chain, number = 0, "", 0
+    if after is not None:
+        offset, chain, number = after.offset + after.length, after.digest, after.number
     try:
         file = path.open("rb")
     except FileNotFoundError:
         return Contents((), 0)
+    except OSError as error:
+        raise RecordError(
+            str(path), f"cannot be read ({error.strerror}).", "Mend its permissions."
+        ) from error
     with file:
+        file.seek(offset)
         for raw in file:
             number += 1
             body, checksum = _checked(raw, chain if chained else "")
@@ -76,7 +95,7 @@ def read(path: Path, *, chained: bool, visit: Callable[[Line], None] | None = No
                 # A last line that lacks nothing but its newline was paid for: keep it.
                 body, checksum = _checked(_completed(raw), chain if chained else "")
                 if body is None or checksum is None:
-                    if _checked(_first(raw), chain if chained else "")[0] is not None:
+                    if _checked(first(raw), chain if chained else "")[0] is not None:
                         raise _damaged(path, number)  # a whole line that lost its newline
                     return Contents(tuple(lines), offset, raw)
                 take(Line(number, offset, len(_completed(raw)), checksum, body))
@@ -87,30 +106,116 @@ def read(path: Path, *, chained: bool, visit: Callable[[Line], None] | None = No
     return Contents(tuple(lines), offset)
 
 
-def read_at(path: Path, offset: int, length: int) -> bytes:
-    """The body of one unchained line.
+def mend_end(path: Path, contents: Contents) -> None:
+    """Make a file end with a whole line: cut what is torn, put back a lost newline.
 
     Raises:
-        DamagedError: it is not whole.
+        RecordError: it cannot be written.
+    """
+    if not contents.torn and not contents.newline_missing:
+        return
+    try:
+        os.truncate(path, contents.end - contents.newline_missing)
+        if contents.newline_missing:
+            with path.open("ab") as file:
+                file.write(b"\n")
+                os.fsync(file.fileno())
+    except OSError as error:
+        raise RecordError(
+            str(path),
+            f"its torn end cannot be mended ({error.strerror}).",
+            "Make room or mend its permissions, then give the same command again.",
+        ) from error
+
+
+def stands(path: Path, line: Line) -> bool:
+    """Whether a line still is where it was read, and with it, where it is chained, all before."""
+    try:
+        with path.open("rb", buffering=0) as file:  # a buffer would read more than the line
+            file.seek(line.offset)
+            raw = file.read(line.length)
+    except OSError:
+        return False
+    head = _HEAD.match(raw)
+    return head is not None and raw[head.end() :] == line.body + _TAIL
+
+
+def begun(path: Path) -> bool:
+    """Whether a file holds a first line: one that was torn does not count, a damaged one does."""
+    try:
+        with path.open("rb") as file:
+            raw = file.readline()
+    except OSError:
+        return False
+    return raw.endswith(b"\n") or _checked(_completed(raw), "")[0] is not None
+
+
+def read_at(path: Path, offset: int, length: int, digest: str = "") -> bytes:
+    """The body of one unchained line.
+
+    Args:
+        path: the file.
+        offset: where the line begins, in bytes.
+        length: of the line, in bytes.
+        digest: the checksum it must have; "" takes any line that is whole.
+
+    Raises:
+        DamagedError: it is not whole, or it is another line.
     """
     with path.open("rb") as file:
         file.seek(offset)
-        body, _ = _checked(file.read(length), "")
-    if body is None:
+        body, found = _checked(file.read(length), "")
+    if body is None or digest not in ("", found):
         raise DamagedError(
             f"{path} at byte {offset}",
-            "this record fails its checksum.",
-            "Run `studio doctor` or restore the file from a copy.",
+            "this record fails its checksum or is another than the journal names.",
+            f"Restore the file from a copy, or run {REPAIR}.",
         )
     return body
 
 
-def whole(raw: bytes) -> bytes | None:
-    """The body of one unchained line with its newline; None where it is not whole."""
-    return _checked(raw, "")[0]
+def whole(raw: bytes, chain: str = "") -> bytes | None:
+    """The body of one line with its newline; None where it is not whole."""
+    return _checked(raw, chain)[0]
 
 
-def _first(raw: bytes) -> bytes:
+def filler(length: int) -> bytes:
+    """Whole unchained lines of that many bytes in all that say nothing: they keep places.
+
+    One line cannot have every length, because its head grows with the digits of its length;
+    two can.
+
+    Raises:
+        ValueError: it is too short for one.
+    """
+    found = _filler(length)
+    if found is None and length >= 2 * SHORTEST_FILLER:
+        rest = _filler(length - SHORTEST_FILLER)
+        found = None if rest is None else (_filler(SHORTEST_FILLER) or b"") + rest
+    if found is None:
+        raise ValueError(f"no filler has {length} bytes")
+    return found
+
+
+def is_filler(body: bytes) -> bool:
+    return body.startswith(_FILLER)
+
+
+def _filler(length: int) -> bytes | None:
+    for digits in range(2, 13):
+        blanks = length - len(encode(_FILLER + b'"}')[0]) - (digits - 2)
+        raw = encode(_FILLER + b" " * blanks + b'"}')[0]
+        if blanks >= 0 and len(raw) == length:
+            return raw
+    return None
+
+
+_FILLER = b'{"filler":"'
+SHORTEST_FILLER = len(encode(_FILLER + b'"}')[0])
+"""Bytes of the shortest filler line."""
+
+
+def first(raw: bytes) -> bytes:
     """As much of the bytes as their head announces, with its newline."""
     head = _HEAD.match(raw)
     return raw if head is None else raw[: head.end() + int(head[1]) + 1] + b"\n"
@@ -118,8 +223,8 @@ def _first(raw: bytes) -> bytes:
 
 def _completed(raw: bytes) -> bytes:
     """The line with its newline, where that is all it lacks."""
-    first = _first(raw)
-    return first if len(raw) in (len(first) - 1, len(first)) else raw
+    announced = first(raw)
+    return announced if len(raw) in (len(announced) - 1, len(announced)) else raw
 
 
 def _checked(raw: bytes, chain: str) -> tuple[bytes | None, str | None]:
@@ -137,5 +242,5 @@ def _damaged(path: Path, number: int) -> DamagedError:
     return DamagedError(
         f"{path}:{number}",
         "this line fails its checksum: the file was changed or the disk lost it.",
-        "Restore it from a copy, or start afresh with --restart-step 0.",
+        f"Restore it from a copy, or run {REPAIR}: it says first what it would do.",
     )

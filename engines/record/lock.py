@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from engines.core.errors import LockedError, RecordError
+from engines.record.appender import private_folder
 
 
 @contextmanager
@@ -24,7 +25,7 @@ def writing(folder: Path, *, timeout_s: float = 0.0) -> Iterator[None]:
         LockedError: another process holds it still after `timeout_s`.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         lock = FileLock(folder / ".lock", mode=0o600)
         lock.acquire(timeout=timeout_s)
     except Timeout as error:
@@ -41,7 +42,10 @@ def writing(folder: Path, *, timeout_s: float = 0.0) -> Iterator[None]:
         ) from error
     holder = folder / ".holder"
     try:
-        holder.write_text(str(os.getpid()))
+        with suppress(OSError):  # it only tells others who we are; a full disk must not matter
+            fd = os.open(holder, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(fd, "w") as file:
+                file.write(str(os.getpid()))
         yield
     finally:
         holder.unlink(missing_ok=True)
@@ -49,12 +53,16 @@ def writing(folder: Path, *, timeout_s: float = 0.0) -> Iterator[None]:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether some process is writing there right now."""
+    """Whether some process is writing there right now; asking creates nothing."""
+    if not (folder / ".lock").exists():
+        return False
     try:
         with FileLock(folder / ".lock", mode=0o600).acquire(timeout=0):
             return False
     except Timeout:
         return True
+    except OSError:  # who may not open the lock cannot be told who holds it
+        return False
 
 
 def _holder(folder: Path) -> str:

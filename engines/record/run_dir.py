@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engines.core.errors import ConflictError
+from engines.core.masking import NO_SECRETS, Mask
 from engines.core.state import RunState, folded
 from engines.record.journal import Entry, read_journal
 from engines.record.libraries import LibraryFolder, check_name
@@ -68,9 +69,10 @@ class RunDir:
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Everything of one practice folder."""
+    """Everything of one practice folder. `mask` takes secrets out of what libraries write."""
 
     path: Path
+    mask: Mask = NO_SECRETS
 
     @property
     def runs_folder(self) -> Path:
@@ -97,16 +99,27 @@ class Workspace:
         return self.path / "catalogue.json"
 
     def library(self, name: str) -> LibraryFolder:
-        return LibraryFolder(self.path / "libraries" / name)
+        return LibraryFolder(self.path / "libraries" / name, self.mask)
 
     def libraries(self) -> tuple[LibraryFolder, ...]:
         found = sorted((self.path / "libraries").glob("*/journal.jsonl"))
-        return tuple(LibraryFolder(path.parent) for path in found)
+        folders = (LibraryFolder(path.parent, self.mask) for path in found)
+        return tuple(folder for folder in folders if folder.exists())
 
     def runs(self) -> tuple[RunDir, ...]:
-        """Every run that has a journal, oldest first."""
-        found = [path.parent for path in self.runs_folder.glob("*/journal.jsonl")]
-        return tuple(RunDir(path) for path in sorted(found, key=lambda p: _began(p)))
+        """Every run that has a journal, oldest first.
+
+        Between runs of one name their numbers tell, since a clock may have been set back;
+        between names there is only the clock.
+        """
+        journals = self.runs_folder.glob("*/journal.jsonl")
+        found = [path.parent for path in journals if path.is_file()]
+        latest: dict[str, float] = {}  # name → when the newest of its runs so far began
+        placed = []
+        for name, number, path in sorted((*_name_and_number(path.name), path) for path in found):
+            latest[name] = max(_began(path), latest.get(name, 0.0))
+            placed.append((latest[name], name, number, path))
+        return tuple(RunDir(path) for *_, path in sorted(placed))
 
     def run(self, run: str) -> RunDir:
         """One run by its run-id.
@@ -151,6 +164,12 @@ class Workspace:
             if match and path.stat().st_size:
                 found[int(match[1] or 1)] = path.parent.name
         return found
+
+
+def _name_and_number(run: str) -> tuple[str, int]:
+    """The name and the number of a run-id: `exp-3` is the third of `exp`."""
+    name, dash, number = run.rpartition("-")
+    return (name, int(number)) if dash and number.isdecimal() else (run, 1)
 
 
 def _exp_id(folder: Path) -> str | None:

@@ -12,6 +12,7 @@ skipped: what it told is worked out again from the recorded reply, or paid for o
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -24,6 +25,7 @@ import orjson
 from engines.core.codec import dumps, from_dict
 from engines.core.errors import RecordError
 from engines.core.ids import digest, digest_bytes
+from engines.core.masking import NO_SECRETS, Mask
 from engines.core.types import NO_USAGE, AttemptStatus, Problem, Usage
 from engines.record import lines
 from engines.record.appender import make_folder, write_whole
@@ -54,8 +56,10 @@ class ScoreBook:
     sets is asked once.
     """
 
-    def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, about: Mapping[str, Any], mask: Mask = NO_SECRETS) -> None:
         """Open the book of `about`, plain JSON values; nothing is written yet.
+
+        `mask` takes secrets out of what is written; the hash is of the values as they are.
 
         Raises:
             RecordError: it cannot be read.
@@ -63,6 +67,7 @@ class ScoreBook:
         self.path = folder / digest(about, ID_BYTES)
         self.under_way: dict[tuple[str, int], asyncio.Future[Any]] = {}
         self._about = about
+        self._mask = mask
         self._known: dict[tuple[str, int], Score] = {}
         self._fd: int | None = None
         self._read_to = 0
@@ -88,10 +93,11 @@ class ScoreBook:
         known = self.find(score.problem, score.index)
         if known is not None:
             return known
-        raw, _ = lines.encode(dumps(score))
+        raw, _ = lines.encode(self._mask.line(dumps(score)))
         try:
             # One write, at the end whoever else writes: lines are never mixed.
-            os.write(self._opened(), raw)
+            if os.write(self._opened(), raw) < len(raw):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             raise RecordError(
                 str(self._file),
@@ -114,7 +120,7 @@ class ScoreBook:
         if self._fd is None:
             make_folder(self.path)
             if not (self.path / "about.json").exists():
-                write_whole(self.path / "about.json", dumps(self._about))
+                write_whole(self.path / "about.json", self._mask.line(dumps(self._about)))
             self._fd = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             end = os.fstat(self._fd).st_size
             if end and os.pread(self._fd, 1, end - 1) != b"\n":

@@ -24,7 +24,11 @@ from engines.core.types import (
     Sampling,
     Usage,
 )
+from engines.policies.congestion import reporting
 from engines.policies.throttle import JobBound, Slots
+
+TRAJECTORY_CHARS = 4_000_000
+"""Of all replies of one try together; more fails it. Four replies of the greatest length."""
 
 
 @dataclass(slots=True)
@@ -36,6 +40,7 @@ class RecordedPolicy:
     key: CallKey
     refs: list[RecordRef] = field(default_factory=list)
     usage: Usage = NO_USAGE
+    chars: int = 0  # of all replies
 
     @property
     def name(self) -> str:
@@ -52,6 +57,12 @@ class RecordedPolicy:
             raise
         self.refs.append(ref)
         self.usage += reply.usage
+        self.chars += len(reply.text) + len(reply.reasoning)
+        self.chars += sum(len(call.arguments) for call in reply.tool_calls)
+        if self.chars > TRAJECTORY_CHARS:
+            raise CallFailed(
+                "too long", f"the replies of one try have more than {TRAJECTORY_CHARS:,} characters"
+            )
         return reply
 
     async def ping(self) -> None:
@@ -92,7 +103,9 @@ class RolloutManager:
                 await self.cleared()
             if on_start is not None:
                 on_start()
-            policy = self.policy.for_job(job) if isinstance(self.policy, JobBound) else self.policy
+            policy = reporting(self.policy, self.slots.congestion)
+            if isinstance(policy, JobBound):
+                policy = policy.for_job(job)
             recorded = RecordedPolicy(policy, self.ledger, job.key)
             began = time.monotonic()
             try:

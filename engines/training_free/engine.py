@@ -11,7 +11,7 @@ Source: arXiv:2510.08191, Training-Free Group Relative Policy Optimization, sect
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,8 @@ from engines.core.types import (
     WeightUpdate,
     operation_id,
 )
+from engines.training_free.curation import curated_block, sifted
+from engines.training_free.lint import OperationLinter
 from engines.training_free.parse import Suggestion, suggestions
 from engines.training_free.reading import (
     Shown,
@@ -61,7 +63,14 @@ _Reply = Coroutine[Any, Any, tuple[Completion, RecordRef]]
 class TrainingFreeEngine:
     """Implements `engines.core.protocols.Engine` with a frozen model that reads."""
 
-    def __init__(self, settings: TrainingFreeSettings, reflector: Policy, ledger: Ledger) -> None:
+    def __init__(
+        self,
+        settings: TrainingFreeSettings,
+        reflector: Policy,
+        ledger: Ledger,
+        linter: OperationLinter | None = None,
+    ) -> None:
+        self._linter = linter or OperationLinter()
         self._settings = settings
         self._reflector = reflector
         self._ledger = ledger
@@ -90,6 +99,7 @@ class TrainingFreeEngine:
             truth=quote(self._truth(group)),
             attempts=attempts_block(shown, self._settings.given_ground_truth),
             library=library_block(library),
+            curated=curated_block(library),
             limit=str(self._settings.experiences_per_query),
         )
 
@@ -102,8 +112,9 @@ class TrainingFreeEngine:
             answered = await self._ask(key, prompt, parse)
         except CallFailed as error:
             failed = (*losses, Loss("extraction", group.id, str(error)))
+            spent = usage + error.usage
             return Reflection(
-                group.step, group.position, "failed", losses=failed, usage=usage, refs=refs
+                group.step, group.position, "failed", losses=failed, usage=spent, refs=refs
             )
         ids = {rollout.index: rollout.id for rollout in group.rollouts}
         return Reflection(
@@ -138,6 +149,7 @@ class TrainingFreeEngine:
             learning_objective=quote(self._settings.learning_objective),
             proposals=proposals_block(proposals),
             library=library_block(library),
+            curated=curated_block(library),
             room=self._room(library),
         )
 
@@ -148,11 +160,13 @@ class TrainingFreeEngine:
         try:
             answered = await self._ask(CallKey("consolidation", epoch, step), prompt, parse)
         except CallFailed as error:
-            return Lesson(step, library.version, losses=(Loss("consolidation", where, str(error)),))
+            lost = Loss("consolidation", where, str(error))
+            return Lesson(step, library.version, losses=(lost,), usage=error.usage)
         model = answered.completions[-1].model or self._reflector.name
-        operations = tuple(
+        problems = {group.id: group.problem.id for group in batch}
+        suggested = [
             Operation(
-                operation_id(step, number),
+                "",
                 found.kind,
                 found.target,
                 found.text,
@@ -160,16 +174,29 @@ class TrainingFreeEngine:
                 _evidence(proposals, found.sources),
                 model,
                 self._consolidate.hash,
+                problems=_problems(proposals, found.sources, problems),
             )
-            for number, found in enumerate(answered.items, 1)
-        )
+            for found in answered.items
+        ]
+        operations, withheld = sifted(suggested, library)
+        named = [
+            replace(operation, id=operation_id(step, number))
+            for number, operation in enumerate((*operations, *withheld), 1)
+        ]
+        operations, withheld = tuple(named[: len(operations)]), tuple(named[len(operations) :])
+        linted = [
+            replace(op, flags=(*op.flags, *await self._linter.flags(op, library, operations)))
+            for op in operations
+        ]
         return Lesson(
             step,
             library.version,
-            operations,
+            tuple(linted),
             losses=_losses("consolidation", where, answered),
-            usage=_usage(answered.completions),
+            usage=_usage(answered.completions) + self._linter.take_usage(),
             refs=answered.refs,
+            withheld=withheld,
+            prompt_hash=self._consolidate.hash,
         )
 
     async def apply(self, update: WeightUpdate) -> int:
@@ -263,6 +290,13 @@ def _evidence(proposals: Sequence[tuple[str, Proposal]], numbers: Sequence[int])
     """The rollouts behind the proposals an operation rests on, each once."""
     found = (rollout for number in numbers for rollout in proposals[number - 1][1].evidence)
     return tuple(dict.fromkeys(found))
+
+
+def _problems(
+    proposals: Sequence[tuple[str, Proposal]], numbers: Sequence[int], of: Mapping[str, str]
+) -> tuple[str, ...]:
+    """The problems of the groups behind an operation, each once."""
+    return tuple(dict.fromkeys(of[proposals[number - 1][0]] for number in numbers))
 
 
 def _losses(kind: str, where: str, answered: Answered[Suggestion]) -> tuple[Loss, ...]:

@@ -14,6 +14,8 @@ from engines.core.library import Library, one_line
 from engines.core.reply import Parsed, ReplyProblem, experience_id, objects_in
 from engines.core.types import OperationKind
 
+TOLD_PROBLEMS = 20
+"""Each is told in the repair turn and journalled with the reply: 60,000 fit into one."""
 _KINDS: tuple[OperationKind, ...] = get_args(OperationKind)
 _SYNONYMS = {"update": "modify", "remove": "delete", "none": "keep", "create": "add"}
 
@@ -54,6 +56,9 @@ def suggestions(
     if limit is not None and len(items) > limit:
         problems.append(f"It holds {len(items)} objects and at most {limit} are wanted.")
         items = items[:limit]
+    if len(problems) > TOLD_PROBLEMS:
+        more = len(problems) - TOLD_PROBLEMS
+        problems = [*problems[:TOLD_PROBLEMS], f"{more} more things are wrong with it."]
     return Parsed(tuple(items), tuple(problems))
 
 

@@ -118,7 +118,7 @@ class JudgeVerifier:
             answered = await ask_with_repair(ask, [Message("user", prompt)], parse, repair)
         except CallFailed as error:
             text = str(error) if error.kind == "timeout" else f"failed: {error}"
-            return Verdict(None, error=shown(text, 300))
+            return Verdict(None, error=shown(text, 300), usage=error.usage)
         usage = sum((completion.usage for completion in answered.completions), NO_USAGE)
         if not answered.items:
             error_text = shown(f"unparsable: {' '.join(answered.problems)}", 300)

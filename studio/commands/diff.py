@@ -12,17 +12,23 @@ def diff(
     a: Annotated[str, typer.Argument(metavar="A", help="The older one.")],
     b: Annotated[str, typer.Argument(metavar="B", help="The newer one.")],
     format: Annotated[
-        Literal["text", "json", "html"], typer.Option(help="How to print it.")
-    ] = "text",
+        Literal["text", "json", "html"] | None,
+        typer.Option(help="How to print it.", show_default="text"),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Compare libraries: NAME@V, RUN@epoch:N, RUN@step:N or a FILE each."""
     import sys
 
+    from engines.core.errors import ConfigError
     from engines.record.run_dir import Workspace
     from studio import diffing
     from studio.library_refs import find
 
+    if json and format not in (None, "json"):
+        raise ConfigError(
+            "--json", f"it contradicts --format {format}.", "Leave one of the two out."
+        )
     workspace = Workspace(context.obj)
     older, newer = find(a, workspace), find(b, workspace)
     match "json" if json else format:

@@ -55,14 +55,18 @@ def headless(
             "--accept-changes", help="Resume although settings that change results differ."
         ),
     ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Only print what it would cost; asks and writes nothing."),
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the event stream on stdout.")] = False,
 ) -> int:
     """Practise without a screen; starts or resumes a run."""
     import asyncio
 
     from engines.record.run_dir import Workspace
+    from studio import headless as session
     from studio.config.source import source_of
-    from studio.headless import planned, run_headless
 
     source = source_of(
         "studio headless",
@@ -77,7 +81,7 @@ def headless(
         raise ConfigError(
             "--resume", "it takes the run's own run file and name.", "Leave RUNFILE and --name out."
         )
-    plan = planned(
+    plan = session.planned(
         Workspace(context.obj),
         source,
         name=name,
@@ -85,4 +89,5 @@ def headless(
         review=review,
         accept_changes=accept_changes,
     )
-    return asyncio.run(run_headless(plan, json=json))
+    work = session.dry_run if dry_run else session.run_headless
+    return asyncio.run(work(plan, json=json))

@@ -68,10 +68,11 @@ def history(
     """Every commit, with operations, evidence and who decided."""
     from engines.record.run_dir import Workspace
     from studio.library_refs import named
-    from studio.library_text import history_data, history_lines
+    from studio.library_text import check_known, history_data, history_lines
     from studio.printing import print_json
 
     folder = named(name, Workspace(context.obj))
+    check_known(folder, experience)
     if json:
         print_json(history_data(folder, experience))
     else:
@@ -95,13 +96,13 @@ def edit(
     reason: Annotated[str, typer.Option(help="Why; recorded with the decision.")] = "",
 ) -> None:
     """Change, add or delete one experience; recorded as a decided operation."""
-    from engines.record.run_dir import Workspace
     from studio.editor import edited
     from studio.library_edit import asked_change, commit_changes
     from studio.library_refs import named
+    from studio.masked_workspace import masking_workspace
     from studio.person import person
 
-    workspace = Workspace(context.obj)
+    workspace = masking_workspace(context.obj)
     head = named(name, workspace).head()
     change = asked_change(head, experience, text=text, delete=delete, add=add, edit=edited)
     if change is None:
@@ -119,15 +120,15 @@ def revert(
 ) -> None:
     """Make a new version with the texts of an older one; nothing is lost."""
     from engines.core.errors import ConflictError
-    from engines.record.run_dir import Workspace
     from studio.library_edit import back_to, commit_changes
     from studio.library_refs import named
+    from studio.masked_workspace import masking_workspace
     from studio.person import person
 
     name, _, number = reference.rpartition("@")
     if not name or not number.isdecimal():
         raise ConflictError(reference, "it is not NAME@V.", "See `studio library history NAME`.")
-    workspace = Workspace(context.obj)
+    workspace = masking_workspace(context.obj)
     older = named(name, workspace).at(int(number))
     why = reason or f"back to v{number}"
     done = commit_changes(workspace, name, back_to(older), person=person(), reason=why)

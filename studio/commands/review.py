@@ -1,4 +1,4 @@
-"""`studio review`: decide open operations in line mode."""
+"""`studio review`: decide open operations, and mend replies, in line mode."""
 
 from __future__ import annotations
 
@@ -13,18 +13,23 @@ def review(
         str | None, typer.Argument(help="Run-id; default: the newest living run, else the newest.")
     ] = None,
 ) -> None:
-    """Decide open operations one by one, as `git add -p` does it."""
+    """Decide open operations one by one, as `git add -p` does it.
+
+    Replies that could not be understood come last: mend them, or let them go.
+    """
     import shutil
     import sys
 
-    from engines.record.run_dir import Workspace
     from studio.desk import desk_of
     from studio.editor import edited
     from studio.evidence import EvidenceRoom
     from studio.line_review import Sitting
+    from studio.masked_workspace import masking_workspace
+    from studio.narrate import to_stderr
     from studio.person import person
     from studio.printing import folded
     from studio.steering import chosen_run
+    from studio.summary import count
 
     def ask(prompt: str) -> str | None:
         print(prompt, end="", flush=True)
@@ -37,10 +42,11 @@ def review(
         wide = shutil.get_terminal_size().columns
         print(folded(text, wide) if sys.stdout.isatty() else text)
 
-    workspace = Workspace(context.obj)
+    workspace = masking_workspace(context.obj)
     folder = chosen_run(workspace, run)
-    with desk_of(workspace, folder) as desk:
-        if not desk.sheet().open:
+    with desk_of(workspace, folder, to_stderr) as desk:
+        sheet = desk.sheet()
+        if not sheet.open and not sheet.repairs:
             print(f"run {folder.run}: nothing is open")
             return
         sitting = Sitting(
@@ -49,7 +55,13 @@ def review(
         try:
             sitting.run()
         finally:
-            left = len(folder.state().open)
-            print(f"run {folder.run}: {sitting.decided} decided, {left} open")
+            state = folder.state()
+            told = [f"{sitting.decided} decided, {len(state.open)} open"]
+            if sitting.settled or state.repairs:
+                told.append(
+                    f"{count(sitting.settled, 'reply', 'replies')} settled, "
+                    f"{len(state.repairs)} to mend"
+                )
+            print(f"run {folder.run}: {'; '.join(told)}")
             if closing := desk.close():
                 print(closing)

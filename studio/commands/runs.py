@@ -45,12 +45,17 @@ def show(
     json: AsJson = False,
 ) -> None:
     """Show one run: how it went, step by step, and where things lie."""
+    from engines.core.errors import ConfigError
     from engines.record.run_dir import Workspace
     from studio.printing import print_json
     from studio.rollout_page import rollout_facts, rollout_text
     from studio.run_page import run_facts, run_text
     from studio.step_page import step_facts, step_text
 
+    if prompts and step is None:
+        raise ConfigError("--prompts", "it shows those of one step.", "Give --step N with it.")
+    if rollout is not None and step is not None:
+        raise ConfigError("--rollout", "it shows one thing, --step another.", "Give one of them.")
     workspace = Workspace(context.obj)
     folder = workspace.run(run)
     if rollout is not None:

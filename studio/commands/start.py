@@ -52,7 +52,8 @@ def try_once(
 
     from engines.record.run_dir import Workspace
     from studio.config.loading import load_run
-    from studio.trial import Trial, carry_out, choose_library, choose_problem
+    from studio.library_start import choose_library
+    from studio.trial import Trial, carry_out, choose_problem
     from studio.trial_text import after_text, before_text, exit_code, show_piece, trial_data
 
     loaded = load_run(runfile, overrides or [], context.obj)

@@ -6,6 +6,7 @@ import it when they run, never before. `studio.config.settings` says what may be
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -17,17 +18,19 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from engines.core.errors import ConfigError, DataError
+from engines.core.masking import Mask
 from engines.data.source import HELD_OUT, PRACTISED, DataSource, locate, resolve_data
 from studio.config.agent_file import mount_agent
 from studio.config.compose import Composed, Tree, compose_run, dotted, put, resolve, walk
 from studio.config.refusals import explained
 from studio.config.run_yaml import dump_run_yaml
-from studio.config.secrets import MASK, is_kept_as_written, shown_override
+from studio.config.secrets import MASK, is_kept_as_written, secrets_known, shown_override
 from studio.config.settings import RESULT_FIELDS, RunConfig, differences, model_at
 from studio.config.spelling import unify
 from studio.config.verifier_spelling import normalise_verifier, pin_verifiers
 from studio.config.youtu import YoutuConfig, translate
 from studio.config.youtu_model import flatten
+from studio.masked import remember
 from studio.presets import list_presets, preset_path, presets_folder
 
 __all__ = [
@@ -54,6 +57,12 @@ class LoadedRun:
     roots: tuple[Path, ...]  # folders in which data names are looked up, in order
     warnings: tuple[str, ...]
     place: Callable[[str], str]  # dotted key → where its value was written
+    secrets: frozenset[str] = dataclasses.field(default=frozenset(), repr=False)
+
+    @property
+    def mask(self) -> Mask:
+        """Takes every secret that this run knows out of what it writes."""
+        return Mask(self.secrets)
 
     def data_path(self, name: str, key: str = "data.practice") -> DataSource:
         """The file or split of a data set named in this run file.
@@ -128,6 +137,8 @@ def load_run(
         for key, text in walk(composed.tree)
         if isinstance(text, str) and "${" in text and is_kept_as_written(key, text)
     }
+    secrets = secrets_known(walk(tree), origins, environ)
+    remember(secrets)  # before anything of the file can stand in a refusal
     _fill_in(composed, tree, origins, environ, preset=preset)
     own = (workspace / "datasets", Path(str(files("sample_data"))))
     # After the three of the contract comes the current folder, for what is typed there.
@@ -152,6 +163,7 @@ def load_run(
         roots,
         (*composed.warnings, *_doubts(config), *_borrowed(youtu, origins, outer)),
         lambda key: composed.place(tuple(key.split("."))).text,
+        secrets,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 from pydantic import SecretStr
 
+from engines.core.masking import NO_SECRETS, Mask
 from engines.record.export import escaped
 from studio.config.compose import Tree, dotted, walk
 from studio.config.secrets import MASK, is_secret
@@ -29,11 +30,12 @@ _Dumper.add_representer(
 )
 
 
-def dump_run_yaml(config: RunConfig) -> str:
+def dump_run_yaml(config: RunConfig, mask: Mask = NO_SECRETS) -> str:
     """The resolved run file as text: it loads to an equal config, and holds no secret.
 
     A secret that came from `${…}` is written as that text. One spelled out in a file or
-    override becomes `***`, and loading it asks for the key again.
+    override becomes `***`, and loading it asks for the key again. `mask` takes secrets out
+    of all other texts too.
     """
     tree: Tree = config.model_dump(mode="python")
     for key, value in list(walk(tree)):
@@ -44,6 +46,8 @@ def dump_run_yaml(config: RunConfig) -> str:
             plain = MASK
         elif isinstance(plain, str) and "${" in plain:
             plain = escaped(plain)
+        if isinstance(plain, str) and origin is None:
+            plain = mask(plain)
         if plain is not value:
             tree = _replaced(tree, key, plain)
     head = "# A resolved run file. Secrets stand here by the name of their variable only.\n"

@@ -42,6 +42,10 @@ def _no_bool(value: object) -> object:
     return value
 
 
+def _modelled(value: object) -> object:
+    return {"model": value} if isinstance(value, str) else value
+
+
 def _listed(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
@@ -277,6 +281,46 @@ class ReviewConfig(Settings):
     )
 
 
+class BudgetConfig(Settings):
+    """What may be spent; a call that might exceed it is not made, and the run ends."""
+
+    calls: Int | None = Field(default=None, ge=1, description="model calls; null: no limit")
+    tokens: Int | None = Field(
+        default=None, ge=1, description="of prompts and replies; null: no limit"
+    )
+    cost_usd: Float | None = Field(
+        default=None, gt=0, description="in US dollars, of models with prices; null: no limit"
+    )
+
+
+class EmbeddingConfig(Settings):
+    """A model that places texts by their meaning. A plain text stands for {model: text}."""
+
+    model: str = Field(
+        pattern=r"^(rehearsal|openai:.+)$",
+        description="openai:MODEL, or rehearsal (offline, by letters)",
+    )
+    base_url: str | None = Field(
+        default=None, description="its endpoint; null with no api_key: those of the policy"
+    )
+    api_key: SecretStr | None = Field(default=None, description="its key, best as ${oc.env:NAME}")
+    timeout_s: Float = Field(default=30.0, gt=0, description="deadline, retries included")
+    price_in_usd_per_mtok: Float | None = Field(default=None, ge=0, description="of its tokens")
+
+
+class LintConfig(Settings):
+    """What is flagged in a proposed operation before it is reviewed."""
+
+    duplicate_at: Float = Field(
+        default=0.8, gt=0, le=1, description="similarity from which two texts say the same"
+    )
+    leak_words: Int = Field(default=8, ge=3, description="words in a row that give a question away")
+    max_words: Int = Field(default=60, ge=1, description="of an experience, before it is too long")
+    embedding: Annotated[EmbeddingConfig | None, BeforeValidator(_modelled)] = Field(
+        default=None, description="finds duplicates in other words; null: by wording only"
+    )
+
+
 class RunConfig(Settings):
     """A whole run."""
 
@@ -296,6 +340,8 @@ class RunConfig(Settings):
     verifier: VerifierConfig = VerifierConfig()
     library: LibraryConfig = LibraryConfig()
     review: ReviewConfig = ReviewConfig()
+    lint: LintConfig = LintConfig()
+    budget: BudgetConfig = BudgetConfig()
 
     # Dotted key → the `${…}` text a secret came from; written back instead of its value.
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
@@ -331,6 +377,8 @@ class RunConfig(Settings):
             "practice": Path(self.data.practice or "").stem.removesuffix(".jsonl"),
             "digest": data_digest,
         }
+        embedding = self.lint.embedding
+        plain["lint"]["embedding"] = None if embedding is None else embedding.model
         plain["verifier"] = without_secrets(self.verifier.spec) if verifier is None else verifier
         return {name: _at(plain, name) for name in RESULT_FIELDS}
 
@@ -371,6 +419,10 @@ RESULT_FIELDS = (
     "practice.summarise",
     "practice.summarise_above_chars",
     "practice.library_limit",
+    "lint.duplicate_at",
+    "lint.leak_words",
+    "lint.max_words",
+    "lint.embedding",
     "verifier",
     "library.name",
     "library.start",
@@ -380,9 +432,13 @@ evaluation, concurrency) may change freely. `policy.temperature` is that of roll
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[tuple[str, Any, Any], ...]:
-    """Fields in which two fingerprints differ, with both values."""
-    names = [*RESULT_FIELDS, *sorted((set(old) | set(new)) - set(RESULT_FIELDS))]
-    return tuple((n, old.get(n), new.get(n)) for n in names if old.get(n) != new.get(n))
+    """Fields in which two fingerprints differ, with both values.
+
+    A field that the older one lacks is a setting that did not exist when its run began: it
+    is no change of the user's.
+    """
+    names = [*RESULT_FIELDS, *sorted(set(old) - set(RESULT_FIELDS))]
+    return tuple((n, old[n], new.get(n)) for n in names if n in old and old[n] != new.get(n))
 
 
 def model_at(key: tuple[str, ...]) -> type[BaseModel] | None:

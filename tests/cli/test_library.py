@@ -93,7 +93,8 @@ def test_history_of_one_experience_leaves_the_others_out(practised: Path) -> Non
     commits = as_json(practised, "history", "rehearsal", "E2")
     touched = [[pair["operation"]["kind"] for pair in c["reviewed"]] for c in commits]
     assert touched == [["add"], [], ["modify"]]
-    assert library(practised, "history", "rehearsal", "E99").stdout == "nothing\n"
+    refused = library(practised, "history", "rehearsal", "E99")
+    assert refused.code == 2 and "E99: no version of it has that experience" in refused.stderr
 
 
 def test_an_edit_is_a_decided_operation_of_a_person_with_a_reason(practised: Path) -> None:
@@ -238,7 +239,7 @@ def test_what_is_no_library_is_exit_2(command: str, reference: str, practised: P
     assert refused.stderr.startswith("studio: ")
 
 
-def test_texts_of_people_and_models_are_inert_on_the_terminal_and_whole_in_json(
+def test_texts_of_people_and_models_are_inert_on_the_terminal_and_in_the_library(
     practised: Path,
 ) -> None:
     library(practised, "edit", "rehearsal", "--add", "a\x1b[2Jb\u202ec", "--reason", "w\x07hy")
@@ -246,7 +247,8 @@ def test_texts_of_people_and_models_are_inert_on_the_terminal_and_whole_in_json(
         page = library(practised, *words).stdout
         assert "\x1b" not in page and "\u202e" not in page and "\x07" not in page
         assert "a\\u001b[2Jb\\u202ec" in page
-    assert texts(practised)["E5"] == "a\x1b[2Jb\u202ec"
+    # What stands in front of a prompt is what a person was shown.
+    assert texts(practised)["E5"] == "a\\u001b[2Jb\\u202ec"
 
 
 def test_an_edit_while_a_run_waits_sends_what_it_touches_back_flagged_and_the_rest_commits(

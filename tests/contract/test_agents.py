@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from engines.agents.single_turn import SingleTurn, prompt
 from engines.core.errors import CallFailed
 from engines.core.protocols import Agent
-from engines.core.types import Completion, Sampling, Usage
+from engines.core.types import Completion, Sampling, ToolCall, Usage
 from tests.builders import a_job, a_library, a_problem, a_timeout, answering
 
 INSTRUCTIONS = "Solve it."
@@ -44,13 +46,43 @@ async def test_text_streams_to_whoever_watches(agent: Agent) -> None:
 
 
 @every_agent
-async def test_a_reply_cut_at_its_limit_is_truncated_and_an_empty_one_is_an_answer(
-    agent: Agent,
-) -> None:
+async def test_a_reply_cut_at_its_limit_is_truncated(agent: Agent) -> None:
     cut = await agent.attempt(a_job(), answering(Completion("so", finish="length")))
     assert (cut.status, cut.answer) == ("truncated", "so")
-    empty = await agent.attempt(a_job(), answering(Completion("")))
-    assert (empty.status, empty.answer) == ("ok", "")
+
+
+@every_agent
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [
+        (Completion(""), "empty: no text"),
+        (Completion(" \n"), "empty: no text"),
+        (Completion("", "Hm."), "empty: reasoning without an answer"),
+        (
+            Completion("", "Hm.", finish="length"),
+            "empty: reasoning without an answer, cut at the length limit",
+        ),
+        (
+            Completion("I can", finish="content_filter"),
+            "filtered: the endpoint held the reply back (content_filter)",
+        ),
+    ],
+)
+async def test_what_is_no_answer_is_a_failed_try_that_was_paid_for(
+    agent: Agent, reply: Completion, error: str
+) -> None:
+    paid = replace(reply, usage=Usage(7, 3, 1))
+    made = await agent.attempt(a_job(), answering(paid))
+    assert (made.status, made.answer, made.error) == ("failed", None, error)
+    assert made.usage == paid.usage
+    assert made.messages[-1].content == reply.text
+
+
+@every_agent
+async def test_a_tool_call_without_text_is_no_silence(agent: Agent) -> None:
+    call = ToolCall("c", "add", "{}")
+    made = await agent.attempt(a_job(), answering(Completion("", tool_calls=(call,))))
+    assert (made.status, made.answer) == ("ok", "")
 
 
 @every_agent

@@ -11,9 +11,9 @@ import pytest
 from engines.core import events as ev
 from engines.core.errors import ConflictError
 from engines.core.library import Library
-from engines.core.protocols import Reviewer
+from engines.core.protocols import Linter, Reviewer
 from engines.core.state import RunState, fold
-from engines.core.types import GATE, Decision, Operation
+from engines.core.types import GATE, Decision, Flag, Operation
 from engines.pipeline.gate import Gate
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers import Auto, HoldExpired, Outside
@@ -41,9 +41,17 @@ class Desk:
         self.recorder = Recorder(self.journal, state)
         self.gate = self.opened(*reviewers)
 
-    def opened(self, *reviewers: Reviewer, limit: int | None = None) -> Gate:
+    def opened(
+        self, *reviewers: Reviewer, limit: int | None = None, linter: Linter | None = None
+    ) -> Gate:
         self.gate = Gate(
-            self.recorder, self.folder, reviewers, run="exp", limit=limit, clock=lambda: 9.0
+            self.recorder,
+            self.folder,
+            reviewers,
+            run="exp",
+            limit=limit,
+            clock=lambda: 9.0,
+            linter=linter,
         )
         return self.gate
 
@@ -604,3 +612,82 @@ async def test_nothing_undecided_is_committed_over(desk: Desk) -> None:
     with pytest.raises(HoldExpired):
         await desk.opened(Silent()).commit(1)
     assert not desk.state.steps[1].committed
+
+
+class Twins:
+    """A linter that flags a text which stands in the library, and remembers what it saw."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Operation, tuple[str, ...], tuple[str, ...]]] = []
+
+    async def flags(
+        self, operation: Operation, library: Library, others: Sequence[Operation] = ()
+    ) -> tuple[Flag, ...]:
+        texts = tuple(e.text for e in library.experiences)
+        self.asked.append((operation, texts, tuple(op.id for op in others)))
+        near = [text for text in texts if text.split(",")[0] == operation.text.split(",")[0]]
+        return tuple(Flag("duplicate", 0.9, f"of {text}") for text in near)
+
+
+async def test_an_edit_is_linted_as_it_would_be_applied_and_carries_its_flags(desk: Desk) -> None:
+    linter = Twins()
+    desk.opened(linter=linter)
+    await desk.propose(ADD, MORE)
+    note = await desk.decide(ADD, "edit", text="one, again", flags=(Flag("made up"),))
+    assert note == "becomes E3"
+    assert desk.state.decisions[ADD.id].flags == (Flag("duplicate", 0.9, "of one"),)
+    ((operation, texts, others),) = linter.asked
+    assert (operation.kind, operation.text) == ("add", "one, again")
+    assert (texts, others) == (("one", "two"), (MORE.id,))
+    desk.journal.close()
+    desk.reopen()
+    assert desk.state.decisions[ADD.id].flags == (Flag("duplicate", 0.9, "of one"),)
+
+
+async def test_an_edit_is_linted_without_what_its_own_earlier_decision_brought(desk: Desk) -> None:
+    linter = Twins()
+    desk.opened(linter=linter)
+    await desk.propose(ADD, MODIFY)
+    await desk.decide(ADD)
+    await desk.decide(ADD, "edit", text="three, in words")
+    assert desk.state.decisions[ADD.id].flags == ()
+    merged = await desk.decide(MODIFY, "edit", target="E2", text="two, and one")
+    assert merged == ""
+    operation, texts, _ = linter.asked[-1]
+    assert (operation.kind, operation.target) == ("modify", "E2")
+    assert texts == ("one", "two", "three, in words")
+
+
+async def test_an_edit_is_told_of_what_was_approved_on_the_same_target(desk: Desk) -> None:
+    linter = Twins()
+    desk.opened(linter=linter)
+    again = an_operation("modify", "E1", "one, better still", id="op1.5")
+    await desk.propose(MODIFY, again, ADD)
+    await desk.decide(MODIFY)
+    await desk.decide(ADD, "reject", reason="no")
+    await desk.decide(again, "edit", text="one, best")
+    assert linter.asked[-1][2] == (MODIFY.id,)
+
+
+@pytest.mark.parametrize("action", ["approve", "reject", "defer"])
+async def test_only_edits_are_linted_again(desk: Desk, action: str) -> None:
+    linter = Twins()
+    desk.opened(linter=linter)
+    await desk.propose(ADD)
+    await desk.decide(ADD, action, flags=(Flag("made up"),))
+    assert linter.asked == []
+    assert desk.state.decisions[ADD.id].flags == ()
+
+
+async def test_an_edit_that_does_not_fit_is_not_linted(desk: Desk) -> None:
+    linter = Twins()
+    desk.opened(linter=linter)
+    await desk.propose(ADD)
+    await desk.decide(ADD, "edit", text="one")
+    assert (linter.asked, desk.state.decisions[ADD.id].flags) == ([], ())
+
+
+async def test_without_a_linter_an_edit_has_no_flags(desk: Desk) -> None:
+    await desk.propose(ADD)
+    await desk.decide(ADD, "edit", text="one, again")
+    assert desk.state.decisions[ADD.id].flags == ()

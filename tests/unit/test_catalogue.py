@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engines.core import events as ev
-from engines.core.errors import ConflictError
+from engines.core.errors import ConflictError, RecordError
 from engines.core.types import Verdict
 from engines.record.catalogue import catalogue, note_library, note_run, rebuild, run_rows
 from engines.record.journal import Journal
@@ -21,6 +21,7 @@ from tests.builders import (
     an_operation,
     approved,
 )
+from tests.unit.test_journal import file_size_limit
 
 
 def a_recorded_run(workspace: Workspace, run: str, *events: ev.DurableEvent, at: float = 5) -> None:
@@ -154,3 +155,42 @@ def test_the_state_of_a_living_run_is_read_from_its_journal(tmp_path: Path) -> N
     )
     state = workspace.run("exp").state()
     assert state.open == (operation,)
+
+
+def test_a_clock_set_back_puts_no_later_run_of_a_name_before_an_earlier_one(
+    tmp_path: Path,
+) -> None:
+    workspace = Workspace(tmp_path)
+    a_recorded_run(workspace, "exp", at=100)
+    a_recorded_run(workspace, "exp-2", at=50)
+    a_recorded_run(workspace, "exp-10", at=60)
+    a_recorded_run(workspace, "before", at=10)
+    a_recorded_run(workspace, "after", at=200)
+    assert [run.run for run in workspace.runs()] == ["before", "exp", "exp-2", "exp-10", "after"]
+    newest = workspace.newest("exp")
+    assert newest is not None
+    assert [row["run"] for row in run_rows(workspace)][-2] == "exp-10"
+
+
+def test_a_catalogue_that_finds_no_room_stays_as_it_was(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    a_recorded_run(workspace, "exp")
+    run_rows(workspace)
+    before = workspace.catalogue.read_bytes()
+    a_recorded_run(workspace, "exp", ev.RunEnded("finished"))
+    with file_size_limit(50), pytest.raises(RecordError, match="Make room"):
+        note_run(workspace, workspace.run("exp"))
+    assert workspace.catalogue.read_bytes() == before
+    assert [row["status"] for row in run_rows(workspace)] == ["finished"]
+
+
+def test_a_catalogue_is_rebuilt_without_what_is_damaged(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    a_recorded_run(workspace, "good")
+    a_recorded_run(workspace, "bad", ev.RunPaused())
+    journal = workspace.run("bad").journal
+    journal.write_bytes(journal.read_bytes().replace(b"RunPaused", b"RunPoused"))
+    rebuild(workspace, [{"name": "mine", "n": 3}])
+    with catalogue(workspace) as database:
+        assert [row["run"] for row in database.table("runs")] == ["good"]
+        assert [row["name"] for row in database.table("datasets")] == ["mine"]

@@ -129,3 +129,29 @@ async def test_a_stop_after_the_step_lets_the_step_end() -> None:
     control.stop("ctl", after_step=True)
     await control.cleared()  # a paused run has to go on to reach its end
     assert await control.step_done(1) is True
+
+
+async def test_a_run_that_is_given_up_ends_although_it_was_to_stop_after_its_step() -> None:
+    recorder, _ = a_recorder()
+    control = Control(recorder)
+    control.stop("after this step", after_step=True)
+    main: asyncio.Task[object] = asyncio.ensure_future(asyncio.sleep(60))
+    control.drives(main)
+    control.give_up("budget", "budget.calls=1: 1 spent")
+    assert await asyncio.gather(main, return_exceptions=True)
+    assert main.cancelled()
+    assert (control.ending, control.stop_after_step) == ("budget", False)
+
+
+async def test_the_first_reason_to_end_counts() -> None:
+    recorder, _ = a_recorder()
+    control = Control(recorder)
+    control.give_up("failed", "the last 16 rollouts failed")
+    control.give_up("budget", "budget.calls=1: 1 spent")
+    control.stop("Ctrl-C")
+    assert (control.ending, control.stop_reason) == ("failed", "the last 16 rollouts failed")
+
+    other = Control(recorder)
+    other.stop("Ctrl-C")
+    other.give_up("failed", "the last 16 rollouts failed")
+    assert (other.ending, other.stop_reason) == ("stopped", "Ctrl-C")

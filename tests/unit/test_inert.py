@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import time
 import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engines.core.inert import inert_json
 from studio.inert import inert, one_line
 
 
@@ -62,3 +65,54 @@ def test_one_line_folds_white_space_and_says_where_it_cuts() -> None:
     assert one_line("abcdef", 6) == "abcdef"
     assert one_line("abcdefg", 6) == "abcde…"
     assert one_line("x\x1b[2J", 40) == "x\\u001b[2J"
+
+
+ZWJ, ZWNJ = "\u200d", "\u200c"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "می\u200cخواهم",  # Persian: without the non-joiner it is another word
+        "क्\u200dष",  # Hindi: a half form
+        "ශ්\u200dරී",  # Sinhala: needs its joiner
+        "👨\u200d👩\u200d👧 👩🏽\u200d🚀 ❤\ufe0f 1\ufe0f⃣ ☺\ufe0e 🏳\ufe0f\u200d🌈",
+        "\U0001f3f4\U000e0067\U000e0062\U000e0073\U000e0063\U000e0074\U000e007f",  # Scotland
+        "葛\U000e0100城市",  # a variant of a character in a name
+        "e\u0301 ก็한국어",
+    ],
+)
+def test_what_a_script_needs_is_left_in_text_for_people_and_models(text: str) -> None:
+    assert inert(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (f"pay{ZWNJ}pal{ZWJ}!", "pay\\u200cpal\\u200d!"),
+        (f"ب{ZWJ}{ZWJ}{ZWNJ}", f"ب{ZWJ}\\u200d\\u200c"),  # one joiner shapes, more spell
+        ("😀\ufe0f\ufe0e\ufe0f", "😀\ufe0f\\ufe0e\\ufe0f"),
+        ("😀\U000e0101\U000e0102", "😀\\U000e0101\\U000e0102"),
+        ("a\ufe00b\ufe0f", "a\\ufe00b\\ufe0f"),
+        ("\U000e0041\U000e0042", "\\U000e0041\\U000e0042"),
+        ("\U0001f3f4\U000e0078\U000e007f", "\U0001f3f4" + "\\U000e0078\\U000e007f"),
+        ("a\u00adb\u2061\u3164\u034f", "a\\u00adb\\u2061\\u3164\\u034f"),
+    ],
+)  # fmt: skip
+def test_the_same_characters_are_shown_where_they_only_carry_text(text: str, shown: str) -> None:
+    assert inert(text) == shown
+    assert inert(inert(text)) == shown
+
+
+def test_json_is_the_same_data_with_nothing_hidden_in_it() -> None:
+    data = {"text": "a\u202eb\x7f\U000e0041 سلام \u2028", "n": 1}
+    line = json.dumps(data, ensure_ascii=False)
+    assert json.loads(inert_json(line)) == data
+    assert inert_json(line).isprintable()
+
+
+def test_a_long_text_costs_little_and_is_not_looked_at_letter_by_letter() -> None:
+    text = "words of a model, ünd more of thém.\n" * 60_000  # 2 MB
+    began = time.process_time()
+    assert inert(text) is text
+    assert time.process_time() - began < 0.2

@@ -15,11 +15,13 @@ import pytest
 
 from engines.core import events as ev
 from engines.core.errors import DamagedError, LockedError, RecordError
+from engines.core.events import event_to_dict
+from engines.core.state import folded
 from engines.record import lines
 from engines.record.appender import Appender, write_whole
 from engines.record.journal import Journal, read_journal
 from engines.record.lock import is_held, writing
-from tests.builders import a_run, a_step
+from tests.builders import a_decision, a_lesson, a_run, a_step, an_operation
 
 EVENTS: tuple[ev.DurableEvent, ...] = (
     a_run(),
@@ -122,13 +124,63 @@ def test_a_damaged_newline_before_the_last_record_swallows_nothing(tmp_path: Pat
 def test_a_journal_of_another_format_or_with_an_unknown_event_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     for body, told in (
-        ({"v": 2, "seq": 1, "at": 0, "kind": "RunPaused"}, "has format 2"),
+        (
+            {"v": 3, "seq": 1, "at": 0, "kind": "RunPaused"},
+            "has format 3, this studio reads formats 1 to 2",
+        ),
         ({"v": 1, "seq": 1, "at": 0, "kind": "RunVanished"}, "unknown event"),
     ):
         path.write_bytes(lines.encode(orjson.dumps(body))[0])
-        with pytest.raises(DamagedError, match=told) as refused:
+        with pytest.raises(RecordError, match=told) as refused:
             Journal(path)
         assert refused.value.place == f"{path}:1"
+
+
+def test_a_journal_of_format_1_is_read_goes_on_in_format_2_and_adds_up_the_same(
+    tmp_path: Path,
+) -> None:
+    path, old = tmp_path / "journal.jsonl", tmp_path / "old.jsonl"
+    add = an_operation()
+    decided = ev.OperationDecided(1, a_decision(add, at=4.0))
+    events = (a_run(), a_step(1), ev.LessonProposed(1, a_lesson(add)), decided)
+    # As the first release wrote them: without the fields that came with format 2.
+    newer = {"took_s", "flags"}
+    raw, chain = b"", ""
+    for number, event in enumerate(events, 1):
+        body = {"v": 1, "seq": number, "at": 5.0, **event_to_dict(event)}
+        if isinstance(event, ev.LessonProposed):
+            body["lesson"].pop("withheld")
+            for operation in body["lesson"]["operations"]:
+                operation.pop("problems")
+        elif isinstance(event, ev.OperationDecided):
+            body["decision"] = {k: v for k, v in body["decision"].items() if k not in newer}
+        line, chain = lines.encode(orjson.dumps(body), chain)
+        raw += line
+    assert b"took_s" not in raw and b"withheld" not in raw
+    old.write_bytes(raw)
+    a_journal(path, *events)
+    assert events_of(old) == events_of(path)
+    assert folded(events_of(old)) == folded(events_of(path))
+    journal = Journal(old)
+    journal.append_now(ev.RunEnded("stopped"))
+    journal.close()
+    versions = [orjson.loads(line.body)["v"] for line in lines.read(old, chained=True).lines]
+    assert versions == [1, 1, 1, 1, 2]
+    assert old.read_bytes().startswith(raw)  # reading never rewrites what is there
+    assert events_of(old)[-1] == ev.RunEnded("stopped")
+
+
+def test_a_clock_that_goes_backwards_changes_neither_order_nor_content(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    times = iter([9.0, 3.0, 7.0, -1.0])
+    journal = Journal(path, clock=lambda: next(times))
+    for event in EVENTS:
+        journal.append_now(event)
+    journal.close()
+    found = tuple(read_journal(path))
+    assert [entry.at for entry in found] == [9.0, 3.0, 7.0, -1.0]
+    assert [entry.seq for entry in found] == [1, 2, 3, 4]
+    assert folded(entry.event for entry in found) == folded(EVENTS)
 
 
 async def test_concurrent_appends_keep_the_order_of_their_calls(tmp_path: Path) -> None:
@@ -214,7 +266,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_a_whole_write_leaves_the_old_file_when_it_fails(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     write_whole(path, b"old")
-    with file_size_limit(10), pytest.raises(RecordError):
+    with file_size_limit(10), pytest.raises(RecordError, match="Make room"):
         write_whole(path, b"n" * 100)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
@@ -228,3 +280,13 @@ def test_only_one_holder_writes_and_the_second_is_told_who(tmp_path: Path) -> No
     assert not is_held(tmp_path)
     with writing(tmp_path):  # and it is free again
         pass
+
+
+def test_a_full_disk_does_not_keep_a_holder_from_its_work(tmp_path: Path) -> None:
+    with file_size_limit(0), writing(tmp_path):
+        assert is_held(tmp_path)
+
+
+def test_asking_who_holds_a_folder_creates_nothing(tmp_path: Path) -> None:
+    assert not is_held(tmp_path)
+    assert list(tmp_path.iterdir()) == []

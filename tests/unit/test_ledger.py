@@ -182,13 +182,26 @@ async def test_a_record_cut_at_any_byte_costs_only_itself(tmp_path: Path) -> Non
         told: list[str] = []
         again, asked_again = a_ledger(tmp_path, told), answering("second")
         await again.ask(KEY, answering(), ASKED, WARM)
-        await again.ask(replace(KEY, index=2), asked_again, ASKED, WARM)
+        _, now = await again.ask(replace(KEY, index=2), asked_again, ASKED, WARM)
         await again.aclose()
         lost = cut < len(whole) - 1
         assert len(asked_again.requests) == lost
         assert bool(told) is (cut not in (two.offset, len(whole)))
         assert read_record(tmp_path, one).reply.text == "first"
-        assert read_record(tmp_path, two).reply.text == "second"
+        assert read_record(tmp_path, now).reply.text == "second"
+
+
+async def test_a_reference_never_finds_another_record_in_the_same_place(tmp_path: Path) -> None:
+    ledger = a_ledger(tmp_path)
+    _, ref = await ledger.ask(KEY, answering("five"), ASKED, WARM)
+    await ledger.aclose()
+    (tmp_path / ref.file).write_bytes(b"")
+    ledger = a_ledger(tmp_path)
+    _, other = await ledger.ask(KEY, answering("nine"), ASKED, WARM)
+    await ledger.aclose()
+    assert read_record(tmp_path, replace(ref, length=other.length, digest=other.digest))
+    with pytest.raises(DamagedError, match="another than the journal names"):
+        read_record(tmp_path, replace(ref, length=other.length))
 
 
 async def test_a_record_that_lacks_only_its_newline_is_kept(tmp_path: Path) -> None:

@@ -8,14 +8,16 @@ import pytest
 import yaml
 
 from engines.core import events as ev
-from engines.core.errors import ConflictError, DamagedError, LockedError
+from engines.core.errors import ConflictError, DamagedError, LockedError, RecordError
 from engines.core.library import Reviewed
 from engines.core.types import GATE
 from engines.record.export import agent_yaml
 from engines.record.journal import Journal
 from engines.record.libraries import LibraryFolder
 from engines.record.lock import writing
+from engines.record.run_dir import Workspace
 from tests.builders import a_decision, a_library, an_operation, approved
+from tests.unit.test_journal import file_size_limit
 
 ADD = an_operation("add", None, "Carry: add the carry.")
 
@@ -177,3 +179,47 @@ def test_the_enhanced_agent_holds_what_it_was_and_its_experiences() -> None:
         "experiences": [{"id": "E1", "text": "one"}, {"id": "E2", "text": "two"}],
     }
     assert b"library lib@0, run exp" in agent_yaml(agent, a_library(), "exp")
+
+
+def test_a_library_whose_beginning_was_cut_is_none_and_is_begun_again(tmp_path: Path) -> None:
+    """A process may die between making the file and writing its first line."""
+    folder = a_folder(tmp_path, "one")
+    line = folder.journal_path.read_bytes()
+    for kept in (0, 1, len(line) // 2, len(line) - 2):
+        folder.journal_path.write_bytes(line[:kept])
+        assert not folder.exists()
+        assert Workspace(tmp_path).libraries() == ()
+        assert folder.create(a_library("one")).experiences == a_library("one").experiences
+        assert folder.head().version == 0
+    folder.journal_path.write_bytes(line[:-1])  # whole but for its newline: it was begun
+    assert folder.exists()
+    with pytest.raises(ConflictError, match="exists already"):
+        folder.create(None)
+
+
+def test_a_commit_that_finds_no_room_changes_nothing_and_is_made_once_there_is(
+    tmp_path: Path,
+) -> None:
+    folder = a_folder(tmp_path, "one")
+    before = folder.journal_path.read_bytes()
+    with (
+        file_size_limit(len(before) + 40),
+        pytest.raises(RecordError, match="Make room"),
+        folder.committing() as library,
+    ):
+        library.commit(approved(ADD), run="r", step=1)
+    assert folder.journal_path.read_bytes() == before
+    assert folder.head().version == 0
+    commit(folder, approved(ADD))
+    assert folder.head().version == 1
+
+
+def test_a_version_file_that_found_no_room_is_written_at_the_next_opening(tmp_path: Path) -> None:
+    folder = a_folder(tmp_path, "one")
+    commit(folder, approved(ADD), run="exp")
+    path = folder.path / "v0001.yaml"
+    text = path.read_bytes()
+    path.unlink()
+    with folder.committing():
+        pass
+    assert path.read_bytes() == text

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from engines.core import events as ev
 from engines.core.errors import ConflictError, RecordError
 from engines.core.library import Library
-from engines.core.types import Decision, Flag, Message, Operation, Usage, Verdict
+from engines.core.types import Decision, Flag, Message, Operation, Repair, Usage, Verdict
+from engines.training_free.mend import Mended, Origin, mended
 from studio.desk import Sheet
 from studio.evidence import GroupEvidence, Witness
 from studio.line_review import Sitting
+from studio.mending import Behind
 from tests.builders import a_library, an_operation
 
 LIBRARY = a_library("Carry: mind it.", "Borrow: mind it too.")
@@ -32,6 +35,10 @@ class FakeDesk:
         self.cascade: tuple[str, ...] = ()
         self.gone: set[str] = set()
         self.stale: int | None = None
+        self.repairs: dict[str, Repair] = {}
+        self.flags: tuple[Flag, ...] = ()  # of every edit
+        self.mended: list[tuple[str, str, str]] = []
+        self.dropped: list[tuple[str, str, str]] = []
 
     def sheet(self) -> Sheet:
         open_ = [
@@ -43,13 +50,16 @@ class FakeDesk:
         reviewed = [(self.operations[d.operation_id], d) for d in self.decisions.values()]
         draft = self.library.commit(reviewed).library
         texts = tuple((e.id, e.text) for e in draft.experiences)
-        return Sheet(tuple(open_), tuple(self.decisions.values()), texts, self.stale)
+        waiting = tuple(self.repairs.values())
+        return Sheet(tuple(open_), tuple(self.decisions.values()), texts, self.stale, waiting)
 
     def decide(self, decision: Decision) -> tuple[Decision, str]:
         if decision.operation_id in self.gone:
             raise ConflictError(
                 f"operation {decision.operation_id}", "it is not open in this run.", ""
             )
+        if decision.action == "edit":
+            decision = replace(decision, flags=self.flags)
         self.decisions[decision.operation_id] = decision
         return decision, "becomes E3" if decision.operation_id == FIRST.id else ""
 
@@ -60,6 +70,26 @@ class FakeDesk:
         for name in undone:
             del self.decisions[name]
         return undone
+
+    def mend(self, repair_id: str, text: str, reviewer: str) -> Mended:
+        repair = self._repair(repair_id)
+        origin = Origin({0: ("s1p0r0",)}, {"s1p0r0": "p0"}, "m", "hash", {})
+        found = mended(repair, text, self.library, origin, reviewer)
+        if not found.problems:
+            self.mended.append((repair_id, text, reviewer))
+            del self.repairs[repair_id]
+            self.operations |= {op.id: op for op in found.operations}
+        return found
+
+    def drop(self, repair_id: str, reason: str, reviewer: str) -> None:
+        self._repair(repair_id)
+        del self.repairs[repair_id]
+        self.dropped.append((repair_id, reason, reviewer))
+
+    def _repair(self, repair_id: str) -> Repair:
+        if repair_id not in self.repairs:
+            raise ConflictError(f"reply {repair_id}", "it was mended by bob already.", "")
+        return self.repairs[repair_id]
 
     def close(self) -> str:
         return ""
@@ -86,8 +116,14 @@ class FakeRoom:
             ),
         )
 
-    def of(self, operation: Operation) -> tuple[GroupEvidence, ...]:
-        return (self.group,) if operation.evidence else ()
+    def groups(self, rollouts: Sequence[str]) -> tuple[GroupEvidence, ...]:
+        return (self.group,) if rollouts else ()
+
+    def behind(self, repair: Repair) -> Behind:
+        origin = Origin({0: ("s1p0r0",)}, {"s1p0r0": "p0"}, "a\x1bmodel", "hash", {})
+        return Behind(
+            origin, repair.reply, (Message("user", "Draw a\x1b[2J lesson."),), ("s1p0r0",)
+        )
 
     def messages(self, witness: Witness) -> tuple[Message, ...]:
         if witness.rollout.index == 1:
@@ -113,6 +149,7 @@ def sat(
     operations: Sequence[Operation] = (FIRST, SECOND, THIRD),
     saved: str | None = None,
     desk: FakeDesk | None = None,
+    clock: Iterator[float] | None = None,
 ) -> Heard:
     """A sitting in which these lines are typed; afterwards the input ends."""
     heard = Heard(desk or FakeDesk(operations))
@@ -128,7 +165,16 @@ def sat(
         return saved
 
     room = FakeRoom()
-    sitting = Sitting(heard.desk, room, reviewer="ann", ask=ask, edit=edit, say=said.append)
+    ticks = clock or itertools.repeat(0.0)
+    sitting = Sitting(
+        heard.desk,
+        room,
+        reviewer="ann",
+        ask=ask,
+        edit=edit,
+        say=said.append,
+        clock=lambda: next(ticks),
+    )
     sitting.run()
     assert list(typed) == [], "a key was typed that nobody asked for"
     heard.said, heard.decided = "\n".join(said), sitting.decided
@@ -351,7 +397,7 @@ def test_reason_proposer_flags_and_the_nearest_experience_are_shown() -> None:
     heard = sat("q", operations=[operation])
     assert "  why       they\\u001b[1m part here" in heard.said
     assert "  proposed  by m-7b, prompt abc123" in heard.said
-    assert "  flag      similar to E1" in heard.said
+    assert "  flag      similar 0.90 to E1" in heard.said
     assert "  similar   E1 0." in heard.said
     assert "Carry: mind it." in heard.said.split("  similar   ")[1]
 
@@ -366,3 +412,121 @@ def test_a_lesson_the_library_moved_under_is_flagged() -> None:
 def test_nothing_open_asks_nothing() -> None:
     heard = sat(operations=[])
     assert (heard.prompts, heard.said, heard.decided) == ([], "", 0)
+
+
+GROUP = Repair("s1p0", 1, "extraction", ("no JSON array was found in it.",), "I think.", ("x",))
+LESSON = Repair("s1", 1, "consolidation", ("its JSON is\x1b[2J not valid.",), "[{", ("x",))
+WHOLE = '[{"operation": "add", "experience": "Order: times first.", "reason": "r"}]'
+
+
+def a_desk_to_mend(*operations: Operation) -> FakeDesk:
+    desk = FakeDesk(operations)
+    desk.repairs = {GROUP.id: GROUP, LESSON.id: LESSON}
+    return desk
+
+
+def test_replies_to_mend_come_after_the_operations() -> None:
+    heard = sat("n", "n", "n", desk=a_desk_to_mend(FIRST))
+    assert [prompt.split()[0] for prompt in heard.prompts] == ["op1.1", "s1p0", "s1"]
+    assert "s1p0  extraction reply that could not be understood  (2 to mend)" in heard.said
+    assert "wrong     no JSON array was found in it." in heard.said
+    assert "\x1b" not in heard.said
+
+
+def test_what_a_mended_reply_holds_is_asked_in_the_same_sitting() -> None:
+    heard = sat(f"e {WHOLE}", "a", "n", desk=a_desk_to_mend())
+    assert heard.desk.mended == [("s1p0", WHOLE, "ann")]
+    assert [prompt.split()[0] for prompt in heard.prompts] == ["s1p0", "op1.p0.1", "s1"]
+    assert "s1p0: mended; it holds op1.p0.1" in heard.said
+    assert "Order: times first." in heard.said
+    assert "r (mended by ann)" in heard.said
+    assert heard.actions == {"op1.p0.1": "approve"}
+
+
+def test_a_reply_opens_in_the_editor_below_what_is_wrong_with_it() -> None:
+    saved = f"#: This reply\n#:\n{WHOLE}\n"
+    heard = sat("e", "q", desk=a_desk_to_mend(), saved=saved)
+    opened = heard.offered[0].split("\n")
+    assert opened[-1] == "I think."
+    assert all(line.startswith("#: ") for line in opened[:-1])
+    assert "no JSON array was found in it." in heard.offered[0]
+    assert heard.desk.mended == [("s1p0", WHOLE, "ann")], "the comments were taken out again"
+
+
+def test_what_is_still_wrong_is_said_and_the_next_editor_holds_the_last_try() -> None:
+    still = '[{"operation": "improve", "experience": "x"}]'
+    heard = sat(f"e {still}", "e", "q", desk=a_desk_to_mend(), saved=None)
+    assert "still not understood, so nothing of it is taken" in heard.said
+    assert '"operation" must be one of add, modify, delete, keep' in heard.said
+    assert heard.offered[0].endswith(still), "nobody types it twice"
+    assert "nothing was saved, so it is as it was" in heard.said
+    assert heard.desk.mended == []
+    assert [prompt.split()[0] for prompt in heard.prompts] == ["s1p0"] * 3
+
+
+@pytest.mark.parametrize("key", ["r", "x"])
+def test_a_reply_is_dropped_with_a_reason(key: str) -> None:
+    heard = sat(key, f"{key} mere noise", "n", desk=a_desk_to_mend())
+    assert f"say why: {key} REASON" in heard.said
+    assert heard.desk.dropped == [("s1p0", "mere noise", "ann")]
+    assert "s1p0: dropped; it stays counted as lost" in heard.said
+
+
+def test_v_shows_the_whole_reply_its_prompt_and_its_rollouts_without_control_characters() -> None:
+    heard = sat("v", "q", desk=a_desk_to_mend())
+    assert "=== prompt [user]\nDraw a\\u001b[2J lesson." in heard.said
+    assert "--- s1p0r0  reward 1" in heard.said
+    assert "=== reply of a\\u001bmodel\nI think." in heard.said
+    assert "\x1b" not in heard.said
+
+
+def test_a_reply_that_someone_else_mended_meanwhile_is_told_with_what_was_typed() -> None:
+    desk = a_desk_to_mend()
+    shown = desk.sheet()
+    sheets = iter([shown])
+    fresh = desk.sheet
+    desk.sheet = lambda: next(sheets, None) or fresh()  # type: ignore[method-assign]
+    del desk.repairs["s1p0"]
+    heard = sat(f"e {WHOLE}", "q", desk=desk)
+    assert "it was mended by bob already" in heard.said
+    assert WHOLE in heard.said
+    assert [prompt.split()[0] for prompt in heard.prompts] == ["s1p0", "s1"]
+
+
+@pytest.mark.parametrize("key", ["", "a", "d", "m E1", "?"])
+def test_what_no_reply_can_be_told_lists_what_it_can(key: str) -> None:
+    heard = sat(key, "q", desk=a_desk_to_mend())
+    assert "mend: change the reply" in heard.said
+    assert heard.desk.repairs.keys() == {"s1p0", "s1"}
+
+
+def test_flags_are_shown_with_score_and_detail_beside_who_proposed_it() -> None:
+    flags = (Flag("duplicate", 0.914, "of E3\x1b[2J"), Flag("rejected before", None, "by ann"))
+    heard = sat("q", operations=[replace(FIRST, flags=flags)])
+    assert "flag      duplicate 0.91 of E3\\u001b[2J" in heard.said
+    assert "flag      rejected before by ann" in heard.said
+    assert "proposed  by m, prompt hash" in heard.said
+
+
+def test_an_edit_that_is_flagged_says_so_and_can_be_taken_back_even_as_the_last() -> None:
+    desk = FakeDesk([FIRST])
+    desk.flags = (Flag("duplicate", 0.91, "of E3"),)
+    heard = sat("e Carry: mind it well.", "u", "r no", desk=desk)
+    assert "edited; flagged: duplicate 0.91 of E3 (u takes it back)" in heard.said
+    assert "asked again: op1.1" in heard.said
+    assert heard.actions == {"op1.1": "reject"}
+
+
+@pytest.mark.parametrize("line", ["", "a", "q"])
+def test_a_flagged_edit_stands_unless_u_is_typed(line: str) -> None:
+    desk = FakeDesk([FIRST])
+    desk.flags = (Flag("duplicate", 0.91, "of E3"),)
+    heard = sat("e Carry: mind it well.", line, desk=desk)
+    assert heard.actions == {"op1.1": "edit"}
+
+
+def test_a_decision_carries_the_seconds_since_its_operation_was_shown() -> None:
+    # shown at 10, decided at 12.5; shown at 20, decided at 21
+    heard = sat("a", "?", "r no", "q", clock=iter([10.0, 12.5, 20.0, 21.0, 30.0]))
+    took = [decision.took_s for decision in heard.desk.decisions.values()]
+    assert took == [2.5, 1.0]

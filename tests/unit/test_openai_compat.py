@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
 from engines.core.errors import CallFailed, PolicyError
-from engines.core.types import Message, Sampling, ToolCall
+from engines.core.types import NO_USAGE, Message, Sampling, ToolCall, Usage
 from engines.policies.backoff import backoff_s, retry_after_s
 from engines.policies.endpoint import EndpointSettings
 from engines.policies.open import open_policy
@@ -18,9 +19,12 @@ from engines.policies.sse import StreamedReply
 from tests.fake_endpoint import (
     DONE,
     Behaviour,
+    Exchange,
     FakeEndpoint,
     answers,
     delta,
+    drips,
+    drops,
     event,
     fake_endpoint,
     hangs,
@@ -361,10 +365,129 @@ async def test_an_error_inside_a_stream_is_tried_again_unless_it_is_lasting() ->
         answers(["4"]),
     ],
 )
-async def test_a_reply_of_the_wrong_shape_fails_as_such(behaviour: Behaviour) -> None:
-    failed, _, fake, _ = await asked(behaviour)
+async def test_a_reply_of_the_wrong_shape_is_tried_again_like_one_that_was_cut(
+    behaviour: Behaviour,
+) -> None:
+    failed, _, fake, _ = await asked(behaviour, max_retries=1)
     assert isinstance(failed, CallFailed)
-    assert (failed.kind, len(fake.requests)) == ("shape", 1)
+    assert (failed.kind, len(fake.requests)) == ("shape", 2)
+    made, _, _, _ = await asked(behaviour, says("4"))
+    assert made.text == "4"
+
+
+PRICES = {"price_in_usd_per_mtok": 1000.0, "price_out_usd_per_mtok": 1_000_000.0}
+ASKED = 4  # "What is 2 + 2?" has 14 bytes
+HALF = delta(content="12345678")  # 2 tokens
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "tokens"),
+    [
+        (sends(HALF, cut=True), (ASKED, 2)),
+        (sends(HALF, usage(50, 9), cut=True), (50, 9)),
+        (hangs(), (ASKED, 0)),
+        (hangs(HALF), (ASKED, 2)),
+        (drips(HALF), (ASKED, 2)),
+        (sends(HALF, b"data: {no\n\n"), (ASKED, 2)),
+        (answers(["4"]), (ASKED, 0)),
+        (sends(HALF, event({"error": {"code": 403, "message": "enough"}})), (ASKED, 2)),
+        (drops(), (ASKED, 0)),
+        (sends(delta(content="x" * 1_000_001)), (ASKED, 250_001)),
+    ],
+    ids=[
+        "cut", "counted", "hangs", "hangs midway", "drips", "no JSON", "another JSON",
+        "an error midway", "dropped", "too long",
+    ],
+)  # fmt: skip
+async def test_a_lost_reply_tells_what_it_may_have_cost(
+    behaviour: Behaviour, tokens: tuple[int, int]
+) -> None:
+    failed, _, _, _ = await asked(behaviour, max_retries=0, timeout_s=0.3, **PRICES)
+    assert isinstance(failed, CallFailed)
+    found = failed.usage
+    assert (found.prompt_tokens, found.completion_tokens, found.calls) == (*tokens, 1)
+    # a thousandth of a dollar for each token asked, a dollar for each one said
+    assert found.cost_usd == pytest.approx(tokens[0] / 1000 + tokens[1])
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [refuses(429), refuses(500), refuses(401), sends(event({"error": {"code": 429}}))],
+)
+async def test_a_refusal_costs_nothing(behaviour: Behaviour) -> None:
+    failed, _, _, _ = await asked(behaviour, max_retries=1)
+    assert isinstance(failed, CallFailed)
+    assert failed.usage == NO_USAGE
+
+
+async def test_a_reply_after_lost_ones_is_charged_for_them_as_well() -> None:
+    lost = sends(HALF, cut=True)
+    made, _, _, _ = await asked(refuses(500), lost, lost, says("4", counts=(7, 3)), **PRICES)
+    assert made.usage == Usage(ASKED * 2 + 7, 2 * 2 + 3, 3, pytest.approx(0.015 + 7))
+
+
+async def test_a_call_that_ends_at_its_deadline_is_charged_for_every_try() -> None:
+    failed, _, _, _ = await asked(sends(HALF, cut=True), hangs(HALF), timeout_s=0.8)
+    assert failed.kind == "timeout"
+    assert failed.usage == Usage(ASKED * 2, 4, 2)
+    late = refuses(429, "slowly", {"retry-after": "3600"})
+    failed, _, _, _ = await asked(sends(HALF, cut=True), late)
+    assert failed.usage == Usage(ASKED, 2, 1)
+
+
+async def test_a_stream_that_drips_ends_at_the_deadline() -> None:
+    failed, _, fake, _ = await asked(drips(HALF), timeout_s=0.3, idle_s=0.2)
+    assert (failed.kind, len(fake.requests)) == ("timeout", 1)
+
+
+async def test_a_connection_reset_before_the_reply_is_tried_again() -> None:
+    made, _, fake, _ = await asked(drops(reset=True), drops(), says("4"))
+    assert (made.text, len(fake.requests)) == ("4", 3)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        b'{"error": {"code": 99999999999999999999999, "message": "big"}}',
+        b'{"error": {"message": "half a pair \\ud800"}}',
+        b'{"error": ' + b"[" * 600 + b"]" * 600 + b"}",
+        b"[" * 30_000,
+        b"\xff\xfe\x00",
+        b'{"error": {"message": ["no", "text"]}}',
+    ],
+    ids=["big number", "lone surrogate", "deep", "deeper", "no text", "list"],
+)
+async def test_an_error_page_of_any_form_is_an_error_status(page: bytes) -> None:
+    async def behaviour(exchange: Exchange) -> None:
+        kind = {"content-type": "application/json; charset=zip"}
+        await exchange.plain(500, page, kind)
+
+    failed, _, _, _ = await asked(behaviour, max_retries=0)
+    assert isinstance(failed, CallFailed)
+    assert failed.kind == "status" and "500 from" in str(failed)
+    assert len(str(failed)) < 1000
+    str(failed).encode()  # no journal takes what cannot be encoded
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tool_calls": 5},
+        {"tool_calls": "ab"},
+        {"tool_calls": [{"function": {"arguments": json.loads("[" * 400 + "]" * 400)}}]},
+    ],
+    ids=["number", "text", "deep"],
+)
+async def test_tool_calls_of_any_form_are_a_wrong_shape(fields: dict[str, object]) -> None:
+    data = b"data: " + json.dumps({"choices": [{"delta": fields}]}).encode() + b"\n\n"
+    failed, _, _, _ = await asked(sends(data, DONE), max_retries=0)
+    assert isinstance(failed, CallFailed) and failed.kind == "shape"
+
+
+async def test_an_error_code_that_is_no_status_is_none() -> None:
+    for code in ("9" * 5000, "²", -4):
+        made, _, _, _ = await asked(sends(event({"error": {"code": code}})), says("4"))
+        assert made.text == "4"
 
 
 @pytest.mark.parametrize(

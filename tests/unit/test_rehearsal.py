@@ -54,7 +54,9 @@ def a_request(question="What is 47 + 38?", experiences=(), **settings):
     return {"model": "rehearsal", "messages": [system, user], "seed": 7, **settings}
 
 
-def an_extract_prompt(question, attempts, *, truth="(not shown)", library=(), limit=1):
+def an_extract_prompt(
+    question, attempts, *, truth="(not shown)", library=(), limit=1, curated="(none)"
+):
     """`attempts` are pairs of text and reward, None for a reward that is not shown."""
     blocks = [
         f"### Attempt {n}{'' if reward is None else f' · reward {reward:.2f}'}\n{quote(text)}"
@@ -68,11 +70,12 @@ def an_extract_prompt(question, attempts, *, truth="(not shown)", library=(), li
         truth=quote(truth),
         attempts="\n\n".join(blocks),
         library=shown if library else "(empty)",
+        curated=curated,
         limit=str(limit),
     )
 
 
-def a_consolidate_prompt(proposals, *, library=(), room="The library may grow."):
+def a_consolidate_prompt(proposals, *, library=(), room="The library may grow.", curated="(none)"):
     """`proposals` are triples of kind with target, text and reason."""
     blocks = [
         f"### Proposal {n} · s1p{n} · {kind}\n"
@@ -85,6 +88,7 @@ def a_consolidate_prompt(proposals, *, library=(), room="The library may grow.")
         learning_objective="| learn",
         proposals="\n\n".join(blocks),
         library=shown if library else "(empty)",
+        curated=curated,
         room=room,
     )
 
@@ -355,6 +359,21 @@ def test_a_lesson_the_library_has_is_kept():
     )
     (wish,) = operations(prompt)
     assert (wish["operation"], wish["id"], wish["experience"]) == ("keep", "E2", "")
+
+
+def test_what_reviewers_made_of_earlier_ideas_does_not_lead_the_reflector():
+    block = (
+        "### Rejected 1 · add\n| [E1] Attempt: 0 may be added, at most 0 objects.\n| because: no"
+    )
+    tries = solved("What is 47 + 38?")
+    plain, told = (
+        an_extract_prompt("What is 47 + 38?", tries, curated=each) for each in ("(none)", block)
+    )
+    assert plain != told and operations(plain) == operations(told)
+    proposals = [("add", LESSONS["addition"], "a")]
+    assert operations(a_consolidate_prompt(proposals)) == operations(
+        a_consolidate_prompt(proposals, curated=block)
+    )
 
 
 def test_a_rule_without_its_condition_is_modified():

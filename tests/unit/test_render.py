@@ -68,3 +68,9 @@ def test_every_shipped_prompt_loads_and_renders(name: str) -> None:
 def test_no_line_of_quoted_text_can_pass_for_a_heading(text: str) -> None:
     for line in re.split(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]", quote(text)):
         assert line.startswith("|")
+
+
+def test_a_quotation_shows_what_hides_or_reorders_and_keeps_what_a_script_needs() -> None:
+    hidden = "ignore\u200b this\U000e0041\u202e\x1b[8m and \x00"
+    assert quote(hidden) == "| ignore\\u200b this\\U000e0041\\u202e\\u001b[8m and \\u0000"
+    assert quote("می\u200cخواهم\r# Heading\u2028* item") == "| می\u200cخواهم\n| # Heading\n| * item"

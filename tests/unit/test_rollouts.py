@@ -21,6 +21,7 @@ from engines.core.types import (
     Message,
     Problem,
     Sampling,
+    Usage,
 )
 from engines.policies.throttle import Slots
 from engines.record.ledger import RecordLedger, trajectory
@@ -167,3 +168,48 @@ async def test_every_turn_is_recorded_under_its_own_key(tmp_path: Path) -> None:
     assert trajectory(tmp_path, refs) == attempt.messages
     await rollouts.roll(a_job())  # the same try again costs nothing
     assert policy.asked == 2
+
+
+@dataclass
+class Talkative:
+    """Answers a million characters, thoughts included, and asks again for ever."""
+
+    name: str = "talkative"
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+    ) -> Completion:
+        return Completion("x" * 600_000, "y" * 400_000, usage=Usage(1, 250_000, 1))
+
+    async def ping(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Endless:
+    async def attempt(self, job: Job, policy: Talkative, on_text: OnText | None = None) -> Attempt:
+        while True:
+            await policy.complete((Message("user", job.problem.question),), Sampling())
+
+
+async def test_a_try_whose_replies_grow_too_long_together_fails_and_is_paid(
+    tmp_path: Path,
+) -> None:
+    rollouts = manager(tmp_path, Talkative(), agent=Endless())  # type: ignore[arg-type]
+    attempt, refs = await rollouts.roll(a_job())
+    assert attempt.error == "too long: the replies of one try have more than 4,000,000 characters"
+    assert (attempt.status, attempt.usage.calls, len(refs)) == ("failed", 5, 5)
+
+
+async def test_a_rollout_that_failed_still_tells_what_its_call_may_have_cost(
+    tmp_path: Path,
+) -> None:
+    @dataclass
+    class Lost(Talkative):
+        async def complete(self, *_: object) -> Completion:  # type: ignore[override]
+            raise CallFailed("cut", "in the middle", Usage(9, 4, 2))
+
+    rollouts = manager(tmp_path, Lost(), agent=SingleTurn("", Sampling()))  # type: ignore[arg-type]
+    attempt, _ = await rollouts.roll(a_job())
+    assert (attempt.status, attempt.usage) == ("failed", Usage(9, 4, 2))

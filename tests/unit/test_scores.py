@@ -11,6 +11,7 @@ from engines.core.errors import RecordError
 from engines.core.types import Problem, Usage
 from engines.record.scores import Score, ScoreBook, content_of
 from tests.builders import a_problem
+from tests.unit.test_journal import file_size_limit
 
 PROBLEM = a_problem()
 ABOUT = {"policy.model": "m", "experiences": ""}
@@ -115,3 +116,18 @@ def test_a_folder_that_cannot_be_made_is_told_with_its_place(tmp_path: Path) -> 
     (tmp_path / "evaluations").write_text("a file in the way")
     with pytest.raises(RecordError, match="evaluations"):
         kept(tmp_path / "evaluations", a_score())
+
+
+def test_a_score_that_finds_no_room_is_told_and_kept_once_there_is(tmp_path: Path) -> None:
+    book = kept(tmp_path, a_score(0))
+    size = (book.path / "scores.jsonl").stat().st_size
+    for room in (0, 20):  # none at all, and not enough: a write comes back short
+        again = ScoreBook(tmp_path, ABOUT)
+        with file_size_limit(size + room), pytest.raises(RecordError, match="Make room"):
+            again.add(a_score(1))
+        again.close()
+        found = ScoreBook(tmp_path, ABOUT)
+        assert found.find(content_of(PROBLEM), 0) == a_score(0)
+        assert found.find(content_of(PROBLEM), 1) is None
+    kept(tmp_path, a_score(1))
+    assert ScoreBook(tmp_path, ABOUT).find(content_of(PROBLEM), 1) == a_score(1)

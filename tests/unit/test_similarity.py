@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engines.core.similarity import marked, similarity, word_diff
+from engines.core.similarity import (
+    is_similar,
+    marked,
+    similarity,
+    tokens,
+    window,
+    word_count,
+    word_diff,
+)
 
 _texts = st.lists(st.sampled_from(["one", "two", "three.", " ", "\n", "四！", "  "])).map("".join)
 modest = settings(derandomize=True, max_examples=150, deadline=None)
@@ -58,3 +66,16 @@ def test_a_reworded_experience_is_nearer_than_a_foreign_one() -> None:
     foreign = "Precedence: multiply before you add."
     assert similarity(rule, reworded) > 0.6 > 0.3 > similarity(rule, foreign)
     assert similarity("记得进位再相加", "相加时记得进位") > similarity("记得进位再相加", "先乘后加")
+
+
+@modest
+@given(_texts, _texts, st.floats(0, 1))
+def test_a_threshold_gives_the_similarity_or_nothing(one: str, other: str, least: float) -> None:
+    found = similarity(one, other)
+    assert is_similar(one, other, least) == (found if found >= least else None)
+
+
+def test_letters_of_scripts_without_blanks_are_words_of_their_own() -> None:
+    assert tokens("Carry: 进位 2,5 ねこ") == ("carry", "进", "位", "2", "5", "ね", "こ")
+    assert (window("carry", 8), window("进", 8)) == (8, 12)
+    assert (word_count("one two three"), word_count("先乘后加再减"), word_count("")) == (3, 4, 0)

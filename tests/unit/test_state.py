@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from engines.core import events as ev
 from engines.core.library import Outcome
-from engines.core.state import KEPT_LOSSES, RunState, fold, fold_library, folded
+from engines.core.state import KEPT_LOSSES, KEPT_REPLY_CHARS, RunState, fold, fold_library, folded
 from engines.core.types import (
     Decision,
+    Flag,
     GroupOutcome,
     Lesson,
     Loss,
@@ -237,3 +240,128 @@ def test_events_of_a_library_do_not_belong_into_a_run_nor_a_run_s_into_a_library
         fold_library(None, ev.StepFinished(1, 1))
     with pytest.raises(ValueError, match="LibraryCommitted is not the next event"):
         fold_library(None, ev.LibraryCommitted(1, "", 0, (), "x"))
+
+
+HM = Loss("extraction", "s1p0", "no JSON array was found in it.", "hm")
+PART = Loss("proposal", "s1p1", "Object 2: E9 is not in the library.", "[{}, {}]")
+WHOLE = Loss("consolidation", "step 1", "its JSON is not valid.", "[{")
+
+
+def with_repairs() -> RunState:
+    lesson = Lesson(1, 0, (), losses=(WHOLE,))
+    return folded(
+        [
+            a_run(),
+            a_step(),
+            reflected(0, "failed", HM),
+            reflected(1, "used", PART, replace(PART, reason="Object 3: no.")),
+            ev.LessonProposed(1, lesson),
+        ]
+    )
+
+
+def test_a_reply_that_could_not_be_understood_waits_once_with_every_reason() -> None:
+    state = with_repairs()
+    assert list(state.repairs) == ["s1p0", "s1p1", "s1"]
+    assert state.repairs["s1p1"].reasons == (PART.reason, "Object 3: no.")
+    assert state.repairs["s1"].kind == "consolidation"
+    assert state.open == (), "a reply is a loss, not an open operation"
+    assert dict(state.lost) == {"extraction": 1, "proposal": 2, "consolidation": 1}
+
+
+def test_a_call_that_failed_leaves_nothing_to_mend() -> None:
+    state = folded([a_run(), a_step(), reflected(0, "failed", Loss("extraction", "s1p0", "cut"))])
+    assert state.repairs == {}
+    assert dict(state.lost) == {"extraction": 1}
+
+
+def test_mending_takes_the_losses_back_and_opens_what_the_reply_held() -> None:
+    state = with_repairs()
+    fold(state, ev.ReplyMended(1, "s1p0", (A,), "ann"))
+    assert dict(state.lost) == {"proposal": 2, "consolidation": 1}
+    assert state.groups() == {"used": 2}, (
+        "the group was of use after all, and none is counted twice"
+    )
+    assert state.undecided == (A,)
+    fold(state, ev.ReplyMended(1, "s1p1", (), "ann"))
+    fold(state, ev.ReplyMended(1, "s1", (B,), "ann"))
+    assert (dict(state.lost), state.losses, state.repairs) == ({}, [], {})
+    assert state.repaired["s1"] == "mended by ann"
+
+
+def test_mending_one_of_two_equal_replies_leaves_the_other_lost() -> None:
+    other = replace(HM, where="s1p1")
+    state = folded([a_run(), a_step(), reflected(0, "failed", HM), reflected(1, "failed", other)])
+    fold(state, ev.ReplyMended(1, "s1p0", (), "ann"))
+    assert state.losses == [other]
+    assert dict(state.lost) == {"extraction": 1}
+
+
+def test_a_dropped_reply_stays_lost_and_waits_no_more() -> None:
+    state = with_repairs()
+    before = dict(state.lost)
+    fold(state, ev.ReplyDropped(1, "s1p0", "noise", "ann"))
+    assert list(state.repairs) == ["s1p1", "s1"]
+    assert dict(state.lost) == before
+    assert state.repaired == {"s1p0": "dropped by ann"}
+
+
+@pytest.mark.parametrize("how", ["mended", "dropped"])
+def test_a_group_that_a_person_has_settled_is_not_tried_again_after_an_outage(how: str) -> None:
+    """Trying again would bring its ideas twice, or take a loss back that is gone already."""
+    other = Loss("extraction", "s1p1", "cut: the line broke")
+    state = folded([a_run(), a_step(), reflected(0, "failed", HM), reflected(1, "failed", other)])
+    mended = ev.ReplyMended(1, "s1p0", (A,), "ann")
+    dropped = ev.ReplyDropped(1, "s1p0", "noise", "ann")
+    fold(state, mended if how == "mended" else dropped)
+    fold(state, ev.RunEnded("failed", "nothing works"))
+    fold(state, ev.RunResumed(1, 1, "wait", {}))
+    assert list(state.steps[1].reflections) == [0]
+    assert dict(state.lost) == ({} if how == "mended" else {"extraction": 1})
+
+
+def test_withheld_ideas_are_counted() -> None:
+    lesson = replace(a_lesson(A), withheld=(B, B))
+    assert folded([a_run(), a_step(), ev.LessonProposed(1, lesson)]).withheld == 2
+
+
+def test_curation_counts_every_committed_decision_once_and_nothing_else() -> None:
+    first, second, third = (an_operation(id=f"op1.{n}") for n in (1, 2, 3))
+    flagged = replace(first, flags=(Flag("duplicate", 0.9),))
+    state = reviewing(flagged, second, third)
+    decide(state, a_decision(first, "reject", reason="no", took_s=99.0))  # superseded below
+    decide(state, a_decision(first, took_s=2.0))
+    decide(state, a_decision(second, took_s=50.0))
+    fold(state, ev.DecisionUndone(1, second.id))
+    decide(state, a_decision(second, "edit", text="x", flags=(Flag("leak"),), took_s=4.0))
+    decide(state, a_decision(third, "defer", took_s=1.0))
+    assert state.curation == {}, "nothing is counted before it is committed"
+    fold(state, committed(first.id, second.id))
+    found = state.curation["person"]
+    assert (found.approved, found.edited, found.rejected, found.flagged) == (1, 1, 0, 2)
+    fold(state, ev.RunEnded("stopped"))
+    fold(state, ev.RunResumed(1, 1, "wait", {}))
+    decide(state, a_decision(third, "reject", reason="no", took_s=9.0))
+    fold(state, committed(third.id, step=0, version=2))
+    fold(state, committed(first.id, step=0, version=3))  # told of again: counted already
+    assert (found.n, found.accept_rate) == (3, pytest.approx(2 / 3))
+    assert found.times_s == [2.0, 4.0, 9.0]
+    assert (found.median_s, found.mean_s) == (4.0, 5.0)  # of 2, 4, 9: 15 / 3
+
+
+def test_reviewers_are_counted_apart_and_one_that_nobody_timed_has_no_time() -> None:
+    state = reviewing(A, B)
+    decide(state, a_decision(A, reviewer="auto"))
+    decide(state, a_decision(B, "reject", reviewer="ann", reason="no", took_s=3.0))
+    fold(state, committed(A.id, B.id))
+    assert state.curation["auto"].accept_rate == 1.0
+    assert state.curation["auto"].median_s is None
+    assert (state.curation["ann"].accept_rate, state.curation["ann"].median_s) == (0.0, 3.0)
+
+
+def test_long_replies_do_not_grow_the_state_and_are_found_again_all_the_same() -> None:
+    long = replace(HM, reply="x" * 1_000_000)
+    state = folded([a_run(), a_step(), reflected(0, "failed", long)])
+    assert len(state.repairs["s1p0"].reply) == len(state.losses[0].reply) == KEPT_REPLY_CHARS
+    fold(state, ev.ReplyMended(1, "s1p0", (), "ann"))
+    assert state.losses == []

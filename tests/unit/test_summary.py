@@ -160,3 +160,31 @@ def test_the_exit_code_tells_the_gravest_thing(
     if open_:
         fold(state, ev.LessonProposed(2, a_lesson(an_operation(id="op2.1"), step=2)))
     assert exit_code(ended(state, how, reason)) == code
+
+
+def test_what_a_run_ended_for_decides_its_exit_code_in_this_order() -> None:
+    def lost(state: RunState) -> RunState:
+        state.lost["rollout"] += 1
+        return state
+
+    waiting = folded([a_run(), a_step(), ev.LessonProposed(1, a_lesson(ADD))])
+    assert exit_code(ended(waiting, "budget", "budget.calls=1: 1 spent")) == 5  # before open
+    assert exit_code(ended(lost(a_finished_run()), "budget", "budget.calls=1")) == 5
+    assert exit_code(ended(a_finished_run(), "failed", "the last 16 rollouts failed")) == 4
+    assert exit_code(ended(lost(a_finished_run()), "stopped", "Ctrl-C")) == 130
+
+
+def test_a_run_that_ended_early_says_how_to_go_on() -> None:
+    budget = text_of(ended(a_finished_run(), "budget", "budget.tokens=90: 88 spent, the next …"))
+    assert "budget reached (budget.tokens=90: 88 spent" in budget
+    assert "next     studio headless --resume exp budget.tokens=…" in budget
+    failed = text_of(ended(a_finished_run(), "failed", "the last 16 rollouts failed: refused"))
+    assert "failed (the last 16 rollouts failed: refused)" in failed
+    assert "next     studio headless --resume exp (tries again what failed" in failed
+    assert "next  " not in text_of(ended(a_finished_run()))
+
+
+def test_a_verifier_that_judged_nothing_at_all_is_told() -> None:
+    said = "the verifier had no opinion on any try"
+    silent = folded([a_run(), a_step(), ev.GroupReflected(1, 0, Reflection(1, 0, "unjudged"))])
+    assert said in text_of(ended(silent)) and said not in text_of(ended(a_finished_run()))

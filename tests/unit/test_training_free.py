@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engines.core.library import Library
+from engines.core.library import Curated, Library
 from engines.core.types import (
     Attempt,
     Completion,
@@ -295,6 +295,35 @@ async def test_operations_rest_on_the_rollouts_behind_their_proposals(bench: Ben
     assert lesson.operations[1].evidence == ("s2p1r0", "s2p1r1")
     assert {op.proposer for op in lesson.operations} == {"m"}
     assert "### Proposal 2 · s2p1 · add\n| two\n| because: seen" in bench.shown
+
+
+async def test_operations_name_the_problems_behind_them(bench: Bench) -> None:
+    groups = [a_group([1, 0], step=2, position=p, problem=a_problem(f"q{p}")) for p in range(2)]
+    bench.says([{**ADD, "proposals": [2]}, {**ADD, "experience": "Other.", "proposals": []}])
+    lesson = await bench.engine().consolidate(
+        groups, [proposing(groups[0], "one"), proposing(groups[1], "two")], a_library()
+    )
+    assert [op.problems for op in lesson.operations] == [("id-q1",), ("id-q0", "id-q1")]
+
+
+async def test_a_rejected_idea_is_withheld_and_the_rest_is_numbered_and_linted(
+    bench: Bench,
+) -> None:
+    rejected = Curated("r", "op1.1", "add", "Carry: add it.", "", "no", ("id-q",), "person", 1.0)
+    library = replace(a_library("Other: look twice."), curated=(rejected,), remembered=1)
+    groups = [a_group([1, 0], step=2, position=p, problem=a_problem("q")) for p in range(2)]
+    twice = {**ADD, "experience": "Other: look twice!"}
+    bench.says([{**ADD, "proposals": [1]}, {**twice, "proposals": [2]}])
+    lesson = await bench.engine().consolidate(
+        groups, [proposing(groups[0], "one"), proposing(groups[1], "two")], library
+    )
+    assert [op.id for op in lesson.operations] == ["op2.1"]
+    assert [flag.name for flag in lesson.operations[0].flags] == ["duplicate", "one group"]
+    assert [(op.id, op.text) for op in lesson.withheld] == [("op2.2", "Carry: add it.")]
+    assert "## Reviewed before" in bench.shown
+    assert "### Rejected 1 · add\n| Carry: add it.\n| because: no" in bench.shown
+    await bench.says([]).reflect(a_group([1, 0]), library)
+    assert "### Rejected 1 · add\n| Carry: add it.\n| because: no" in bench.shown
 
 
 async def test_the_room_left_in_the_library_is_told(bench: Bench) -> None:

@@ -1,0 +1,34 @@
+"""Names of what a lint can say of an operation; rules and reviewers decide by them.
+
+Owns the names only. `engines.training_free.lint` says when each is raised.
+"""
+
+from __future__ import annotations
+
+from engines.core.types import BASE_MOVED
+
+DUPLICATE = "duplicate"
+CONTRADICTION = "contradiction"
+LEAK = "leak"
+HELD_OUT_LEAK = "held-out leak"
+TOO_LONG = "too long"
+FROM_TOOL = "from a tool"
+SAME_TARGET = "same target"
+ONE_GROUP = "one group"
+REJECTED_BEFORE = "rejected before"
+NOT_COMPARED = "compared by wording only"
+"""The embedding model failed: a duplicate in other words may have gone unseen."""
+
+FLAG_NAMES = (
+    DUPLICATE,
+    CONTRADICTION,
+    LEAK,
+    HELD_OUT_LEAK,
+    TOO_LONG,
+    FROM_TOOL,
+    SAME_TARGET,
+    ONE_GROUP,
+    REJECTED_BEFORE,
+    NOT_COMPARED,
+    BASE_MOVED,
+)

@@ -1,0 +1,103 @@
+r"""Text from models, tools, data and people, so that what is read is what is there.
+
+Owns what counts as hidden or steering, and how it is shown: by its code point, as `\u202e`.
+Nothing is dropped, because a gap would hide that something was there; and nothing is
+decoded, because hidden text that is spelled out would be an instruction again.
+
+What stands where its script needs it stays as it is: joiners within Arabic, Indic and
+emoji sequences, one variation selector after a character that has variants, the tags of
+the three flags that have some. Elsewhere the same characters carry text that nobody sees.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+
+_SUSPECT = re.compile(
+    "["
+    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # controls: escape sequences begin with one
+    "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\uffa0"  # take no room
+    "\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff0-\ufffb"  # joiners, marks, separators
+    "\ufe00-\ufe0f"  # variation selectors: 16 of them spell anything
+    "\ud800-\udfff"  # halves of pairs, which no file can hold
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff"  # tags and more variation selectors
+    "]"
+)
+_FLAGS = re.compile(
+    "\U0001f3f4\U000e0067\U000e0062(?:"
+    "\U000e0065\U000e006e\U000e0067|\U000e0073\U000e0063\U000e0074|\U000e0077\U000e006c\U000e0073"
+    ")\U000e007f"
+)
+"""England, Scotland and Wales: the only sequences of tags in general use."""
+_JOINED = (
+    (0x0600, 0x08FF),  # Arabic, Syriac, Thaana, N'Ko, Mandaic
+    (0x0900, 0x0DFF),  # the scripts of India and Sri Lanka
+    (0x0F00, 0x109F),  # Tibetan, Myanmar
+    (0x1780, 0x18AF),  # Khmer, Mongolian
+    (0x1A20, 0x1BFF),
+    (0xA800, 0xABFF),
+    (0xFB50, 0xFDFF),
+    (0xFE70, 0xFEFC),
+    (0x10A00, 0x11FFF),
+)
+"""Blocks of scripts whose letters a joiner or non-joiner shapes."""
+
+
+def inert(text: str) -> str:
+    """Show by code point what steers, reorders, hides or breaks lines unseen.
+
+    New lines and tabs stay. Markup is not its business: print such text as plain.
+    """
+    if (text.isascii() and text.isprintable()) or not _SUSPECT.search(text):
+        return text
+    flags = {at for found in _FLAGS.finditer(text) for at in range(*found.span())}
+
+    def shown(match: re.Match[str]) -> str:
+        char, at = match[0], match.start()
+        if at in flags or _needed(char, text, at):
+            return char
+        code = ord(char)
+        return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+    return _SUSPECT.sub(shown, text)
+
+
+def inert_json(line: str) -> str:
+    """JSON that says the same with nothing hidden in it: such characters stand as escapes."""
+    return _SUSPECT.sub(lambda match: json.dumps(match[0])[1:-1], line)
+
+
+def _needed(char: str, text: str, at: int) -> bool:
+    """Whether a character that can hide text does here what it is there for."""
+    before = text[at - 1] if at else ""
+    after = text[at + 1] if at + 1 < len(text) else ""
+    code = ord(char)
+    if not before:
+        return False
+    if char in "\u200c\u200d":
+        if _is_joined(before) and (char == "\u200d" or _is_joined(after)):
+            return True
+        return char == "\u200d" and _is_picture(before) and _is_picture(after)
+    if code in (0xFE0E, 0xFE0F):
+        return before in "0123456789#*©®‼⁉™ℹ" or (before != "\ufe0f" and _is_picture(before))
+    if 0xFE00 <= code <= 0xFE02:
+        return unicodedata.category(before) in ("Lo", "Sm")
+    if 0xE0100 <= code <= 0xE01EF:
+        return "CJK UNIFIED" in unicodedata.name(before, "")
+    return 0x180B <= code <= 0x180D and 0x1820 <= ord(before) <= 0x18AA
+
+
+def _is_joined(char: str) -> bool:
+    letter = char != "" and unicodedata.category(char)[0] in "LM"
+    return letter and any(low <= ord(char) <= high for low, high in _JOINED)
+
+
+def _is_picture(char: str) -> bool:
+    if not char:
+        return False
+    if char == "\ufe0f":
+        return True
+    return not char.isascii() and unicodedata.category(char) in ("So", "Sk", "Sm")

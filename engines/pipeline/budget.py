@@ -1,0 +1,278 @@
+"""What may still be spent: every call is reserved before it is made.
+
+Owns the count of what is spent and what calls under way may come to at most. Fails
+closed: a call that does not fit is not made, and ends the run. Does not know where the
+limits stand or what was spent before; both are given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import orjson
+
+from engines.core.errors import CallFailed
+from engines.core.protocols import OnText, Policy
+from engines.core.types import NO_USAGE, Completion, Message, Sampling, Usage
+
+BYTES_A_TOKEN = 3
+"""Of a prompt. English has about four, figures and other scripts fewer; where an endpoint
+counts more than this gives, later estimates grow by as much."""
+TOKENS_A_MESSAGE = 8
+"""What chat templates put round each message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """Calls, tokens and US dollars: of a call, of many, or left."""
+
+    calls: int = 0
+    tokens: int = 0
+    cost_usd: float = 0.0
+
+    def __add__(self, other: Amounts) -> Amounts:
+        return Amounts(
+            self.calls + other.calls, self.tokens + other.tokens, self.cost_usd + other.cost_usd
+        )
+
+    def __sub__(self, other: Amounts) -> Amounts:
+        return self + Amounts(-other.calls, -other.tokens, -other.cost_usd)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What may be spent in all; None: as much as it takes."""
+
+    calls: int | None = None
+    tokens: int | None = None
+    cost_usd: float | None = None
+
+    def __bool__(self) -> bool:
+        return any(limit is not None for limit in (self.calls, self.tokens, self.cost_usd))
+
+    def exceeded(self, amounts: Amounts) -> str | None:
+        """The first limit that these amounts are above, by name; None where all hold."""
+        if self.calls is not None and amounts.calls > self.calls:
+            return "calls"
+        if self.tokens is not None and amounts.tokens > self.tokens:
+            return "tokens"
+        # Sums of prices are not exact: a billionth of a dollar is nothing.
+        if self.cost_usd is not None and amounts.cost_usd > self.cost_usd + 1e-9:
+            return "cost_usd"
+        return None
+
+    def left(self, spent: Amounts) -> dict[str, float]:
+        """What is left of each limit that is set, never below 0."""
+        pairs = (
+            ("calls", self.calls, spent.calls),
+            ("tokens", self.tokens, spent.tokens),
+            ("cost_usd", self.cost_usd, spent.cost_usd),
+        )
+        return {name: max(0, limit - used) for name, limit, used in pairs if limit is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a model's calls may come to. Prices are US dollars for a million tokens."""
+
+    max_tokens: int  # of a reply whose sampling sets no limit
+    price_in_usd_per_mtok: float | None = None  # None, either of them: the cost is unknown
+    price_out_usd_per_mtok: float | None = None
+
+    @property
+    def priced(self) -> bool:
+        return self.price_in_usd_per_mtok is not None and self.price_out_usd_per_mtok is not None
+
+    def cost_usd(self, prompt_tokens: int, completion_tokens: int) -> float:
+        """0.0 where no price is known."""
+        if self.price_in_usd_per_mtok is None or self.price_out_usd_per_mtok is None:
+            return 0.0
+        paid_in = prompt_tokens * self.price_in_usd_per_mtok
+        return (paid_in + completion_tokens * self.price_out_usd_per_mtok) / 1e6
+
+    def paid(self, usage: Usage) -> Amounts:
+        """What a counted usage comes to; a cost the endpoint's price gave stands."""
+        cost_usd = usage.cost_usd
+        if cost_usd is None:
+            cost_usd = self.cost_usd(usage.prompt_tokens, usage.completion_tokens)
+        return Amounts(usage.calls, usage.tokens, cost_usd)
+
+
+def prompt_tokens(messages: Sequence[Message], tools: Sequence[Mapping[str, object]] = ()) -> int:
+    """An estimate of a request's tokens, rather too high than too low."""
+    held = sum(
+        len(message.content.encode("utf-8", "replace"))
+        + len(message.reasoning.encode("utf-8", "replace"))
+        + sum(len(call.arguments) + len(call.name) for call in message.tool_calls)
+        for message in messages
+    )
+    held += sum(len(orjson.dumps(dict(tool))) for tool in tools)
+    return -(-held // BYTES_A_TOKEN) + TOKENS_A_MESSAGE * len(messages)
+
+
+class Budget:
+    """The money of one run or evaluation. Used from one event loop."""
+
+    def __init__(
+        self, limits: Limits, give_up: Callable[[str], None], spent: Amounts | None = None
+    ) -> None:
+        """Nothing is checked before the first call is asked for.
+
+        Args:
+            limits: at least one is set.
+            give_up: ends the run, for the reason it is given; called once at most.
+            spent: by earlier processes.
+        """
+        self.limits = limits
+        self.spent = spent or Amounts()
+        self._give_up = give_up
+        self._reserved = Amounts()
+        self._under_way = 0
+        self._never: Amounts | None = None  # a call that fits no more: nothing else is granted
+        self._ended = False
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def left(self) -> dict[str, float]:
+        """What is left of each limit, calls under way not counted."""
+        return self.limits.left(self.spent)
+
+    async def reserve(self, need: Amounts) -> Callable[[Amounts], None]:
+        """Return once a call that may come to `need` fits; where it never will, end the run.
+
+        What is under way is awaited before the run is ended: it is paid for and will be
+        recorded. A call that does not fit waits for ever, to be cancelled with the run.
+
+        Returns:
+            What must be called, once, with what the call has cost.
+        """
+        while True:
+            if self._never is None:
+                if self.limits.exceeded(self.spent + self._reserved + need) is None:
+                    return self._granted(need)
+                if self.limits.exceeded(self.spent + need) is not None:
+                    self._never = need  # what is spent only grows
+            if self._never is not None and not self._under_way:
+                if not self._ended:
+                    self._ended = True
+                    self._give_up(self._refusal(self._never))
+                await asyncio.get_running_loop().create_future()
+            await self._change()
+
+    def _granted(self, need: Amounts) -> Callable[[Amounts], None]:
+        self._reserved += need
+        self._under_way += 1
+
+        def settle(cost: Amounts) -> None:
+            self._reserved -= need
+            self._under_way -= 1
+            if not self._under_way:
+                self._reserved = Amounts()  # leaves no rounding of prices behind
+            self.spent += cost
+            while self._waiting:
+                waiter = self._waiting.popleft()
+                if not waiter.done():
+                    waiter.set_result(None)
+
+        return settle
+
+    async def _change(self) -> None:
+        """Return after the next call has been settled."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        await waiter
+
+    def _refusal(self, need: Amounts) -> str:
+        """Why a call never fits, in words."""
+        name = self.limits.exceeded(self.spent + need)
+        assert name is not None
+        limit, spent, more = (getattr(each, name) for each in (self.limits, self.spent, need))
+        return (
+            f"budget.{name}={_number(limit)}: {_number(spent)} spent, the next call may take "
+            f"{_number(more)}; it takes budget.{name}={_upwards(spent + more)} at least to go on"
+        )
+
+
+class Budgeted:
+    """A policy whose calls are reserved first.
+
+    It belongs below `Throttled`: who waits for money then holds a slot, and who has
+    reserved is at work, so that neither can wait for the other.
+    """
+
+    def __init__(self, policy: Policy, budget: Budget, terms: Terms) -> None:
+        self._policy = policy
+        self._budget = budget
+        self._terms = terms
+        self._scale = 1.0  # how far the endpoint's count of a prompt exceeded the estimate
+
+    @property
+    def name(self) -> str:
+        return self._policy.name
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+    ) -> Completion:
+        asked = prompt_tokens(messages, sampling.tools)
+        prompt = math.ceil(asked * self._scale)
+        limit = sampling.max_tokens or self._terms.max_tokens
+        need = Amounts(1, prompt + limit, self._terms.cost_usd(prompt, limit))
+        settle = await self._budget.reserve(need)
+        spent = NO_USAGE
+        try:
+            reply = await self._policy.complete(messages, sampling, on_text)
+            if reply.usage.calls and not reply.usage.tokens:
+                reply = replace(reply, usage=_estimated(prompt, reply, self._terms))
+            elif reply.usage.calls == 1:
+                self._scale = max(self._scale, reply.usage.prompt_tokens / asked)
+            spent = reply.usage
+            return reply
+        except CallFailed as failed:
+            spent = failed.usage
+            raise
+        except asyncio.CancelledError:
+            spent = Usage(prompt, 0, 1)  # it was sent, so it is likely charged for
+            raise
+        finally:
+            settle(self._terms.paid(spent))
+
+    async def ping(self) -> None:
+        await self._policy.ping()
+
+    async def aclose(self) -> None:
+        await self._policy.aclose()
+
+
+def spent_before(paid: Iterable[tuple[str, Usage]], terms: Mapping[str, Terms]) -> Amounts:
+    """Add up what earlier processes paid.
+
+    Args:
+        paid: policy and usage of each record.
+        terms: by policy; they price what was recorded while no price was known.
+    """
+    unknown = Terms(0)
+    found = Amounts()
+    for policy, usage in paid:
+        found += terms.get(policy, unknown).paid(usage)
+    return found
+
+
+def _estimated(prompt: int, reply: Completion, terms: Terms) -> Usage:
+    """The usage of a reply whose endpoint counts nothing."""
+    text = len((reply.text + reply.reasoning).encode("utf-8", "replace"))
+    completion = -(-text // BYTES_A_TOKEN)
+    cost_usd = terms.cost_usd(prompt, completion) if terms.priced else None
+    return Usage(prompt, completion, reply.usage.calls, cost_usd)
+
+
+def _number(amount: float) -> str:
+    return str(amount) if isinstance(amount, int) else f"{amount:.6g}"
+
+
+def _upwards(amount: float) -> str:
+    """A limit that amount fits below."""
+    return str(amount) if isinstance(amount, int) else f"{math.ceil(amount * 1e6) / 1e6:.6g}"

@@ -1,0 +1,120 @@
+"""Notices that nothing works any more, so that a run ends before it has paid for nothing.
+
+Owns what counts as nothing: so many failures of one kind in a row. Reads events; what the
+end of a run means is the control's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Literal
+
+from engines.core import events as ev
+from engines.core.state import RunState, StepState
+from engines.core.types import Lesson, Reflection
+
+Kind = Literal["rollout", "verdict", "reflection", "consolidation", "held-out rollout"]
+
+IN_A_ROW = 16
+"""Failures without a success between them that mean an outage. Each has had its retries.
+Where one in five fails by chance, sixteen in a row come once in 10^11 tries; where all
+fail, sixteen are little to have paid. What fails at once is heard of before what works
+slowly: so the streak must also be longer than what is under way, which may yet work."""
+LESSONS_IN_A_ROW = 3
+"""The same of consolidations. There is one a step, and each that fails loses its step."""
+
+
+class Outage:
+    """Counts failures as they are reported, and gives up where they do not end."""
+
+    def __init__(self, give_up: Callable[[str], None]) -> None:
+        """`give_up` ends the run, for the reason it is given."""
+        self._give_up = give_up
+        self._streaks: Counter[Kind] = Counter()
+        self._under_way: Counter[Kind] = Counter()
+
+    def began(self, kind: Kind) -> None:
+        """One more is under way, until it is said to have worked, failed or passed."""
+        self._under_way[kind] += 1
+
+    def worked(self, kind: Kind) -> None:
+        self.passed(kind)
+        self._streaks[kind] = 0
+
+    def passed(self, kind: Kind) -> None:
+        """One more ended in a way that says nothing."""
+        self._under_way[kind] = max(0, self._under_way[kind] - 1)
+
+    def failed(self, kind: Kind, cause: str, under_way: int | None = None) -> None:
+        """One more failed, after its retries.
+
+        Args:
+            kind: what failed.
+            cause: why, in words.
+            under_way: others of its kind; None: those that were said to have begun.
+        """
+        self.passed(kind)
+        self._streaks[kind] += 1
+        streak = self._streaks[kind]
+        most = LESSONS_IN_A_ROW if kind == "consolidation" else IN_A_ROW
+        others = self._under_way[kind] if under_way is None else under_way
+        if streak >= most and streak > others:
+            self._give_up(f"the last {streak} {kind}s failed: {cause}")
+
+    def watch(self, state: RunState) -> Callable[[ev.DurableEvent | ev.TransientEvent], None]:
+        """A listener that reports what a run's events say; `state` is what they add up to."""
+
+        def heard(event: ev.DurableEvent | ev.TransientEvent) -> None:
+            match event:
+                case ev.RolloutStarted():
+                    self.began("rollout")
+                case ev.RolloutFinished(status="failed"):
+                    self.failed("rollout", event.error or "no reason was given")
+                case ev.RolloutFinished():
+                    self.worked("rollout")
+                case ev.RolloutJudged() if not _failed(state.steps[event.step], event):
+                    if event.verdict.reward is not None:
+                        self.worked("verdict")
+                    elif event.verdict.error is not None:
+                        step = state.steps[event.step]
+                        waiting = step.rollouts_done - len(step.verdicts)
+                        self.failed("verdict", event.verdict.error, waiting)
+                case ev.GroupReflected(reflection=reflection):
+                    self._reflected(reflection, _to_reflect(state, event.step))
+                case ev.LessonProposed(lesson=lesson):
+                    self._consolidated(lesson)
+
+        return heard
+
+    def _reflected(self, reflection: Reflection, waiting: int) -> None:
+        """A reply that could not be understood is one: only calls that failed count."""
+        if reflection.outcome == "used" or any(loss.reply for loss in reflection.losses):
+            self.worked("reflection")
+        elif reflection.outcome == "failed" and reflection.losses:
+            self.failed("reflection", reflection.losses[0].reason, waiting)
+
+    def _consolidated(self, lesson: Lesson) -> None:
+        if call_failed(lesson):
+            self.failed("consolidation", lesson.losses[0].reason)
+        elif lesson.refs:
+            self.worked("consolidation")
+
+
+def call_failed(lesson: Lesson) -> bool:
+    """Whether the model could not be asked, so that the step's lessons are lost."""
+    lost = [loss for loss in lesson.losses if loss.kind == "consolidation"]
+    return bool(lost) and not lesson.operations and not any(loss.reply for loss in lost)
+
+
+def _to_reflect(state: RunState, number: int) -> int:
+    """Groups that are judged and not reflected on yet, about."""
+    step, started = state.steps[number], state.started
+    judged = len(step.verdicts) // started.group_size if started else 0
+    return max(0, judged - len(step.reflections))
+
+
+def _failed(step: StepState, event: ev.RolloutJudged) -> bool:
+    """A rollout that failed has no verdict of its own."""
+    rollout = step.rollouts.get((event.position, event.index))
+    return rollout is not None and rollout.status == "failed"

@@ -1,0 +1,107 @@
+"""What reviewers made of earlier ideas: what is not proposed again, and what prompts show.
+
+Owns the memory's use, not its keeping: `Library.curated` is part of the library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from engines.core.flags import REJECTED_BEFORE
+from engines.core.library import Curated, Library
+from engines.core.render import quote
+from engines.core.similarity import is_similar
+from engines.core.types import Flag, Operation
+from engines.training_free.polarity import contradiction
+
+SAME_IDEA = 0.85
+"""Similarity from which a wording is that of an idea which was rejected."""
+SHOWN = 8
+"""Decisions that a prompt shows, the newest first."""
+_SHOWN_CHARS = 400
+
+
+def curated_block(library: Library) -> str:
+    """The newest rejections and edits as quoted blocks; "(none)" where there are none.
+
+    Nothing in it tells when or in which run: equal decisions give equal prompts.
+    """
+    newest: dict[tuple[str, str, str, str], None] = {}
+    for idea in reversed(library.curated):
+        newest.setdefault((idea.kind, idea.text, idea.became, idea.reason))
+        if len(newest) == SHOWN:
+            break
+    blocks = []
+    for number, (kind, text, became, reason) in enumerate(newest, 1):
+        what = "Reworded" if became else "Rejected"
+        lines = [_short(text), *([f"became: {_short(became)}"] if became else [])]
+        lines.append(f"because: {_short(reason) or '(no reason given)'}")
+        blocks.append(f"### {what} {number} · {kind}\n" + quote("\n".join(lines)))
+    return "\n\n".join(blocks) or "(none)"
+
+
+def sifted(
+    operations: Sequence[Operation], library: Library
+) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
+    """Part operations into those to propose and those to withhold.
+
+    An operation that repeats a rejected idea is withheld, unless more than half of the
+    problems it was drawn from stand behind none of the rejected ideas like it: then it is
+    proposed, flagged.
+    """
+    proposed, withheld = [], []
+    for operation in operations:
+        alike = rejected_like(operation, library)
+        if not alike:
+            proposed.append(operation)
+            continue
+        score = max(score for _, score in alike)
+        last = alike[-1][0]
+        why = f": {last.reason}" if last.reason else " without a reason"
+        told = f"{last.reviewer or 'a reviewer'} rejected it{why}"
+        old = {problem for idea, _ in alike for problem in idea.problems}
+        new = [problem for problem in operation.problems if problem not in old]
+        if len(new) * 2 > len(operation.problems):
+            some = f"{len(new)} of {len(operation.problems)} problems behind it are new"
+            flag = Flag(REJECTED_BEFORE, round(score, 3), f"{told}; {some}")
+            proposed.append(replace(operation, flags=(*operation.flags, flag)))
+        else:
+            flag = Flag(REJECTED_BEFORE, round(score, 3), f"{told}; nothing new speaks for it")
+            withheld.append(replace(operation, flags=(*operation.flags, flag)))
+    return tuple(proposed), tuple(withheld)
+
+
+def rejected_like(operation: Operation, library: Library) -> list[tuple[Curated, float]]:
+    """Rejected ideas that an operation repeats, oldest first, each with its similarity."""
+    found = []
+    for idea in library.curated:
+        if not idea.rejected:
+            continue
+        score = _repeats(operation, idea)
+        if score is not None:
+            found.append((idea, score))
+    return found
+
+
+def _repeats(operation: Operation, idea: Curated) -> float | None:
+    """How far an operation is a rejected idea; None where it is another one.
+
+    The wording of a rejected addition stays rejected wherever it would go; a rejected
+    change is about its own experience only, and so is a deletion.
+    """
+    same_target = operation.target == idea.target
+    if operation.kind == idea.kind == "delete":
+        return 1.0 if same_target else None
+    same_place = idea.kind == "add" or (idea.kind == operation.kind == "modify" and same_target)
+    if operation.kind not in ("add", "modify") or not same_place:
+        return None
+    # One "not" more is hardly another wording, and another idea all the same.
+    if contradiction(operation.text, idea.text) is not None:
+        return None
+    return is_similar(operation.text, idea.text, SAME_IDEA)
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 1]}…"

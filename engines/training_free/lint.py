@@ -1,0 +1,256 @@
+"""What a reviewer should look at in a proposed operation, said before anyone is asked.
+
+Owns which flags an operation gets, with which score and words; `engines.core.flags` has their
+names. All of it works without a network; with an embedder duplicates are also found by
+meaning. Decides nothing: rules and people do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from engines.core import flags as names
+from engines.core.errors import CallFailed
+from engines.core.library import Library
+from engines.core.protocols import Embedder
+from engines.core.similarity import is_similar, tokens, word_count
+from engines.core.types import NO_USAGE, Flag, Operation, Problem, Usage
+from engines.training_free.leaks import Answers, Questions, rows
+from engines.training_free.polarity import contradiction
+
+TOOL_WORDS = 5
+"""Words in a row that an operation takes over from a tool's output."""
+_TOLD = re.compile(
+    r"\b(?:must|should|always|never|do not|don[’']t|please|ignore|remember|make sure|ensure|you"
+    r"|müssen|sollten|immer|niemals|bitte|toujours|jamais|veuillez|siempre|nunca)\b"
+    r"|必须|不要|请|务必|应该|忽略|总是",
+    re.IGNORECASE,
+)
+_VERBS = """
+add answer apply ask avoid begin call check choose compare compute convert copy count delete
+divide download draw enter execute fetch find follow forward get give go install keep list look
+multiply open output paste post print put read replace reply report return round run save say
+search select send set show skip solve start state stop submit subtract take tell transfer
+treat try turn type upload use verify visit work write
+"""
+_ORDERS = frozenset(_VERBS.split())
+_CLAUSE = re.compile(r"[.!?;,:。！？；，：\n]")
+
+
+@dataclass(frozen=True, slots=True)
+class LintSettings:
+    """When a flag is raised.
+
+    `duplicate_at` is a similarity in [0, 1], of the texts or of their embeddings;
+    `leak_words` the words in a row that give a question away.
+    """
+
+    duplicate_at: float = 0.8
+    leak_words: int = 8
+    max_words: int = 60
+
+
+class OperationLinter:
+    """Implements `engines.core.protocols.Linter`.
+
+    Args:
+        settings: when a flag is raised.
+        practised: problems whose questions and answers must not become lessons.
+        held_out: problems whose questions must not, or an evaluation is worth nothing.
+        tool_output: the texts that tools gave to a rollout, by its id.
+        embedder: compares meanings beside wordings.
+    """
+
+    def __init__(
+        self,
+        settings: LintSettings = LintSettings(),
+        *,
+        practised: Sequence[Problem] = (),
+        held_out: Sequence[Problem] = (),
+        tool_output: Callable[[str], Sequence[str]] = lambda rollout: (),
+        embedder: Embedder | None = None,
+    ) -> None:
+        self._settings = settings
+        self._practised = tuple(practised)
+        self._held_out = tuple(held_out)
+        self._tool_output = tool_output
+        self._embedder = embedder
+        self._paid = NO_USAGE
+
+    async def flags(
+        self, operation: Operation, library: Library, others: Sequence[Operation] = ()
+    ) -> tuple[Flag, ...]:
+        """See the protocol. A new wording is not compared with the one it replaces."""
+        others = tuple(other for other in others if other.id != operation.id)
+        found: list[Flag] = []
+        if operation.kind in ("add", "modify") and operation.text:
+            found += await self._like_others(operation, library, others)
+            found += [*self._leaks(operation), *self._length(operation), *self._tool(operation)]
+        found += _same_target(operation, others)
+        groups = {rollout.rpartition("r")[0] for rollout in operation.evidence}
+        if len(groups) == 1 and operation.kind != "keep":
+            said = f"only group {next(iter(groups))} supports it"
+            found.append(Flag(names.ONE_GROUP, None, said))
+        return tuple(found)
+
+    def take_usage(self) -> Usage:
+        """What embeddings have cost since this was last asked."""
+        paid, self._paid = self._paid, NO_USAGE
+        return paid
+
+    # Made at the first lesson: 10,000 questions take a second to index.
+
+    @cached_property
+    def _questions(self) -> Questions:
+        return Questions(self._practised, self._held_out, self._settings.leak_words)
+
+    @cached_property
+    def _answers(self) -> Answers:
+        return Answers(self._practised)
+
+    async def _like_others(
+        self, operation: Operation, library: Library, others: Sequence[Operation]
+    ) -> list[Flag]:
+        texts = {e.id: e.text for e in library.experiences if e.id != operation.target}
+        texts |= {o.id: o.text for o in others if o.kind in ("add", "modify") and o.text}
+        against = {
+            name: score
+            for name, text in texts.items()
+            if (score := contradiction(operation.text, text)) is not None
+        }
+        alike = {
+            name: score
+            for name, text in texts.items()
+            if name not in against
+            and (score := is_similar(operation.text, text, self._settings.duplicate_at)) is not None
+        }
+        how = dict.fromkeys(alike, "nearly the wording")
+        meant, trouble = await self._by_meaning(operation.text, texts)
+        for name, score in meant.items():
+            if name not in against and score > alike.get(name, self._settings.duplicate_at - 1e-9):
+                alike[name], how[name] = score, "the meaning"
+        flags = [
+            Flag(
+                names.DUPLICATE,
+                round(score, 3),
+                f"has {how[name]} of {name}: {_cut(texts[name])}{trouble}",
+            )
+            for name, score in _highest(alike)
+        ]
+        flags += [
+            Flag(
+                names.CONTRADICTION,
+                round(score, 3),
+                f"may say the opposite of {name} (by its words, which can mislead): "
+                f"{_cut(texts[name])}",
+            )
+            for name, score in _highest(against)
+        ]
+        if trouble and not alike:
+            flags.append(Flag(names.NOT_COMPARED, None, f"compared with others{trouble}"))
+        return flags
+
+    async def _by_meaning(self, text: str, texts: dict[str, str]) -> tuple[dict[str, float], str]:
+        """Cosines with other texts, and what to say where there are none to be had."""
+        if self._embedder is None or not texts:
+            return {}, ""
+        try:
+            found = await self._embedder.embed((text, *texts.values()))
+        except CallFailed as failed:
+            self._paid += failed.usage
+            return {}, f" (by wording only, since {self._embedder.name} failed: {failed})"
+        self._paid += found.usage
+        own, *others = found.vectors
+        pairs = zip(texts, others, strict=True)
+        return {name: max(0.0, min(1.0, _dot(own, vector))) for name, vector in pairs}, ""
+
+    def _leaks(self, operation: Operation) -> list[Flag]:
+        found = []
+        for shared in self._questions.shared(operation.text):
+            which = "held-out" if shared.held_out else "practised"
+            found.append(
+                Flag(
+                    names.HELD_OUT_LEAK if shared.held_out else names.LEAK,
+                    round(shared.share, 3),
+                    f"repeats {shared.words} words in a row of a {which} question: "
+                    f"“{_cut(shared.text)}”",
+                )
+            )
+        if given := self._answers.given_away(operation.text, operation.problems):
+            answer, score = given
+            said = f"names “{_cut(answer)}”, the answer of a problem it was drawn from"
+            found.append(Flag(names.LEAK, score, said))
+        return found
+
+    def _length(self, operation: Operation) -> list[Flag]:
+        words, most = word_count(operation.text), self._settings.max_words
+        if words <= most:
+            return []
+        said = f"{words} words, and every prompt pays for them; {most} should do"
+        return [Flag(names.TOO_LONG, round(1 - most / words, 3), said)]
+
+    def _tool(self, operation: Operation) -> list[Flag]:
+        """An order that a tool's output gave must not become a rule unseen."""
+        said = tokens(operation.text)
+        best: tuple[int, str, str] = (0, "", "")
+        for rollout in operation.evidence:
+            for output in self._tool_output(rollout):
+                size, words = _shared_order(said, output)
+                best = max(best, (size, words, rollout))
+        size, words, rollout = best
+        if not size:
+            return []
+        detail = f"tells what a tool's output told in {rollout}: “{_cut(words)}”"
+        return [Flag(names.FROM_TOOL, round(size / len(said), 3), detail)]
+
+
+def _shared_order(said: tuple[str, ...], output: str) -> tuple[int, str]:
+    """The longest row of words shared with an output, where the words around it give an order."""
+    told = {row for _, row in rows(tokens(output), TOOL_WORDS)}
+    best, ends, since, until = 0, 0, 0, 0
+    for at, row in rows(said, TOOL_WORDS):
+        if row not in told:
+            continue
+        since = at if at > until - len(row) + 1 else since
+        until = at + len(row)
+        if until - since > best:
+            best, ends = until - since, until
+    found = said[ends - best : ends]
+    return (best, " ".join(found)) if best and _is_order(found, output) else (0, "")
+
+
+def _is_order(row: tuple[str, ...], output: str) -> bool:
+    """Whether a clause of the output with words of the row tells somebody to do something."""
+    own = set(row)
+    for clause in _CLAUSE.split(output):
+        words = tokens(clause)
+        if words and len(own.intersection(words)) * 2 >= min(len(own), len(words)):
+            first = next((w for w in words if w not in ("then", "and", "so", "now", "first")), "")
+            if first in _ORDERS or _TOLD.search(clause):
+                return True
+    return False
+
+
+def _same_target(operation: Operation, others: Sequence[Operation]) -> list[Flag]:
+    if operation.target is None:
+        return []
+    also = [o for o in others if o.target == operation.target]
+    if not also:
+        return []
+    listed = ", ".join(f"{o.id} ({o.kind})" for o in also)
+    return [Flag(names.SAME_TARGET, None, f"{operation.target} is also the target of {listed}")]
+
+
+def _highest(scores: dict[str, float]) -> list[tuple[str, float]]:
+    return sorted(scores.items(), key=lambda item: -item[1])[:1]
+
+
+def _dot(one: Sequence[float], other: Sequence[float]) -> float:
+    return sum(a * b for a, b in zip(one, other, strict=True))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 120 else f"{text[:119]}…"

@@ -1,0 +1,38 @@
+"""`studio doctor`: check a workspace and mend it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def doctor(
+    context: typer.Context,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Mend what can be mended; what is cut is kept.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> int:
+    """Check journals, records, libraries and the machine; exit 2 where something is damaged."""
+    from dataclasses import replace
+
+    from engines.record.run_dir import Workspace
+    from studio import exit_codes
+    from studio.doctor import Finding, diagnose
+    from studio.doctor_text import doctor_data, doctor_text
+    from studio.printing import print_json
+    from studio.surroundings import surrounding_troubles, surroundings
+
+    machine = surroundings(context.obj)
+    around = tuple(
+        Finding(t.place, t.cause, t.move, t.damage)
+        for t in surrounding_troubles(context.obj, machine)
+    )
+    found = diagnose(Workspace(context.obj), repair=repair)
+    found = replace(found, findings=(*found.findings, *around))
+    if json:
+        print_json(doctor_data(found, machine))
+    else:
+        print(doctor_text(found, machine, repair=repair))
+    return exit_codes.DONE if found.well else exit_codes.USER_ERROR

@@ -1,0 +1,240 @@
+"""`studio doctor`: what is damaged, what to do, and doing it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.record import lines
+from engines.record.catalogue import run_rows
+from engines.record.lock import writing
+from engines.record.run_dir import Workspace
+from studio import surroundings
+from tests.cli.processes import SMALL
+from tests.cli.run_studio import studio
+
+
+def tree(folder: Path) -> dict[str, tuple[bytes, int]]:
+    return {
+        str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mode)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in (".lock", ".catalogue.lock")
+    }
+
+
+def doctor(workspace: Path, *options: str) -> tuple[int, dict[str, Any]]:
+    done = studio("doctor", "--json", *options, workspace=workspace)
+    return done.code, json.loads(done.stdout)
+
+
+def causes(told: dict[str, Any]) -> str:
+    return "\n".join(f"{f['place']}: {f['cause']} {f['move']}" for f in told["findings"])
+
+
+def flipped(path: Path, line: int) -> None:
+    """Flip a bit in the middle of a line; the first is 0."""
+    found = lines.read(path, chained=path.name == "journal.jsonl").lines[line]
+    data = bytearray(path.read_bytes())
+    data[found.offset + found.length // 2] ^= 0x02
+    path.write_bytes(data)
+
+
+def test_a_whole_workspace_is_well_and_looking_writes_nothing(practised: Path) -> None:
+    before = tree(practised)
+    code, told = doctor(practised)
+    assert (code, told["well"]) == (0, True)
+    assert told["looked_at"] == {"runs": 1, "libraries": 1, "data sets": 0}
+    assert not [f for f in told["findings"] if f["place"] not in ("process", "locale")]
+    assert told["machine"]["packages"]["orjson"]
+    assert tree(practised) == before
+
+
+def test_a_workspace_that_is_not_there_is_not_made(workspace: Path) -> None:
+    done = studio("doctor", "--repair", workspace=workspace)
+    assert done.code == 0
+    assert "there is none yet" in done.stdout
+    assert not workspace.exists()
+
+
+def test_damage_is_exit_2_with_place_cause_and_next_move_and_repaired_on_request(
+    practised: Path,
+) -> None:
+    journal = practised / "runs/rehearsal/journal.jsonl"
+    flipped(journal, 7)
+    flipped(practised / "runs/rehearsal/records/step-0002.jsonl", 1)
+    flipped(practised / "libraries/rehearsal/journal.jsonl", 2)
+    before = tree(practised)
+    code, told = doctor(practised)
+    assert (code, told["well"]) == (2, False)
+    assert f"{journal}:8: " in causes(told)
+    assert "step-0002.jsonl:2: " in causes(told)
+    assert "libraries/rehearsal/journal.jsonl:3: " in causes(told)
+    assert "studio doctor --repair" in causes(told)
+    assert tree(practised) == before
+    text = studio("doctor", workspace=practised)
+    assert text.code == 2
+    assert "damaged; `studio doctor --repair`" in text.stdout
+
+    code, told = doctor(practised, "--repair")
+    assert (code, told["well"]) == (0, True)
+    assert all(f["mended"] for f in told["findings"] if f["damage"])
+    again = studio("headless", "rehearsal", *SMALL, workspace=practised)
+    assert again.code == 0, again.stderr
+    assert doctor(practised)[0] == 0
+
+
+def test_a_repair_is_refused_while_a_process_writes_there(practised: Path) -> None:
+    flipped(practised / "runs/rehearsal/journal.jsonl", 3)
+    before = tree(practised)
+    with writing(practised / "runs/rehearsal"):
+        refused = studio("doctor", "--repair", workspace=practised)
+    assert refused.code == 2
+    assert f"pid {os.getpid()}" in refused.stderr
+    assert "studio ctl stop" in refused.stderr
+    assert tree(practised) == before
+
+
+def test_what_a_killed_process_left_is_told_and_removed(practised: Path) -> None:
+    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"],
+                          capture_output=True, text=True, check=True).stdout.strip()  # fmt: skip
+    run = practised / "runs/rehearsal"
+    left = [run / ".holder", run / f".agent.yaml.{gone}.tmp", run / "control.sock"]
+    for path in left:
+        path.write_text(gone)
+    living = run / f".run.yaml.{os.getpid()}.tmp"
+    living.write_text("being written")
+    half = practised / f".removed-old-{gone}"
+    half.mkdir()
+    code, told = doctor(practised)
+    assert code == 0  # it is in nobody's way
+    for path in (*left, half):
+        assert str(path) in causes(told)
+    assert str(living) not in causes(told)
+    assert doctor(practised, "--repair")[0] == 0
+    assert not any(path.exists() for path in (*left, half))
+    assert living.exists()
+
+
+def test_files_that_others_may_read_are_closed(practised: Path) -> None:
+    names = ("run.yaml", "journal.jsonl", "agent.yaml", "records/step-0001.jsonl")
+    for name in names:
+        (practised / "runs/rehearsal" / name).chmod(0o644)
+    told = doctor(practised)[1]
+    assert causes(told).count("others may read it") == len(names)
+    doctor(practised, "--repair")
+    for name in names:
+        assert (practised / "runs/rehearsal" / name).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    "content", [b"{half", b"[]", b"", b'{"runs": {"1": {"run": "rehearsal"}}}']
+)
+def test_the_catalogue_is_made_anew_from_the_journals_and_data_sets(
+    practised: Path, content: bytes
+) -> None:
+    rows = practised.parent / "mine.jsonl"
+    rows.write_text('{"question": "2 + 3?", "answer": "5"}\n')
+    assert studio("data", "add", str(rows), workspace=practised).code == 0
+    before = json.loads((practised / "catalogue.json").read_bytes())
+    (practised / "catalogue.json").write_bytes(content)
+    assert "catalogue.json" in causes(doctor(practised)[1])
+    assert doctor(practised, "--repair")[0] == 0
+    after = json.loads((practised / "catalogue.json").read_bytes())
+    for table in ("runs", "libraries", "experiences", "datasets"):
+        assert list(after[table].values()) == list(before[table].values()), table
+    assert run_rows(Workspace(practised))
+
+
+def test_a_missing_version_file_is_written_again_and_a_stray_one_moved_aside(
+    practised: Path,
+) -> None:
+    folder = practised / "libraries/rehearsal"
+    text = (folder / "v0001.yaml").read_bytes()
+    (folder / "v0001.yaml").unlink()
+    (folder / "v0099.yaml").write_bytes(text)
+    code, told = doctor(practised)
+    assert code == 2
+    assert "v0099.yaml" in causes(told)
+    assert doctor(practised, "--repair")[0] == 0
+    assert (folder / "v0001.yaml").read_bytes() == text
+    assert (folder / "v0099.yaml.damaged-1").read_bytes() == text
+    assert doctor(practised)[0] == 0
+
+
+def test_damaged_scores_cost_only_themselves(practised: Path) -> None:
+    folder = practised / "evaluations/abc"
+    folder.mkdir(parents=True)
+    raw = b"".join(lines.encode(b'{"problem":"p%d"}' % n)[0] for n in range(3))
+    data = bytearray(raw)
+    data[len(raw) // 2] ^= 0x01
+    (folder / "scores.jsonl").write_bytes(data)
+    (folder / "scores.jsonl").chmod(0o600)
+    code, told = doctor(practised)
+    assert code == 0
+    assert "1 of its lines cannot be read" in causes(told)
+    doctor(practised, "--repair")
+    found = lines.read(folder / "scores.jsonl", chained=False).lines
+    assert [lines.is_filler(line.body) for line in found] == [False, True, False]
+
+
+def test_a_data_set_that_cannot_be_read_is_told_with_its_line(practised: Path) -> None:
+    (practised / "datasets").mkdir()
+    (practised / "datasets/mine.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n{half\n')
+    code, told = doctor(practised)
+    assert code == 2
+    assert "mine.jsonl:2" in causes(told)
+    assert "studio data check" in causes(told)
+
+
+def test_what_cannot_even_be_read_is_a_finding_and_hides_no_other(practised: Path) -> None:
+    flipped(practised / "runs/rehearsal/journal.jsonl", 3)
+    (practised / "runs/rehearsal/records/odd.jsonl").mkdir()
+    (practised / "runs/strange/journal.jsonl").mkdir(parents=True)
+    (practised / "libraries/strange/journal.jsonl").mkdir(parents=True)
+    for options in ((), ("--repair",)):
+        code, told = doctor(practised, *options)
+        assert code == 2
+        assert "odd.jsonl: cannot be read" in causes(told)
+        assert "libraries/strange/journal.jsonl: cannot be read" in causes(told)
+        assert "runs/rehearsal/journal.jsonl:4: " in causes(told)
+    assert "journal.jsonl:4: " not in causes(doctor(practised)[1])  # that one was mended
+
+
+def test_the_machine_is_told_and_little_room_or_a_poor_locale_are_noted(tmp_path: Path) -> None:
+    facts = surroundings.surroundings(tmp_path / "not" / "there")
+    assert facts["free_bytes"] > 0
+    poor = {**facts, "free_bytes": 1_000_000, "encoding": "ANSI_X3.4-1968"}
+    poor |= {"packages": {"orjson": None}, "hidden_from_debuggers": False}
+    told = surroundings.surrounding_troubles(tmp_path, poor)
+    text = "\n".join(f"{t.place} {t.cause} {t.move}" for t in told)
+    assert "only 1 MB" in text
+    assert "LC_ALL=C.UTF-8" in text
+    assert "orjson" in text
+    assert [t.damage for t in told] == [False, False, True, False]
+
+
+def test_a_damaged_run_among_others_is_named_and_hides_none(practised: Path) -> None:
+    assert studio("headless", "rehearsal", *SMALL, "--name", "other", workspace=practised).code == 0
+    flipped(practised / "runs/other/journal.jsonl", 4)
+    (practised / "catalogue.json").unlink()  # which tells of the run as it was
+    place = f"{practised / 'runs/other/journal.jsonl'}:5"
+    listed = studio("runs", "list", workspace=practised)
+    assert listed.code == 0
+    assert "damaged" in listed.stdout
+    assert place in listed.stdout
+    assert "finished" in listed.stdout
+    for words in (("ctl", "status", "other"), ("runs", "show", "other"), ("review", "other")):
+        refused = studio(*words, workspace=practised)
+        assert refused.code == 2, words
+        assert place in refused.stderr, words
+        assert "studio doctor --repair" in refused.stderr, words
+    assert studio("ctl", "status", "rehearsal", workspace=practised).code == 0
+    removed = studio("runs", "rm", "other", "--yes", workspace=practised)
+    assert removed.code == 0, removed.stderr
+    assert not (practised / "runs/other").exists()

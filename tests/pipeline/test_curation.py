@@ -1,0 +1,256 @@
+"""What a curator rejects stays away, and the loop is told why; lint speaks before review."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from engines.core import events as ev
+from engines.core import flags as names
+from engines.core.errors import ConfigError, PolicyError
+from engines.core.library import Library
+from engines.core.types import Decision, Flag, Lesson, Operation
+from engines.data.dataset import read_problems
+from engines.pipeline.reviewers import Auto
+from engines.record.run_dir import RunDir, Workspace
+from engines.training_free.lint import OperationLinter
+from studio.config.loading import load_run
+from studio.linting import _endpoint, open_run_embedder
+from tests.builders import a_library, an_operation
+from tests.fake_endpoint import fake_endpoint, refuses
+from tests.pipeline.harness import Practised, ScriptedPerson, practised
+from tests.pipeline.test_settings import prompt_of, requests
+
+TWO_EPOCHS = (
+    "practice.epochs=2",
+    "practice.batch_size=4",
+    "practice.group_size=4",
+    "data.truncate=4",
+    "data.shuffle=false",
+)
+ONE_EPOCH = ("practice.epochs=1", *TWO_EPOCHS[1:])
+
+
+def rejecting(operation: Operation) -> Decision:
+    return Decision(operation.id, "reject", reason=f"no: {operation.kind}", reviewer="person")
+
+
+def lessons(run: RunDir) -> list[Lesson]:
+    return [e.event.lesson for e in run.entries() if isinstance(e.event, ev.LessonProposed)]
+
+
+def texts(operations: tuple[Operation, ...]) -> set[str]:
+    return {operation.text for operation in operations}
+
+
+def head(workspace: Path, name: str = "rehearsal") -> Library:
+    return Workspace(workspace).library(name).head()
+
+
+async def rejected(workspace: Path, *overrides: str) -> Practised:
+    return await practised(workspace, *overrides, reviewers=[ScriptedPerson(rejecting)])
+
+
+async def test_a_rejected_idea_is_not_proposed_again_and_its_reason_is_shown(
+    tmp_path: Path,
+) -> None:
+    done = await rejected(tmp_path, *TWO_EPOCHS)
+    first, second = lessons(done.run)
+    assert len(first.operations) > 1
+    assert second.operations == ()  # the same problems support the same ideas
+    assert texts(second.withheld) <= texts(first.operations)
+    assert done.state.withheld == len(second.withheld) > 1
+    for purpose in ("extraction", "consolidation"):
+        before, after = (
+            [prompt_of(r) for r in requests(done.run, purpose) if r["key"]["step"] == step]  # type: ignore[index]
+            for step in (1, 2)
+        )
+        assert all("(none)" in prompt and "no: add" not in prompt for prompt in before)
+        assert all("| because: no: add" in prompt for prompt in after)
+
+
+async def test_what_was_rejected_is_remembered_by_copies_and_forks(tmp_path: Path) -> None:
+    await rejected(tmp_path, *ONE_EPOCH)
+    ideas = head(tmp_path).curated
+    assert head(tmp_path).version == 0 and len(ideas) > 1
+
+    fork = await practised(tmp_path, *TWO_EPOCHS, restart_step=1)
+    assert fork.library.name == "rehearsal-2"
+    assert fork.library.curated == ideas
+    assert fork.state.withheld > 0 and fork.texts == []
+
+    copy = await practised(
+        tmp_path, *ONE_EPOCH, "exp_id=copy", "library.name=copy", "library.start=rehearsal@0"
+    )
+    assert copy.library.curated == ideas
+    assert (copy.state.withheld, copy.texts) == (len(ideas), [])
+
+    fresh = await practised(tmp_path, *ONE_EPOCH, "exp_id=fresh")
+    assert fresh.library.curated == () and len(fresh.texts) > 1
+
+
+async def test_a_rejection_outlives_a_crash_between_the_two_journals(tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    done = await rejected(whole, *TWO_EPOCHS)
+    shutil.copytree(whole, cut)
+    _cut_before(cut / "runs/rehearsal/journal.jsonl", "LessonCommitted")
+    resumed = await rejected(cut, *TWO_EPOCHS)
+    assert resumed.asked == 0  # every request is the recorded one
+    assert (head(cut).curated, head(cut).remembered) == (head(whole).curated, len(done.decisions()))
+    assert (resumed.state.withheld, lessons(resumed.run)) == (
+        done.state.withheld,
+        lessons(done.run),
+    )
+
+
+def _cut_before(journal: Path, kind: str) -> None:
+    raw = journal.read_bytes()
+    found = re.search(rf'\n[^\n]*"kind":"{kind}"'.encode(), raw)
+    assert found is not None
+    journal.write_bytes(raw[: found.start() + 1])
+
+
+async def test_rejections_from_elsewhere_change_no_request_of_a_step_that_is_resumed(
+    tmp_path: Path,
+) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    done = await practised(whole, *ONE_EPOCH)
+    shutil.copytree(whole, cut)
+    _cut_before(cut / "runs/rehearsal/journal.jsonl", "GroupReflected")
+    shutil.copy(_first_line(cut / "libraries/rehearsal/journal.jsonl"), cut)
+    with Workspace(cut).library("rehearsal").committing() as library:
+        idea = an_operation("add", None, lessons(done.run)[0].operations[0].text, id="op9.9")
+        library.commit([(idea, replace(rejecting(idea), at=5.0))], run="other", step=1)
+    resumed = await practised(cut, *ONE_EPOCH)
+    assert resumed.asked == 0
+    assert lessons(resumed.run) == lessons(done.run)
+    assert [c.run for c in resumed.library.curated] == ["other"]
+
+
+def _first_line(journal: Path) -> Path:
+    """Leave only the library's beginning: its commits belong to what was cut."""
+    raw = journal.read_bytes()
+    journal.write_bytes(raw[: raw.index(b"\n") + 1])
+    return journal
+
+
+async def test_a_step_that_begins_later_is_shown_what_others_rejected_meanwhile(
+    tmp_path: Path,
+) -> None:
+    await practised(tmp_path, *ONE_EPOCH, review="auto")
+    with Workspace(tmp_path).library("rehearsal").committing() as library:
+        idea = an_operation("add", None, "Elsewhere: an odd idea.")
+        library.commit([(idea, replace(rejecting(idea), at=5.0))], run="other", step=1)
+    done = await practised(tmp_path, *TWO_EPOCHS)
+    second = [r for r in requests(done.run, "extraction") if r["key"]["step"] == 2]  # type: ignore[index]
+    assert second
+    assert all("Elsewhere: an odd idea." in prompt_of(r) for r in second)
+
+
+async def test_an_ordinary_rehearsal_leaks_nothing_and_an_edit_that_leaks_is_flagged(
+    tmp_path: Path,
+) -> None:
+    problems = read_problems(Path(str(files("sample_data"))) / "arithmetic.jsonl")
+    story = next(p for p in problems if p.source == "two-step story")
+
+    def leaking(operation: Operation) -> Decision:
+        text = f"Story {operation.id}: {story.question}"
+        return Decision(operation.id, "edit", text=text, reviewer="person")
+
+    plain = await practised(tmp_path / "plain")
+    raised = [f.name for le in lessons(plain.run) for op in le.operations for f in op.flags]
+    assert len(plain.texts) == 4
+    assert not {names.LEAK, names.HELD_OUT_LEAK} & set(raised)
+
+    person = ScriptedPerson(leaking)
+    edited = await practised(tmp_path / "edited", *ONE_EPOCH, reviewers=[person])
+    decided = [d for d in edited.decisions() if d["action"] == "edit"]
+    assert decided
+    assert all(names.LEAK in {f["name"] for f in d["flags"]} for d in decided)
+
+
+async def test_bundled_lessons_leak_none_of_the_bundled_problems(tmp_path: Path) -> None:
+    folder = Path(str(files("sample_data")))
+    sets = [
+        read_problems(folder / f"{name}.jsonl")
+        for name in ("arithmetic", "arithmetic-heldout", "arithmetic-larger")
+    ]
+    every = [problem for problems in sets for problem in problems]
+    linter = OperationLinter(practised=every, held_out=sets[1])
+    learned = (await practised(tmp_path)).texts
+    for _, text in learned:
+        operation = replace(an_operation("add", None, text), problems=tuple(p.id for p in every))
+        assert await linter.flags(operation, a_library()) == ()
+    planted = an_operation("add", None, f"{learned[0][1]} {sets[1][2].question}")
+    found = await linter.flags(planted, a_library())
+    assert names.HELD_OUT_LEAK in [flag.name for flag in found]
+
+
+async def test_auto_leaves_a_held_out_question_to_a_person_and_no_other_flag() -> None:
+    leak = Flag(names.HELD_OUT_LEAK, 1.0, "repeats 9 words in a row of a held-out question")
+    held = replace(an_operation(id="op1.1"), flags=(leak,))
+    near = replace(an_operation(id="op1.2"), flags=(Flag(names.LEAK, 1.0, "x"),))
+    decided = [d async for d in Auto().review([held, near], a_library())]
+    assert [(d.action, d.reason) for d in decided] == [("defer", leak.detail), ("approve", "")]
+
+
+@pytest.mark.parametrize(
+    ("setting", "flag"),
+    [("lint.max_words=5", names.TOO_LONG), ("lint.duplicate_at=0.2", names.DUPLICATE)],
+)
+async def test_lint_settings_reach_the_lessons_flags(
+    tmp_path: Path, setting: str, flag: str
+) -> None:
+    def raised(done: Practised) -> set[str]:
+        return {f.name for le in lessons(done.run) for op in le.operations for f in op.flags}
+
+    assert flag not in raised(await practised(tmp_path / "plain", *ONE_EPOCH))
+    assert flag in raised(await practised(tmp_path / "set", *ONE_EPOCH, setting))
+
+
+async def test_an_embedding_model_is_asked_at_the_start_and_rehearsal_needs_none(
+    tmp_path: Path,
+) -> None:
+    done = await practised(tmp_path / "offline", *ONE_EPOCH, "lint.embedding=rehearsal")
+    assert len(done.texts) > 1
+    async with fake_endpoint(refuses(401, "bad key")) as fake:
+        with pytest.raises(PolicyError, match="openai:e"):
+            await practised(
+                tmp_path / "refused",
+                *ONE_EPOCH,
+                "lint.embedding={model: openai:e, api_key: k-1}",
+                f"lint.embedding.base_url={fake.base_url}",
+            )
+    assert not (tmp_path / "refused/runs/rehearsal/journal.jsonl").exists()
+
+
+POLICY = "policy={model: openai:m, base_url: http://127.0.0.1:9/v1, api_key: k-1}"
+
+
+async def test_embeddings_use_the_policy_s_endpoint_unless_they_name_one(tmp_path: Path) -> None:
+    base = load_run("api", [POLICY, "lint.embedding=openai:e"], tmp_path, {})
+    own = load_run(
+        "api",
+        [POLICY, "lint.embedding={model: openai:e, base_url: http://127.0.0.1:7/v1}"],
+        tmp_path,
+        {},
+    )
+    async with AsyncExitStack() as stack:
+        for loaded, address, key in ((base, ":9", "k-1"), (own, ":7", None)):
+            with pytest.raises(PolicyError, match=re.escape(f"127.0.0.1{address}")):
+                await open_run_embedder(loaded, Workspace(tmp_path), stack)
+            assert loaded.config.lint.embedding is not None
+            assert _endpoint(loaded.config, loaded.config.lint.embedding).api_key == key
+
+
+async def test_a_budget_in_dollars_needs_the_price_of_embeddings(tmp_path: Path) -> None:
+    loaded = load_run("api", [POLICY, "lint.embedding=openai:e", "budget.cost_usd=1"], tmp_path, {})
+    async with AsyncExitStack() as stack:
+        with pytest.raises(ConfigError, match=r"Set lint\.embedding\.price_in"):
+            await open_run_embedder(loaded, Workspace(tmp_path), stack)
