@@ -14,10 +14,11 @@ from typing import Any
 
 from engines.agents.single_turn import SingleTurn
 from engines.core import events as ev
-from engines.core.errors import ConfigError
+from engines.core.errors import ConfigError, DamagedError
 from engines.core.library import Library
 from engines.core.protocols import Reviewer
 from engines.core.state import RunState, fold
+from engines.core.types import NO_USAGE, Usage
 from engines.pipeline.control import Control
 from engines.pipeline.evaluate import Evaluation, HeldOut, Measuring
 from engines.pipeline.gate import Gate
@@ -29,7 +30,7 @@ from engines.policies.throttle import Slots, Throttled
 from engines.record.appender import write_whole
 from engines.record.export import agent_yaml
 from engines.record.journal import Journal
-from engines.record.ledger import RecordLedger
+from engines.record.ledger import RecordLedger, spent
 from engines.record.libraries import LibraryFolder
 from engines.record.lock import writing
 from engines.rollouts.manager import RolloutManager
@@ -40,7 +41,7 @@ from studio.config.loading import dump_run_yaml
 from studio.config.settings import RunConfig
 from studio.held_out import books, held_out_sets, measured_by, measured_id, measuring
 from studio.library_start import open_library
-from studio.linting import hidden_problems, open_run_embedder, run_linter, tool_outputs
+from studio.linting import hidden_problems, noting, open_run_embedder, run_linter, tool_outputs
 from studio.plan import RunPlan
 from studio.roles import Tell, endpoint_of, is_rehearsal, open_roles, sampling_of, slots_for
 from studio.verifying import open_run_verifier
@@ -84,7 +85,9 @@ async def open_practice(
         reviewers = open_reviewers(plan.reviewer, config.review.hold_s)
     await verifier.check()
     await roles.ping()
-    embedder = await open_run_embedder(plan.loaded, plan.workspace, stack, budget)
+    embedder = await open_run_embedder(
+        plan.loaded, plan.workspace, stack, budget, noting(ledger, config)
+    )
     stack.callback(roles.tell_notes, tell)
 
     stack.enter_context(writing(run.path))
@@ -150,7 +153,16 @@ async def open_practice(
             ),
         ),
         budget=budget,
+        paid_before=_paid_before(run.records, state),
     )
+
+
+def _paid_before(records: Path, state: RunState) -> Usage:
+    """By earlier processes; where a record is damaged, what the journal tells of it."""
+    try:
+        return sum((usage for _, usage in spent(records)), NO_USAGE)
+    except DamagedError:
+        return state.spent
 
 
 async def check_verifier(plan: RunPlan, stack: AsyncExitStack) -> None:
@@ -209,7 +221,10 @@ def open_reviewers(spec: str, hold_s: float | None) -> tuple[Reviewer, ...]:
 def _opening(plan: RunPlan, state: RunState, folder: LibraryFolder) -> ev.DurableEvent:
     config = plan.loaded.config
     if state.started is not None:
-        return ev.RunResumed(os.getpid(), config.practice.epochs, plan.reviewer, plan.fingerprint)
+        return ev.RunResumed(
+            os.getpid(), config.practice.epochs, plan.reviewer, plan.fingerprint, again=True
+        )
+    head = folder.head()
     return ev.RunStarted(
         run=plan.run.run,
         exp_id=config.exp_id,
@@ -218,12 +233,13 @@ def _opening(plan: RunPlan, state: RunState, folder: LibraryFolder) -> ev.Durabl
         steps_per_epoch=plan.sampler.steps_per_epoch,
         group_size=config.practice.group_size,
         library=folder.name,
-        library_version=folder.head().version,
+        library_version=head.version,
         reviewer=plan.reviewer,
         rehearsal=is_rehearsal(config),
         settings=plan.fingerprint,
         forked_from=plan.parent.run if plan.parent else None,
         forked_steps=plan.adopted_steps,
+        remembered=head.remembered,
     )
 
 

@@ -17,7 +17,7 @@ from engines.policies.replay import Replay
 from engines.record.ledger import spent
 from engines.verifiers.open import asks_judge
 from studio.config.loading import LoadedRun
-from studio.config.settings import PolicyConfig, Role, RunConfig
+from studio.config.settings import EmbeddingConfig, PolicyConfig, Role, RunConfig
 from studio.roles import Roles, endpoint_of
 
 USUAL_MAX_TOKENS = EndpointSettings().max_tokens or 4096
@@ -30,11 +30,24 @@ def limits_of(config: RunConfig) -> Limits:
 def terms_of(settings: PolicyConfig) -> Terms:
     """What a role's calls may come to."""
     endpoint = endpoint_of(settings)
+    limits = (settings.extra_body.get(name) for name in ("max_tokens", "max_completion_tokens"))
     return Terms(
         settings.max_tokens or endpoint.max_tokens or USUAL_MAX_TOKENS,
         endpoint.price_in_usd_per_mtok,
         endpoint.price_out_usd_per_mtok,
+        # Which of two limits holds is the endpoint's to say.
+        max(_whole(limit) for limit in limits),
+        max(1, _whole(settings.extra_body.get("n"))),
     )
+
+
+def embedding_terms(settings: EmbeddingConfig) -> Terms:
+    """What embeddings may come to: nothing is said, so only what is sent costs."""
+    return Terms(0, settings.price_in_usd_per_mtok, 0.0)
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
 def asked_roles(config: RunConfig) -> tuple[Role, ...]:
@@ -68,6 +81,15 @@ def check_budget(loaded: LoadedRun, config: RunConfig) -> None:
             f"Set {section}.price_in_usd_per_mtok and {section}.price_out_usd_per_mtok, or "
             "give the budget as budget.calls or budget.tokens.",
         )
+    wanted = config.lint.embedding
+    if wanted is None or wanted.model == "rehearsal" or embedding_terms(wanted).priced:
+        return
+    raise ConfigError(
+        loaded.place("budget.cost_usd"),
+        f"what the embeddings ({wanted.model}) cost is unknown, so a budget in dollars cannot "
+        "be kept.",
+        "Set lint.embedding.price_in_usd_per_mtok.",
+    )
 
 
 def open_budget(
@@ -114,4 +136,6 @@ def _by_name(config: RunConfig) -> Mapping[str, Terms]:
         known = found.get(name)
         if known is None or known.cost_usd(1, 1) < terms.cost_usd(1, 1):
             found[name] = terms
+    if (wanted := config.lint.embedding) is not None:
+        found.setdefault(wanted.model, embedding_terms(wanted))
     return found

@@ -7,15 +7,17 @@ stays instant.
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from engines.core.errors import StudioError
+from engines.core.errors import ConfigError, StudioError
 from studio import exit_codes
 from studio.commands import (
     control,
@@ -37,8 +39,22 @@ from studio.hardening import harden
 from studio.inert import inert
 from studio.masked import forget, masked_output, remember, report_bugs
 
-_SURROUNDINGS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS})
-"""What a full disk or missing permission says: the user's to mend, and no bug."""
+_MOVES = {
+    errno.ENOSPC: "Make room and try again.",
+    errno.EDQUOT: "Make room and try again.",
+    errno.EACCES: "Mend its permissions and try again.",
+    errno.EPERM: "Mend its permissions and try again.",
+    errno.EROFS: "Choose a place that can be written to.",
+    errno.ENAMETOOLONG: "Give a shorter name.",
+    errno.ELOOP: "Take the link away, or give another name.",
+    errno.EISDIR: "Give a file, or move the folder out of the way.",
+    errno.ENOTDIR: "Give another place: something on its way is no folder.",
+    errno.EINVAL: "Give another name.",
+    errno.EIO: "Look at the disk, then try again.",
+    errno.EBADF: "Leave the stream open, or send it to /dev/null.",
+    errno.ENOENT: "Look where it should be, then try again.",
+}
+"""What the files and the disk of the user say: theirs to mend, and no bug."""
 
 app = typer.Typer(
     name="studio",
@@ -70,9 +86,21 @@ def studio(
 
         print(f"practice-studio {installed('practice-studio')}")
         raise typer.Exit
-    context.obj = workspace.expanduser()
+    context.obj = _workspace(workspace.expanduser())
     if context.invoked_subcommand is None:
         home.home(context.obj)
+
+
+def _workspace(path: Path) -> Path:
+    """Refuse what cannot become a folder; one that is not there yet is made when needed."""
+    if os.path.lexists(path) and not os.path.isdir(path):
+        what = "a link that leads nowhere" if os.path.islink(path) else "no folder"
+        if os.path.islink(path) and os.path.exists(path):
+            what = "a link to no folder"
+        raise ConfigError(
+            f"workspace {path}", f"it is {what}.", "Choose another one with --workspace DIR."
+        )
+    return path
 
 
 app.command("init")(start.init)
@@ -107,26 +135,42 @@ def _carry_out(arguments: Sequence[str]) -> int:
     try:
         result = command.main(workspace_first(arguments), prog_name="studio", standalone_mode=False)
     except StudioError as error:
-        print(f"studio: {inert(str(error))}", file=sys.stderr)
-        return exit_codes.USER_ERROR
+        return _refused(str(error))
     except typer.TyperException as error:
-        print(f"studio: {inert(_about_words(error))}", file=sys.stderr)
-        return exit_codes.USER_ERROR
+        return _refused(_about_words(error))
     except (KeyboardInterrupt, typer.Abort):
-        print("studio: interrupted; what was recorded is kept", file=sys.stderr)
+        _tell("interrupted; what was recorded is kept")
         return exit_codes.INTERRUPTED
     except OSError as error:
-        if error.errno not in _SURROUNDINGS:
+        if error.filename is None and error.errno not in _MOVES:
             raise
-        place = inert(str(error.filename or "standard output"))
-        print(f"studio: {place}: {error.strerror}. Mend it and try again.", file=sys.stderr)
-        return exit_codes.USER_ERROR
+        # Without a name it is what is written to without one.
+        place = "standard output" if error.filename is None else os.fsdecode(error.filename)
+        move = _MOVES.get(error.errno or 0, "Mend it and try again.")
+        return _refused(f"{place}: {error.strerror or error}. {move}")
+    except RecursionError:
+        return _refused("input: it is nested too deeply to be read. Write it flatter.")
+    except RuntimeError as error:
+        # How a path is told that leads in a circle.
+        if not str(error).startswith("Symlink loop"):
+            raise
+        return _refused(f"{error}: it leads in a circle. Take the link away.")
     except SystemExit as leaving:
         # typer leaves with 1 when the reader of our output left; `head` is no bug of ours.
         if not isinstance(leaving.__context__, BrokenPipeError):
             raise
         return exit_codes.DONE
     return result if isinstance(result, int) else exit_codes.DONE
+
+
+def _refused(why: str) -> int:
+    _tell(inert(why))
+    return exit_codes.USER_ERROR
+
+
+def _tell(text: str) -> None:
+    with suppress(OSError):  # nobody can be told: the exit code still says it
+        print(f"studio: {text}", file=sys.stderr, flush=True)
 
 
 def _about_words(error: typer.TyperException) -> str:
@@ -165,6 +209,7 @@ def main() -> None:
     from studio.printing import reader_left
 
     harden()
+    _open_streams()
     report_bugs()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # an ASCII locale must not end in a traceback
@@ -176,6 +221,24 @@ def main() -> None:
         reader_left(sys.stdout)
     except OSError as error:
         reader_left(sys.stdout)
-        print(f"studio: standard output: {error.strerror}.", file=sys.stderr)
-        code = exit_codes.USER_ERROR
+        code = _refused(f"standard output: {error.strerror}. {_MOVES.get(error.errno or 0, '')}")
+    try:
+        sys.stderr.flush()
+    except OSError:
+        reader_left(sys.stderr)  # Python would leave with another code
     sys.exit(code)
+
+
+def _open_streams() -> None:
+    """Let streams that were closed at the start go nowhere.
+
+    Else a journal could be opened under their number, and a print would end in it.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)

@@ -56,7 +56,7 @@ def report_text(name: str, path: str, report: DataReport) -> str:
     doubtful = doubts(report)
     return "\n".join(
         [
-            f"{name}: {report.n} problems in {path}",
+            f"{name}: {report.n} problems in {inert(str(path))}",
             f"  answers        {answered} of {report.n}{missing}",
             f"  questions      {_spread(report.question_chars)}{empty}",
             f"  answer texts   {_spread(report.answer_chars)}",

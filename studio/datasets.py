@@ -111,11 +111,11 @@ def add_data(
         splits = splits_of(found.path)
         several = len(splits) > 1
         sources = [DataSource(found.path, split or None) for split in splits]
-        called = name or found.path.resolve().name
+        called = name if name is not None else found.path.resolve().name
         names = [f"{called}-{s.split}" if several else called for s in sources]
     else:
         sources = [resolve_data(name_or_path, (Path.cwd(),))]
-        names = [name or sources[0].stem]
+        names = [name if name is not None else sources[0].stem]
     # All are checked before the first is written, so that half a folder is never added.
     ready = [
         _ready(workspace, source, called, fields)

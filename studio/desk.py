@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from shlex import quote
 from typing import Protocol
 
+from engines.core import events as ev
 from engines.core.codec import from_dict
 from engines.core.errors import ConflictError, LockedError
 from engines.core.library import Library
 from engines.core.reply import MAX_REPLY_CHARS
 from engines.core.state import RunState, fold
 from engines.core.types import Decision, Operation, Repair
-from engines.pipeline.gate import Gate
+from engines.pipeline.gate import Gate, Weighed
 from engines.pipeline.recorder import Recorder
 from engines.record.catalogue import note_library, note_run
 from engines.record.export import refresh_agent
@@ -28,6 +30,11 @@ from engines.training_free.mend import Mended, too_long
 from studio import link
 from studio.late_linter import LateLinter
 from studio.mending import mend
+
+_BRINGS_SOMETHING = frozenset(
+    {"Watching", "StageEntered", "GroupReflected", "LessonReturned", "DecisionUndone"}
+)
+"""What a living run may tell when its sheet is to be looked at again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +53,14 @@ class Sheet:
 
 
 class Desk(Protocol):
+    living: bool
+    """Whether a process goes on with the run beside it."""
+
     def sheet(self) -> Sheet: ...
+
+    def lint(self, decision: Decision) -> Weighed:
+        """What speaks against an edit and what is noteworthy about it; decides nothing."""
+        ...
 
     def decide(self, decision: Decision) -> tuple[Decision, str]:
         """Journal a decision; returns it as journalled and the gate's note."""
@@ -62,6 +76,10 @@ class Desk(Protocol):
 
     def drop(self, repair_id: str, reason: str, reviewer: str) -> None:
         """Let a reply go that nobody can understand."""
+        ...
+
+    def turns(self) -> Iterator[None]:
+        """Yield now, and each time something new may lie here, for as long as the run goes on."""
         ...
 
     def close(self) -> str:
@@ -101,6 +119,8 @@ class LivingDesk:
     on this desk any more; the next sitting has a desk of its own.
     """
 
+    living = True
+
     def __init__(self, run: RunDir) -> None:
         self._run = run
         self._ended = False
@@ -121,9 +141,37 @@ class LivingDesk:
             tuple(from_dict(Repair, data) for data in answer["repairs"]),
         )
 
+    def lint(self, decision: Decision) -> Weighed:
+        return from_dict(
+            Weighed, link.without_envelope(link.ask(self._run, "lint", decision=decision))
+        )
+
     def decide(self, decision: Decision) -> tuple[Decision, str]:
-        answer = link.ask(self._run, "decide", decision=decision)
+        try:
+            answer = link.ask(self._run, "decide", decision=decision)
+        except ConflictError:
+            # A process may end on the very decision, and take its answer along.
+            if (made := self._journalled(decision)) is None:
+                raise
+            return made, ""
         return from_dict(Decision, answer["decision"]), answer["note"]
+
+    def _journalled(self, wanted: Decision) -> Decision | None:
+        """The decision as an ended process wrote it down; None where it lives or did not."""
+        if link.is_alive(self._run):
+            return None
+        made = None
+        for entry in self._run.entries():
+            event = entry.event
+            if isinstance(event, ev.OperationDecided):
+                found = event.decision
+                same = found.operation_id == wanted.operation_id
+                # The time it took, to the millisecond, tells it from one of another sitting.
+                if same and found.took_s is not None and found.took_s == wanted.took_s:
+                    made = found
+            elif isinstance(event, ev.DecisionUndone) and event.operation_id == wanted.operation_id:
+                made = None
+        return made
 
     def undo(self, operation_id: str) -> tuple[str, ...]:
         return tuple(link.ask(self._run, "undo", operation=operation_id)["undone"])
@@ -137,12 +185,31 @@ class LivingDesk:
     def drop(self, repair_id: str, reason: str, reviewer: str) -> None:
         link.ask(self._run, "drop", repair=repair_id, reason=reason, reviewer=reviewer)
 
+    def turns(self) -> Iterator[None]:
+        with suppress(ConflictError):  # it ended between two questions
+            while link.is_alive(self._run):  # who reads too slowly is let go of meanwhile
+                for event in link.watch(self._run):
+                    if event["kind"] in _BRINGS_SOMETHING:
+                        yield
+        self._ended = True
+
     def close(self) -> str:
-        return f"the process of run {self._run.run} has ended" if self._ended else ""
+        if self._ended:
+            return f"the process of run {self._run.run} has ended"
+        try:
+            now = link.ask(self._run, "status")
+        except ConflictError:
+            return ""
+        if now["undecided"] or now["step"] >= now["steps"]:
+            return ""
+        run = quote(self._run.run)
+        return f"the run goes on; `studio review {run} --wait` stays for its next steps"
 
 
 class OwnDesk:
     """Decides in the run's journal itself; commits only after the run's end."""
+
+    living = False
 
     def __init__(
         self,
@@ -179,6 +246,9 @@ class OwnDesk:
             tuple(state.repairs.values()),
         )
 
+    def lint(self, decision: Decision) -> Weighed:
+        return self._runner.run(self._gate.lint(decision))
+
     def decide(self, decision: Decision) -> tuple[Decision, str]:
         settled = self._runner.run(self._gate.decide(decision))
         return settled.decision, settled.note
@@ -196,6 +266,9 @@ class OwnDesk:
 
     def drop(self, repair_id: str, reason: str, reviewer: str) -> None:
         self._runner.run(self._gate.drop(repair_id, reason, reviewer))
+
+    def turns(self) -> Iterator[None]:
+        yield
 
     def close(self) -> str:
         state = self._state

@@ -13,22 +13,22 @@ import re
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from engines.core.errors import LockedError, StudioError
+from engines.core.errors import StudioError
 from engines.core.ids import digest_bytes
 from engines.record import lines
 from engines.record.catalogue import rebuild, run_row
+from engines.record.libraries import LibraryFolder
 from engines.record.lock import is_held
 from engines.record.repair import Trouble, library_troubles, run_troubles
 from engines.record.run_dir import RunDir, Workspace
 from studio.datasets import listed_data
 from studio.link import is_alive
 
-_MOST_MENDS = 100
-"""Of one object; each mend can lay bare the next trouble, but not without end."""
 _LEFT_BY = re.compile(r"^\..+\.(\d+)\.tmp$|^\.removed-.+-(\d+)$")
 _PRIVATE = ("journal.jsonl", "run.yaml", "agent*.yaml", "studio.log", "records/*", "evals/*")
 
@@ -60,8 +60,9 @@ class Diagnosis:
 def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
     """Look at everything in a workspace, and mend it where asked.
 
+    Where a living process writes nothing is mended; the rest of the workspace is.
+
     Raises:
-        LockedError: something is to be mended where a living process writes.
         RecordError: a mend cannot be written; what was mended before stays mended.
     """
     if not workspace.path.is_dir():
@@ -69,14 +70,20 @@ def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
     runs = workspace.runs()
     folders = sorted((workspace.path / "libraries").glob("*/journal.jsonl"))
     libraries = [workspace.library(path.parent.name) for path in folders]
-    found: list[Finding] = []
-    if repair:
-        _refuse_living([*(run.path for run in runs), *(folder.path for folder in libraries)])
-    for folder in libraries:
-        found += _cured(lambda folder=folder: library_troubles(folder), repair)  # type: ignore[misc]
+    found = [_told(trouble) for trouble in _strays(workspace)]
+    living = _living(runs, libraries) if repair else {}
+
+    def cured(folder: Path, look: Callable[[], Iterable[Trouble]]) -> list[Finding]:
+        if folder not in living:
+            return _cured(look, repair)
+        return _left_alone(_cured(look, False), living[folder])
+
+    for library in libraries:
+        found += cured(library.path, partial(library_troubles, library))
     for run in runs:
-        found += _cured(lambda run=run: run_troubles(run, workspace), repair)  # type: ignore[misc]
-        found += _cured(lambda run=run: _left_behind(run), repair)  # type: ignore[misc]
+        found += cured(run.path, partial(run_troubles, run, workspace))
+        found += cured(run.path, partial(_left_behind, run))
+        found += [_told(trouble) for trouble in _run_file_troubles(run)]
     for path in sorted(workspace.evaluations.glob("*/scores.jsonl")):
         found += _cured(lambda path=path: _score_troubles(path), repair)  # type: ignore[misc]
     found += _cured(lambda: _stale(workspace), repair)
@@ -91,10 +98,55 @@ def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
     return Diagnosis(looked_at, tuple(found))
 
 
+def _run_file_troubles(run: RunDir) -> Iterator[Trouble]:
+    """Whether what it is resumed from can be read; its journal does not need it."""
+    import yaml
+
+    move = f"Resume with a run file of your own: studio headless FILE --name {run.run}."
+    cause = "it holds no settings."
+    try:
+        if isinstance(yaml.safe_load(run.run_file.read_text("utf-8")), dict):
+            return
+    except FileNotFoundError:
+        cause = "it is not there."
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
+        cause = "it cannot be read."
+    yield Trouble(str(run.run_file), cause, move, damage=False)
+
+
+def _strays(workspace: Workspace) -> Iterator[Trouble]:
+    """What stands where runs and libraries stand and is none."""
+    for name, what in (("runs", "run"), ("libraries", "library")):
+        folder = workspace.path / name
+        if not folder.is_dir():
+            if folder.exists() or folder.is_symlink():
+                move = "Move it away: the folder is made when it is needed."
+                yield Trouble(str(folder), "it is no folder.", move)
+            continue
+        for path in sorted(folder.iterdir()):
+            journal = path / "journal.jsonl"
+            if path.name.startswith(".") or (path.is_dir() and journal.is_file()):
+                continue
+            if path.is_dir() and journal.is_dir():
+                if name == "runs":  # of a library it is told where its journal is read
+                    move = "Move it away, or put the file back from a copy."
+                    yield Trouble(str(journal), "cannot be read: it is a folder.", move)
+                continue
+            cause = f"it is no {what}: " + (
+                "it has no journal." if path.is_dir() else "it is a file."
+            )
+            move = f"Move it away, or restore its journal if it was a {what}."
+            yield Trouble(str(path), cause, move, damage=False)
+
+
 def _cured(look: Callable[[], Iterable[Trouble]], repair: bool) -> list[Finding]:
-    """The troubles of one object, each mended as it comes where asked."""
+    """The troubles of one object, each mended as it comes where asked.
+
+    A mend can lay bare the next trouble, so it is looked again; nothing is mended twice.
+    """
     found: dict[tuple[str, str], Finding] = {}
-    for _ in range(_MOST_MENDS):
+    mended = True
+    while mended:
         mended = False
         for trouble in _readable(look()):
             key = (trouble.place, trouble.cause)
@@ -102,11 +154,9 @@ def _cured(look: Callable[[], Iterable[Trouble]], repair: bool) -> list[Finding]
                 continue
             done = trouble.mend() if repair and trouble.mend is not None else ""
             found[key] = _told(trouble, done)
-            if done:  # what follows may look different now
+            if done and not trouble.alone:  # what follows may look different now
                 mended = True
                 break
-        if not mended:
-            break
     return list(found.values())
 
 
@@ -117,22 +167,42 @@ def _readable(troubles: Iterable[Trouble]) -> Iterator[Trouble]:
     except StudioError as error:
         yield Trouble(error.place, error.cause, error.move)
     except OSError as error:
-        place = str(error.filename or "")
-        yield Trouble(place, f"it cannot be read ({error.strerror}).", "Mend its permissions.")
+        told = lines.unreadable(Path(error.filename or "."), error)
+        yield Trouble(told.place, told.cause, told.move)
 
 
 def _told(trouble: Trouble, mended: str = "") -> Finding:
     return Finding(trouble.place, trouble.cause, trouble.move, trouble.damage, mended)
 
 
-def _refuse_living(folders: Iterable[Path]) -> None:
-    for folder in folders:
-        if is_held(folder):
-            raise LockedError(
-                str(folder),
-                f"a living process{_pid(folder)} is writing here.",
-                "Wait until it is done or stop it with `studio ctl stop`, then repair.",
-            )
+def _living(runs: Iterable[RunDir], libraries: Iterable[LibraryFolder]) -> dict[Path, str]:
+    """Folders in which a living process writes, runs' libraries included, with the process."""
+    found: dict[Path, str] = {}
+    every = {folder.name: folder for folder in libraries}
+    for run in runs:
+        if not is_held(run.path):
+            continue
+        found[run.path] = _pid(run.path)
+        try:
+            started = run.state().started
+            used = [every[started.library]] if started and started.library in every else []
+        except StudioError:
+            used = list(every.values())  # which one it commits to cannot be told
+        found.update({folder.path: _pid(run.path) for folder in used})
+    for folder in every.values():
+        if is_held(folder.path):
+            found[folder.path] = _pid(folder.path)
+    return found
+
+
+def _left_alone(found: list[Finding], pid: str) -> list[Finding]:
+    """Damage that is not mended now, because somebody writes there."""
+    return [
+        replace(finding, move=f"A living process{pid} writes here: end it, then repair.")
+        if finding.damage and not finding.mended
+        else finding
+        for finding in found
+    ]
 
 
 def _pid(folder: Path) -> str:
@@ -174,7 +244,7 @@ def _removable(path: Path, cause: str) -> Trouble:
         return "removed"
 
     move = f"It is in nobody's way; {lines.REPAIR} removes it."
-    return Trouble(str(path), cause, move, mend, damage=False)
+    return Trouble(str(path), cause, move, mend, damage=False, alone=True)
 
 
 def _lives(pid: int) -> bool:
@@ -233,7 +303,8 @@ def _readable_by_others(workspace: Workspace, runs: Iterable[RunDir]) -> Iterato
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:
             cause = f"others may read it (mode {mode:04o}), and it could hold secrets."
-            yield Trouble(str(path), cause, f"chmod 600 {path}", _closing(path), damage=False)
+            mend = _closing(path)
+            yield Trouble(str(path), cause, f"chmod 600 {path}", mend, damage=False, alone=True)
 
 
 def _closing(path: Path) -> Callable[[], str]:

@@ -15,13 +15,22 @@ from typing import Literal
 from engines.data.sampler import Sampler
 from engines.pipeline.budget import Terms
 
-Name = Literal["rollouts", "judging", "summaries", "extraction", "consolidation", "evaluation"]
+Name = Literal[
+    "rollouts",
+    "judging",
+    "summaries",
+    "extraction",
+    "consolidation",
+    "embeddings",
+    "evaluation",
+]
 STAGES: tuple[Name, ...] = (
     "rollouts",
     "judging",
     "summaries",
     "extraction",
     "consolidation",
+    "embeddings",
     "evaluation",
 )
 REPAIR_TOKENS = 80
@@ -120,12 +129,14 @@ class Facts:
     steps_done: int = 0
     held_out: int = 0  # rollouts of one evaluation
     held_out_question: float = 0.0
-    evaluated_after: tuple[int, ...] = ()  # steps, 0 for the one before the first
+    evaluated_after: tuple[int, ...] = ()  # steps, 0 while the one before the first is due
     known: int = 0  # of an evaluation's rollouts, with the library as it stands
     replayed: bool = False  # rollouts come from a log and cost nothing
     under_way: Mapping[str, int] = field(default_factory=dict)  # recorded of the step under way
     lesson_known: bool = False  # the step under way has its lesson: only its evaluation is left
     done: Mapping[str, int] = field(default_factory=dict)  # recorded of the whole run
+    embedding: Terms | None = None  # None: meanings are not compared
+    at_most: float = 1.0  # how much longer than likely the same text can be, in tokens
 
     def contrast_with(self, group_size: int) -> float:
         """The share of groups that show a difference.
@@ -149,10 +160,11 @@ class Facts:
 
 def estimate(facts: Facts) -> Estimate:
     """Add up what is still to be done."""
-    sums = {name: _Sum(facts.under_way.get(_PURPOSES[name], 0)) for name in STAGES}
+    paid = facts.under_way
+    sums = {name: _Sum(paid.get(_PURPOSES[name], 0), facts.at_most) for name in STAGES}
     sampler, known, begun = facts.sampler, facts.known, facts.lesson_known
-    if 0 in facts.evaluated_after and not facts.steps_done:
-        _evaluation(facts, sums, 0, known)
+    if 0 in facts.evaluated_after:  # a fork begins with one too, after the steps it adopts
+        _evaluation(facts, sums, facts.steps_done, known)
         known = 0
     for step in range(facts.steps_done + 1, sampler.total_steps + 1):
         if not begun:
@@ -166,6 +178,7 @@ def estimate(facts: Facts) -> Estimate:
         "rollouts": facts.policy,
         "evaluation": facts.policy,
         "judging": facts.judge,
+        "embeddings": facts.embedding or facts.reflector,
     }
     stages = (
         sums[name].stage(name, terms[name], facts.done.get(_PURPOSES[name], 0)) for name in STAGES
@@ -188,6 +201,7 @@ _PURPOSES: Mapping[Name, str] = {
     "summaries": "summary",
     "extraction": "extraction",
     "consolidation": "consolidation",
+    "embeddings": "embedding",
     "evaluation": "evaluation",
 }
 
@@ -195,8 +209,9 @@ _PURPOSES: Mapping[Name, str] = {
 class _Sum:
     """Adds up one stage; the first calls are those that are `paid` for already."""
 
-    def __init__(self, paid: int) -> None:
+    def __init__(self, paid: int, at_most: float) -> None:
         self._paid = Range(paid, paid)
+        self._longer = Range(1.0, at_most)
         self._calls = self._prompt = self._reply = Range()
 
     def add(self, calls: Range, prompt: Range, reply: Range) -> None:
@@ -205,7 +220,7 @@ class _Sum:
         self._paid = Range(self._paid.likely - paid.likely, self._paid.most - paid.most)
         left = Range(calls.likely - paid.likely, calls.most - paid.most)
         self._calls += left
-        self._prompt += left * prompt
+        self._prompt += left * prompt * self._longer
         self._reply += left * reply
 
     def nothing_paid(self) -> None:
@@ -243,6 +258,8 @@ def _step(facts: Facts, sums: Mapping[Name, _Sum], step: int, batch: int) -> Non
     )
     retelling = _plus(facts.summarise + facts.question, rollout)
     sums["summaries"].add(tries_read, retelling, summary)
+    if facts.group_size < 2:
+        return  # it is read, and there is no other to read it beside
 
     shown = Range(
         summary.likely if tries_read.likely else rollout.likely,
@@ -258,6 +275,28 @@ def _step(facts: Facts, sums: Mapping[Name, _Sum], step: int, batch: int) -> Non
     any_used = 1 - (1 - share) ** batch
     once = Range(any_used, 1.0)
     _asked_twice(sums["consolidation"], once, weighing, _reply(facts, "consolidation", reflected))
+    _embeddings(facts, sums, step, batch)
+
+
+def _embeddings(facts: Facts, sums: Mapping[Name, _Sum], step: int, batch: int) -> None:
+    """Each new wording is placed once, the library's beside the first; edits are not in it."""
+    if facts.embedding is None:
+        return
+    proposed = Range(min(facts.growth, batch * facts.per_group), batch * facts.per_group)
+    # A request for the first wording, which is compared with all there is, and one for each
+    # that was not among them.
+    asked = Range(min(1.0, proposed.likely), proposed.most)
+    kept = facts.experiences if step == facts.steps_done + 1 else 0.0
+    longest = max(LONGEST_EXPERIENCE, facts.experience)
+    tokens = Range(
+        (kept + proposed.likely) * facts.experience,
+        kept * facts.experience + proposed.most * longest,
+    )
+    each = Range(
+        tokens.likely / asked.likely if asked.likely else 0.0,
+        tokens.most / asked.most if asked.most else 0.0,
+    )
+    sums["embeddings"].add(asked, each, Range())
 
 
 def _evaluation(facts: Facts, sums: Mapping[Name, _Sum], step: int, known: int) -> None:
@@ -297,7 +336,8 @@ def _library(facts: Facts, step: int) -> Range:
 
 
 def _reply(facts: Facts, purpose: str, terms: Terms) -> Range:
-    return Range(min(facts.replies[purpose], terms.max_tokens), terms.max_tokens)
+    most = terms.reply_tokens()
+    return Range(min(facts.replies[purpose], most), most)
 
 
 def _plus(fixed: float, more: Range) -> Range:

@@ -22,7 +22,8 @@ from engines.core.types import Problem
 from engines.record import lines
 from engines.record.run_dir import RunDir
 from engines.record.scores import content_of
-from studio.budget import terms_of
+from studio.budget import embedding_terms, terms_of
+from studio.config.settings import RunConfig
 from studio.estimate import Facts, Range
 from studio.held_out import books, held_out_sets, measured_by
 from studio.library_start import choose_library
@@ -31,6 +32,8 @@ from studio.plan import RunPlan, forked_library
 READ_AT_MOST = 4000
 """Records of an earlier run that lengths are taken from: more change no mean."""
 BYTES_A_TOKEN = 4.0
+BYTES_AT_LEAST = 3.0
+"""Of a token, where the most is asked for: what a budget reserves by."""
 ASSUMED: Mapping[str, float] = {
     "rollout": 400,
     "judge": 120,
@@ -74,7 +77,7 @@ def facts_of(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
     """
     config, practice = plan.loaded.config, plan.loaded.config.practice
     measured = _earlier(plan)
-    replies, notes = _replies(measured)
+    replies, notes = _replies(measured, _asked_for(config))
     per = measured.bytes_a_token
 
     def tokens(*texts: str) -> float:
@@ -94,6 +97,7 @@ def facts_of(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
     steps_done = state.steps_finished if state is not None else plan.adopted_steps
     now = state.current if state is not None else None
     texts = [e.text for e in library.experiences] if library else []
+    wanted = config.lint.embedding
     judge_form = load_prompt("engines.verifiers", "form_binary").body
     facts = Facts(
         sampler=plan.sampler,
@@ -130,6 +134,8 @@ def facts_of(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
         under_way=_under_way(plan.run, state),
         lesson_known=now is not None and (now.lesson is not None or now.committed),
         done=_counted(plan.run) if plan.mode in ("resume", "finished") else {},
+        embedding=embedding_terms(wanted) if wanted and wanted.model != "rehearsal" else None,
+        at_most=max(1.0, per / BYTES_AT_LEAST),
     )
     if facts.contrast is None and facts.truth_given:
         share = facts.contrast_with(facts.group_size)
@@ -161,20 +167,31 @@ def _prompt(name: str) -> str:
     return load_prompt("engines.training_free", name).body
 
 
-def _replies(measured: Measured) -> tuple[dict[str, float], list[str]]:
-    """The likely length of a reply by purpose, and in words where it comes from."""
+def _asked_for(config: RunConfig) -> frozenset[str]:
+    """The purposes for which this run may ask for a reply."""
+    never = set()
+    if config.practice.summarise == "never":
+        never.add("summary")
+    if not judges(config.verifier.spec).most:
+        never.add("judge")
+    return frozenset(ASSUMED) - never
+
+
+def _replies(measured: Measured, asked_for: frozenset[str]) -> tuple[dict[str, float], list[str]]:
+    """The likely length of a reply by purpose, and in words where those asked for come from."""
     replies = dict(ASSUMED)
     known = []
     for purpose in ASSUMED:
         if (mean := measured.mean(purpose)) is not None:
             replies[purpose] = mean
+        if mean is not None and purpose in asked_for:
             known.append(f"{purpose} {mean:.0f} (n={measured.n[purpose]})")
     held_out = measured.mean("evaluation")
     replies["evaluation"] = replies["rollout"] if held_out is None else held_out
     notes = []
     if known:
         notes.append(f"tokens of a reply as in run {measured.run}: {', '.join(known)}")
-    if assumed := [p for p in ASSUMED if measured.mean(p) is None]:
+    if assumed := [p for p in ASSUMED if p in asked_for and measured.mean(p) is None]:
         said = ", ".join(f"{purpose} {ASSUMED[purpose]:.0f}" for purpose in assumed)
         notes.append(f"tokens of a reply, assumed: {said}")
     return replies, notes
@@ -247,7 +264,10 @@ def _under_way(run: RunDir, state: RunState | None) -> dict[str, int]:
 
 
 def _evaluated_after(plan: RunPlan, sets: int) -> tuple[int, ...]:
-    """The steps after which the library is evaluated; 0 while that before the first is due."""
+    """The steps after which the library is evaluated; 0 while that before the first is due.
+
+    The first is the run's own: a fork is evaluated with what the adopted steps came to.
+    """
     evaluation, sampler = plan.loaded.config.evaluation, plan.sampler
     after = [
         step
@@ -259,10 +279,11 @@ def _evaluated_after(plan: RunPlan, sets: int) -> tuple[int, ...]:
         )
     ]
     state = plan.state
-    first = plan.adopted_steps == 0
+    first = True
     if state is not None:
-        done = sum(found.step == 0 for found in state.evaluations)
-        first = not state.step and done < sets
+        begun_with = state.started.forked_steps if state.started else 0
+        done = sum(found.step == begun_with for found in state.evaluations)
+        first = state.step == begun_with and done < sets
     return (0, *after) if first else tuple(after)
 
 
@@ -272,7 +293,7 @@ def _library(plan: RunPlan) -> tuple[Library | None, str]:
         folder = plan.workspace.library(plan.state.started.library)
         library: Library | None = folder.at(plan.state.library_version)
     elif plan.parent is not None:
-        name, version = forked_library(plan.parent, plan.adopted_steps)
+        name, version, _ = forked_library(plan.parent, plan.adopted_steps)
         library = plan.workspace.library(name).at(version)
     else:
         library, _ = choose_library(plan.loaded, plan.workspace, None)

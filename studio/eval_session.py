@@ -9,15 +9,18 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable
+from typing import Literal
 
+from engines.core.types import NO_USAGE, Usage
 from studio import exit_codes
 from studio.eval_text import eval_data, eval_text, title
-from studio.evaluating import EvalPlan, Evaluated, GivenUp, carry_out
+from studio.evaluating import EvalPlan, Evaluated, GivenUp, carry_out, cut_short
 from studio.held_out import outlook
 from studio.narrate import to_stderr
 from studio.printing import print_json
 from studio.roles import is_rehearsal
 from studio.trial import without_lessons
+from studio.verifying import masked_answers
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
@@ -30,6 +33,9 @@ def run_eval(plan: EvalPlan, *, json: bool) -> int:
     """
     for warning in plan.loaded.warnings:
         to_stderr(f"note: {warning}")
+    problems = [problem for held_out in plan.sets for problem in held_out.problems]
+    if hidden := masked_answers(problems, plan.loaded.mask):
+        to_stderr(f"note: {hidden}")
     rehearsal = is_rehearsal(without_lessons(plan.loaded.config))
     if rehearsal:
         to_stderr("rehearsal: replies are scripted, no model is asked")
@@ -52,6 +58,10 @@ def run_eval(plan: EvalPlan, *, json: bool) -> int:
             f"studio: {given_up.said}; {done} of {plan.total} rollouts are kept{given_up.besides}, "
             f"and the same command goes on from there{given_up.provided}"
         )
+        if json:
+            found = cut_short(plan, given_up.paid, missing)
+            ended = {"ended": given_up.why, "reason": given_up.said}
+            print_json(eval_data(plan, found, rehearsal=rehearsal) | ended)
         return given_up.exit_code
     if json:
         print_json(eval_data(plan, found, rehearsal=rehearsal))
@@ -66,7 +76,8 @@ class _GivenUp:
     def __init__(self) -> None:
         self.exit_code = exit_codes.INTERRUPTED
         self.said = "interrupted"
-        self.besides = ""  # what is kept besides
+        self.why: GivenUp | Literal["interrupted"] = "interrupted"
+        self.paid = NO_USAGE
         self.provided = ""  # on which condition the same command goes on
         self.task: asyncio.Task[object] | None = None
 
@@ -77,8 +88,18 @@ class _GivenUp:
             self.exit_code, self.provided = exit_codes.BUDGET_REACHED, " with a higher budget"
         else:
             self.exit_code = exit_codes.WITH_LOSSES
-        self.said, self.besides = reason, " and every reply that was paid for"
+        self.why, self.said = why, reason
         self.task.cancel()
+
+    def account(self, paid: Usage) -> None:
+        self.paid = paid
+
+    @property
+    def besides(self) -> str:
+        """What is kept beside scores."""
+        if self.why == "interrupted" or not self.paid.calls:
+            return ""
+        return " and every reply that was paid for"
 
 
 async def _stoppable(plan: EvalPlan, progress: Callable[[], None], given_up: _GivenUp) -> Evaluated:
@@ -89,7 +110,7 @@ async def _stoppable(plan: EvalPlan, progress: Callable[[], None], given_up: _Gi
     for number in _STOPPING:
         loop.add_signal_handler(number, task.cancel)
     try:
-        return await carry_out(plan, to_stderr, progress, given_up)
+        return await carry_out(plan, to_stderr, progress, given_up, given_up.account)
     finally:
         for number in _STOPPING:
             loop.remove_signal_handler(number)

@@ -169,6 +169,7 @@ def _measured_data(result: SetResult, at: int, k: int) -> dict[str, Any]:
         },
         "n": found.known,
         "unjudged": found.unjudged,
+        "missing": found.missing,
         "trouble": found.trouble,
         "tokens_per_try": found.total.tokens / tries,
         "tool_calls_per_try": found.tool_calls / tries,

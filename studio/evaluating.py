@@ -6,10 +6,11 @@ where its replies are recorded. The measuring itself is `engines.pipeline.evalua
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ from engines.core.errors import ConfigError
 from engines.core.ids import digest
 from engines.core.library import Library
 from engines.core.types import NO_USAGE, Usage
-from engines.pipeline.evaluate import HeldOut, Measured, Pinned, measure
+from engines.pipeline.evaluate import HeldOut, Measured, Pinned, known_so_far, measure
 from engines.pipeline.metrics import Comparison, by_question, compare
 from engines.pipeline.outage import Outage
 from engines.policies.throttle import Slots
@@ -114,8 +115,8 @@ class SetResult:
 
     @property
     def comparison(self) -> Comparison | None:
-        if len(self.results) < 2:
-            return None
+        if len(self.results) < 2 or any(found.missing for _, found in self.results):
+            return None  # what was measured first is no sample of the whole
         return compare(self.questions(0), self.questions(1))
 
 
@@ -175,6 +176,7 @@ async def carry_out(
     tell: Tell,
     progress: Callable[[], None],
     give_up: Callable[[GivenUp, str], None],
+    account: Callable[[Usage], None] = lambda _: None,
 ) -> Evaluated:
     """Measure what is missing and put everything together.
 
@@ -184,6 +186,7 @@ async def carry_out(
         progress: called after each rollout, known ones included.
         give_up: must cancel this task, for the reason it is given: the budget is spent, or
             nothing works any more.
+        account: is told what was paid, also where the task is cancelled.
 
     Raises:
         StudioError: something cannot be opened or recorded.
@@ -199,6 +202,7 @@ async def carry_out(
         budget = open_budget(plan.loaded, config, replies, partial(give_up, "budget"))
         roles = budgeted(open_roles(config, stack), config, budget)
         ledger = RecordLedger(replies, config.seed, tell=tell, mask=plan.loaded.mask)
+        stack.callback(lambda: account(ledger.paid))
         stack.push_async_callback(ledger.aclose)
         slots = Slots(config.practice.concurrency, tell)
         judged = [held_out.problems for held_out in plan.sets]
@@ -219,19 +223,39 @@ async def carry_out(
             for held_out in plan.sets
             for guidance in plan.guidances
         )
-    by_set = {
-        (held_out.name, guidance): found[at * len(opened) + number]
-        for at, held_out in enumerate(plan.sets)
-        for number, guidance in enumerate(plan.guidances)
+    return Evaluated(_by_set(plan, found), ledger.paid, plan.total - missing)
+
+
+def cut_short(plan: EvalPlan, paid: Usage, missing_before: int) -> Evaluated:
+    """What is known of an evaluation that ended early.
+
+    Args:
+        plan: what was to be measured.
+        paid: by this command.
+        missing_before: rollouts that were not known when it began.
+    """
+    opened = plan.books()
+    found = [
+        known_so_far(opened[guidance], held_out.problems, plan.k)
+        for held_out in plan.sets
+        for guidance in plan.guidances
+    ]
+    return Evaluated(_by_set(plan, found), paid, plan.total - missing_before)
+
+
+def _by_set(plan: EvalPlan, found: Sequence[Measured]) -> tuple[SetResult, ...]:
+    """Results of sets and guidances, one after the other, as each subject's of each set."""
+    at = {
+        (held_out.name, guidance): number
+        for number, (held_out, guidance) in enumerate(product(plan.sets, plan.guidances))
     }
-    sets = tuple(
+    return tuple(
         SetResult(
             held_out,
-            tuple((s, by_set[held_out.name, s.pinned.guidance]) for s in plan.subjects),
+            tuple((s, found[at[held_out.name, s.pinned.guidance]]) for s in plan.subjects),
         )
         for held_out in plan.sets
     )
-    return Evaluated(sets, ledger.paid, plan.total - missing)
 
 
 def load_eval(

@@ -36,12 +36,14 @@ from studio.estimate_text import (
     limits_text,
 )
 from studio.held_out import outlook
+from studio.kept_budget import dropped_limits
 from studio.link import serve
 from studio.narrate import Display, Lines, to_stderr
 from studio.plan import RunPlan, plan_run
 from studio.printing import print_json, reader_left
 from studio.roles import is_rehearsal, repeats
 from studio.summary import exit_code, summary_data, summary_text
+from studio.verifying import masked_answers
 
 
 def planned(
@@ -53,8 +55,11 @@ def planned(
     review: str | None = None,
     accept_changes: bool = False,
     default_review: str = "auto",
+    keyless: bool = False,
 ) -> RunPlan:
     """Read the run file and decide what to open; tells on stderr what was assumed.
+
+    With `keyless` no model can be asked, see `load_run`.
 
     Raises:
         StudioError: the run file, the data or the choice of run cannot be used.
@@ -64,7 +69,9 @@ def planned(
     given = workspace.run(source.resume) if source.resume is not None else None
     file = str(given.run_file) if given else source.runfile or ""
     named = [] if name is None else [f"exp_id={name}"]
-    loaded = load_run(file, [*source.overrides, *named], workspace.path, youtu=source.youtu)
+    loaded = load_run(
+        file, [*source.overrides, *named], workspace.path, youtu=source.youtu, keyless=keyless
+    )
     for warning in loaded.warnings:
         to_stderr(f"note: {warning}")
     # A resumed run's own file may still say how it once began.
@@ -80,6 +87,11 @@ def planned(
         resume=given,
         accept_changes=accept_changes,
     )
+    if plan.mode == "resume" and given is None:  # its own file would have been read
+        for note in dropped_limits(plan.run.run_file, loaded.config):
+            to_stderr(f"note: {note}")
+    if hidden := masked_answers(plan.problems, loaded.mask):
+        to_stderr(f"note: {hidden}")
     if doubtful := doubts(check(tuple(enumerate(plan.problems, start=1)), unit="row")):
         data = plan.loaded.config.data.practice
         to_stderr(f"note: {data} has {doubtful} (studio data check {data})")
@@ -199,7 +211,7 @@ class _Brakes:
 def _restart(text: str) -> int | None:
     if text.lower() in ("null", "none"):
         return None
-    if text.isdecimal():
+    if text.isdecimal() and len(text) <= 18:
         return int(text)
     raise ConfigError(
         f"--restart-step {text}", "it is neither null nor a whole number.", "Give null, 0 or N."

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from engines.core.errors import StudioError
 from engines.core.library import Library
 from engines.core.protocols import Linter
-from engines.core.types import Flag, Operation, Problem
+from engines.core.types import NO_USAGE, Flag, Operation, Problem, Usage
 from engines.record.run_dir import RunDir, Workspace
 
 
@@ -36,6 +36,10 @@ class LateLinter:
             return ()
         return await self._linter.flags(operation, library, others)
 
+    def take_usage(self) -> Usage:
+        """Nothing: no model is asked here."""
+        return NO_USAGE
+
     def _opened(self) -> Linter | None:
         from engines.data.dataset import read_problems
         from studio.config.loading import load_run
@@ -43,7 +47,8 @@ class LateLinter:
         from studio.linting import run_linter
 
         try:
-            loaded = load_run(str(self._run.run_file), [], self._workspace.path)
+            # Keys may be masked or not set here: no model is asked.
+            loaded = load_run(str(self._run.run_file), [], self._workspace.path, keyless=True)
         except StudioError as error:
             self._tell(f"note: nothing is linted, since the run file cannot be read: {error}")
             return None

@@ -38,6 +38,8 @@ def find(reference: str, workspace: Workspace) -> Found:
         DataError: a file is given that holds no experiences.
     """
     name, at, rest = reference.rpartition("@")
+    if at and rest.isdecimal() and len(rest) > 18:
+        raise ConflictError(reference, "no library has so many versions.", "Write NAME@V.")
     if at and rest.isdecimal():
         return Found(reference, named(name, workspace).at(int(rest)))
     kind, colon, number = rest.partition(":")
@@ -99,7 +101,7 @@ def _is_file(reference: str) -> bool:
 def _of_run(run: RunDir, kind: str, number: str, workspace: Workspace, reference: str) -> Found:
     state = run.state()
     started = state.started
-    if not number.isdecimal() or started is None:
+    if not number.isdecimal() or len(number) > 18 or started is None:
         raise ConflictError(reference, f"{number!r} is not a number.", "Write RUN@epoch:2, say.")
     step = int(number)
     if kind == "epoch":
@@ -143,7 +145,14 @@ def _of_file(path: Path) -> Library:
         # An agent file is written to be composed: `${` stands escaped in it.
         read = unescaped if "instructions" in data else str
         entries = tuple(Experience(str(row["id"]), read(str(row["text"]))) for row in rows)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError) as error:
+    except (
+        OSError,
+        UnicodeDecodeError,
+        yaml.YAMLError,
+        KeyError,
+        TypeError,
+        RecursionError,
+    ) as error:
         raise DataError(
             str(path),
             "it does not hold a list `experiences` of `id` and `text`.",

@@ -52,8 +52,9 @@ def _start(plan: RunPlan, name: str) -> tuple[Library | None, str | None]:
     """What the run begins with, and where that was copied from."""
     config, workspace = plan.loaded.config, plan.workspace
     if plan.parent is not None:
-        source, version = forked_library(plan.parent, plan.adopted_steps)
-        return workspace.library(source).at(version), f"{source}@{version}"
+        source, version, remembered = forked_library(plan.parent, plan.adopted_steps)
+        start = workspace.library(source).at(version).recalling(remembered)
+        return start, f"{source}@{version}"
     mounted = mounted_library(config, name)
     if config.library.start == "empty":
         return mounted, None

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from engines.core.errors import ConflictError, StudioError
 from engines.core.similarity import marked, similarity, word_diff
-from engines.core.types import Decision, Flag, Operation, Repair
+from engines.core.types import GATE, Decision, Flag, Operation, Repair
 from studio.desk import Desk, Sheet
 from studio.evidence import EvidenceRoom, GroupEvidence
 from studio.inert import inert, one_line
@@ -67,34 +67,35 @@ class Sitting:
         self._ask, self._edit, self._say = ask, edit, say
         self._clock = clock
         self._shown_at = 0.0
-        self._made: list[str] = []  # operation ids decided in this sitting, in order
+        self._made: list[str] = []  # operation ids that `u` takes back, the last one first
+        self._decided: set[str] = set()  # all of this sitting, also where `u` came too late
         self._later: set[str] = set()  # ids of operations and of replies
         self._texts: dict[str, str] = {}  # replies as far as they are mended, by id
-        self._flagged = False  # the last decision was an edit, and the linter had words for it
+        self._drafts: dict[str, str] = {}  # wordings that were not decided, by operation id
         self.settled = 0  # replies mended or dropped in this sitting
 
     @property
     def decided(self) -> int:
         """Operations decided in this sitting and not asked again since."""
-        return len(self._made)
+        return len(self._decided)
 
-    def run(self) -> None:
-        """Ask until nothing is left, the person quits, or the input ends."""
+    def run(self) -> bool:
+        """Ask until nothing is left; False where the person quits or the input ends before."""
         while True:
             sheet = self._desk.sheet()
             operations = [op for op in sheet.open if op.id not in self._later]
             repairs = [found for found in sheet.repairs if found.id not in self._later]
             if operations:
-                self._show(operations[0], len(operations), sheet)
+                self._show(operations[0], len(sheet.open), sheet)
                 self._shown_at = self._clock()
                 if not self._answer(operations[0], sheet):
-                    return
+                    return False
             elif repairs:
-                self._say("\n" + "\n".join(repair_lines(repairs[0], len(repairs))))
+                self._say("\n" + "\n".join(repair_lines(repairs[0], len(sheet.repairs))))
                 if not self._answer_repair(repairs[0], sheet):
-                    return
-            elif not self._regretted():
-                return
+                    return False
+            else:
+                return True
 
     def _answer(self, operation: Operation, sheet: Sheet) -> bool:
         """Take one command; False ends the sitting."""
@@ -108,7 +109,7 @@ class Sitting:
                 case "a":
                     return self._decide(Decision(operation.id, "approve"))
                 case "e":
-                    if self._edited(operation, sheet, rest):
+                    if self._edited(operation, rest):
                         return True
                 case "m":
                     if self._merged(operation, sheet, rest):
@@ -217,21 +218,9 @@ class Sitting:
             f"\n=== reply of {inert(found.origin.proposer) or '(unknown)'}\n{inert(found.reply)}"
         )
 
-    def _regretted(self) -> bool:
-        """Whether the last thing decided, an edit that was flagged, is taken back after all.
-
-        Nothing comes after it that one could do so at. A living run may be quicker.
-        """
-        if not self._flagged:
-            return False
-        self._flagged = False
-        line = self._ask("u takes the flagged edit back, anything else ends ? ")
-        return line is not None and line.strip() == "u" and self._undo()
-
     def _decide(self, decision: Decision) -> bool:
         took_s = round(self._clock() - self._shown_at, 3)
         decision = replace(decision, reviewer=self._reviewer, took_s=took_s)
-        self._flagged = False
         try:
             made, note = self._desk.decide(decision)
         except ConflictError as error:  # decided and committed elsewhere meanwhile
@@ -239,22 +228,55 @@ class Sitting:
             return True
         self._made = [name for name in self._made if name != decision.operation_id]
         self._made.append(decision.operation_id)
+        self._decided.add(decision.operation_id)
+        if made.reviewer == GATE:
+            note = made.reason  # its note would say once more that this is a rejection
         self._say(f"{made.operation_id}: {_past(made.action)}{f' ({inert(note)})' if note else ''}")
-        if made.flags:
-            self._flagged = True
-            flags = "; ".join(flag_text(flag) for flag in made.flags)
-            self._say(f"  edited; flagged: {flags} (u takes it back)")
         return True
 
-    def _edited(self, operation: Operation, sheet: Sheet, text: str) -> bool:
+    def _propose(self, operation: Operation, decision: Decision) -> bool:
+        """Decide an edit once it fits and its new flags are accepted; False: not decided."""
+        while True:
+            if not decision.text or not decision.text.strip():
+                self._say("nothing was saved, so nothing is decided")
+                return False
+            self._drafts[operation.id] = decision.text
+            try:
+                found = self._desk.lint(decision)
+            except ConflictError as error:  # decided and committed elsewhere meanwhile
+                self._say(inert(str(error)))
+                return True
+            if found.objection:
+                self._say(f"{inert(found.objection)}: not decided; edit again, or r REASON")
+                return False
+            new = [flag for flag in found.flags if flag not in operation.flags]
+            if not new:
+                return self._decide(decision)
+            for flag in new:
+                self._say(f"  flag      {flag_text(flag)}")
+            key, rest = self._asked_anyway()
+            if key == "y":
+                return self._decide(decision)
+            if key != "e":
+                self._say("not decided")
+                return False
+            decision = replace(decision, text=rest or self._from_editor(decision.text))
+
+    def _asked_anyway(self) -> tuple[str, str]:
+        """`y`, `n` or `e`, the latter with the text behind it; the end of the input is an n."""
+        while (line := self._ask("approve anyway? y, e edit again, n ? ")) is not None:
+            key, _, rest = line.strip().partition(" ")
+            if key in ("y", "e", "n"):
+                return key, rest.strip()
+        return "n", ""
+
+    def _edited(self, operation: Operation, text: str) -> bool:
         if operation.kind in ("delete", "keep"):
             self._say(f"a {operation.kind} has no wording; m {operation.target} TEXT changes it")
             return False
-        wanted = text or self._from_editor(operation.text)
-        if not wanted or not wanted.strip():
-            self._say("nothing was saved, so nothing is decided")
-            return False
-        return self._decide(Decision(operation.id, "edit", text=wanted))
+        before = self._drafts.get(operation.id, operation.text)
+        wanted = text or self._from_editor(before)
+        return self._propose(operation, Decision(operation.id, "edit", text=wanted))
 
     def _merged(self, operation: Operation, sheet: Sheet, rest: str) -> bool:
         target, _, text = rest.partition(" ")
@@ -264,12 +286,8 @@ class Sitting:
             return False
         proposed = f"{known[target]}\n{operation.text}"
         wanted = text.strip() or self._from_editor(proposed)
-        if not wanted or not wanted.strip():
-            self._say("nothing was saved, so nothing is decided")
-            return False
-        return self._decide(
-            Decision(operation.id, "edit", kind="modify", target=target, text=wanted)
-        )
+        edit = Decision(operation.id, "edit", kind="modify", target=target, text=wanted)
+        return self._propose(operation, edit)
 
     def _from_editor(self, text: str) -> str | None:
         try:
@@ -290,6 +308,7 @@ class Sitting:
             self._say(f"{error}")
             return False
         self._made = [name for name in self._made if name not in undone]
+        self._decided -= set(undone)
         self._later -= set(undone)
         self._say(f"asked again: {', '.join(undone)}")
         return True
@@ -373,9 +392,10 @@ def repair_lines(repair: Repair, left: int) -> list[str]:
 
 
 def flag_text(flag: Flag) -> str:
-    """`duplicate 0.91 of E3`."""
-    score = "" if flag.score is None else f" {flag.score:.2f}"
-    return f"{flag.name}{score} {one_line(flag.detail, 200)}".rstrip()
+    """`duplicate (0.91): of E3`."""
+    score = "" if flag.score is None else f" ({flag.score:.2f})"
+    detail = f": {one_line(flag.detail, 200)}" if flag.detail else ""
+    return f"{flag.name}{score}{detail}"
 
 
 def evidence_lines(group: GroupEvidence) -> list[str]:

@@ -205,6 +205,8 @@ class _Server:
                 decision = _decision(request)
                 settled = await gate.decide(decision)
                 return {"decision": to_dict(settled.decision), "note": settled.note}
+            case "lint":
+                return dict(to_dict(await gate.lint(_decision(request))))
             case "undo":
                 return {"undone": list(await gate.undo(str(request.get("operation"))))}
             case "mend":
@@ -217,8 +219,8 @@ class _Server:
                 raise ConflictError(
                     f"request {do!r}",
                     "a run knows no such request.",
-                    "Known: status, watch, pause, resume, step, stop, review, decide, undo, "
-                    "mend, drop.",
+                    "Known: status, watch, pause, resume, step, stop, review, lint, decide, "
+                    "undo, mend, drop.",
                 )
         return self._status()
 

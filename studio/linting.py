@@ -10,16 +10,17 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from engines.core.errors import ConfigError, DamagedError, DataError
+from engines.core.errors import DamagedError, DataError
 from engines.core.state import RunState
-from engines.core.types import Problem, Usage, rollout_id
+from engines.core.types import CallKey, Problem, Usage, rollout_id
 from engines.pipeline.budget import BYTES_A_TOKEN, Amounts, Budget, Terms
 from engines.pipeline.evaluate import HeldOut
 from engines.policies.embedding import Embeddings, RehearsalEmbeddings, Reserve, open_embedder
 from engines.policies.endpoint import EndpointSettings
-from engines.record.ledger import trajectory
+from engines.record.ledger import RecordLedger, trajectory
 from engines.record.run_dir import Workspace
 from engines.training_free.lint import LintSettings, OperationLinter
+from studio.budget import embedding_terms
 from studio.config.loading import LoadedRun
 from studio.config.settings import EmbeddingConfig, LintConfig, RunConfig
 from studio.held_out import held_out_sets
@@ -47,36 +48,48 @@ def lint_settings(config: LintConfig) -> LintSettings:
 
 
 async def open_run_embedder(
-    loaded: LoadedRun, workspace: Workspace, stack: AsyncExitStack, budget: Budget | None = None
+    loaded: LoadedRun,
+    workspace: Workspace,
+    stack: AsyncExitStack,
+    budget: Budget | None = None,
+    note: Callable[[Usage], None] = lambda _: None,
 ) -> Embedder | None:
     """The embedding model of a run file, once it has answered; closed with the stack.
 
+    Args:
+        loaded: the run file.
+        workspace: where vectors are kept.
+        stack: entered by the caller.
+        budget: that it comes out of.
+        note: is told what each request has cost.
+
     Raises:
-        ConfigError: the budget is in money, and what it costs is unknown.
         PolicyError: it cannot be reached.
     """
     config = loaded.config
     wanted = config.lint.embedding
     if wanted is None:
         return None
-    terms = Terms(0, wanted.price_in_usd_per_mtok, 0.0)
-    paid = wanted.model != "rehearsal"
-    if paid and config.budget.cost_usd is not None and not terms.priced:
-        raise ConfigError(
-            loaded.place("budget.cost_usd"),
-            f"what the embeddings ({wanted.model}) cost is unknown, so a budget in dollars "
-            "cannot be kept.",
-            "Set lint.embedding.price_in_usd_per_mtok.",
-        )
     embedder = open_embedder(
         wanted.model,
         _endpoint(config, wanted),
         workspace.path / "embeddings",
-        _reserving(budget, terms) if budget is not None else None,
+        _reserving(budget, embedding_terms(wanted), note),
     )
     stack.push_async_callback(embedder.aclose)
     await embedder.ping()
     return embedder
+
+
+def noting(ledger: RecordLedger, config: RunConfig) -> Callable[[Usage], None]:
+    """Has the records of a run tell what embeddings have cost, so that a resume knows."""
+    wanted = config.lint.embedding
+
+    def note(usage: Usage) -> None:
+        if wanted is not None and usage.calls:
+            ledger.note(CallKey("embedding", 0, 0), wanted.model, usage, "vectors of texts")
+
+    return note
 
 
 def tool_outputs(state: RunState, records: Path) -> Callable[[str], Sequence[str]]:
@@ -134,10 +147,17 @@ def _endpoint(config: RunConfig, wanted: EmbeddingConfig) -> EndpointSettings:
     return own
 
 
-def _reserving(budget: Budget, terms: Terms) -> Reserve:
+def _reserving(budget: Budget | None, terms: Terms, note: Callable[[Usage], None]) -> Reserve:
     async def reserve(texts: Sequence[str]) -> Callable[[Usage], None]:
+        if budget is None:
+            return note
         tokens = sum(len(text.encode("utf-8", "replace")) // BYTES_A_TOKEN + 1 for text in texts)
         settle = await budget.reserve(Amounts(1, tokens, terms.cost_usd(tokens, 0)))
-        return lambda usage: settle(terms.paid(usage))
+
+        def paid(usage: Usage) -> None:
+            settle(terms.paid(usage))
+            note(usage)
+
+        return paid
 
     return reserve

@@ -14,6 +14,7 @@ from typing import Any
 from engines.core.errors import StudioError
 from engines.record.catalogue import run_row, run_rows
 from engines.record.run_dir import RunDir, Workspace
+from studio.inert import inert
 from studio.link import is_alive
 from studio.presets import list_presets
 from studio.printing import COLUMNS, indented, table
@@ -113,7 +114,7 @@ def home_text(runs: Sequence[ListedRun], workspace: Workspace, limit: int = 10) 
     presets = table(("PRESET", "WHAT IT IS"), list_presets(), fold=1, columns=COLUMNS - 2)
     return "\n".join(
         [
-            f"runs in {workspace.path}",
+            f"runs in {inert(str(workspace.path))}",
             indented("\n".join([shown, *more])),
             "",
             "presets",

@@ -9,6 +9,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from shlex import quote
 from typing import TYPE_CHECKING, TextIO
 
 from engines.core import events as ev
@@ -49,12 +50,23 @@ class Lines:
                 ]
             case ev.LessonProposed():
                 return [f"step {event.step}: {step_line(state.steps[event.step])}"]
-            case ev.StageEntered(stage="review") if state.reviewer != "auto" and state.undecided:
-                run = state.started.run if state.started else ""
+            case ev.StageEntered(stage="review") if state.reviewer == "wait" and state.undecided:
                 return [
                     f"step {event.step}: {count(len(state.undecided), 'operation')} to review "
-                    f"(studio review {run})"
+                    f"({_review(state)})"
                 ]
+            case ev.StageEntered(stage="hold") if left := len(state.undecided):
+                waits = "waits" if left == 1 else "wait"
+                return [
+                    f"step {event.step}: no rule settled {count(left, 'operation')}, which {waits} "
+                    f"for a person: {_review(state)}, or a rule with do: defer"
+                ]
+            case ev.ReplyMended():
+                brought = count(len(event.operations), "operation")
+                return [f"reply {event.repair}: mended{_by(event.reviewer)}; it holds {brought}"]
+            case ev.ReplyDropped():
+                why = f": {one_line(event.reason, 160)}" if event.reason else ""
+                return [f"reply {event.repair}: dropped{_by(event.reviewer)}{why}"]
             case ev.LessonReturned():
                 return [
                     f"step {event.step}: the library moved from v{event.based_on} to "
@@ -82,6 +94,14 @@ class Lines:
                 why = one_line(event.error or "", 160)
                 return [f"step {event.step}: a rollout failed: {why}{more}"]
         return []
+
+
+def _review(state: RunState) -> str:
+    return f"studio review {quote(state.started.run) if state.started else ''}".rstrip()
+
+
+def _by(reviewer: str) -> str:
+    return f" by {one_line(reviewer, 60)}" if reviewer else ""
 
 
 def _is_first_unjudged(step: StepState, event: ev.RolloutJudged) -> bool:
@@ -175,8 +195,9 @@ def display_lines(
         f"rollouts  {bar(step.rollouts_done, rollouts)}",
         f"verdicts  {bar(len(step.verdicts), rollouts)}",
         f"groups    {bar(len(step.reflections), groups)}",
-        f"reward so far {mean(step.rewards)}  {spent(state.usage)}"
-        + (f"  ETA {duration(eta_s)}" if eta_s is not None else ""),
+        f"reward so far {mean(step.rewards)}  {spent(state.spent)}"
+        # Nobody knows how long a person takes: an estimate would stand still meanwhile.
+        + (f"  ETA {duration(eta_s)}" if eta_s is not None and not state.undecided else ""),
     ]
     if state.undecided:
         lines.append(f"REVIEW {len(state.undecided)}: studio review {state.started.run}")
@@ -198,10 +219,16 @@ def duration(seconds: float) -> str:
 
 def step_line(step: StepState) -> str:
     groups = ", ".join(f"{n} {name}" for name, n in sorted(step.groups.items()))
-    return (
-        f"reward {mean(step.rewards)}; groups: {groups}; "
-        f"{count(step.operations, 'operation')} proposed; {spent(step.usage)}"
-    )
+    parts = [
+        f"reward {mean(step.rewards)}; groups: {groups}",
+        f"{count(step.operations, 'operation')} proposed",
+    ]
+    if step.lesson is not None:
+        if held_back := len(step.lesson.withheld):
+            parts.append(f"{count(held_back, 'idea')} withheld: rejected before")
+        lost = [loss for loss in step.lesson.losses if loss.kind == "consolidation"]
+        parts += [f"its consolidation failed: {one_line(loss.reason, 160)}" for loss in lost[:1]]
+    return "; ".join([*parts, spent(step.usage)])
 
 
 def commit_line(outcomes: tuple[Outcome, ...], version: int) -> str:

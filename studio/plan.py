@@ -142,17 +142,23 @@ def _pinned(review: str | None) -> str | None:
     return f"{kind}{colon}{Path(file).expanduser().resolve()}"
 
 
-def forked_library(parent: RunDir, steps: int) -> tuple[str, int]:
-    """Name and version of the library as it stood after the parent's first steps."""
+def forked_library(parent: RunDir, steps: int) -> tuple[str, int, int | None]:
+    """Name and version of the library as it stood after the parent's first steps.
+
+    The third is how many ideas it remembered as the next step began; None: not known.
+    """
     state = parent.state()
     started = state.started
     assert started is not None
-    version = started.library_version
+    version, remembered = started.library_version, started.remembered
     for number in range(1, steps + 1):
         found = state.steps.get(number)
         if found is not None and found.committed_version is not None:
-            version = found.committed_version
-    return started.library, version
+            version, remembered = found.committed_version, found.remembered_after
+    then = state.steps.get(steps + 1)
+    if then is not None and then.library_version == version:
+        remembered = then.remembered
+    return started.library, version, remembered
 
 
 def _check_fork(parent: RunDir, state: RunState, steps: int, sampler: Sampler) -> None:
@@ -205,10 +211,19 @@ def _check_unchanged(
         if not accept
     ]
     if changed:
-        shown = "; ".join(f"{name}: {old!r} → {new!r}"[:160] for name, old, new in changed[:5])
+        shown = "; ".join(_change(*change) for change in changed[:5])
         raise ConfigError(
             f"run {run.run}",
             f"settings that change its results differ from those it began with: {shown}.",
             "Undo them, accept them with --accept-changes, or start a new run with "
             "--restart-step 0 or another --name.",
         )
+
+
+def _change(name: str, old: object, new: object) -> str:
+    """A changed setting; of the fields of a request only the names, since any may hold a key."""
+    if name.endswith(".extra_body"):
+        before, after = (value if isinstance(value, dict) else {} for value in (old, new))
+        fields = [f for f in sorted({*before, *after}) if before.get(f) != after.get(f)]
+        return f"{name} (in {', '.join(fields)})"
+    return f"{name}: {old!r} → {new!r}"[:160]

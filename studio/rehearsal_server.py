@@ -26,8 +26,8 @@ async def serve_until_stopped(port: int, *, json: bool) -> int:
             print(base_url, flush=True)
         print(
             "rehearsal: replies are scripted, no model is asked\n"
-            f"try it: studio headless rehearsal policy=openai:rehearsal policy.base_url={base_url}"
-            " policy.api_key=none\n"
+            "try it: studio headless rehearsal policy=openai:rehearsal "
+            f"policy.base_url={base_url}\n"
             "Ctrl-C ends it",
             file=sys.stderr,
             flush=True,

@@ -21,6 +21,7 @@ from studio.summary import (
     change_lines,
     curation_data,
     curation_lines,
+    lost_text,
     spent,
     withheld_text,
 )
@@ -143,7 +144,8 @@ def run_text(facts: dict[str, Any]) -> str:
     lines += _section("curation", curated)
     lines += _section("lost", _losses(facts))
     lines += _section("spent", [facts["usage"]["text"]])
-    lines += _section("places", [f"{name:<10} {path}" for name, path in facts["places"].items()])
+    places = facts["places"].items()
+    lines += _section("places", [f"{name:<10} {inert(path)}" for name, path in places])
     return "\n".join(lines).rstrip()
 
 
@@ -197,8 +199,7 @@ def _losses(facts: dict[str, Any]) -> list[str]:
     ]
     total = sum(facts["lost"].values())
     more = [f"… {total - len(shown)} more"] if total > len(shown) else []
-    counted = ", ".join(f"{n} {kind}" for kind, n in sorted(facts["lost"].items()))
-    return [counted, *shown, *more]
+    return [lost_text(facts["lost"]), *shown, *more]
 
 
 def _step_facts(step: StepState) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from studio import link
 from studio.inert import inert
 from studio.narrate import Lines
 from studio.printing import print_json
+from studio.summary import repairs_text
 
 
 def chosen_run(workspace: Workspace, run: str | None) -> RunDir:
@@ -49,6 +50,8 @@ def status_lines(answer: Mapping[str, Any]) -> list[str]:
     if left := answer.get("budget_left"):
         told = ", ".join(f"{name} {amount:,.6g}" for name, amount in left.items())
         lines.append(f"left of the budget: {told}")
+    if waiting := answer.get("repairs"):
+        lines.append(repairs_text(waiting, answer["run"]))
     if answer["rehearsal"]:
         lines.append("rehearsal: replies are scripted")
     if answer["open"]:

@@ -5,6 +5,7 @@ Pure: from the folded state and two versions of the library. Every rate comes wi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from shlex import quote
 from typing import Any
@@ -125,7 +126,7 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
         lines.append(f"to mend  {repairs_text(len(state.repairs), started.run)}")
     if state.open:
         lines.append(f"open     {count(len(state.open), 'operation')}: studio review {started.run}")
-    lines.append(f"folder   {place}")
+    lines.append(f"folder   {inert(place)}")
     return "\n".join(lines)
 
 
@@ -146,6 +147,11 @@ def change_lines(state: RunState) -> list[str]:
         which = many if looks > 1 else "the only look of its kind:"
         lines.append(f"{which} after step {state.best_step} ({run}@best); last: {run}@last")
     return lines
+
+
+def lost_text(lost: Mapping[str, int]) -> str:
+    """`6 extractions, 1 rollout`."""
+    return ", ".join(count(n, kind) for kind, n in sorted(lost.items()))
 
 
 def curation_data(state: RunState) -> dict[str, dict[str, Any]]:
@@ -287,7 +293,8 @@ def progress(state: RunState) -> Progress:
 
 
 def _status(state: RunState) -> str:
-    reason = f" ({one_line(state.reason, 300)})" if state.reason else ""
+    # Its first clause: the whole cause was told as the run ended, and stands in `runs show`.
+    reason = f" ({one_line(state.reason.partition(': ')[0], 120)})" if state.reason else ""
     where = progress(state)
     status = "budget reached" if state.ending == "budget" else state.status
     return f"{status}{reason} after step {state.steps_finished} of {where.steps}"
@@ -296,7 +303,7 @@ def _status(state: RunState) -> str:
 def _lost(state: RunState) -> str:
     if not state.lost or state.started is None:
         return "nothing"
-    total = ", ".join(count(n, kind) for kind, n in sorted(state.lost.items()))
+    total = lost_text(state.lost)
     shown = [f"{loss.kind} {loss.where}: {one_line(loss.reason, 140)}" for loss in state.losses[:3]]
     more = sum(state.lost.values()) - len(shown)
     if more > 0:

@@ -153,7 +153,13 @@ async def carry_out(
 def without_lessons(config: RunConfig) -> RunConfig:
     """Without the roles that a try asks nothing of."""
     asked = asks_judge(config.verifier.spec)
-    return config.model_copy(update={"reflector": None, "judge": config.judge if asked else None})
+    return config.model_copy(
+        update={
+            "reflector": None,
+            "judge": config.judge if asked else None,
+            "lint": config.lint.model_copy(update={"embedding": None}),
+        }
+    )
 
 
 def _of_id(loaded: LoadedRun, practised: Sequence[Problem], problem_id: str) -> Problem:

@@ -6,7 +6,7 @@ files belongs to a run's fingerprint. `engines.verifiers.open` knows the kinds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -14,8 +14,9 @@ from typing import Any
 
 from engines.core.errors import VerifierError
 from engines.core.ids import digest, digest_bytes
+from engines.core.masking import Mask
 from engines.core.protocols import Ledger, Verifier
-from engines.core.types import Problem
+from engines.core.types import Problem, Rollout, Verdict
 from engines.data.source import resolve_data
 from engines.policies.throttle import Slots
 from engines.record.run_dir import Workspace
@@ -59,7 +60,48 @@ def open_run_verifier(
     judging = judging_of(config, roles, ledger, slots)
     with _placed(loaded):
         spec, folders = config.verifier.spec, _folders(loaded, workspace)
-        return open_verifier(spec, judging, folders, columns=columns_of(*sets))
+        verifier = open_verifier(spec, judging, folders, columns=columns_of(*sets))
+    return MaskedAnswers(verifier, loaded.mask)
+
+
+class MaskedAnswers:
+    """A verifier that judges no try whose problem's expected answer holds a secret.
+
+    Such an answer stands masked in journals and in what models are shown: the same try would
+    be right when it is made and wrong when a resume judges it. That is no reward of 0.
+    """
+
+    def __init__(self, verifier: Verifier, mask: Mask) -> None:
+        self._verifier, self._mask = verifier, mask
+
+    async def check(self) -> None:
+        await self._verifier.check()
+
+    async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> Sequence[Verdict]:
+        if is_answer_masked(problem, self._mask):
+            return [Verdict(None, error=ANSWER_MASKED) for _ in rollouts]
+        return await self._verifier.verify(problem, rollouts)
+
+    async def aclose(self) -> None:
+        await self._verifier.aclose()
+
+
+ANSWER_MASKED = "masked: the expected answer holds what looks like a secret"
+
+
+def is_answer_masked(problem: Problem, mask: Mask) -> bool:
+    return any(mask(text) != text for text in problem.accepted)
+
+
+def masked_answers(problems: Iterable[Problem], mask: Mask) -> str | None:
+    """What to say before practice begins; None where every answer can be judged."""
+    count = sum(is_answer_masked(problem, mask) for problem in problems)
+    what = (
+        "problem has an expected answer that holds"
+        if count == 1
+        else ("problems have expected answers that hold")
+    )
+    return f"{count} {what} what looks like a secret: tries at it stay unjudged" if count else None
 
 
 def fingerprint_of(

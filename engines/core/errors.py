@@ -14,6 +14,8 @@ CallFailed             one model call failed for good: a fact of practice, not a
 
 from __future__ import annotations
 
+from asyncio import CancelledError
+
 from engines.core.types import NO_USAGE, Usage
 
 
@@ -75,3 +77,12 @@ class CallFailed(Exception):
         self.kind = kind
         self.usage = usage
         super().__init__(f"{kind}: {text}")
+
+
+def lost_to(cut: CancelledError) -> Usage:
+    """What a call that was cancelled after it was sent may have cost.
+
+    A policy says so as the argument of the `CancelledError` that it passes on. No subclass
+    does, since `asyncio.timeout` knows its own cancellation by the very class.
+    """
+    return next((told for told in cut.args if isinstance(told, Usage)), NO_USAGE)

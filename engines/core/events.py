@@ -45,16 +45,22 @@ class RunStarted:
     settings: Mapping[str, Any]
     forked_from: str | None = None  # run-id whose first `forked_steps` steps are adopted
     forked_steps: int = 0
+    remembered: int | None = None  # ideas its library remembered then; None in older journals
 
 
 @dataclass(frozen=True, slots=True)
 class RunResumed:
-    """A new process took the run up; the settings that a resume may change come with it."""
+    """A new process took the run up; the settings that a resume may change come with it.
+
+    `again`: tries of the step under way that failed are made again, unless their group was
+    learned from.
+    """
 
     pid: int
     epochs: int
     reviewer: str
     settings: Mapping[str, Any]
+    again: bool = False  # as in older journals, where only an outage was made good
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,23 +125,28 @@ class LessonProposed:
 
 @dataclass(frozen=True, slots=True)
 class OperationDecided:
-    """`step` is the step under review, which for a deferred operation is a later one."""
+    """`step` is the step under review, which for a deferred operation is a later one.
+
+    `usage` is what the lint of an edit has cost.
+    """
 
     step: int
     decision: Decision
+    usage: Usage = NO_USAGE
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyMended:
     """A person mended a reply that could not be understood; these operations were in it.
 
-    `step` is the step under way, `repair` the id of the `Repair`.
+    `step` is the step under way, `repair` the id of the `Repair`, `usage` what their lint cost.
     """
 
     step: int
     repair: str
     operations: tuple[Operation, ...]
     reviewer: str = ""
+    usage: Usage = NO_USAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +188,7 @@ class LessonCommitted:
     content_hash: str
     outcomes: tuple[Outcome, ...]
     policy_version: int = 0
+    remembered: int | None = None  # ideas the library remembers since; None in older journals
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,11 +239,14 @@ class RunEnded:
     """The process let go of the run.
 
     `how`: "finished", "stopped", "held", "failed" (nothing worked any more), "budget".
+    `paid` is what its records add up to, also where no other event tells of it: calls that
+    were cut, and replies to what never ended.
     """
 
     how: str
     reason: str = ""
-    under_way: Usage = NO_USAGE  # paid in an evaluation that is not finished
+    under_way: Usage = NO_USAGE  # in older journals: paid in an evaluation that was cut
+    paid: Usage | None = None  # None in older journals
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +320,10 @@ class TextStreamed:
 
 @dataclass(frozen=True, slots=True)
 class StageEntered:
-    """The batch as a whole moved on: "rollouts", "consolidation", "review", "commit"."""
+    """The batch as a whole moved on: "rollouts", "consolidation", "review", "commit".
+
+    Within a review "hold" says that a person is waited for, since rules left `undecided`.
+    """
 
     step: int
     stage: str

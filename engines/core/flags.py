@@ -19,6 +19,9 @@ REJECTED_BEFORE = "rejected before"
 NOT_COMPARED = "compared by wording only"
 """The embedding model failed: a duplicate in other words may have gone unseen."""
 
+UNSCORED = (SAME_TARGET, ONE_GROUP, NOT_COMPARED, BASE_MOVED)
+"""Flags that say something is so, and not how much."""
+
 FLAG_NAMES = (
     DUPLICATE,
     CONTRADICTION,

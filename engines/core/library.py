@@ -11,9 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from engines.core.codec import sound
+from engines.core.flags import DUPLICATE
 from engines.core.ids import digest
 from engines.core.inert import inert
-from engines.core.types import GATE, Decision, Operation, OperationKind
+from engines.core.types import GATE, RULES, Decision, Operation, OperationKind
 
 GUIDANCE_HEADING = "## Experiences from earlier practice"
 GUIDANCE_INTRODUCTION = (
@@ -58,7 +59,8 @@ class Curated:
 
     `text` is the idea as it was proposed (of a delete, the id of its target), `became` the
     wording it was given, "" where it was rejected. `problems` are those it was drawn from,
-    `target` the experience it was about.
+    `target` the experience it was about and `target_text` what that said then. `step` is the
+    one that was committed, 0 outside.
     """
 
     run: str
@@ -71,6 +73,9 @@ class Curated:
     reviewer: str
     at: float
     target: str | None = None
+    target_text: str = ""  # "" also where it is not known: copied by an older release
+    step: int = 0
+    doubled: bool = False  # a rule rejected it, and it was flagged as a duplicate
 
     @property
     def rejected(self) -> bool:
@@ -144,6 +149,23 @@ class Library:
         kept = max(0, len(self.curated) - (self.remembered - remembered))
         return replace(self, curated=self.curated[:kept], remembered=remembered)
 
+    def forgetting(self, run: str, step: int, since: int | None) -> Library:
+        """Without what a run is still to decide: its own entries of this step or later.
+
+        There are some where its journal was cut and the library was not. `since` is what was
+        remembered as the run began: ids of removed runs are given again, and what came before
+        is of another. None: that is not known, and nothing is left out.
+        """
+        if since is None:
+            return self
+        first = self.remembered - len(self.curated)  # the number of the oldest that is left
+        kept = tuple(
+            idea
+            for number, idea in enumerate(self.curated, first)
+            if number < since or idea.run != run or idea.step < step
+        )
+        return self if len(kept) == len(self.curated) else replace(self, curated=kept)
+
     def get(self, experience_id: str | None) -> Experience | None:
         return next((e for e in self.experiences if e.id == experience_id), None)
 
@@ -201,7 +223,10 @@ class Library:
         """
         draft = replace(self, version=self.version + 1)
         outcomes = []
+        targets: list[str] = []  # what each target said as it was decided on
         for operation, decision in reviewed:
+            target = draft.get(operation.target)
+            targets.append(target.text if target else "")
             if decision.action == "defer":
                 continue
             wanted = effective(operation, decision)
@@ -217,7 +242,7 @@ class Library:
         # An addition deleted again in the same commit has still used up its id.
         changed = (draft.content_hash, draft.next_number) != (self.content_hash, self.next_number)
         after = draft if changed else self
-        return Committed(after._remembering(reviewed, run), tuple(outcomes))
+        return Committed(after._remembering(reviewed, targets, run, step), tuple(outcomes))
 
     def diff(self, older: Library) -> LibraryDiff:
         """Compare by id; `self` is the newer one."""
@@ -242,11 +267,13 @@ class Library:
         """Estimated prompt tokens of the guidance a call: a token for 4 UTF-8 bytes."""
         return math.ceil(len(self.guidance().encode("utf-8", "replace")) / 4)
 
-    def _remembering(self, reviewed: Reviewed, run: str) -> Library:
+    def _remembering(
+        self, reviewed: Reviewed, targets: Sequence[str], run: str, step: int
+    ) -> Library:
         known = {(c.run, c.operation_id, c.at) for c in self.curated}
         new = [
-            found
-            for operation, decision in reviewed
+            replace(found, step=step, target_text=target)
+            for (operation, decision), target in zip(reviewed, targets, strict=True)
             if (found := curated(operation, decision, run)) is not None
             and (found.run, found.operation_id, found.at) not in known
         ]
@@ -322,6 +349,9 @@ def curated(operation: Operation, decision: Decision, run: str) -> Curated | Non
         decision.reviewer,
         decision.at,
         operation.target,
+        doubled=decision.action == "reject"
+        and decision.reviewer.startswith(RULES)
+        and any(flag.name == DUPLICATE for flag in operation.flags),
     )
 
 

@@ -25,8 +25,8 @@ HELD_BACK = 4_096
 _PLACEHOLDERS = (
     "anything api-key api_key apikey change-me changeme default dummy example fake-key lm-studio "
     "llama.cpp local localhost no-key no-key-needed no-key-required not-needed not_needed "
-    "nothing ollama placeholder rehearsal secret sk-no-key-required token unused your-api-key "
-    "your_api_key"
+    "none nothing null ollama placeholder rehearsal secret sk-no-key-required token unused "
+    "your-api-key your_api_key"
 )
 PLACEHOLDERS = frozenset(_PLACEHOLDERS.split())
 """What is written for a key where none is needed: masking `ollama` everywhere would maim text."""
@@ -39,7 +39,18 @@ STRUCTURE = frozenset(_STRUCTURE.split())
 """Keys of our own lines whose short values are one of a few words, or hashes: the reader of
 the line needs them as they are, whatever somebody's password is."""
 
+_PROTOCOL = """
+add answer attempts before critique delete experience experiences expected finding group
+keep lessons modify operation operations problem proposals question reason reasoning
+reflection replaces result results reward rewards summary think verdict correct
+"""
+PROTOCOL = frozenset(_PROTOCOL.split())
+"""Words that a model must say for its reply to be read: as a value they are masked in
+settings alone, since a masked `operation` would lose every lesson."""
+
 _RUN = r"[A-Za-z0-9_.~+/=-]"
+_GAP = r"(?:\s|\\{1,4}[nrt]){0,40}+"
+"""Blanks and new lines, also those of JSON that was printed for people."""
 _START = r"(?:(?<![A-Za-z0-9])|(?<=\\[bfnrt])|(?<=\\u[0-9A-Fa-f]{4}))"
 """No letter or digit before, or the end of an escape of JSON: `\\nsk-…` is a new line."""
 
@@ -53,18 +64,25 @@ def _random(least: int) -> str:
     return rf"(?=[A-Za-z_.~+/=-]{{0,80}}+\d){_RUN}{{{least},}}+"
 
 
+_LETTERS = r"(?=[a-z]{0,200}[A-Z])(?=[A-Z]{0,200}[a-z])[A-Za-z]{30,}+(?![A-Za-z0-9_-])"
+"""So many letters in mixed case are no word, even without a digit."""
+
 _SHAPES: tuple[tuple[tuple[str, ...], str], ...] = (
-    (("sk-", "pk-", "rk-"), rf"{_START}[spr]k-{_random(16)}"),
+    (("sk-", "pk-", "rk-"), rf"{_START}[spr]k-(?:{_random(16)}|{_LETTERS})"),
     (("sk_", "pk_", "rk_"), rf"{_START}[spr]k_(?:live|test|prod)_{_random(10)}"),
     (
         ("gsk_", "hf_", "ghp_", "gho_", "ghs_", "ghu_", "ghr_", "r8_", "npm_", "github_pat_"),
-        rf"{_START}(?:gsk|hf|gh[pousr]|r8|npm|github_pat)_{_random(16)}",
+        rf"{_START}(?:gsk|hf|gh[pousr]|r8|npm|github_pat)_(?:{_random(16)}|{_LETTERS})",
     ),
     (
         ("glpat-", "nvapi-", "pplx-", "tvly-", "xai-", "xoxa-", "xoxb-", "xoxp-", "xoxs-"),
         rf"{_START}(?:glpat|nvapi|pplx|tvly|xai|xox[abps])-{_random(10)}",
     ),
-    (("jina_",), rf"{_START}jina_{_random(16)}"),
+    (("jina_", "fw_"), rf"{_START}(?:jina|fw)_{_random(16)}"),
+    (("dop_v1_", "doo_v1_", "dor_v1_"), rf"{_START}do[opr]_v1_[0-9a-f]{{32,}}+"),
+    (("sg.",), rf"{_START}SG\.[A-Za-z0-9_-]{{16,}}+\.{_random(16)}"),
+    (("ya29.",), rf"{_START}ya29\.{_random(20)}"),
+    (("age-secret-key-1",), rf"{_START}AGE-SECRET-KEY-1[0-9A-Z]{{16,}}+"),
     (("akia", "asia"), rf"{_START}A[KS]IA[0-9A-Z]{{16}}"),
     (("aiza",), rf"{_START}AIza[0-9A-Za-z_-]{{30,}}+"),
     (
@@ -72,22 +90,32 @@ _SHAPES: tuple[tuple[tuple[str, ...], str], ...] = (
         rf"{_START}(?<![_-])eyJ[A-Za-z0-9_-]{{10,2000}}+\.eyJ[A-Za-z0-9_-]{{10,4000}}+"
         r"\.[A-Za-z0-9_-]{8,}+",
     ),
-    (("bearer ", "basic "), rf"(?i)(?:bearer|basic) (?P<run>{_random(12)})"),
+    (("bearer", "basic"), rf"(?i)(?:bearer|basic)(?::?[ \t]{{1,8}}+|:)(?P<said>{_random(12)})"),
     (
         ("-----begin ",),
-        r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----"
-        r"(?:(?:(?!-----)[\s\S]){0,9000}?-----END [A-Z ]{0,40}PRIVATE KEY-----"
+        r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+        r"(?:(?:(?!-----)[\s\S]){0,9000}?-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
         r"|(?:[A-Za-z0-9+/=\s]|\\[nr])*+)",
     ),
-    (("://",), r"://(?P<run>[^\s/@:\"'\\]{0,100}:[^\s/@\"'\\]{1,200})(?=@)"),
+    (
+        ("://",),
+        r"(?<=[A-Za-z])://(?:(?P<run>[^\s/@:\"'\\]{0,100}:[^\s/@\"'\\]{1,200})(?=@)"
+        r"|(?P<said>[A-Za-z0-9_.~%+=-]{12,200}+)(?=@))",
+    ),
 )
-"""What a shape contains in small letters, and the pattern of what begins there."""
-_NAMES = ("key", "token", "secret", "password", "passwd", "authorization", "signature")
-_NAMED = (
-    rf"(?i)(?:{'|'.join(_NAMES)})(?:\\*[\"'])?\s?[:=]\s?(?:\\*[\"'])?(?P<run>{_random(16)})(?!\()"
-)
+"""What a shape contains in small letters, and the pattern of what begins there.
+
+The whole match is the secret, or its group `run`, or its group `said` if that looks drawn.
+"""
+_NAMES = (
+    "key", "token", "secret", "password", "passwd", "authorization", "signature", "cookie",
+)  # fmt: skip
+_TO = rf"(?:\\*[\"'])?(?:{_GAP}[:=]|\s(?:is|provided:)){_GAP}(?:\\*[\"'])?"
+_NAMED = rf"(?i)(?:{'|'.join(_NAMES)}){_TO}(?P<run>{_random(16)})(?!\()"
 _LETTER_AFTER_DIGIT = re.compile(r"\d[A-Za-z]")
-_HEX = re.compile(r"[0-9a-fA-F-]{32,}")
+_HEX = re.compile(r"[0-9a-fA-F-]{32,}|0[xX][0-9a-fA-F]{40,}")
+_NUMBER = re.compile(r"0[xXbBoO][0-9a-fA-F_]+")
+_BASE64 = re.compile(r"[A-Za-z0-9/+]{40}")
 
 _Found = tuple[int, int]
 
@@ -104,9 +132,11 @@ class Mask:
         wanted = {
             value
             for value in values
-            if len(value) >= SHORTEST and value.strip("*") and value.lower() not in PLACEHOLDERS
+            if len(value) >= SHORTEST
+            and value.strip("*")
+            and value.lower() not in PLACEHOLDERS | PROTOCOL
         }
-        spelled = {form for value in wanted for form in _spellings(value)}
+        spelled = {form for value in wanted for part in _parts(value) for form in _spellings(part)}
         # The longest first, so that no part of one is left over by another.
         self.values: tuple[str, ...] = tuple(sorted(spelled, key=lambda v: (-len(v), v)))
 
@@ -217,13 +247,15 @@ def _beginnings(words: Iterable[str]) -> str:
     return "|".join(re.escape(part) for part in sorted(parts, key=lambda part: (-len(part), part)))
 
 
-_PREFIXES = tuple(hint for hints, _ in _SHAPES[:8] for hint in hints)
+_PREFIXES = tuple(hint for hints, shape in _SHAPES if shape.startswith(_START) for hint in hints)
 _OPEN = (
     r"(?i)(?:"
     rf"{_START}(?:{'|'.join(map(re.escape, _PREFIXES))}){_RUN}*+"
     rf"|{_START}(?:{_beginnings(_PREFIXES)})"
-    rf"|(?:bearer|basic)(?: {_RUN}*+)?|(?:{_beginnings(('bearer', 'basic'))})"
-    rf"|(?:{'|'.join(_NAMES)})(?:\\*[\"'])?\s?(?:[:=]\s?(?:\\*[\"'])?{_RUN}*+)?"
+    rf"|(?:bearer|basic)(?::?[ \t]{{0,8}}+{_RUN}*+)?|(?:{_beginnings(('bearer', 'basic'))})"
+    rf"|(?:{'|'.join(_NAMES)})(?:\\*[\"'])?{_GAP}\\{{0,4}}"
+    rf"(?:(?:[:=]|(?:is|provided:){_GAP[:-6]}{{1,40}}+){_GAP}\\*(?:[\"']{_RUN}*+|{_RUN}*+)"
+    rf"|(?:{_beginnings(('is ', 'provided: '))}))?"
     rf"|(?:{_beginnings(_NAMES)})"
     r"|:(?:/(?:/[^\s/@\"'\\]{0,300}+)?)?"
     rf"|(?:{_beginnings(('-----BEGIN ',))})"
@@ -232,10 +264,11 @@ _OPEN = (
 
 
 def _last_word(text: str) -> int:
-    """Where a name, its sign and its value can begin at the earliest: two blanks back."""
+    """Where a name, its sign and its value can begin at the earliest: three gaps back."""
     at = len(text)
-    for _ in range(3):
-        at = max(text.rfind(" ", 0, at), text.rfind("\n", 0, at))
+    for _ in range(4):
+        at = len(text[:at].rstrip())
+        at = max(text.rfind(blank, 0, at) for blank in " \n\t")
         if at <= 0:
             return 0
     return at
@@ -255,7 +288,7 @@ def _shaped(text: str) -> Iterator[_Found]:
         for hint in hints:
             at = low.find(hint)
             while at >= 0:
-                if match := _compiled(shape).match(text, at):
+                if (match := _compiled(shape).match(text, at)) and _is_drawn(match):
                     yield _span(match)
                     at = low.find(hint, match.end())
                 else:
@@ -272,7 +305,8 @@ def _shaped(text: str) -> Iterator[_Found]:
 
 def _span(match: re.Match[str]) -> _Found:
     """Where a secret stands; the full stop after it belongs to the sentence."""
-    start, stop = match.span("run" if "run" in match.groupdict() else 0)
+    named = [name for name, value in match.groupdict().items() if value is not None]
+    start, stop = match.span(named[0] if named else 0)
     while match.string[stop - 1] == ".":
         stop -= 1
     return start, stop
@@ -282,8 +316,30 @@ def _is_random(run: str) -> bool:
     """Whether a value is drawn by chance, and not an expression, a number or a file's name."""
     if _HEX.fullmatch(run):
         return any(char.isalpha() for char in run)
+    if _NUMBER.fullmatch(run):
+        return False
+    if _BASE64.fullmatch(run) and run.lower() != run and run.upper() != run:
+        return any(char.isdigit() for char in run)
     pieces = re.split(r"[_.~+/=-]", run[:500])
     return any(len(piece) >= 10 and _LETTER_AFTER_DIGIT.search(piece) for piece in pieces)
+
+
+def _is_drawn(match: re.Match[str]) -> bool:
+    """Of what could as well be a word or a sum: whether a part mixes letters and digits."""
+    said = match.groupdict().get("said")
+    if said is None:
+        return True
+    return any(
+        len(piece) >= 8 and any(map(str.isalpha, piece)) and any(map(str.isdigit, piece))
+        for piece in re.split(r"[_.~+/=%-]", said[:500])
+    )
+
+
+def _parts(value: str) -> set[str]:
+    """A value of several lines or gaps: whole, folded into one line, and each long line."""
+    lines = {line.strip() for line in value.splitlines()} if "\n" in value else set()
+    found = {value, " ".join(value.split()), *(line for line in lines if len(line) >= 12)}
+    return {part for part in found if len(part) >= SHORTEST and not part.startswith("-----")}
 
 
 def _spellings(value: str) -> set[str]:

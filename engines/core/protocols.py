@@ -69,6 +69,18 @@ class Policy(Protocol):
     async def aclose(self) -> None: ...
 
 
+class Reservation(Protocol):
+    """The money for one try of a call, given back while the call waits to be tried again."""
+
+    async def take(self) -> None:
+        """Return once what a try may come to is reserved."""
+        ...
+
+    def settle(self, spent: Usage) -> None:
+        """Give back what was not spent; `spent` is what all tries of the call have cost."""
+        ...
+
+
 class Ledger(Protocol):
     """Asks a policy, unless the same question of this run has been answered before."""
 
@@ -151,6 +163,10 @@ class Linter(Protocol):
             library: the draft it would be applied to.
             others: operations that are under review beside it.
         """
+        ...
+
+    def take_usage(self) -> Usage:
+        """What this has cost since it was last asked."""
         ...
 
 

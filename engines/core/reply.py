@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from engines.core.errors import CallFailed
-from engines.core.types import Completion, Message, RecordRef
+from engines.core.types import NO_USAGE, Completion, Message, RecordRef, Usage
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ class Answered(Generic[T]):
     """The end of an exchange with at most one repair turn.
 
     `problems` is what remained wrong after it; `reply` the last text; `refs` the
-    records of every turn.
+    records of every turn; `lost` what a repair turn that failed has cost.
     """
 
     items: tuple[T, ...]
@@ -51,6 +51,12 @@ class Answered(Generic[T]):
     reply: str
     completions: tuple[Completion, ...]
     refs: tuple[RecordRef, ...]
+    lost: Usage = NO_USAGE
+
+    @property
+    def usage(self) -> Usage:
+        """Of every turn."""
+        return sum((completion.usage for completion in self.completions), self.lost)
 
 
 def objects_in(text: str) -> list[dict[str, Any]]:
@@ -128,8 +134,9 @@ async def ask_with_repair(
     try:
         second, second_ref = await ask(1, again)
     except CallFailed as error:
-        problems = (*parsed.problems, f"The repair turn failed: {error}.")
-        return Answered(parsed.items, problems, completion.text, (completion,), (ref,))
+        *others, last = parsed.problems
+        problems = (*others, f"{last} The repair turn failed: {error}.")
+        return Answered(parsed.items, problems, completion.text, (completion,), (ref,), error.usage)
     mended = _parsed(parse, second)
     # A repair that came out worse must not cost what the first reply had right.
     best = mended if len(mended.items) >= len(parsed.items) else parsed

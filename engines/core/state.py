@@ -73,6 +73,7 @@ class StepState:
     usage: Usage = NO_USAGE
     committed: bool = False
     committed_version: int | None = None
+    remembered_after: int | None = None  # ideas the library remembered once it was committed
     finished: bool = False
     rollouts: dict[tuple[int, int], ev.RolloutFinished] = field(default_factory=dict)
     verdicts: dict[tuple[int, int], Verdict] = field(default_factory=dict)
@@ -122,8 +123,8 @@ class RunState:
     `operations` are those not yet settled by a commit: the current lesson's and the
     deferred ones of earlier steps. `decisions` are the standing ones about them, in
     the order in which they were last made. `repairs` are replies that could not be
-    understood and that nobody has mended or dropped yet; `repaired` says of the others
-    what became of them.
+    understood and that nobody has mended or dropped yet, in sample order; `repaired` says
+    of the others what became of them.
     """
 
     started: ev.RunStarted | None = None
@@ -153,7 +154,8 @@ class RunState:
     curation: dict[str, Curation] = field(default_factory=dict)  # by reviewer
     evaluations: list[ev.EvaluationFinished] = field(default_factory=list)
     usage: Usage = NO_USAGE
-    under_way: Usage = NO_USAGE  # paid in an evaluation that ended before it was finished
+    under_way: Usage = NO_USAGE  # see `RunEnded.under_way`
+    paid: Usage | None = None  # what the records added up to when a process last let go of it
     hold_after: int | None = None  # the step after which a stepped run holds
 
     @property
@@ -202,8 +204,15 @@ class RunState:
 
     @property
     def spent(self) -> Usage:
-        """All that was paid, an evaluation that was cut included."""
-        return self.usage + self.under_way
+        """All that was paid: by the records of a run that has ended, else by its events.
+
+        Events know nothing of what is under way, and count a reply again that a new try
+        reuses; so while a run goes on this is the greater of both.
+        """
+        told = self.usage + self.under_way
+        if self.paid is None or (not self.ending and told.calls >= self.paid.calls):
+            return told
+        return self.paid
 
     @property
     def best_step(self) -> int | None:
@@ -211,9 +220,11 @@ class RunState:
         return best_step(self.evaluations)
 
     def by_epoch(self) -> dict[int, Rewards]:
-        """Known practice rewards pooled over the steps of each epoch."""
+        """Known practice rewards of each epoch that has rollouts, pooled over its steps."""
         pooled: dict[int, Rewards] = {}
         for step in self.steps.values():
+            if not step.rollouts_done and not step.rewards.n:
+                continue  # it was begun, and cut before anything was tried
             pooled.setdefault(step.epoch, Rewards()).add(step.rewards)
         return pooled
 
@@ -234,6 +245,8 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
         case ev.RunResumed():
             if state.ending == "failed":
                 _forget_failures(state)
+            elif event.again:
+                _forget_failed_tries(state)
             state.status = state.at_work
             state.ending, state.reason, state.pid = "", "", event.pid
             state.epochs, state.reviewer = event.epochs, event.reviewer
@@ -272,8 +285,10 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             state.withheld += len(event.lesson.withheld)
         case ev.OperationDecided():
             _decided(state, event.decision)
+            _spend_at(state, event.step, event.usage)
         case ev.ReplyMended():
             _mended(state, event)
+            _spend_at(state, event.step, event.usage)
         case ev.ReplyDropped():
             state.repairs.pop(event.repair)
             state.repaired[event.repair] = f"dropped by {event.reviewer}"
@@ -310,6 +325,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             state.status = _ENDINGS[event.how]
             state.ending, state.reason, state.pid = event.how, event.reason, None
             state.under_way += event.under_way
+            state.paid = event.paid or state.paid
         case ev.LibraryCreated() | ev.LibraryCurated() | ev.LibraryCommitted():
             raise ValueError("a library's event stands in a run's journal")
     return state
@@ -427,8 +443,7 @@ def _forget_failures(state: RunState) -> None:
             return
         step.lesson = None  # its call failed, so there is nothing of it to lose
         _find(state, lost)
-    # What a person has mended or dropped is settled: trying again would say it twice.
-    settled = {at for at in step.reflections if group_id(step.step, at) in state.repaired}
+    settled = _settled(state, step)
     again = {
         place
         for place, rollout in step.rollouts.items()
@@ -437,7 +452,41 @@ def _forget_failures(state: RunState) -> None:
     }
     groups = {position for position, _ in again}
     groups |= {at for at, reflection in step.reflections.items() if reflection.outcome == "failed"}
-    groups -= settled
+    _try_again(state, step, again, groups - settled)
+
+
+def _forget_failed_tries(state: RunState) -> None:
+    """What failed in the step under way beside what worked gets another try.
+
+    A group that was learned from stays as it is, and so does a reply that could not be
+    understood: the same would be read again.
+    """
+    step = state.current
+    if step is None or step.committed or step.lesson is not None:
+        return
+    failed = {
+        at
+        for at, reflection in step.reflections.items()
+        if reflection.outcome == "failed" and at not in _settled(state, step)
+    }
+    again = {
+        place
+        for place, rollout in step.rollouts.items()
+        if rollout.status == "failed" and (place[0] in failed or place[0] not in step.reflections)
+    }
+    unread = {at for at in failed if any(loss.reply for loss in step.reflections[at].losses)}
+    _try_again(state, step, again, {position for position, _ in again} | (failed - unread))
+
+
+def _settled(state: RunState, step: StepState) -> set[int]:
+    """Groups that a person has mended or dropped: trying again would say it twice."""
+    return {at for at in step.reflections if group_id(step.step, at) in state.repaired}
+
+
+def _try_again(
+    state: RunState, step: StepState, again: set[tuple[int, int]], groups: set[int]
+) -> None:
+    """Take back these rollouts or their verdicts, and what was drawn from these groups."""
     for position in groups & step.reflections.keys():
         reflection = step.reflections.pop(position)
         step.groups[reflection.outcome] -= 1
@@ -476,6 +525,14 @@ def _queue(
         state.repairs[name] = replace(
             known, reasons=(*known.reasons, loss.reason), lost=(*known.lost, loss.kind)
         )
+    # Groups end in any order; a person reads the replies in that of their problems.
+    state.repairs = dict(sorted(state.repairs.items(), key=lambda item: _place(item[1])))
+
+
+def _place(repair: Repair) -> tuple[int, bool, int]:
+    """Sorts by step, groups in sample order, the consolidation behind them."""
+    position = repair.id.partition("p")[2]
+    return (repair.step, not position, int(position or 0))
 
 
 def _tally(state: RunState, operation: Operation | None, decision: Decision) -> None:
@@ -514,11 +571,20 @@ def _committed(state: RunState, event: ev.LessonCommitted) -> None:
     step = state.steps.get(event.step)
     if step is not None:
         step.committed, step.committed_version = True, event.library_version
+        step.remembered_after = event.remembered
         step.outcomes = event.outcomes
 
 
 def _spend(state: RunState, step: StepState, usage: Usage) -> None:
     step.usage += usage
+    state.usage += usage
+
+
+def _spend_at(state: RunState, step: int, usage: Usage) -> None:
+    """Of a lint: a run that was forked may have no step of its own yet."""
+    found = state.steps.get(step)
+    if found is not None:
+        found.usage += usage
     state.usage += usage
 
 

@@ -13,7 +13,15 @@ from typing import Any, Literal
 
 Role = Literal["system", "user", "assistant", "tool"]
 Purpose = Literal[
-    "rollout", "tool", "summary", "extraction", "consolidation", "judge", "evaluation", "ping"
+    "rollout",
+    "tool",
+    "summary",
+    "extraction",
+    "consolidation",
+    "judge",
+    "evaluation",
+    "embedding",
+    "ping",
 ]
 OperationKind = Literal["add", "modify", "delete", "keep"]
 DecisionAction = Literal["approve", "edit", "reject", "defer"]
@@ -275,6 +283,9 @@ BASE_MOVED = "base moved"
 
 GATE = "gate"
 """Reviewer name of a rejection that the gate made because an approval did not fit."""
+
+RULES = "rules:"
+"""What the names of reviewers that decide by a rule file begin with."""
 
 
 @dataclass(frozen=True, slots=True)

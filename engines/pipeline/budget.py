@@ -12,18 +12,24 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 import orjson
 
-from engines.core.errors import CallFailed
-from engines.core.protocols import OnText, Policy
+from engines.core.deadline import standing_still
+from engines.core.errors import CallFailed, lost_to
+from engines.core.protocols import OnText, Policy, Reservation
 from engines.core.types import NO_USAGE, Completion, Message, Sampling, Usage
+from engines.policies.congestion import Congestion, reporting
 
 BYTES_A_TOKEN = 3
 """Of a prompt. English has about four, figures and other scripts fewer; where an endpoint
 counts more than this gives, later estimates grow by as much."""
 TOKENS_A_MESSAGE = 8
 """What chat templates put round each message."""
+LONG_PROMPT = 2000
+"""Tokens from which a prompt tells how far estimates are off in proportion: in a shorter one
+that may be what the endpoint puts before every prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,12 @@ class Terms:
     max_tokens: int  # of a reply whose sampling sets no limit
     price_in_usd_per_mtok: float | None = None  # None, either of them: the cost is unknown
     price_out_usd_per_mtok: float | None = None
+    further_max_tokens: int = 0  # a limit that the request's further fields set besides
+    replies: int = 1  # to one request
+
+    def reply_tokens(self, limit: int | None = None) -> int:
+        """At most, of all replies to a request; `limit` is that of its sampling."""
+        return max(limit or self.max_tokens, self.further_max_tokens) * self.replies
 
     @property
     def priced(self) -> bool:
@@ -197,54 +209,120 @@ class Budget:
         )
 
 
+@runtime_checkable
+class Metered(Protocol):
+    """A policy that gives its reservation back between the tries of a call."""
+
+    def metered(self, reservation: Reservation) -> Policy: ...
+
+
 class Budgeted:
-    """A policy whose calls are reserved first.
+    """A policy whose calls are reserved first, and each further try of a call again.
 
     It belongs below `Throttled`: who waits for money then holds a slot, and who has
-    reserved is at work, so that neither can wait for the other.
+    reserved is at work, so that neither can wait for the other. Waiting for money is no
+    part of any deadline.
     """
 
-    def __init__(self, policy: Policy, budget: Budget, terms: Terms) -> None:
+    def __init__(
+        self, policy: Policy, budget: Budget, terms: Terms, off: _Off | None = None
+    ) -> None:
+        """`off`: what another view of the same policy has learnt of its estimates."""
         self._policy = policy
         self._budget = budget
         self._terms = terms
-        self._scale = 1.0  # how far the endpoint's count of a prompt exceeded the estimate
+        self._off = off or _Off()
 
     @property
     def name(self) -> str:
         return self._policy.name
 
+    def reporting(self, congestion: Congestion) -> Policy:
+        """The same budget round the policy as it is seen from certain slots."""
+        inner = reporting(self._policy, congestion)
+        return Budgeted(inner, self._budget, self._terms, self._off)
+
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
     ) -> Completion:
         asked = prompt_tokens(messages, sampling.tools)
-        prompt = math.ceil(asked * self._scale)
-        limit = sampling.max_tokens or self._terms.max_tokens
+        prompt = self._off.likely(asked)
+        limit = self._terms.reply_tokens(sampling.max_tokens)
         need = Amounts(1, prompt + limit, self._terms.cost_usd(prompt, limit))
-        settle = await self._budget.reserve(need)
+        held = _Held(self._budget, need, self._terms)
+        policy = self._policy
+        if isinstance(policy, Metered):
+            policy = policy.metered(held)
+        await held.take()
         spent = NO_USAGE
         try:
-            reply = await self._policy.complete(messages, sampling, on_text)
+            reply = await policy.complete(messages, sampling, on_text)
             if reply.usage.calls and not reply.usage.tokens:
                 reply = replace(reply, usage=_estimated(prompt, reply, self._terms))
             elif reply.usage.calls == 1:
-                self._scale = max(self._scale, reply.usage.prompt_tokens / asked)
+                self._off.counted(asked, reply.usage.prompt_tokens)
             spent = reply.usage
             return reply
         except CallFailed as failed:
             spent = failed.usage
             raise
-        except asyncio.CancelledError:
-            spent = Usage(prompt, 0, 1)  # it was sent, so it is likely charged for
-            raise
+        except asyncio.CancelledError as cut:
+            spent = lost_to(cut)
+            if spent.calls or isinstance(policy, Metered):
+                raise
+            # It was sent, so it is likely charged for.
+            cost_usd = self._terms.cost_usd(prompt, 0) if self._terms.priced else None
+            spent = Usage(prompt, 0, 1, cost_usd)
+            raise asyncio.CancelledError(spent) from None
         finally:
-            settle(self._terms.paid(spent))
+            held.settle(spent)
 
     async def ping(self) -> None:
         await self._policy.ping()
 
     async def aclose(self) -> None:
         await self._policy.aclose()
+
+
+class _Held:
+    """The reservation of one call, taken anew for each of its tries."""
+
+    def __init__(self, budget: Budget, need: Amounts, terms: Terms) -> None:
+        self._budget, self._need, self._terms = budget, need, terms
+        self._settle: Callable[[Amounts], None] | None = None
+        self._told = Amounts()
+
+    async def take(self) -> None:
+        if self._settle is None:
+            with standing_still():
+                self._settle = await self._budget.reserve(self._need)
+
+    def settle(self, spent: Usage) -> None:
+        if self._settle is not None:
+            settle, self._settle = self._settle, None
+            paid = self._terms.paid(spent)
+            settle(paid - self._told)
+            self._told = paid
+
+
+class _Off:
+    """How far an endpoint's counts of prompts exceeded the estimates.
+
+    A short prompt tells what stands before every prompt, a long one the rest in proportion.
+    """
+
+    def __init__(self) -> None:
+        self._more = 0
+        self._times = 1.0
+
+    def likely(self, estimated: int) -> int:
+        return self._more + math.ceil(estimated * self._times)
+
+    def counted(self, estimated: int, counted: int) -> None:
+        if estimated < LONG_PROMPT:
+            self._more = max(self._more, counted - math.ceil(estimated * self._times))
+        else:
+            self._times = max(self._times, (counted - self._more) / estimated)
 
 
 def spent_before(paid: Iterable[tuple[str, Usage]], terms: Mapping[str, Terms]) -> Amounts:

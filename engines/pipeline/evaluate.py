@@ -83,6 +83,7 @@ class Measured:
     tool_calls: int = 0
     reused: int = 0
     trouble: str = ""  # why the first of the unjudged was not judged
+    missing: int = 0  # not tried yet, where measuring was cut short; their reward is None too
 
     @property
     def known(self) -> int:
@@ -90,7 +91,7 @@ class Measured:
 
     @property
     def unjudged(self) -> int:
-        return sum(reward is None for row in self.rewards for reward in row)
+        return sum(reward is None for row in self.rewards for reward in row) - self.missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,19 @@ async def measure(
         sum(each.tool_calls for each in tried),
         sum(each.reused for each in tried),
         next((each.trouble for each in tried if each.reward is None), ""),
+    )
+
+
+def known_so_far(book: ScoreBook, problems: Sequence[Problem], k: int) -> Measured:
+    """What a book tells of a set whose measuring was cut short."""
+    found = [[book.find(content_of(problem), index) for index in range(k)] for problem in problems]
+    scores = [score for row in found for score in row if score is not None]
+    return Measured(
+        tuple(tuple(None if score is None else score.reward for score in row) for row in found),
+        total=sum((score.usage for score in scores), NO_USAGE),
+        tool_calls=sum(score.tool_calls for score in scores),
+        reused=len(scores),
+        missing=len(problems) * k - len(scores),
     )
 
 

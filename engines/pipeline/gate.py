@@ -16,7 +16,7 @@ from engines.core import events as ev
 from engines.core.errors import ConflictError
 from engines.core.library import Committed, Library, Reviewed, effective
 from engines.core.protocols import Linter, Reviewer
-from engines.core.types import GATE, Decision, Flag, Operation, Repair
+from engines.core.types import GATE, NO_USAGE, Decision, Flag, Operation, Repair, Usage
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers import HoldExpired, Outside
 from engines.record.libraries import LibraryFolder
@@ -28,6 +28,14 @@ class Settled:
 
     decision: Decision
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """What would be said of a decision if it were made now: nothing of it is journalled."""
+
+    objection: str = ""  # "": it fits
+    flags: tuple[Flag, ...] = ()
 
 
 class Gate:
@@ -108,7 +116,11 @@ class Gate:
             HoldExpired: the reviewers ended and something still is.
         """
         await self.follow_head(step)
-        for reviewer in self._reviewers:
+        for number, reviewer in enumerate(self._reviewers):
+            left = len(self._recorder.state.undecided)
+            if number and left and isinstance(reviewer, Outside):
+                # Those before it had their say: only now is it known that a person is needed.
+                self._recorder.emit(ev.StageEntered(step, "hold", {"undecided": left}))
             for operation in self._recorder.state.open:
                 # Each is asked against the draft that holds the answers before it, and what
                 # has been decided by then, here or from outside, is asked nobody else.
@@ -132,21 +144,47 @@ class Gate:
         """
         return await self._take(decision)
 
+    async def lint(self, decision: Decision) -> Weighed:
+        """Tell of an edit what `decide` would find, before it is decided.
+
+        Raises:
+            ConflictError: no such operation is open.
+        """
+        async with self._turn:
+            operation = self._operation(decision.operation_id)
+            if decision.action in ("reject", "defer"):
+                return Weighed()
+            wanted, draft, objection = self._weighed(operation, decision)
+            if objection or decision.action != "edit":
+                return Weighed(objection or "")
+            return Weighed(flags=await self._lint(wanted, draft, ()))
+
+    def _operation(self, operation_id: str) -> Operation:
+        """An open operation.
+
+        Raises:
+            ConflictError: none of that id is.
+        """
+        state = self._recorder.state
+        operation = state.operations.get(operation_id)
+        if operation is None:
+            raise ConflictError(
+                f"operation {operation_id}",
+                "it is not open in this run.",
+                f"Open are: {', '.join(op.id for op in state.open) or 'none'}.",
+            )
+        return operation
+
     async def _take(self, decision: Decision, *, unless_decided: bool = False) -> Settled:
         async with self._turn:
             state = self._recorder.state
             if unless_decided and decision.operation_id in state.decisions:
                 return Settled(state.decisions[decision.operation_id], "decided already")
-            operation = state.operations.get(decision.operation_id)
-            if operation is None:
-                raise ConflictError(
-                    f"operation {decision.operation_id}",
-                    "it is not open in this run.",
-                    f"Open are: {', '.join(op.id for op in state.open) or 'none'}.",
-                )
+            operation = self._operation(decision.operation_id)
             superseded = operation.id in state.decisions
             settled = await self._settle(operation, replace(decision, at=self._clock()))
-            await self._recorder.record(ev.OperationDecided(state.step, settled.decision))
+            paid = self._paid()
+            await self._recorder.record(ev.OperationDecided(state.step, settled.decision, paid))
             if superseded:
                 self._draft = None
                 await self._ask_again(operation.id)
@@ -189,7 +227,8 @@ class Gate:
                 flags = await self._lint(operation, self.draft(), beside)
                 linted.append(replace(operation, flags=(*operation.flags, *flags)))
             step = self._recorder.state.step
-            await self._recorder.record(ev.ReplyMended(step, repair_id, tuple(linted), reviewer))
+            mended = ev.ReplyMended(step, repair_id, tuple(linted), reviewer, self._paid())
+            await self._recorder.record(mended)
             self._poke()
             written = self._recorder.state.operations
             return tuple(written[operation.id] for operation in linted)
@@ -328,16 +367,7 @@ class Gate:
         decision = replace(decision, flags=())  # they are the gate's to find
         if decision.action in ("reject", "defer"):
             return Settled(decision)
-        draft = self.draft()
-        if operation.id in self._recorder.state.decisions:
-            # Its own earlier decision must not stand in the way of a new one.
-            others = [pair for pair in self._recorder.state.reviewed if pair[0].id != operation.id]
-            draft = self._drafted(self._base, others)
-        wanted = effective(operation, decision)
-        objection = draft.objection(wanted, self._limit)
-        if wanted.kind == "add" and wanted.target is not None:
-            # Only a revert, which knows the old text, may bring an id back.
-            objection = "an addition names no experience"
+        wanted, draft, objection = self._weighed(operation, decision)
         if objection:
             note = f"rejected: {objection}"
             refused = replace(decision, action="reject", reason=objection, reviewer=GATE)
@@ -348,6 +378,22 @@ class Gate:
             return Settled(decision)
         assigned = self._free_id(self._base)
         return Settled(replace(decision, assigned=assigned), f"becomes {assigned}")
+
+    def _weighed(
+        self, operation: Operation, decision: Decision
+    ) -> tuple[Operation, Library, str | None]:
+        """The operation as it would be applied, the draft without it, and what speaks against."""
+        draft = self.draft()
+        if operation.id in self._recorder.state.decisions:
+            # Its own earlier decision must not stand in the way of a new one.
+            others = [pair for pair in self._recorder.state.reviewed if pair[0].id != operation.id]
+            draft = self._drafted(self._base, others)
+        wanted = effective(operation, decision)
+        objection = draft.objection(wanted, self._limit)
+        if wanted.kind == "add" and wanted.target is not None:
+            # Only a revert, which knows the old text, may bring an id back.
+            objection = "an addition names no experience"
+        return wanted, draft, objection
 
     async def _lint(
         self, operation: Operation, draft: Library, beside: Sequence[Operation]
@@ -373,6 +419,9 @@ class Gate:
             and effective(op, decision).target == operation.target
         ]
         return await self._linter.flags(operation, draft, (*others, *beside))
+
+    def _paid(self) -> Usage:
+        return self._linter.take_usage() if self._linter is not None else NO_USAGE
 
     def _free_id(self, base: Library) -> str:
         """The id after every one that a standing decision or the base has taken.
@@ -405,5 +454,10 @@ class Gate:
 def _committed(step: int, done: Committed, policy_version: int) -> ev.LessonCommitted:
     library = done.library
     return ev.LessonCommitted(
-        step, library.version, library.content_hash, done.outcomes, policy_version
+        step,
+        library.version,
+        library.content_hash,
+        done.outcomes,
+        policy_version,
+        library.remembered,
     )

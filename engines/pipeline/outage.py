@@ -23,6 +23,8 @@ fail, sixteen are little to have paid. What fails at once is heard of before wha
 slowly: so the streak must also be longer than what is under way, which may yet work."""
 LESSONS_IN_A_ROW = 3
 """The same of consolidations. There is one a step, and each that fails loses its step."""
+FAILING = 3
+"""Rollouts or reflections that failed in a row, with which one lost consolidation is enough."""
 
 
 class Outage:
@@ -57,10 +59,17 @@ class Outage:
         self.passed(kind)
         self._streaks[kind] += 1
         streak = self._streaks[kind]
-        most = LESSONS_IN_A_ROW if kind == "consolidation" else IN_A_ROW
+        most = IN_A_ROW
+        if kind == "consolidation":
+            # Where the last tries failed too, its step would be closed with nothing learned.
+            before = [self._streaks["rollout"], self._streaks["reflection"]]
+            most = 1 if max(before) >= FAILING else LESSONS_IN_A_ROW
         others = self._under_way[kind] if under_way is None else under_way
         if streak >= most and streak > others:
-            self._give_up(f"the last {streak} {kind}s failed: {cause}")
+            many = (
+                f"the last {streak} {kind}s" if streak > 1 else f"the calls before and the {kind}"
+            )
+            self._give_up(f"{many} failed: {cause}")
 
     def watch(self, state: RunState) -> Callable[[ev.DurableEvent | ev.TransientEvent], None]:
         """A listener that reports what a run's events say; `state` is what they add up to."""
@@ -76,7 +85,7 @@ class Outage:
                 case ev.RolloutJudged() if not _failed(state.steps[event.step], event):
                     if event.verdict.reward is not None:
                         self.worked("verdict")
-                    elif event.verdict.error is not None:
+                    elif event.verdict.error is not None and not _masked(event.verdict.error):
                         step = state.steps[event.step]
                         waiting = step.rollouts_done - len(step.verdicts)
                         self.failed("verdict", event.verdict.error, waiting)
@@ -99,6 +108,11 @@ class Outage:
             self.failed("consolidation", lesson.losses[0].reason)
         elif lesson.refs:
             self.worked("consolidation")
+
+
+def _masked(error: str) -> bool:
+    """Nothing is wrong with the verifier: this one answer cannot be compared."""
+    return error.startswith("masked:")
 
 
 def call_failed(lesson: Lesson) -> bool:

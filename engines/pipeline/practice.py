@@ -13,7 +13,7 @@ from engines.core.events import TextStreamed
 from engines.core.ids import call_seed
 from engines.core.library import Library
 from engines.core.protocols import Engine, OnText, Verifier
-from engines.core.types import CallKey, Job, Problem
+from engines.core.types import NO_USAGE, CallKey, Job, Problem, Usage
 from engines.data.sampler import Sampler
 from engines.pipeline.budget import Budget
 from engines.pipeline.control import Control
@@ -43,6 +43,7 @@ class Practice:
     publish: Callable[[Library], None]
     evaluation: Evaluation | None = None
     budget: Budget | None = None  # None: nothing limits what is spent
+    paid_before: Usage = NO_USAGE  # by earlier processes of this run
 
     def batch(self, step: int) -> tuple[Problem, ...]:
         return tuple(self.problems[index] for index in self.sampler.batch(step))

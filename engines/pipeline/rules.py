@@ -31,10 +31,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from engines.core.errors import ConfigError
-from engines.core.flags import FLAG_NAMES
+from engines.core.flags import FLAG_NAMES, UNSCORED
 from engines.core.library import Library
 from engines.core.similarity import similarity
-from engines.core.types import Decision, Operation, OperationKind
+from engines.core.types import RULES, Decision, Operation, OperationKind
 
 _FORM = "A rule file is `rules:` and a list of `- when: {…}`, `do: …`, `reason: …`."
 
@@ -69,6 +69,28 @@ class Conditions(BaseModel):
                 offer = f'did you mean "{near[0]}"?' if near else known
                 raise ValueError(f'there is no flag "{name}"; {offer}')
         return value
+
+    @field_validator("kind", "flag")
+    @classmethod
+    def _names_some(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not value:
+            raise ValueError("it names none; leave it out where any will do")
+        return value
+
+    @model_validator(mode="after")
+    def _can_hold(self) -> Conditions:
+        """Refuse what no operation can meet: the rule would never do anything."""
+        least, below = self.groups_at_least, self.groups_below
+        if below is not None and max(least or 0, 0) >= below:
+            wanted = f"{least} or more and " if least is not None else ""
+            raise ValueError(f"no operation has {wanted}fewer than {below} groups behind it")
+        if self.flagged is False and (self.flag or self.score_at_least is not None):
+            given = "flag" if self.flag else "score_at_least"
+            raise ValueError(f"`flagged: false` and `{given}` cannot both hold")
+        bare = [name for name in self.flag if name in UNSCORED]
+        if self.score_at_least is not None and bare:
+            raise ValueError(f'flag "{bare[0]}" has no score, so it reaches no `score_at_least`')
+        return self
 
     @field_validator("matches")
     @classmethod
@@ -162,11 +184,11 @@ def read_rules(path: Path) -> Rules:
         raise ConfigError(
             str(path), f"cannot be read ({error.strerror}).", "Name a rule file after `rules:`."
         ) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(str(path), f"is not YAML ({error}).", "Mend it.") from error
     except ValidationError as error:
         raise _explained(path, error) from error
-    return Rules(parsed.rules, f"rules:{path.name}")
+    return Rules(parsed.rules, f"{RULES}{path.name}")
 
 
 def _explained(path: Path, error: ValidationError) -> ConfigError:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Literal
 
-from engines.core.events import DurableEvent, EvaluationFinished, RunEnded, TransientEvent
-from engines.core.types import NO_USAGE, Usage
+from engines.core.events import RunEnded
 from engines.pipeline.evaluate import evaluate
 from engines.pipeline.practice import Practice
 from engines.pipeline.reviewers import HoldExpired
@@ -27,7 +26,6 @@ async def practise(practice: Practice) -> Ending:
     main = asyncio.current_task()
     assert main is not None
     practice.control.drives(main)
-    under_way = _UnderWay(practice)
     try:
         ending = await _steps(practice)
         reason = practice.control.stop_reason if ending == "stopped" else ""
@@ -39,24 +37,9 @@ async def practise(practice: Practice) -> Ending:
         main.uncancel()
         ending, reason = practice.control.ending, practice.control.stop_reason
     practice.control.ended = True
-    await practice.recorder.record(RunEnded(ending, reason, under_way.usage))
+    paid = practice.paid_before + practice.ledger.paid
+    await practice.recorder.record(RunEnded(ending, reason, paid=paid))
     return ending
-
-
-class _UnderWay:
-    """What was paid for an evaluation that is not finished: no other event tells of it."""
-
-    def __init__(self, practice: Practice) -> None:
-        self._ledger = practice.ledger
-        practice.recorder.listen(self._heard)
-
-    @property
-    def usage(self) -> Usage:
-        return self._ledger.paid_held_out
-
-    def _heard(self, event: DurableEvent | TransientEvent) -> None:
-        if isinstance(event, EvaluationFinished):
-            self._ledger.paid_held_out = NO_USAGE
 
 
 async def _steps(practice: Practice) -> Ending:

@@ -76,11 +76,19 @@ async def _practise_batch(practice: Practice, now: StepState) -> list[tuple[Grou
     """Roll out, judge and reflect on every problem at once, in sample order; [] once proposed."""
     if now.lesson is not None or now.committed:
         return []
-    library = practice.gate.at(now.library_version).recalling(now.remembered)
+    library = _shown(practice, now)
     return await all_of(
         _practise_group(practice, now, position, problem, library)
         for position, problem in enumerate(practice.batch(now.step))
     )
+
+
+def _shown(practice: Practice, now: StepState) -> Library:
+    """The library the step began with, as far as it may know of it."""
+    library = practice.gate.at(now.library_version).recalling(now.remembered)
+    started = practice.recorder.state.started
+    assert started is not None
+    return library.forgetting(started.run, now.step, started.remembered)
 
 
 async def _practise_group(
@@ -135,7 +143,7 @@ async def _propose(
     practice.recorder.emit(ev.StageEntered(now.step, "consolidation"))
     groups = [group for group, _ in batch]
     reflections = [reflection for _, reflection in batch]
-    library = practice.gate.at(now.library_version).recalling(now.remembered)
+    library = _shown(practice, now)
     lesson = await practice.engine.consolidate(groups, reflections, library)
     await practice.recorder.record(ev.LessonProposed(now.step, lesson))
     await asyncio.sleep(0)  # where this lesson ends the run, it ends here, uncommitted

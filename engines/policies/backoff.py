@@ -30,6 +30,16 @@ def backoff_s(attempt: int, seed: int, *parts: str) -> float:
     return whole * (0.5 + jitter / 2)
 
 
+def asked_wait_s(asked_s: float, attempt: int, seed: int, *parts: str) -> float:
+    """What an endpoint asked for and up to a quarter more, so that not all come back at once.
+
+    A wait of nothing grows as well, if from less: it would be tried again at once for ever.
+    """
+    jitter = seed_for(seed, "retry-after", attempt, *parts) / 2**31
+    wait_s = asked_s * (1 + jitter / 4)
+    return max(wait_s, backoff_s(attempt, seed, *parts) / 16)
+
+
 def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
     """The wait an endpoint asks for, or None when it asks for none that can be read.
 
@@ -61,6 +71,6 @@ def _number(text: str | None) -> float | None:
 def _date(text: str | None) -> datetime | None:
     try:
         date = parsedate_to_datetime(text or "")
-    except ValueError:
+        return date.astimezone(UTC) if date.tzinfo else date.replace(tzinfo=UTC)
+    except (ValueError, TypeError, OverflowError):  # years and zones that no calendar has
         return None
-    return date if date.tzinfo else date.replace(tzinfo=UTC)

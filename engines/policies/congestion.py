@@ -12,6 +12,7 @@ Source: Chiu and Jain, Analysis of the increase and decrease algorithms for cong
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol, runtime_checkable
 
 from engines.core.protocols import Policy
@@ -25,6 +26,8 @@ class Resizable(Protocol):
     def limit(self) -> int: ...
 
     def resize(self, limit: int) -> None: ...
+
+    def lent(self) -> AbstractAsyncContextManager[None]: ...
 
 
 class Congestion:
@@ -67,6 +70,10 @@ class Congestion:
                 f"the endpoint refuses some calls as too many; fewer than {limit} run at a time "
                 "until it takes them again"
             )
+
+    def making_room(self) -> AbstractAsyncContextManager[None]:
+        """The slot of a refused call is others' inside; at the end it waits for one again."""
+        return self._slots.lent()
 
 
 @runtime_checkable

@@ -29,6 +29,7 @@ from engines.core.types import NO_USAGE, Usage
 from engines.policies.backoff import backoff_s
 from engines.policies.diagnosis import key_is_missing, policy_error
 from engines.policies.endpoint import EndpointFailed, EndpointSettings, refused
+from engines.policies.sse import believable
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -231,7 +232,7 @@ class Embeddings:
         vectors = [placed[at] for at in range(len(texts))]
         told = data.get("usage") or {}
         counted = told.get("prompt_tokens", told.get("total_tokens"))
-        if not isinstance(counted, int) or isinstance(counted, bool) or counted < 0:
+        if not believable(counted):
             counted = sum(len(text.encode()) for text in texts) // 4
         price = self.settings.price_in_usd_per_mtok
         cost_usd = None if price is None else counted * price / 1e6

@@ -11,16 +11,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
+from engines.core.deadline import deadline
 from engines.core.errors import CallFailed
-from engines.core.protocols import OnText, Policy
+from engines.core.protocols import OnText, Policy, Reservation
 from engines.core.tokens import prompt_tokens
 from engines.core.types import NO_USAGE, Completion, Message, Sampling, Usage
-from engines.policies.backoff import backoff_s
+from engines.policies.backoff import asked_wait_s, backoff_s
 from engines.policies.caps import LISTING_BYTES, capped, shorten_errors
 from engines.policies.chat_request import Dialect, adapted, chat_request
 from engines.policies.congestion import CROWDED, Congestion
@@ -79,7 +80,8 @@ class OpenAICompat:
 
         After a reply that was cut, `on_text` goes on where the shown text ended: with a
         seed that the endpoint honours the pieces still add up to the completion. The usage
-        of a reply includes what lost tries before it may have cost.
+        of a reply includes what lost tries before it may have cost; where the call is
+        cancelled, `lost_to` tells what they and the try under way may have.
         """
         return await self.ask(messages, sampling, on_text)
 
@@ -89,16 +91,30 @@ class OpenAICompat:
         sampling: Sampling,
         on_text: OnText | None = None,
         congestion: Congestion | None = None,
+        reservation: Reservation | None = None,
     ) -> Completion:
-        """As `complete`; `congestion` hears what becomes of each try."""
+        """As `complete`, for a caller that limits how many calls run or what they cost.
+
+        Args:
+            messages: as in `complete`.
+            sampling: as in `complete`.
+            on_text: as in `complete`.
+            congestion: hears what becomes of each try. What it hears of being refused is no
+                failure of the call, which waits its turn and has its deadline.
+            reservation: taken for the first try; settled and taken again for each further one.
+        """
         own = self.settings
         return await self._call(
-            messages, sampling, on_text, own.timeout_s, own.max_retries, congestion
+            messages, sampling, on_text, own.timeout_s, own.max_retries, congestion, reservation
         )
 
     def reporting(self, congestion: Congestion) -> Policy:
         """The same endpoint and connections, as seen from certain slots."""
-        return _Reporting(self, congestion)
+        return _View(self, congestion)
+
+    def metered(self, reservation: Reservation) -> Policy:
+        """The same for one call, whose money is reserved."""
+        return _View(self, None, reservation)
 
     async def ping(self) -> None:
         from engines.policies.diagnosis import key_is_missing, policy_error
@@ -130,14 +146,16 @@ class OpenAICompat:
         limit_s: float,
         max_retries: int,
         congestion: Congestion | None = None,
+        reservation: Reservation | None = None,
     ) -> Completion:
         self._opened()  # before the deadline: the first call pays for the import
         seen = _Seen(on_text)
         last = ""
-        tries = 0
+        tries = faults = 0
+        asked = messages[-1].content if messages else ""
         spent = _Spent(self.settings, prompt_tokens(messages, sampling.tools))
         try:
-            async with asyncio.timeout(limit_s) as deadline:
+            async with deadline(limit_s) as until:
                 while True:
                     body = chat_request(
                         self.settings.model,
@@ -150,32 +168,44 @@ class OpenAICompat:
                     try:
                         made = await self._try(body, seen, spent)
                     except EndpointFailed as failed:
-                        if congestion and failed.transient and failed.status in CROWDED:
+                        crowded = failed.transient and failed.status in CROWDED
+                        if congestion and crowded:
                             congestion.refused(began)
                         if self._adapt(failed, body):
                             continue
                         tries += 1
-                        if not failed.transient or tries > max_retries:
+                        faults += not (congestion and crowded)
+                        if not failed.transient or faults > max_retries:
                             raise _counted(failed, tries, spent.usage) from None
                         last, wait_s = failed.text, failed.wait_s
                     else:
                         if congestion:
                             congestion.answered()
                         return replace(made, usage=spent.usage + made.usage)
-                    if wait_s is None:
-                        asked = messages[-1].content if messages else ""
-                        wait_s = backoff_s(tries - 1, sampling.seed or 0, asked)
-                    ends = deadline.when()
+                    drawn = (tries - 1, sampling.seed or 0, asked)
+                    wait_s = backoff_s(*drawn) if wait_s is None else asked_wait_s(wait_s, *drawn)
+                    ends = until.ends
                     if ends is not None and asyncio.get_running_loop().time() + wait_s >= ends:
                         raise CallFailed(
                             "timeout",
-                            f"the next try would be {wait_s:.1f} s from now, after the deadline "
-                            f"of {limit_s:g} s; {last}",
+                            f"the next try would be {_seconds(wait_s)} from now, after the "
+                            f"deadline of {limit_s:g} s; {last}",
                             spent.usage,
                         )
-                    await self._sleep(wait_s)
+                    # Who waits for a slot or for time must not hold money that others wait for.
+                    if reservation is not None:
+                        reservation.settle(spent.usage)
+                    if congestion and crowded:
+                        async with congestion.making_room():
+                            await self._sleep(wait_s)
+                    else:
+                        await self._sleep(wait_s)
+                    if reservation is not None:
+                        await reservation.take()
+        except asyncio.CancelledError:
+            raise asyncio.CancelledError(spent.usage) from None
         except TimeoutError:
-            if not deadline.expired():
+            if not until.expired:
                 raise
             said = f" ({last})" if last else ""
             raise CallFailed(
@@ -231,9 +261,10 @@ class OpenAICompat:
             text = f"{own.clean(str(failed).partition(': ')[2])} ({own.url})"
             again = failed.kind != "too long"  # a model that rambles does so again
             raise EndpointFailed(failed.kind, text, transient=again) from None
-        made = reply.completion(own.model)
-        cost_usd = own.cost_usd(made.usage) if reply.usage else None
-        return replace(made, usage=replace(made.usage, cost_usd=cost_usd))
+        made, paid = reply.completion(own.model), reply.usage
+        if paid is None or not paid.tokens:
+            paid = spent.likely(reply)
+        return replace(made, usage=replace(paid, cost_usd=own.cost_usd(paid)))
 
     async def _gather(self, body: Mapping[str, Any], reply: StreamedReply, seen: _Seen) -> None:
         import httpx2
@@ -356,32 +387,45 @@ class _Spent:
 
     def on(self, reply: StreamedReply) -> None:
         """A request was sent and this much of its reply has come."""
-        counted = reply.usage.prompt_tokens if reply.usage else 0
-        lost = Usage(counted or self._asked_tokens, reply.spent_tokens, 1)
+        lost = self.likely(reply)
         self.usage += replace(lost, cost_usd=self._settings.cost_usd(lost))
 
+    def likely(self, reply: StreamedReply) -> Usage:
+        """What a try comes to, as far as the endpoint has counted it and estimated for the rest."""
+        counted = reply.usage.prompt_tokens if reply.usage else 0
+        return Usage(counted or self._asked_tokens, reply.spent_tokens, 1)
 
-class _Reporting:
-    """An endpoint whose refusals narrow the slots it is asked from."""
 
-    def __init__(self, endpoint: OpenAICompat, congestion: Congestion) -> None:
-        self._endpoint = endpoint
-        self._congestion = congestion
+@dataclass(frozen=True, slots=True)
+class _View:
+    """An endpoint whose refusals narrow the slots it is asked from, and whose tries cost."""
+
+    endpoint: OpenAICompat
+    congestion: Congestion | None
+    reservation: Reservation | None = None
 
     @property
     def name(self) -> str:
-        return self._endpoint.name
+        return self.endpoint.name
+
+    def reporting(self, congestion: Congestion) -> Policy:
+        return replace(self, congestion=congestion)
+
+    def metered(self, reservation: Reservation) -> Policy:
+        return replace(self, reservation=reservation)
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
     ) -> Completion:
-        return await self._endpoint.ask(messages, sampling, on_text, self._congestion)
+        return await self.endpoint.ask(
+            messages, sampling, on_text, self.congestion, self.reservation
+        )
 
     async def ping(self) -> None:
-        await self._endpoint.ping()
+        await self.endpoint.ping()
 
     async def aclose(self) -> None:
-        await self._endpoint.aclose()
+        await self.endpoint.aclose()
 
 
 def _unsent(error: Exception) -> bool:
@@ -391,6 +435,11 @@ def _unsent(error: Exception) -> bool:
     cause = error if isinstance(error, httpx2.HTTPError) else error.__cause__
     never = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
     return isinstance(cause, never)
+
+
+def _seconds(wait_s: float) -> str:
+    """Endpoints may ask for any number, which would fill a page."""
+    return f"{wait_s:.1f} s" if wait_s < 1e6 else f"{wait_s:.3g} s"
 
 
 def _counted(failed: EndpointFailed, tries: int, spent: Usage) -> EndpointFailed:

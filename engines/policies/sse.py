@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from io import StringIO
-from typing import Any
+from typing import Any, TypeGuard
 
 import orjson
 
@@ -32,6 +32,8 @@ from engines.policies.caps import (
 
 EXCERPT = 200
 """Characters of a damaged reply that are worth showing."""
+MOST_TOKENS = 10**9
+"""Of one call. More is no count: a thousand times what any model takes."""
 NAME_CHARS = 200
 """Of a model's name or a finish reason; the rest of a longer one is dropped."""
 
@@ -193,9 +195,7 @@ class StreamedReply:
         if chunk.get("error"):
             raise _reported(chunk["error"])
         if isinstance(usage := chunk.get("usage"), dict):
-            self.usage = Usage(
-                _count(usage, "prompt_tokens"), _count(usage, "completion_tokens"), 1
-            )
+            self.usage = _counts(usage) or self.usage
         if isinstance(model := chunk.get("model"), str) and model:
             self._model = model[:NAME_CHARS]
         choices = chunk.get("choices") or ()
@@ -273,9 +273,15 @@ def _written(arguments: object, data: bytes) -> str:
         raise _shape("the arguments of a tool call cannot be written as JSON", data) from None
 
 
-def _count(usage: Mapping[str, Any], name: str) -> int:
-    value = usage.get(name)
-    return max(0, value) if isinstance(value, int) else 0
+def _counts(usage: Mapping[str, Any]) -> Usage | None:
+    """What the endpoint counted; None where one of its numbers cannot be a count."""
+    asked, said = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
+    return Usage(asked, said, 1) if believable(asked) and believable(said) else None
+
+
+def believable(count: object) -> TypeGuard[int]:
+    """Whether a number that an endpoint gives can be one of tokens."""
+    return isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= MOST_TOKENS
 
 
 def _reported(error: object) -> ReplyError:

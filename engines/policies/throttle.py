@@ -12,12 +12,15 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol, runtime_checkable
 
+from engines.core.deadline import standing_still
 from engines.core.protocols import OnText, Policy
 from engines.core.types import Completion, Job, Message, Sampling
 from engines.policies.congestion import Congestion, reporting
 
 Priority = tuple[int, ...]
 """Compared from the left; the smallest goes first."""
+FIRST: Priority = (-1,)
+"""Of a call that has been under way before."""
 
 
 class Slots:
@@ -63,6 +66,22 @@ class Slots:
             yield
         finally:
             self._give_back()
+
+    @asynccontextmanager
+    async def lent(self) -> AsyncIterator[None]:
+        """Give a held slot back, and take one again before everybody who has begun nothing.
+
+        Whoever holds a slot makes one call at a time, so that there is one to give back.
+        Waiting for it again is no part of the call's deadline, as it was none at first.
+        """
+        self._give_back()
+        try:
+            yield
+            with standing_still():
+                await self._take(FIRST)
+        except BaseException:
+            self._held += 1  # its holder gives it back on the way out
+            raise
 
     async def _take(self, priority: Priority) -> None:
         if self._held < self._limit:

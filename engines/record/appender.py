@@ -33,13 +33,18 @@ class Appender:
         Raises:
             RecordError: it could not be written; nothing of it is left in the file.
         """
+        offset, done = self.queue(data)
+        await asyncio.shield(done)
+        return offset
+
+    def queue(self, data: bytes) -> tuple[int, asyncio.Future[None]]:
+        """Append without waiting; the future ends as `append` does, and need not be awaited."""
         offset, self._next = self._next, self._next + len(data)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((data, done))
         if self._flusher is None or self._flusher.done():
             self._flusher = asyncio.create_task(self._flush())
-        await asyncio.shield(done)
-        return offset
+        return offset, done
 
     def append_now(self, data: bytes) -> int:
         """The same, without an event loop."""
@@ -48,7 +53,11 @@ class Appender:
         return offset
 
     def close(self) -> None:
-        os.close(self._fd)
+        """Close the file, once what waits is written."""
+        if self._flusher is not None and not self._flusher.done():
+            self._flusher.add_done_callback(lambda _: os.close(self._fd))
+        else:
+            os.close(self._fd)
 
     async def settle(self) -> None:
         """Wait until nothing is being written."""

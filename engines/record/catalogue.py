@@ -24,6 +24,9 @@ from engines.core.state import RunState
 from engines.record.appender import make_folder, write_whole
 from engines.record.run_dir import RunDir, Workspace
 
+MOST_TOKENS = 2**63 - 1
+"""That JSON writers take. Endpoints were once believed whatever they counted."""
+
 
 class AtomicStorage(Storage):
     """TinyDB storage that replaces its file whole: TinyDB's own writes in place and tears."""
@@ -155,7 +158,7 @@ def run_row(run: RunDir) -> dict[str, Any]:
             str(epoch): {"mean": pooled.mean, "n": pooled.n}
             for epoch, pooled in state.by_epoch().items()
         },
-        "tokens": state.spent.tokens,
+        "tokens": min(state.spent.tokens, MOST_TOKENS),
         "cost_usd": state.spent.cost_usd,
         "losses": sum(state.lost.values()),
         "rehearsal": bool(started and started.rehearsal),

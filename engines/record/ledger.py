@@ -7,6 +7,7 @@ and the reply. It is on disk before `ask` returns, hence before the journal name
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from typing import Any
 import orjson
 
 from engines.core.codec import dumps, from_dict
-from engines.core.errors import CallFailed, ConflictError
+from engines.core.errors import CallFailed, ConflictError, lost_to
 from engines.core.ids import call_seed, digest
 from engines.core.masking import NO_SECRETS, Mask
 from engines.core.protocols import OnText, Policy
@@ -88,7 +89,6 @@ class RecordLedger:
         self.reused = 0
         self.asked = 0
         self.paid = NO_USAGE  # for what was asked, not for what was taken from the record
-        self.paid_held_out = NO_USAGE  # of it, for held-out problems
 
     async def ask(
         self,
@@ -114,11 +114,10 @@ class RecordLedger:
         self.asked += 1
         began = time.monotonic()
 
-        async def keep(reply: Completion, lost: str = "") -> tuple[Completion, RecordRef]:
-            """Write what came of it; the reply comes back as it was written."""
-            self.paid += reply.usage
-            if key.problem:
-                self.paid_held_out += reply.usage
+        def keep(
+            reply: Completion, lost: str = ""
+        ) -> tuple[Completion, RecordRef, asyncio.Future[None]]:
+            """Have written what came of it; the reply comes back as it is written."""
             elapsed_s = round(time.monotonic() - began, 4)
             new = tuple(messages[base:])
             record = Record(
@@ -133,26 +132,39 @@ class RecordLedger:
                 self._clock(),
                 lost,
             )
-            body = dumps(record)
-            masked = self._mask.line(body)
-            if masked is not body:
-                reply = from_dict(Record, orjson.loads(masked)).reply
-            raw, checksum = lines.encode(masked)
-            offset = await self._files[name].append(raw)
-            return reply, RecordRef(name, offset, len(raw), checksum)
+            return self._write(name, record)
 
         heard = None if on_text is None else self._mask.stream(on_text)
         try:
             reply = await policy.complete(messages, sampling, heard)
         except CallFailed as failed:
             if failed.usage.calls:
-                await keep(Completion("", finish="lost", usage=failed.usage), str(failed))
+                lost = Completion("", finish="lost", usage=failed.usage)
+                await asyncio.shield(keep(lost, str(failed))[2])
+            raise
+        except asyncio.CancelledError as cut:
+            if (spent := lost_to(cut)).calls:
+                # Written without waiting for it: who cancels must not be kept.
+                keep(Completion("", finish="lost", usage=spent), "cancelled")
             raise
         finally:
             if heard is not None:
                 heard.flush()
-        known[key, request] = await keep(reply)
-        return known[key, request]
+        reply, ref, written = keep(reply)
+        await asyncio.shield(written)
+        known[key, request] = reply, ref
+        return reply, ref
+
+    def note(self, key: CallKey, policy: str, usage: Usage, what: str) -> None:
+        """Record what something else than a reply has cost; `what` says what it was.
+
+        Written without waiting for it, as a lost call is: nothing will ask for it again.
+        """
+        name = file_name(key)
+        self._open(name)
+        reply = Completion("", finish="lost", usage=usage)
+        now = self._clock()
+        self._write(name, Record(key, "", policy, 0, (), Sampling(), reply, 0.0, now, what))
 
     def forget(self, prefix: str = "") -> None:
         """Close the files of a finished step and drop what was read from them."""
@@ -165,6 +177,18 @@ class RecordLedger:
         for file in self._files.values():
             await file.settle()
         self.forget()
+
+    def _write(
+        self, name: str, record: Record
+    ) -> tuple[Completion, RecordRef, asyncio.Future[None]]:
+        self.paid += record.reply.usage
+        body, reply = dumps(record), record.reply
+        masked = self._mask.line(body)
+        if masked is not body:
+            reply = from_dict(Record, orjson.loads(masked)).reply
+        raw, checksum = lines.encode(masked)
+        offset, written = self._files[name].queue(raw)
+        return reply, RecordRef(name, offset, len(raw), checksum), written
 
     def _open(self, name: str) -> _Known:
         if name not in self._known:
@@ -212,7 +236,7 @@ def read_record(folder: Path, ref: RecordRef) -> Record:
         raise ConflictError(
             str(folder / ref.file),
             "the journal refers to this file and it is not there.",
-            f"Restore it from a copy, or run {lines.REPAIR}.",
+            lines.RESTORE,
         ) from error
     return from_dict(Record, orjson.loads(body))
 

@@ -11,18 +11,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from engines.core.errors import DamagedError, RecordError
 from engines.core.ids import digest_bytes
 
-_HEAD = re.compile(rb'\{"n":(\d{1,12}),"h":"([0-9a-f]{16})","e":')
-_TAIL = b"}\n"
+HEAD = re.compile(rb'\{"n":(\d{1,12}),"h":"([0-9a-f]{16})","e":')
+TAIL = b"}\n"
 
 REPAIR = "`studio doctor --repair`"
 """What mends a damaged file, in the words of whoever is told of one."""
+
+RESTORE = "Restore it from a copy; `studio doctor` says whether the run goes on without it."
+"""The move where a reply is gone: nothing but a copy brings it back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +85,10 @@ def read(
     except FileNotFoundError:
         return Contents((), 0)
     except OSError as error:
-        raise RecordError(
-            str(path), f"cannot be read ({error.strerror}).", "Mend its permissions."
-        ) from error
+        raise unreadable(path, error) from error
     with file:
         file.seek(offset)
-        for raw in file:
+        for raw in _raw(file, path):
             number += 1
             body, checksum = _checked(raw, chain if chained else "")
             if body is None or checksum is None:
@@ -104,6 +106,24 @@ def read(
             offset += len(raw)
             chain = checksum
     return Contents(tuple(lines), offset)
+
+
+def _raw(file: BinaryIO, path: Path) -> Iterator[bytes]:
+    try:
+        yield from file
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: Path, error: OSError) -> RecordError:
+    """What a user is told of a file that cannot be read."""
+    if isinstance(error, IsADirectoryError) or path.is_dir():
+        move = "Move it away, or put the file back from a copy."
+        return RecordError(str(path), "cannot be read: it is a folder.", move)
+    move = "Mend its permissions." if isinstance(error, PermissionError) else "Mend the disk."
+    return RecordError(
+        str(path), f"cannot be read ({error.strerror}).", f"{move[:-1]}, or restore it from a copy."
+    )
 
 
 def mend_end(path: Path, contents: Contents) -> None:
@@ -136,8 +156,8 @@ def stands(path: Path, line: Line) -> bool:
             raw = file.read(line.length)
     except OSError:
         return False
-    head = _HEAD.match(raw)
-    return head is not None and raw[head.end() :] == line.body + _TAIL
+    head = HEAD.match(raw)
+    return head is not None and raw[head.end() :] == line.body + TAIL
 
 
 def begun(path: Path) -> bool:
@@ -169,7 +189,7 @@ def read_at(path: Path, offset: int, length: int, digest: str = "") -> bytes:
         raise DamagedError(
             f"{path} at byte {offset}",
             "this record fails its checksum or is another than the journal names.",
-            f"Restore the file from a copy, or run {REPAIR}.",
+            RESTORE,
         )
     return body
 
@@ -217,7 +237,7 @@ SHORTEST_FILLER = len(encode(_FILLER + b'"}')[0])
 
 def first(raw: bytes) -> bytes:
     """As much of the bytes as their head announces, with its newline."""
-    head = _HEAD.match(raw)
+    head = HEAD.match(raw)
     return raw if head is None else raw[: head.end() + int(head[1]) + 1] + b"\n"
 
 
@@ -228,10 +248,10 @@ def _completed(raw: bytes) -> bytes:
 
 
 def _checked(raw: bytes, chain: str) -> tuple[bytes | None, str | None]:
-    head = _HEAD.match(raw)
-    if head is None or not raw.endswith(_TAIL):
+    head = HEAD.match(raw)
+    if head is None or not raw.endswith(TAIL):
         return None, None
-    body = raw[head.end() : -len(_TAIL)]
+    body = raw[head.end() : -len(TAIL)]
     checksum = head[2].decode()
     if len(body) != int(head[1]) or digest_bytes(chain.encode() + body, 8) != checksum:
         return None, None
@@ -242,5 +262,5 @@ def _damaged(path: Path, number: int) -> DamagedError:
     return DamagedError(
         f"{path}:{number}",
         "this line fails its checksum: the file was changed or the disk lost it.",
-        f"Restore it from a copy, or run {REPAIR}: it says first what it would do.",
+        f"Restore it from a copy. `studio doctor` says what a repair would do, {REPAIR} does it.",
     )

@@ -1,7 +1,7 @@
 """What is wrong with the files of a workspace, and how to mend each of it.
 
 Owns the checks of journals, record files and libraries, alone and against each other, and
-their mending. Looking changes nothing; what is cut is always kept beside the file. A cut
+their mending. Looking changes nothing; a file that is cut is always kept beside as it was. A cut
 journal costs no call: replies are in the records, and a resumed run takes them from there.
 """
 
@@ -10,23 +10,38 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from engines.core import events as ev
-from engines.core.errors import DamagedError, StudioError
+from engines.core.errors import DamagedError, RecordError, StudioError
 from engines.core.library import Library
 from engines.core.state import RunState, fold, fold_library
 from engines.core.types import RecordRef
-from engines.record import lines
+from engines.record import lines, salvage
 from engines.record.appender import sync_folder, write_whole
 from engines.record.journal import Entry, entry_of
 from engines.record.libraries import LibraryFolder, version_file, write_version
 from engines.record.lines import Contents, Line
 from engines.record.lock import is_held, writing
+from engines.record.rejections import Rejections, Told, ahead, forgotten
 from engines.record.run_dir import RunDir, Workspace
 
+_WORDS = {
+    "OperationDecided": "decision",
+    "LessonCommitted": "commit",
+    "LibraryCommitted": "version",
+    "LibraryCurated": "remembered rejection",
+    "LessonProposed": "lesson",
+    "ReplyMended": "mended reply",
+    "EvaluationFinished": "evaluation",
+    "GroupReflected": "reflection",
+    "RolloutJudged": "verdict",
+    "RolloutFinished": "rollout",
+}
+_SEARCHED_AT_MOST = 20
+"""Damaged records that are searched for one wrong byte: each may take a second."""
 _KIND = re.compile(rb'"kind":"(\w+)"')
 _LINE_START = re.compile(rb'\{"n":\d{1,12},"h":"')
 
@@ -40,6 +55,7 @@ class Trouble:
     move: str
     mend: Callable[[], str] | None = None  # None: nobody but the user can
     damage: bool = True  # False: it harms nothing
+    alone: bool = False  # once it is mended nothing else looks different
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +92,7 @@ def file_troubles(path: Path, *, chained: bool, folder: Path) -> Iterator[Troubl
             with writing(folder):
                 return mend(path)
 
-        yield Trouble(found.error.place, found.error.cause, found.error.move, mended)
+        yield Trouble(found.error.place, found.error.cause, _damage_move(path, found), mended)
         return
     contents = found.contents
     assert contents is not None
@@ -111,7 +127,7 @@ def library_troubles(folder: LibraryFolder) -> Iterator[Trouble]:
         except (ValueError, StudioError) as error:
             place = f"{folder.journal_path}:{line.number}"
             mend = _cutting(folder.path, folder.journal_path, line.offset)
-            yield Trouble(place, f"{error}.", _CUT_MOVE, mend)
+            yield Trouble(place, f"{error}.", _cut_move(folder.journal_path, line.offset), mend)
             return
         if isinstance(entry.event, ev.LibraryCurated):
             versions[-1] = library
@@ -125,7 +141,10 @@ def run_troubles(run: RunDir, workspace: Workspace) -> Iterator[Trouble]:
     """What is wrong with a run: its journal and records, alone, together, and with its library."""
     yield from file_troubles(run.journal, chained=True, folder=run.path)
     for path in sorted(run.records.glob("*.jsonl")):
-        yield from file_troubles(path, chained=False, folder=run.path)
+        try:
+            yield from file_troubles(path, chained=False, folder=run.path)
+        except RecordError as error:  # a folder, say: there is more to look at
+            yield Trouble(error.place, error.cause, error.move)
     found = examined(run.journal, chained=True)
     entries: list[Entry] = []
     for line in found.lines:
@@ -136,37 +155,54 @@ def run_troubles(run: RunDir, workspace: Workspace) -> Iterator[Trouble]:
         entries.append(entry)
     if found.error is not None:
         return
-    state = RunState()
+    state, told = RunState(), Told()
     steps: list[tuple[int, ev.DurableEvent]] = []  # the step under way, by line
+    shown: dict[str, list[RecordRef]] = {}  # what no resume reads again, by file
     for at, entry in enumerate(entries):
         if isinstance(entry.event, ev.StepStarted):
-            steps.clear()
+            _show(shown, steps)
         steps.append((at, entry.event))
+        told.take(state, entry.event)
         fold(state, entry.event)
-    yield from _reference_troubles(run, state, steps, found.lines)
+    if _is_through(state):
+        _show(shown, steps)
+    yield from _reference_troubles(run, steps, found.lines)
+    yield from _shown_troubles(run, shown)
     if state.started is not None:
-        yield from _against_library(run, workspace, state, entries, found.lines)
+        yield from _against_library(run, workspace, state, told, entries, found.lines)
 
 
 def cut_aside(path: Path, end: int) -> tuple[Path, str]:
-    """Cut a file and keep what was cut in `NAME.damaged-N`; returns that and its events in words.
+    """Cut a file and keep it as it was in `NAME.damaged-N`; returns that and what was cut.
 
     Raises:
-        RecordError: the rest cannot be kept; nothing is cut then.
+        RecordError: it cannot be kept; nothing is cut then.
     """
-    with path.open("rb") as file:
-        file.seek(end)
-        rest = file.read()
+    data = path.read_bytes()
+    rest = data[end:]
     aside = _aside(path)
-    write_whole(aside, rest)
+    write_whole(aside, data)
     os.truncate(path, end)
     sync_folder(path.parent)
-    kinds = Counter(kind.decode() for kind in _KIND.findall(rest))
-    told = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
-    return aside, told or f"{len(rest)} bytes that hold no event"
+    return aside, _in_words(rest)
 
 
-_CUT_MOVE = f"Restore it from a copy, or run {lines.REPAIR}: it cuts here and keeps the rest."
+def _in_words(rest: bytes) -> str:
+    """What the events of a piece of a journal amount to."""
+    kinds = Counter(_WORDS.get(kind.decode()) for kind in _KIND.findall(rest))
+    told = ", ".join(_counted(kinds[word], word) for word in _WORDS.values() if kinds[word])
+    return told or f"{len(rest)} bytes that hold nothing of weight"
+
+
+def _cut_move(path: Path, end: int) -> str:
+    """What a repair would do: nothing is cut that was not told of before."""
+    with path.open("rb") as file:
+        file.seek(end)
+        told = _in_words(file.read())
+    return (
+        f"Restore it from a copy, or run {lines.REPAIR}: it keeps a copy and cuts here, "
+        f"which takes away {told}; a resume makes what it can again from the recorded replies."
+    )
 
 
 def _entry(path: Path, line: Line) -> Entry | Trouble:
@@ -187,32 +223,65 @@ def _cutting(folder: Path, path: Path, end: int) -> Callable[[], str]:
     def mend() -> str:
         with writing(folder):
             aside, told = cut_aside(path, end)
-        return f"cut; {aside.name} keeps what was lost: {told}"
+        return f"cut; {aside.name} is the file as it was; cut: {told}"
 
     return mend
 
 
 def _mend_journal(path: Path) -> str:
-    """Put back newlines that only were damaged; cut before the first line that is beyond that."""
-    newlines = 0
+    """Put back what can be proved to have stood there; cut before the first line that cannot."""
+    restored = 0
     while True:
         found = examined(path, chained=True)
         if found.error is None:
             assert found.contents is not None
             lines.mend_end(path, found.contents)
-            return f"put back {newlines} newline" + ("s" if newlines > 1 else "")
-        with path.open("r+b") as file:
-            file.seek(found.end)
-            raw = lines.first(file.readline())
-            if lines.whole(raw, found.lines[-1].digest if found.lines else "") is None:
-                break
-            file.seek(found.end + len(raw) - 1)
-            file.write(b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        newlines += 1
+            return f"put back {_counted(restored, 'line')} as written: the checksum proves it"
+        written = _as_written(path, found)
+        if written is None:
+            break
+        _write_at(path, found.end, written)
+        restored += 1
     aside, told = cut_aside(path, found.end)
-    return f"cut before line {len(found.lines) + 1}; {aside.name} keeps what was lost: {told}"
+    return (
+        f"cut before line {len(found.lines) + 1}; {aside.name} is the file as it was; cut: {told}"
+    )
+
+
+def _damage_move(path: Path, found: Examined) -> str:
+    chained = path.name == "journal.jsonl"
+    if not chained:
+        return f"Restore it from a copy, or run {lines.REPAIR}: it keeps a copy and what is whole."
+    if _as_written(path, found) is not None:
+        return f"{lines.REPAIR} puts it back as it was written: only one byte of it is wrong."
+    return _cut_move(path, found.end)
+
+
+def _as_written(path: Path, found: Examined) -> bytes | None:
+    """The first damaged line of a journal as it was written, where that can be proved."""
+    chain = found.lines[-1].digest if found.lines else ""
+    with path.open("rb") as file:
+        file.seek(found.end)
+        raw = file.readline()
+    for candidate in dict.fromkeys((lines.first(raw), raw)):
+        if lines.whole(candidate, chain) is not None:
+            return candidate  # only its newline was damaged
+        written = salvage.restored(candidate, chain)
+        if written is not None:
+            return written
+    return None
+
+
+def _write_at(path: Path, offset: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
 def _mend_records(path: Path) -> str:
@@ -222,13 +291,19 @@ def _mend_records(path: Path) -> str:
     """
     data = path.read_bytes()
     made = bytearray()
-    lost = 0
+    lost = restored = searched = 0
     place = 0
     while place < len(data):
-        raw = lines.first(data[place : data.find(b"\n", place) + 1 or len(data)])
-        if lines.whole(raw) is not None:
-            made += raw
-            place += len(raw)
+        line = data[place : data.find(b"\n", place) + 1 or len(data)]
+        raw = lines.first(line)
+        written = raw if lines.whole(raw) is not None else None
+        if written is None and searched < _SEARCHED_AT_MOST:
+            searched += 1
+            written = salvage.restored(line, "")
+            restored += written is not None
+        if written is not None:
+            made += written
+            place += len(written)
             continue
         after = _next_whole(data, place + 1)
         if after - place < lines.SHORTEST_FILLER:  # too short to be filled: the next goes as well
@@ -241,7 +316,9 @@ def _mend_records(path: Path) -> str:
     aside = _aside(path)
     write_whole(aside, data)
     write_whole(path, bytes(made))
-    what = f"wrote fillers over {lost} damaged places" if lost else "put back its newlines"
+    done = [f"put back {_counted(restored, 'record')} as written"] if restored else []
+    done += [f"wrote fillers over {_counted(lost, 'damaged place')}"] if lost else []
+    what = " and ".join(done) or "put back its newlines"
     return f"{what}; {aside.name} is the file as it was"
 
 
@@ -264,13 +341,13 @@ def _version_file_troubles(folder: LibraryFolder, versions: list[Library]) -> It
         if wanted is None or wanted not in text:
             cause = "it is no version that the library's journal tells of."
             move = f"{lines.REPAIR} moves it aside."
-            yield Trouble(str(path), cause, move, _moving(folder, path, library))
+            yield Trouble(str(path), cause, move, _moving(folder, path, library), alone=True)
     for path, library in known.items():
         if not path.exists():
             cause = "this version's readable file is missing."
             move = f"{lines.REPAIR} writes it again from the journal."
             mend = _writing_version(folder, library)
-            yield Trouble(str(path), cause, move, mend, damage=False)
+            yield Trouble(str(path), cause, move, mend, damage=False, alone=True)
 
 
 def _moving(folder: LibraryFolder, path: Path, library: Library | None) -> Callable[[], str]:
@@ -312,16 +389,48 @@ def _refs(event: ev.DurableEvent) -> tuple[RecordRef, ...]:
     return ()
 
 
+def _is_through(state: RunState) -> bool:
+    """Whether nothing reads the replies of the newest step again but to show them."""
+    now = state.current
+    return now is None or now.lesson is not None or now.committed
+
+
+def _show(shown: dict[str, list[RecordRef]], steps: list[tuple[int, ev.DurableEvent]]) -> None:
+    for _, event in steps:
+        for ref in _refs(event):
+            shown.setdefault(ref.file, []).append(ref)
+    steps.clear()
+
+
+def _shown_troubles(run: RunDir, shown: Mapping[str, list[RecordRef]]) -> Iterator[Trouble]:
+    """Replies that are named and gone, and that a run can be taken up without."""
+    for name, refs in sorted(shown.items()):
+        path = run.records / name
+        held: dict[int, str] = {}
+
+        def hold(line: Line, held: dict[int, str] = held) -> None:
+            held[line.offset] = line.digest
+
+        try:
+            lines.read(path, chained=False, visit=hold)
+        except RecordError:
+            continue  # told of where record files are looked at
+        gone = sum(held.get(ref.offset) != ref.digest for ref in refs)
+        if gone:
+            there = "some of it is" if path.exists() else "it is"
+            yield Trouble(
+                str(path),
+                f"{there} gone: {gone} of {len(refs)} replies that the journal names.",
+                "The run needs none of them to go on. Restore the file from a copy if they are "
+                "to be shown again; nothing else brings them back.",
+                damage=False,
+            )
+
+
 def _reference_troubles(
-    run: RunDir,
-    state: RunState,
-    steps: list[tuple[int, ev.DurableEvent]],
-    found: tuple[Line, ...],
+    run: RunDir, steps: list[tuple[int, ev.DurableEvent]], found: tuple[Line, ...]
 ) -> Iterator[Trouble]:
     """Replies that the step under way needs and that are not there."""
-    now = state.current
-    if now is None or now.lesson is not None or now.committed:
-        return  # nothing reads them again but to show them
     for at, event in steps:
         for ref in _refs(event):
             try:
@@ -329,11 +438,16 @@ def _reference_troubles(
                 continue
             except FileNotFoundError:
                 cause = f"it names a reply in {ref.file}, which is not there."
+            except OSError as error:
+                cause = f"it names a reply in {ref.file}, which cannot be read ({error.strerror})."
             except DamagedError:
                 cause = f"it names a reply in {ref.file} at byte {ref.offset} that is not there."
             place = f"{run.journal}:{found[at].number}"
             yield Trouble(
-                place, cause, _CUT_MOVE, _cutting(run.path, run.journal, found[at].offset)
+                place,
+                cause,
+                _cut_move(run.journal, found[at].offset),
+                _cutting(run.path, run.journal, found[at].offset),
             )
             return
 
@@ -342,6 +456,7 @@ def _against_library(
     run: RunDir,
     workspace: Workspace,
     state: RunState,
+    told: Told,
     entries: list[Entry],
     found: tuple[Line, ...],
 ) -> Iterator[Trouble]:
@@ -368,9 +483,10 @@ def _against_library(
             yield Trouble(place, cause, move)
         else:
             mend = _cutting(run.path, run.journal, line.offset)
-            yield Trouble(place, cause, _CUT_MOVE, mend)
+            yield Trouble(place, cause, _cut_move(run.journal, line.offset), mend)
         return
     yield from _ahead(run, state, folder)
+    yield from _rejection_troubles(run, state.started, told, folder)
 
 
 def _follows(event: ev.DurableEvent, versions: list[Library]) -> bool:
@@ -383,6 +499,50 @@ def _follows(event: ev.DurableEvent, versions: list[Library]) -> bool:
         case ev.LessonReturned(head=version) | ev.EvaluationFinished(library_version=version):
             return version < len(versions)
     return True
+
+
+def _rejection_troubles(
+    run: RunDir, started: ev.RunStarted, told: Told, folder: LibraryFolder
+) -> Iterator[Trouble]:
+    """Rejections that only one of the two tells of: the run, or its library."""
+    path = folder.journal_path
+    chain = examined(path, chained=True).lines
+    after = ahead(run.run, started.remembered, told, path, chain)
+    if after is not None:
+        place = f"{path}:{after.line.number}"
+        n = len(after.event.reviewed)
+        cause = f"run {run.run} rejected {n} ideas in step {after.event.step}, which its journal "
+        cause += "no longer tells of."
+        if after.alone:
+            mend = _cutting(folder.path, path, after.line.offset)
+            yield Trouble(place, cause, f"{lines.REPAIR} cuts here; a resume decides again.", mend)
+        else:
+            move = "Lines of others stand on it, so it stays; a resumed run pays it no heed."
+            yield Trouble(place, cause, move, damage=False)
+        return
+    missing = forgotten(run.run, told, (entry_of(path, line).event for line in chain))
+    if missing:
+        n = sum(len(pairs) for _, pairs in missing)
+        of = ", ".join(str(step) for step in sorted({step for step, _ in missing}))
+        yield Trouble(
+            f"library {folder.name}",
+            f"it does not remember {n} rejections that run {run.run} made (step {of}).",
+            f"{lines.REPAIR} writes them again from the run's journal.",
+            _remembering(folder, run.run, missing),
+        )
+
+
+def _remembering(
+    folder: LibraryFolder, run: str, missing: list[tuple[int, Rejections]]
+) -> Callable[[], str]:
+    def mend() -> str:
+        with folder.committing() as library:
+            for step, pairs in missing:
+                library.commit(pairs, run=run, step=step)
+        named = ", ".join(operation.id for _, pairs in missing for operation, _ in pairs)
+        return f"written again from the journal of run {run}: {named}"
+
+    return mend
 
 
 def _ahead(run: RunDir, state: RunState, folder: LibraryFolder) -> Iterator[Trouble]:

@@ -9,11 +9,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from engines.core.errors import ConflictError
+from engines.core.errors import ConflictError, RecordError
 from engines.core.masking import NO_SECRETS, Mask
 from engines.core.state import RunState, folded
 from engines.record.journal import Entry, read_journal
 from engines.record.libraries import LibraryFolder, check_name
+from engines.record.lines import unreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,11 @@ class Workspace:
         latest: dict[str, float] = {}  # name → when the newest of its runs so far began
         placed = []
         for name, number, path in sorted((*_name_and_number(path.name), path) for path in found):
-            latest[name] = max(_began(path), latest.get(name, 0.0))
+            try:
+                began = _began(path)
+            except RecordError:  # told by whoever reads more of it; it hides no other
+                began = 0.0
+            latest[name] = max(began, latest.get(name, 0.0))
             placed.append((latest[name], name, number, path))
         return tuple(RunDir(path) for *_, path in sorted(placed))
 
@@ -172,15 +177,27 @@ def _name_and_number(run: str) -> tuple[str, int]:
     return (name, int(number)) if dash and number.isdecimal() else (run, 1)
 
 
+def _first_line(folder: Path, most: int = -1) -> bytes:
+    """Of a run's journal.
+
+    Raises:
+        RecordError: it cannot be read.
+    """
+    path = folder / "journal.jsonl"
+    try:
+        with path.open("rb") as file:
+            return file.readline(most)
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
 def _exp_id(folder: Path) -> str | None:
     """The experiment of a run from its first entry, cheaply; None where it cannot be told."""
-    with (folder / "journal.jsonl").open("rb") as file:
-        match = re.search(rb'"exp_id":"([^"\\]*)"', file.readline())
+    match = re.search(rb'"exp_id":"([^"\\]*)"', _first_line(folder))
     return match[1].decode("utf-8", "replace") if match else None
 
 
 def _began(folder: Path) -> float:
     """When a run started: the time stamp of its first entry, cheaply."""
-    with (folder / "journal.jsonl").open("rb") as file:
-        match = re.search(rb'"at":([0-9.]+)', file.read(400))
+    match = re.search(rb'"at":([0-9.]+)', _first_line(folder, 400))
     return float(match[1]) if match else 0.0

@@ -11,7 +11,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from engines.core.errors import CallFailed, StudioError
+from engines.core.deadline import deadline
+from engines.core.errors import CallFailed, StudioError, lost_to
 from engines.core.protocols import Agent, Ledger, OnText, Policy
 from engines.core.types import (
     NO_USAGE,
@@ -55,6 +56,9 @@ class RecordedPolicy:
         except CallFailed as failed:
             self.usage += failed.usage
             raise
+        except asyncio.CancelledError as cut:
+            self.usage += lost_to(cut)
+            raise
         self.refs.append(ref)
         self.usage += reply.usage
         self.chars += len(reply.text) + len(reply.reasoning)
@@ -75,6 +79,8 @@ class RecordedPolicy:
 @dataclass(frozen=True, slots=True)
 class RolloutManager:
     """Rolls jobs out. `task_timeout_s` counts from the moment a job holds its slot.
+
+    Waiting for money, or for a slot again that an endpoint had too much of, is not in it.
 
     `cleared` is awaited in the slot, so that a pause also holds jobs that had queued.
     """
@@ -109,7 +115,7 @@ class RolloutManager:
             recorded = RecordedPolicy(policy, self.ledger, job.key)
             began = time.monotonic()
             try:
-                async with asyncio.timeout(self.task_timeout_s):
+                async with deadline(self.task_timeout_s):
                     attempt = await self.agent.attempt(job, recorded, on_text)
             except StudioError:
                 raise

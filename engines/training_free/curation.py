@@ -46,9 +46,10 @@ def sifted(
 ) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
     """Part operations into those to propose and those to withhold.
 
-    An operation that repeats a rejected idea is withheld, unless more than half of the
-    problems it was drawn from stand behind none of the rejected ideas like it: then it is
-    proposed, flagged.
+    An operation that repeats a rejected idea is withheld, unless at least as many new problems
+    speak for it as stood behind the rejected ideas like it: then it is proposed, flagged. In
+    a first epoch every problem is new, and one alone must not ask again what a person has
+    answered; each rejection doubles what it takes. `rejected_like` says which still count.
     """
     proposed, withheld = [], []
     for operation in operations:
@@ -62,8 +63,8 @@ def sifted(
         told = f"{last.reviewer or 'a reviewer'} rejected it{why}"
         old = {problem for idea, _ in alike for problem in idea.problems}
         new = [problem for problem in operation.problems if problem not in old]
-        if len(new) * 2 > len(operation.problems):
-            some = f"{len(new)} of {len(operation.problems)} problems behind it are new"
+        if len(new) >= max(1, len(old)):
+            some = f"{len(new)} new problems speak for it, {len(old)} did then"
             flag = Flag(REJECTED_BEFORE, round(score, 3), f"{told}; {some}")
             proposed.append(replace(operation, flags=(*operation.flags, flag)))
         else:
@@ -73,15 +74,34 @@ def sifted(
 
 
 def rejected_like(operation: Operation, library: Library) -> list[tuple[Curated, float]]:
-    """Rejected ideas that an operation repeats, oldest first, each with its similarity."""
+    """Rejected ideas that an operation repeats, oldest first, each with its similarity.
+
+    A rejection counts no longer where the idea has been let in since, where what it was about
+    says something else now, or where the operation changes what says the idea already. That
+    of a rule about a duplicate never counts: it says where the idea stands, not that it is bad.
+    """
     found = []
     for idea in library.curated:
-        if not idea.rejected:
+        if not idea.rejected or idea.doubled:
             continue
         score = _repeats(operation, idea)
-        if score is not None:
+        if score is not None and _still_counts(operation, idea, library):
             found.append((idea, score))
     return found
+
+
+def _still_counts(operation: Operation, idea: Curated, library: Library) -> bool:
+    about = library.get(operation.target)
+    if idea.kind != "add" and idea.target_text and about is not None:
+        return _same(about.text, idea.target_text) is not None
+    said = about.text if about is not None and operation.kind == "modify" else ""
+    if idea.kind == "add" and said and _same(said, idea.text) is not None:
+        return False
+    return not any(
+        mark.at >= idea.at and _same(mark.text, idea.text) is not None
+        for experience in library.experiences
+        for mark in experience.history
+    )
 
 
 def _repeats(operation: Operation, idea: Curated) -> float | None:
@@ -96,10 +116,14 @@ def _repeats(operation: Operation, idea: Curated) -> float | None:
     same_place = idea.kind == "add" or (idea.kind == operation.kind == "modify" and same_target)
     if operation.kind not in ("add", "modify") or not same_place:
         return None
+    return _same(operation.text, idea.text)
+
+
+def _same(one: str, other: str) -> float | None:
+    """How alike two wordings of one idea are; None where they are of two."""
+    score = is_similar(one, other, SAME_IDEA)
     # One "not" more is hardly another wording, and another idea all the same.
-    if contradiction(operation.text, idea.text) is not None:
-        return None
-    return is_similar(operation.text, idea.text, SAME_IDEA)
+    return score if score is not None and contradiction(one, other) is None else None
 
 
 def _short(text: str) -> str:

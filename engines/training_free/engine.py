@@ -127,7 +127,7 @@ class TrainingFreeEngine:
             ),
             self._extract.hash,
             (*losses, *_losses("extraction", group.id, answered)),
-            usage + _usage(answered.completions),
+            usage + answered.usage,
             (*refs, *answered.refs),
         )
 
@@ -193,7 +193,7 @@ class TrainingFreeEngine:
             library.version,
             tuple(linted),
             losses=_losses("consolidation", where, answered),
-            usage=_usage(answered.completions) + self._linter.take_usage(),
+            usage=answered.usage + self._linter.take_usage(),
             refs=answered.refs,
             withheld=withheld,
             prompt_hash=self._consolidate.hash,
@@ -301,9 +301,9 @@ def _problems(
 
 def _losses(kind: str, where: str, answered: Answered[Suggestion]) -> tuple[Loss, ...]:
     """What one repair turn could not mend: a whole reply, or single proposals of it."""
-    what = "proposal" if answered.items else kind
-    return tuple(Loss(what, where, problem, answered.reply) for problem in answered.problems)
-
-
-def _usage(completions: Sequence[Completion]) -> Usage:
-    return sum((completion.usage for completion in completions), NO_USAGE)
+    if answered.items:
+        return tuple(
+            Loss("proposal", where, problem, answered.reply) for problem in answered.problems
+        )
+    said = " ".join(answered.problems)
+    return (Loss(kind, where, said, answered.reply),) if said else ()

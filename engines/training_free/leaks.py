@@ -8,9 +8,9 @@ are those of `engines.core.similarity.tokens`.
   A shorter question leaks where all of it stands there and it is no mere phrase.
 * An answer leaks where it stands whole in the text. A number counts from three significant
   digits on (100 has one, 360 two, 128 three), because shorter ones stand in many sentences;
-  words count as two or more, or as one that is the answer of one or two problems only (others
-  are the classes of a task, such as "positive") and of no question of its own (rules name
-  those things).
+  one of just three may be a well-known constant (365, 3.14) and scores half. Words count as
+  two or more, or as one that is the answer of one or two problems only (others are the classes
+  of a task, such as "positive") and of no question of its own (rules name those things).
 """
 
 from __future__ import annotations
@@ -151,7 +151,9 @@ class Answers:
     ) -> float:
         own = _NUMBER.findall(answer)
         if len(own) == 1 and _significant(own[0]) >= _SIGNIFICANT:
-            return 1.0 if _value(own[0]) in numbers else 0.0
+            if _value(own[0]) not in numbers:
+                return 0.0
+            return 0.5 if _significant(own[0]) == _SIGNIFICANT else 1.0
         words = tokens(answer)
         if not words or not _stands_in(words, said) or not any(w.isalpha() for w in words):
             return 0.0

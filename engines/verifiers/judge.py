@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 from engines.core.errors import CallFailed, VerifierError
 from engines.core.render import load_prompt, quote
 from engines.core.reply import Parsed, ReplyProblem, ask_with_repair, objects_in
-from engines.core.types import NO_USAGE, Completion, Message, Problem, RecordRef, Rollout, Verdict
+from engines.core.types import Completion, Message, Problem, RecordRef, Rollout, Verdict
 from engines.verifiers.judging import Judging, judge_key
 from engines.verifiers.stated_answer import rollout_trouble, shown
 
@@ -119,7 +119,7 @@ class JudgeVerifier:
         except CallFailed as error:
             text = str(error) if error.kind == "timeout" else f"failed: {error}"
             return Verdict(None, error=shown(text, 300), usage=error.usage)
-        usage = sum((completion.usage for completion in answered.completions), NO_USAGE)
+        usage = answered.usage
         if not answered.items:
             error_text = shown(f"unparsable: {' '.join(answered.problems)}", 300)
             return Verdict(None, error=error_text, usage=usage, refs=answered.refs)

@@ -60,6 +60,7 @@ def add(
     """Check data and copy it into the workspace as JSONL."""
     from engines.record.run_dir import Workspace
     from studio.datasets import add_data, field_names
+    from studio.inert import inert
     from studio.printing import print_json
 
     fields = field_names(question, answer)
@@ -71,9 +72,9 @@ def add(
         if json:
             pass
         elif one.new:
-            print(f"{one.name}: {one.n} problems added as {one.path}")
+            print(f"{one.name}: {one.n} problems added as {inert(str(one.path))}")
         else:
-            print(f"{one.name}: nothing changed, {one.path} has this content already")
+            print(f"{one.name}: nothing changed, {inert(str(one.path))} has this content already")
         if one.without_answer:
             note = f"{one.without_answer} of {one.n} have no answer"
             note += ": the math and text verifiers refuse those"

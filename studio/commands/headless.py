@@ -88,6 +88,7 @@ def headless(
         restart_step=restart_step,
         review=review,
         accept_changes=accept_changes,
+        keyless=dry_run,
     )
     work = session.dry_run if dry_run else session.run_headless
     return asyncio.run(work(plan, json=json))

@@ -19,6 +19,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a library.")]
 def list_libraries(context: typer.Context, json: AsJson = False) -> None:
     """Every library of the workspace."""
     from engines.record.run_dir import Workspace
+    from studio.inert import inert
     from studio.library_text import row
     from studio.printing import print_json
 
@@ -27,7 +28,10 @@ def list_libraries(context: typer.Context, json: AsJson = False) -> None:
         print_json(rows)
         return
     if not rows:
-        print(f"no library in {context.obj} yet: studio headless rehearsal", file=sys.stderr)
+        print(
+            f"no library in {inert(str(context.obj))} yet: studio headless rehearsal",
+            file=sys.stderr,
+        )
     for found in rows:
         print(
             f"{found['library']:30} v{found['version']:<4} {found['experiences']:>3} experiences "
@@ -126,7 +130,7 @@ def revert(
     from studio.person import person
 
     name, _, number = reference.rpartition("@")
-    if not name or not number.isdecimal():
+    if not name or not number.isdecimal() or len(number) > 18:
         raise ConflictError(reference, "it is not NAME@V.", "See `studio library history NAME`.")
     workspace = masking_workspace(context.obj)
     older = named(name, workspace).at(int(number))

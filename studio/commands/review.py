@@ -12,6 +12,9 @@ def review(
     run: Annotated[
         str | None, typer.Argument(help="Run-id; default: the newest living run, else the newest.")
     ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Stay for the run's next steps, until it ends.")
+    ] = False,
 ) -> None:
     """Decide open operations one by one, as `git add -p` does it.
 
@@ -42,26 +45,41 @@ def review(
         wide = shutil.get_terminal_size().columns
         print(folded(text, wide) if sys.stdout.isatty() else text)
 
+    def tell(text: str) -> None:
+        wide = shutil.get_terminal_size().columns
+        to_stderr(folded(text, wide) if sys.stderr.isatty() else text)
+
     workspace = masking_workspace(context.obj)
     folder = chosen_run(workspace, run)
-    with desk_of(workspace, folder, to_stderr) as desk:
+    with desk_of(workspace, folder, tell) as desk:
         sheet = desk.sheet()
+        waits = wait and desk.living
+        if wait and not waits:
+            tell(f"note: no process of run {folder.run} goes on, so there is nothing to wait for")
         if not sheet.open and not sheet.repairs:
-            print(f"run {folder.run}: nothing is open")
-            return
+            print(f"run {folder.run}: nothing is open", flush=True)
+            if not waits:
+                if desk.living and (told := desk.close()):
+                    print(told)
+                return
         sitting = Sitting(
             desk, EvidenceRoom(folder), reviewer=person(), ask=ask, edit=edited, say=say
         )
+        made = -1
         try:
-            sitting.run()
+            for _ in desk.turns() if waits else (None,):
+                if not sitting.run():
+                    break
+                if waits and made != (made := sitting.decided + sitting.settled):
+                    tell("waiting for the run's next step; Ctrl-C ends the waiting, not the run")
         finally:
             state = folder.state()
-            told = [f"{sitting.decided} decided, {len(state.open)} open"]
+            counted = [f"{sitting.decided} decided, {len(state.open)} open"]
             if sitting.settled or state.repairs:
-                told.append(
+                counted.append(
                     f"{count(sitting.settled, 'reply', 'replies')} settled, "
                     f"{len(state.repairs)} to mend"
                 )
-            print(f"run {folder.run}: {'; '.join(told)}")
+            print(f"run {folder.run}: {'; '.join(counted)}")
             if closing := desk.close():
                 print(closing)

@@ -17,6 +17,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def list_runs(context: typer.Context, json: AsJson = False) -> None:
     """List the runs, newest first, and what waits."""
     from engines.record.run_dir import Workspace
+    from studio.inert import inert
     from studio.listing import listed_runs, runs_table
     from studio.printing import print_json
 
@@ -26,7 +27,9 @@ def list_runs(context: typer.Context, json: AsJson = False) -> None:
     elif found:
         print(runs_table(found))
     else:
-        print(f"no run in {context.obj} yet: studio headless rehearsal", file=sys.stderr)
+        print(
+            f"no run in {inert(str(context.obj))} yet: studio headless rehearsal", file=sys.stderr
+        )
 
 
 @app.command()
@@ -82,6 +85,7 @@ def rm(
     """Remove a run and all its records; its library stays."""
     from engines.core.errors import ConfigError
     from engines.record.run_dir import Workspace
+    from studio.inert import inert
     from studio.run_removal import check_removable, library_of, remove_run
 
     workspace = Workspace(context.obj)
@@ -91,7 +95,7 @@ def rm(
     if not yes:
         if not sys.stdin.isatty():
             raise ConfigError("studio runs rm", "nobody is there to confirm it.", "Give --yes.")
-        if not typer.confirm(f"Remove {folder.path} for good?", err=True):
+        if not typer.confirm(f"Remove {inert(str(folder.path))} for good?", err=True):
             print("nothing was removed", file=sys.stderr)
             return
     remove_run(folder, workspace)

@@ -18,9 +18,10 @@ def init(
     """Write a commented run file to start from; never overwrites one."""
     from shlex import quote
 
+    from studio.inert import inert
     from studio.run_file import write_run_file
 
-    written = quote(str(write_run_file(preset, to.expanduser() if to else None)))
+    written = inert(quote(str(write_run_file(preset, to.expanduser() if to else None))))
     print(f"wrote {written}; edit it, then", file=sys.stderr)
     print(f"  studio try {written}        one problem", file=sys.stderr)
     print(f"  studio headless {written}   the whole practice", file=sys.stderr)
@@ -51,12 +52,16 @@ def try_once(
     import asyncio
 
     from engines.record.run_dir import Workspace
+    from studio.budget import limits_of
     from studio.config.loading import load_run
     from studio.library_start import choose_library
+    from studio.narrate import to_stderr
     from studio.trial import Trial, carry_out, choose_problem
     from studio.trial_text import after_text, before_text, exit_code, show_piece, trial_data
 
     loaded = load_run(runfile, overrides or [], context.obj)
+    if limits_of(loaded.config):
+        to_stderr("note: a try asks once and keeps nothing, so the budget is not kept either")
     chosen = choose_problem(loaded, problem, question, answer)
     workspace = Workspace(context.obj)
     trial = Trial(loaded, chosen, *choose_library(loaded, workspace, library))

@@ -109,6 +109,12 @@ def compose_run(
         except (TypeError, ValueError) as error:  # a name is no number: a list is there
             said = str(error)
             named_in = [o for o in overrides if any(repr(name) in said for name in _names(o))]
+            if not named_in and "defaults" in said:
+                raise ConfigError(
+                    str(path),
+                    "Its `defaults` is no list of names of configs.",
+                    "Write it as defaults: [rehearsal, _self_].",
+                ) from error
             if not named_in:
                 raise
             raise ConfigError(

@@ -22,9 +22,18 @@ from engines.core.masking import Mask
 from engines.data.source import HELD_OUT, PRACTISED, DataSource, locate, resolve_data
 from studio.config.agent_file import mount_agent
 from studio.config.compose import Composed, Tree, compose_run, dotted, put, resolve, walk
+from studio.config.keyless import leave_out, standing_in, told, unknown_keys
+from studio.config.plain_values import check_plain
 from studio.config.refusals import explained
 from studio.config.run_yaml import dump_run_yaml
-from studio.config.secrets import MASK, is_kept_as_written, secrets_known, shown_override
+from studio.config.secrets import (
+    is_common,
+    is_kept_as_written,
+    is_masked,
+    is_secret,
+    secrets_known,
+    shown_override,
+)
 from studio.config.settings import RESULT_FIELDS, RunConfig, differences, model_at
 from studio.config.spelling import unify
 from studio.config.verifier_spelling import normalise_verifier, pin_verifiers
@@ -95,6 +104,8 @@ def load_run(
     cwd: Path | None = None,
     agent: Path | None = None,
     youtu: YoutuConfig | None = None,
+    *,
+    keyless: bool = False,
 ) -> LoadedRun:
     """Load a run file or preset.
 
@@ -106,6 +117,8 @@ def load_run(
         cwd: where relative paths of overrides are looked up; default the current folder.
         agent: a file that takes the place of the run file's agent.
         youtu: a config of a Youtu-Agent checkout, loaded instead of `name_or_path`.
+        keyless: no model will be asked, so keys and addresses that are masked, or whose
+            variable is not set, count as absent; the warnings name them.
 
     Returns:
         The run, with data sets, verifiers, logs and rules that lie outside the workspace and the
@@ -121,6 +134,8 @@ def load_run(
     composed = compose_run(
         path, overrides, (workspace / "configs", presets_folder()), shown_override, _SHORTHAND
     )
+    unknown = unknown_keys(composed, environ) if keyless else {}
+    environ = standing_in(composed, environ) if unknown else environ
     if youtu:
         translate(composed, youtu, environ)
     else:
@@ -132,6 +147,8 @@ def load_run(
         mount_agent(composed, agent)
     _spread_roles(composed)
     tree = resolve(composed, environ)
+    if unknown:
+        leave_out(tree)
     origins = {
         dotted(key): text
         for key, text in walk(composed.tree)
@@ -139,7 +156,13 @@ def load_run(
     }
     secrets = secrets_known(walk(tree), origins, environ)
     remember(secrets)  # before anything of the file can stand in a refusal
-    _fill_in(composed, tree, origins, environ, preset=preset)
+    check_plain(composed, walk(tree))
+    common = [
+        dotted(key)
+        for key, value in walk(tree)
+        if isinstance(value, str) and is_secret(key, value) and is_common(value)
+    ]
+    _fill_in(composed, tree, origins, environ, preset=preset, keyless=keyless)
     own = (workspace / "datasets", Path(str(files("sample_data"))))
     # After the three of the contract comes the current folder, for what is typed there.
     roots: tuple[Path, ...] = (*own, cwd) if preset else (path.parent, *own, cwd)
@@ -161,7 +184,13 @@ def load_run(
         path,
         preset,
         roots,
-        (*composed.warnings, *_doubts(config), *_borrowed(youtu, origins, outer)),
+        (
+            *composed.warnings,
+            *_doubts(config),
+            *_common(common),
+            *_borrowed(youtu, origins, outer),
+            *told(unknown),
+        ),
         lambda key: composed.place(tuple(key.split("."))).text,
         secrets,
     )
@@ -173,6 +202,14 @@ def _run_file(name_or_path: str, workspace: Path) -> tuple[Path, bool]:
         return given.resolve(), False
     if found := preset_path(name_or_path):
         return found, True
+    if "=" in name_or_path:
+        raise ConfigError(
+            f"run file '{shown_override(name_or_path)}'",
+            "It looks like an override, and no run file stands before it.",
+            "Write the run file or preset first, then key=value.",
+        )
+    if os.path.lexists(given):
+        raise ConfigError(f'run file "{name_or_path}"', _no_file(given), "Give a run file.")
     names = [name for name, _ in list_presets()]
     beside = given.parent if given.parent.is_dir() else Path()
     close = get_close_matches(given.name, [*names, *(f.name for f in beside.glob("*.yaml"))], n=1)
@@ -181,6 +218,12 @@ def _run_file(name_or_path: str, workspace: Path) -> tuple[Path, bool]:
         "There is no such file and no preset of that name.",
         f'Did you mean "{close[0]}"?' if close else f"Presets: {', '.join(names)}.",
     )
+
+
+def _no_file(path: Path) -> str:
+    if os.path.isdir(path):
+        return "It is a folder."
+    return "It is a link that leads nowhere." if path.is_symlink() else "It is no file."
 
 
 def _spread_roles(composed: Composed) -> None:
@@ -221,10 +264,11 @@ def _fill_in(
     environ: Mapping[str, str],
     *,
     preset: bool,
+    keyless: bool,
 ) -> None:
     """Defaults that come from elsewhere: the file's name, the environment, the policy."""
     for key, value in walk(tree):
-        if value == MASK and is_kept_as_written(key, MASK):
+        if is_masked(key, value) and not keyless:
             raise composed.error(
                 key,
                 f'"{dotted(key)}" is masked: it was once spelled out, and is never stored.',
@@ -308,6 +352,11 @@ def _doubts(config: RunConfig) -> tuple[str, ...]:
             "learned from it."
         )
     return tuple(told)
+
+
+def _common(keys: Sequence[str]) -> tuple[str, ...]:
+    """Which secrets ordinary text may hold too: a reader would wonder at the gaps."""
+    return tuple(f"{key} is a common word: it is masked wherever it occurs." for key in keys)
 
 
 def _borrowed(

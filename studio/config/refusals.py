@@ -50,7 +50,7 @@ def _words(key: Key, kind: str, message: str, value: object) -> tuple[str, str]:
 
 
 def _seen(key: Key, value: object) -> str:
-    if is_secret(key, value) or "headers" in key:
+    if is_secret(key, value) or "headers" in key or "extra_body" in key:
         return "hidden"
     text = f'"{value}"' if isinstance(value, str) else str(value).lower()
     return text if len(text) <= 60 else f"{text[:57]}…"

@@ -10,10 +10,10 @@ from typing import Any
 import yaml
 from pydantic import SecretStr
 
-from engines.core.masking import NO_SECRETS, Mask
+from engines.core.masking import MASK, NO_SECRETS, Mask
 from engines.record.export import escaped
 from studio.config.compose import Tree, dotted, walk
-from studio.config.secrets import MASK, is_secret
+from studio.config.secrets import as_stored, is_secret
 from studio.config.settings import RunConfig
 from studio.config.yaml_marks import Key
 
@@ -34,14 +34,14 @@ def dump_run_yaml(config: RunConfig, mask: Mask = NO_SECRETS) -> str:
     """The resolved run file as text: it loads to an equal config, and holds no secret.
 
     A secret that came from `${…}` is written as that text. One spelled out in a file or
-    override becomes `***`, and loading it asks for the key again. `mask` takes secrets out
-    of all other texts too.
+    override, also beside a `${…}`, becomes `***`, and loading it asks for the key again.
+    `mask` takes secrets out of all other texts too.
     """
     tree: Tree = config.model_dump(mode="python")
     for key, value in list(walk(tree)):
         plain = value.get_secret_value() if isinstance(value, SecretStr) else value
         if (origin := config._origins.get(dotted(key))) is not None:
-            plain = origin
+            plain = as_stored(key, origin)
         elif plain is not None and is_secret(key, plain):
             plain = MASK
         elif isinstance(plain, str) and "${" in plain:

@@ -6,11 +6,14 @@ change results. Does not read files or the environment (`studio.config.loading` 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -50,7 +53,43 @@ def _listed(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
+def _printable(value: str) -> str:
+    """Refuse what no line of an HTTP request can carry."""
+    if not value.isascii():
+        raise ValueError("it holds a character that is not ASCII, which no header can carry")
+    if not value.isprintable():
+        raise ValueError("it holds a control character, which no header can carry")
+    return value
+
+
+def _key(value: SecretStr) -> SecretStr:
+    _printable(value.get_secret_value())
+    return value
+
+
+def _address(value: str) -> str:
+    """Refuse what is no address, before a client stumbles over it."""
+    if not value.startswith(("http://", "https://")):
+        raise ValueError("it must begin with http:// or https://")
+    if not value.isascii() or not value.isprintable() or " " in value:
+        raise ValueError("it holds a blank, a control or a character that is not ASCII")
+    try:
+        parts = urlsplit(value)
+        parts.port  # noqa: B018  (raises where it is none)
+    except ValueError as error:
+        raise ValueError(f"it is no address ({error})") from None
+    if not parts.hostname:
+        raise ValueError("it names no host")
+    return value
+
+
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+MOST = 10_000
+"""Times or calls at once, of whatever: more is a slip of the keyboard, and would only spin."""
+MOST_ROWS = 1_000_000_000
+
 Int = Annotated[int, BeforeValidator(_no_bool)]
+ApiKey = Annotated[SecretStr, AfterValidator(_key)]
 Float = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=120)]
 
@@ -71,7 +110,7 @@ class PolicyConfig(Settings):
         default=None,
         description="endpoint of openai:MODEL; default $OPENAI_BASE_URL, else the hosted one",
     )
-    api_key: SecretStr | None = Field(
+    api_key: ApiKey | None = Field(
         default=None, description="its key, best as ${oc.env:NAME}; default $OPENAI_API_KEY"
     )
     temperature: Float | None = Field(
@@ -94,11 +133,12 @@ class PolicyConfig(Settings):
         default=120.0, gt=0, description="deadline of one call, retries included"
     )
     max_retries: Int = Field(
-        default=4, ge=0, description="of a call that failed for a passing reason"
+        default=4, ge=0, le=MOST, description="of a call that failed for a passing reason"
     )
     concurrency: Int | None = Field(
         default=None,
         ge=1,
+        le=MOST,
         description="calls at a time to this role; null: shares practice.concurrency",
     )
     extra_body: dict[str, Any] = Field(
@@ -111,8 +151,18 @@ class PolicyConfig(Settings):
     @field_validator("base_url")
     @classmethod
     def _is_an_address(cls, value: str | None) -> str | None:
-        if value is not None and not value.startswith(("http://", "https://")):
-            raise ValueError("it must begin with http:// or https://")
+        return value if value is None else _address(value)
+
+    @field_validator("headers")
+    @classmethod
+    def _can_be_sent(cls, value: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        for name, said in value.items():
+            if not _HEADER.fullmatch(name):
+                raise ValueError(f"{name!r} cannot be the name of a header")
+            try:
+                _printable(said.get_secret_value())
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
         return value
 
 
@@ -159,7 +209,7 @@ class DataConfig(Settings):
         default={}, description="{question: NAME, answer: NAME} where the file has unusual names"
     )
     truncate: Int | None = Field(
-        default=None, ge=1, description="use only the first so many problems"
+        default=None, ge=1, le=MOST_ROWS, description="use only the first so many problems"
     )
     shuffle: bool = Field(default=True, description="a new order in every epoch; false: the file's")
 
@@ -174,10 +224,10 @@ class DataConfig(Settings):
 class PracticeConfig(Settings):
     """How it practises."""
 
-    epochs: Int = Field(default=5, ge=1, description="times every problem is met")
-    batch_size: Int = Field(default=32, ge=1, description="problems a step")
-    group_size: Int = Field(default=3, ge=1, description="rollouts of each problem")
-    concurrency: Int = Field(default=64, ge=1, description="model calls at a time")
+    epochs: Int = Field(default=5, ge=1, le=MOST, description="times every problem is met")
+    batch_size: Int = Field(default=32, ge=1, le=MOST_ROWS, description="problems a step")
+    group_size: Int = Field(default=3, ge=1, le=MOST, description="rollouts of each problem")
+    concurrency: Int = Field(default=64, ge=1, le=MOST, description="model calls at a time")
     temperature: Float = Field(default=0.7, ge=0, le=10, description="of rollouts")
     task_timeout_s: Float = Field(default=3600.0, gt=0, description="deadline of one rollout")
     restart_step: Int | None = Field(
@@ -213,11 +263,16 @@ class EvaluationConfig(Settings):
     data: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
         default=(), description="one or more data sets, held out from practice"
     )
-    limit: Int | None = Field(default=None, ge=1, description="use only the first so many of each")
-    k: Int = Field(default=1, ge=1, description="tries a problem")
+    limit: Int | None = Field(
+        default=None, ge=1, le=MOST_ROWS, description="use only the first so many of each"
+    )
+    k: Int = Field(default=1, ge=1, le=1_000, description="tries a problem")
     temperature: Float = Field(default=0.0, ge=0, le=10, description="of those tries")
     concurrency: Int | None = Field(
-        default=None, ge=1, description="rollouts at a time; null: shares practice.concurrency"
+        default=None,
+        ge=1,
+        le=MOST,
+        description="rollouts at a time; null: shares practice.concurrency",
     )
 
     @model_validator(mode="after")
@@ -263,7 +318,7 @@ class LibraryConfig(Settings):
     )
     start: str = Field(
         default="empty",
-        pattern=r"^(empty|[A-Za-z0-9][A-Za-z0-9._-]*@\d+)$",
+        pattern=r"^(empty|[A-Za-z0-9][A-Za-z0-9._-]*@\d{1,18})$",
         description="empty or NAME@V",
     )
 
@@ -303,9 +358,14 @@ class EmbeddingConfig(Settings):
     base_url: str | None = Field(
         default=None, description="its endpoint; null with no api_key: those of the policy"
     )
-    api_key: SecretStr | None = Field(default=None, description="its key, best as ${oc.env:NAME}")
+    api_key: ApiKey | None = Field(default=None, description="its key, best as ${oc.env:NAME}")
     timeout_s: Float = Field(default=30.0, gt=0, description="deadline, retries included")
     price_in_usd_per_mtok: Float | None = Field(default=None, ge=0, description="of its tokens")
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_an_address(cls, value: str | None) -> str | None:
+        return value if value is None else _address(value)
 
 
 class LintConfig(Settings):

@@ -35,6 +35,10 @@ def parsed(file: Path) -> yaml.Node | None:
         raise syntax_error(file, error) from error
     except (UnicodeDecodeError, yaml.reader.ReaderError) as error:
         raise ConfigError(str(file), f"It is not UTF-8 text: {error}.", "Save it so.") from error
+    except RecursionError as error:
+        raise ConfigError(
+            str(file), "It is nested too deeply to be read.", "Write it flatter."
+        ) from error
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -41,7 +43,8 @@ def flipped(path: Path, line: int) -> None:
     """Flip a bit in the middle of a line; the first is 0."""
     found = lines.read(path, chained=path.name == "journal.jsonl").lines[line]
     data = bytearray(path.read_bytes())
-    data[found.offset + found.length // 2] ^= 0x02
+    data[found.offset + found.length // 2] ^= 0x02  # two bytes: one alone is put back
+    data[found.offset + found.length // 2 + 9] ^= 0x02
     path.write_bytes(data)
 
 
@@ -89,15 +92,39 @@ def test_damage_is_exit_2_with_place_cause_and_next_move_and_repaired_on_request
     assert doctor(practised)[0] == 0
 
 
-def test_a_repair_is_refused_while_a_process_writes_there(practised: Path) -> None:
-    flipped(practised / "runs/rehearsal/journal.jsonl", 3)
-    before = tree(practised)
+def test_nothing_is_repaired_where_a_process_writes_and_all_is_elsewhere(practised: Path) -> None:
+    shutil.copytree(practised / "runs/rehearsal", practised / "runs/other")
+    for run in ("rehearsal", "other"):
+        flipped(practised / f"runs/{run}/journal.jsonl", 3)
+    before = tree(practised / "runs/rehearsal")
     with writing(practised / "runs/rehearsal"):
-        refused = studio("doctor", "--repair", workspace=practised)
-    assert refused.code == 2
-    assert f"pid {os.getpid()}" in refused.stderr
-    assert "studio ctl stop" in refused.stderr
-    assert tree(practised) == before
+        done = studio("doctor", "--repair", workspace=practised)
+    assert done.code == 2
+    assert f"pid {os.getpid()}" in done.stdout and "end it, then repair" in done.stdout
+    assert tree(practised / "runs/rehearsal") == before
+    assert (practised / "runs/other/journal.jsonl.damaged-1").exists()
+
+
+def test_one_flipped_bit_is_put_back_and_nothing_is_cut(practised: Path) -> None:
+    path = practised / "runs/rehearsal/journal.jsonl"
+    before = path.read_bytes()
+    damaged = bytearray(before)
+    damaged[len(before) // 2] ^= 0x10
+    path.write_bytes(damaged)
+    code, told = doctor(practised)
+    assert code == 2 and "puts it back as it was written" in causes(told)
+    assert studio("doctor", "--repair", workspace=practised).code == 0
+    assert path.read_bytes() == before
+    assert not list(path.parent.glob("*.damaged-*"))
+
+
+def test_the_doctor_says_beforehand_what_a_repair_would_take_away(practised: Path) -> None:
+    flipped(practised / "runs/rehearsal/journal.jsonl", 3)
+    code, told = doctor(practised)
+    assert code == 2
+    loses = causes(told)
+    assert "which takes away " in loses, loses
+    assert re.search(r"\d+ decisions, 2 commits.* 2\d rollouts", loses), loses
 
 
 def test_what_a_killed_process_left_is_told_and_removed(practised: Path) -> None:
@@ -238,3 +265,119 @@ def test_a_damaged_run_among_others_is_named_and_hides_none(practised: Path) -> 
     removed = studio("runs", "rm", "other", "--yes", workspace=practised)
     assert removed.code == 0, removed.stderr
     assert not (practised / "runs/other").exists()
+
+
+def test_a_journal_that_is_a_folder_is_told_and_hides_no_other_run(practised: Path) -> None:
+    odd = practised / "runs/rehearsal-2/journal.jsonl"
+    odd.mkdir(parents=True)
+    listed = studio("runs", "list", workspace=practised)
+    assert (listed.code, "rehearsal" in listed.stdout) == (0, True)
+    for words in (("runs", "show", "rehearsal-2"), ("headless", "rehearsal", *SMALL)):
+        refused = studio(*words, workspace=practised)
+        assert refused.code == 2, words
+        assert f"{odd}: cannot be read: it is a folder. Move it away" in refused.stderr
+    code, told = doctor(practised)
+    assert code == 2
+    assert f"{odd}: cannot be read: it is a folder." in causes(told)
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs a file that fails to read")
+def test_a_journal_that_cannot_be_read_is_told_and_hides_no_other_run(practised: Path) -> None:
+    odd = practised / "runs/rehearsal-2/journal.jsonl"
+    odd.parent.mkdir()
+    odd.symlink_to("/proc/self/mem")
+    listed = studio("runs", "list", workspace=practised)
+    assert listed.code == 0
+    assert "finished" in listed.stdout and f"{odd}: cannot be read" in listed.stdout
+    refused = studio("runs", "show", "rehearsal-2", workspace=practised)
+    assert refused.code == 2
+    assert f"{odd}: cannot be read (Input/output error)." in refused.stderr
+    code, told = doctor(practised)
+    assert code == 2
+    assert f"{odd}: cannot be read" in causes(told)
+
+
+def test_what_stands_beside_runs_and_libraries_and_is_none_is_listed(practised: Path) -> None:
+    (practised / "runs/empty").mkdir()
+    (practised / "runs/notes.txt").write_text("mine")
+    (practised / "libraries/copy").mkdir()
+    code, told = doctor(practised)
+    assert code == 0
+    for place, why in (
+        ("runs/empty", "it is no run: it has no journal."),
+        ("runs/notes.txt", "it is no run: it is a file."),
+        ("libraries/copy", "it is no library: it has no journal."),
+    ):
+        assert f"{practised / place}: {why}" in causes(told)
+
+
+@pytest.mark.parametrize("name", ["runs", "libraries"])
+def test_a_file_in_place_of_runs_or_libraries_is_damage(name: str, workspace: Path) -> None:
+    workspace.mkdir()
+    (workspace / name).write_text("x")
+    code, told = doctor(workspace)
+    assert code == 2
+    assert f"{workspace / name}: it is no folder. Move it away" in causes(told)
+
+
+@pytest.mark.parametrize("how", ["gone", "cut", "filled"])
+def test_replies_of_finished_steps_that_are_gone_are_a_note_and_send_nobody_in_a_circle(
+    how: str, practised: Path
+) -> None:
+    path = practised / "runs/rehearsal/records/step-0001.jsonl"
+    data = path.read_bytes()
+    if how == "gone":
+        path.unlink()
+    elif how == "cut":
+        path.write_bytes(data[: data.index(b"\n") + 1])
+    else:
+        found = lines.read(path, chained=False).lines[0]
+        path.write_bytes(lines.filler(found.length) + data[found.length :])
+    code, told = doctor(practised)
+    assert code == 0
+    assert f"{path}: " in causes(told) and "replies that the journal names." in causes(told)
+    assert "The run needs none of them to go on." in causes(told)
+    assert "doctor" not in causes(
+        {"findings": [f for f in told["findings"] if f["place"] == str(path)]}
+    )
+    shown = studio("runs", "show", "rehearsal", "--rollout", "s1p0r0", workspace=practised)
+    assert "--repair" not in shown.stdout + shown.stderr
+    again = studio("headless", "rehearsal", *SMALL, "practice.epochs=3", workspace=practised)
+    assert again.code == 0, again.stderr
+
+
+def test_a_record_file_that_is_a_folder_is_damage_and_more_is_looked_at(practised: Path) -> None:
+    odd = practised / "runs/rehearsal/records/step-0001.jsonl"
+    odd.unlink()
+    odd.mkdir()
+    (practised / "runs/rehearsal/records/step-0002.jsonl").unlink()
+    code, told = doctor(practised)
+    assert code == 2
+    assert f"{odd}: cannot be read: it is a folder." in causes(told)
+    assert "step-0002.jsonl: it is gone" in causes(told)
+
+
+def test_more_troubles_than_a_hundred_are_all_mended(practised: Path) -> None:
+    folder = practised / "libraries/rehearsal"
+    for number in range(500, 630):
+        (folder / f"v0{number}.yaml").write_text("stray")
+    code, told = doctor(practised, "--repair")
+    assert (code, told["well"]) == (0, True)
+    assert not list(folder.glob("v05*.yaml")) and not list(folder.glob("v06*.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "it is not there"), (b"\xff\xfe", "cannot be read"), (b"", "holds no settings")],
+)
+def test_a_run_file_that_cannot_be_read_is_noted_and_is_no_damage(
+    practised: Path, content: bytes | None, said: str
+) -> None:
+    file = practised / "runs" / "rehearsal" / "run.yaml"
+    file.unlink()
+    if content is not None:
+        file.write_bytes(content)
+        file.chmod(0o600)
+    done = studio("doctor", workspace=practised)
+    assert done.code == 0, done.stdout
+    assert said in done.stdout and "--name rehearsal" in done.stdout

@@ -137,7 +137,7 @@ def test_a_log_that_is_replayed_costs_no_call_of_a_budget(tmp_path: Path) -> Non
     workspace = tmp_path / "practice"
     assert headless(workspace, "replay", "budget.calls=3").code == exit_codes.BUDGET_REACHED
     again = headless(workspace, "--resume", "replay")
-    assert "budget.calls=3: 3 spent" in again.stdout  # of the reflector alone
+    assert "budget.calls=3: 3 spent" in again.stderr  # of the reflector alone
 
 
 def test_a_run_without_a_budget_hears_no_estimate(tmp_path: Path) -> None:
@@ -154,6 +154,16 @@ def test_a_held_out_evaluation_stops_at_its_budget_and_keeps_what_it_measured(
     assert first.code == exit_codes.BUDGET_REACHED and first.stdout == ""
     assert "budget.calls=8: 8 spent" in first.stderr
     assert "every reply that was paid for" in first.stderr and "higher budget" in first.stderr
+    told = studio(*measure, "budget.calls=8", "--json", workspace=workspace)
+    assert told.code == exit_codes.BUDGET_REACHED
+    assert "every reply that was paid for" not in told.stderr  # this time nothing was
+    data = json.loads(told.stdout)
+    (result,) = data["sets"][0]["results"]
+    assert (data["ended"], data["paid"]["calls"]) == ("budget", 0)
+    assert "budget.calls=8" in data["reason"]
+    assert (result["n"] + result["missing"], result["unjudged"]) == (20, 0)
+    assert result["missing"] >= 12
+    assert data["sets"][0]["comparison"] is None
     again = studio(*measure, "budget.calls=8", workspace=workspace)
     assert again.code == exit_codes.BUDGET_REACHED
     done = studio(*measure, "budget.calls=20", workspace=workspace)
@@ -175,6 +185,45 @@ def test_status_says_what_is_left_of_a_budget(tmp_path: Path) -> None:
     assert status_of(RunState())["budget_left"] == {}
 
 
+def test_status_says_which_replies_wait_to_be_mended() -> None:
+    from engines.core.state import RunState
+    from engines.core.types import Repair
+    from studio.link import status_of
+    from studio.steering import status_lines
+
+    state = RunState(repairs={"s1": Repair("s1", 1, "consolidation", ("no JSON",), "{")})
+    answer = {**status_of(state), "run": "exp"}
+    assert "1 reply waits to be mended: studio review exp" in status_lines(answer)
+    assert not any("mended" in line for line in status_lines(status_of(RunState())))
+
+
+def test_a_dry_run_of_a_fork_counts_the_evaluation_it_begins_with(tmp_path: Path) -> None:
+    workspace = tmp_path / "practice"
+    run = ("rehearsal", *RUN, *HELD_OUT, "evaluation.limit=7")
+    assert headless(workspace, *run, "evaluation.do_eval=false").code == exit_codes.DONE
+    found = dry(workspace, *run, "evaluation.do_eval=true", "--restart-step", "2")
+    (evaluation,) = (s for s in found["stages"] if s["stage"] == "evaluation")
+    # With what it adopted, and after the epochs that end at steps 4 and 8.
+    assert evaluation["calls"]["likely"] == 3 * 7
+
+
+def test_a_dry_run_knows_what_embeddings_cost(tmp_path: Path) -> None:
+    model = "lint.embedding={model: openai:e, base_url: http://127.0.0.1:9/v1}"
+    run = ("rehearsal", *RUN, *PRICED, model)
+    refused = headless(tmp_path, *run, "budget.cost_usd=1", "--dry-run")
+    assert refused.code == exit_codes.USER_ERROR
+    assert "lint.embedding.price_in_usd_per_mtok" in refused.stderr
+    found = dry(tmp_path, *run, "lint.embedding.price_in_usd_per_mtok=3")
+    (embeddings,) = (s for s in found["stages"] if s["stage"] == "embeddings")
+    assert embeddings["calls"]["at_most"] > 0 and embeddings["cost_usd"]["at_most"] > 0
+
+
+def test_a_try_says_that_no_budget_is_kept(tmp_path: Path) -> None:
+    found = studio("try", "rehearsal", "budget.calls=1", workspace=tmp_path)
+    assert found.code == exit_codes.DONE and "the budget is not kept" in found.stderr
+    assert "budget" not in studio("try", "rehearsal", workspace=tmp_path).stderr
+
+
 def test_the_workspace_of_a_dry_run_of_a_fork_is_left_as_it_is(tmp_path: Path) -> None:
     workspace = tmp_path / "practice"
     run = ("rehearsal", *RUN, "evaluation.do_eval=false")
@@ -182,3 +231,78 @@ def test_the_workspace_of_a_dry_run_of_a_fork_is_left_as_it_is(tmp_path: Path) -
     found = dry(workspace, *run, "--restart-step", "2")
     assert found["calls"]["at_most"] < found["whole_run"]["calls"]["at_most"]
     assert [found.run for found in Workspace(workspace).runs()] == ["rehearsal"]
+
+
+KEYED = """\
+exp_id: keyed
+policy:
+  model: openai:m
+  base_url: http://127.0.0.1:9/v1
+  api_key: ${oc.env:NO_SUCH_KEY}
+  headers: {X-Gateway: "Bearer ${oc.env:NO_SUCH_TOKEN}"}
+reflector: ${policy}
+data: {practice: arithmetic, truncate: 8}
+verifier: math
+"""
+
+
+def test_a_dry_run_needs_no_key_and_says_which_it_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    file = tmp_path / "keyed.yaml"
+    file.write_text(KEYED)
+    found = headless(tmp_path / "p", str(file), "--dry-run")
+    assert found.code == exit_codes.DONE, found.stderr
+    for key, name in (("api_key", "NO_SUCH_KEY"), ("headers.X-Gateway", "NO_SUCH_TOKEN")):
+        left_out = f"policy.{key} is left out, since the environment variable {name} is not set"
+        assert left_out in found.stderr
+    ran = headless(tmp_path / "p", str(file))
+    assert (ran.code, "NO_SUCH_" in ran.stderr) == (exit_codes.USER_ERROR, True)
+
+
+def test_a_dry_run_of_a_run_whose_key_was_spelled_out_needs_it_no_more(tmp_path: Path) -> None:
+    file = tmp_path / "masked.yaml"
+    file.write_text(KEYED.replace("${oc.env:NO_SUCH_KEY}", "'***'").replace("NO_SUCH_T", "PATH,T"))
+    found = headless(tmp_path / "p", str(file), "--dry-run")
+    assert found.code == exit_codes.DONE, found.stderr
+    assert "policy.api_key is left out, since it is masked" in found.stderr
+
+
+def test_a_dry_run_still_needs_variables_that_are_no_keys(tmp_path: Path) -> None:
+    file = tmp_path / "keyed.yaml"
+    file.write_text(KEYED.replace("openai:m", "${oc.env:NO_SUCH_MODEL}"))
+    found = headless(tmp_path / "p", str(file), "--dry-run")
+    assert (found.code, "NO_SUCH_MODEL" in found.stderr) == (exit_codes.USER_ERROR, True)
+
+
+def test_a_resume_that_drops_the_budget_is_told(tmp_path: Path) -> None:
+    workspace = tmp_path / "practice"
+    assert headless(workspace, "rehearsal", *SMALL, "budget.calls=9").code == 5
+    kept = headless(workspace, "--resume", "rehearsal", "--dry-run")
+    assert "no longer set" not in kept.stderr
+    raised = headless(workspace, "rehearsal", *SMALL, "budget.calls=500", "--dry-run")
+    assert "no longer set" not in raised.stderr
+    dropped = headless(workspace, "rehearsal", *SMALL)
+    assert "note: the run had budget.calls=9, which is no longer set" in dropped.stderr
+    finished = headless(workspace, "rehearsal", *SMALL)
+    assert "no longer set" not in finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kinds"),
+    [
+        ((), {"rollout", "summary", "extraction", "consolidation"}),
+        (("practice.summarise=never",), {"rollout", "extraction", "consolidation"}),
+        (
+            ("verifier=judge", "practice.summarise=never"),
+            {"rollout", "judge", "extraction", "consolidation"},
+        ),
+    ],
+)
+def test_the_notes_name_only_kinds_of_replies_that_the_run_may_ask_for(
+    tmp_path: Path, arguments: tuple[str, ...], kinds: set[str]
+) -> None:
+    notes = dry(tmp_path / "practice", "rehearsal", *arguments)["notes"]
+    (note,) = [note for note in notes if note.startswith("tokens of a reply, assumed: ")]
+    assert {part.split()[0] for part in note.partition(": ")[2].split(", ")} == kinds

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
-from tests.cli.processes import SMALL
+import pytest
+
+from tests.cli.processes import SMALL, STUDIO
 from tests.cli.run_studio import studio
 
 
@@ -38,3 +42,31 @@ def test_every_command_offered_on_an_empty_home_works(workspace: Path) -> None:
         settings = SMALL if words[0] == "headless" else ()
         done = studio(*words, *settings, workspace=workspace)
         assert done.code == 0, (words, done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("words", "streams", "code"),
+    [
+        ("runs list", ">&-", 0),
+        ("runs list --json", ">&- 2>&- <&-", 0),
+        ("library list", "2>&-", 0),
+        ("nonsense", ">&- 2>&-", 2),
+        ("nonsense", "2>/dev/full", 2),
+        ("presets list", ">/dev/full", 2),
+    ],
+)
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_streams_that_are_closed_or_full_end_no_command_as_a_bug_would(
+    workspace: Path, words: str, streams: str, code: int
+) -> None:
+    command = f'"$@" --workspace "$WHERE" {words} {streams}'
+    done = subprocess.run(
+        ["sh", "-c", command, "sh", *STUDIO],
+        env={**os.environ, "WHERE": str(workspace)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr

@@ -201,3 +201,39 @@ def test_html_holds_no_markup_of_others(workspace: Path, practised: Path) -> Non
                   workspace=practised).stdout  # fmt: skip
     assert "<script>" not in page
     assert html.escape(text) in page
+
+
+def test_a_terminal_obeys_no_path_either(tmp_path: Path) -> None:
+    folder = tmp_path / "up\x1b[2J"
+    folder.mkdir()
+    workspace = folder / "practice\x1b]0;title\x07"
+    small = ("data.truncate=4", "practice.epochs=1", "evaluation.do_eval=false")
+    commands: list[tuple[str, ...]] = [
+        (),
+        ("runs", "list"),
+        ("library", "list"),
+        ("init", "rehearsal", "--to", str(folder / "mine.yaml")),
+        ("headless", "rehearsal", *small),
+        ("headless", "rehearsal", *small),
+        (),
+        ("runs", "list"),
+        ("runs", "show", "rehearsal"),
+        ("ctl", "status"),
+        ("ctl", "stop"),
+        ("library", "list"),
+        ("data", "add", str(folder / "rows.jsonl")),
+        ("data", "add", str(folder / "rows.jsonl")),
+        ("data", "list"),
+        ("data", "check", "rows"),
+        ("data", "check", str(folder / "rows.jsonl")),
+        ("doctor",),
+        ("runs", "rm", "nobody"),
+        ("headless", str(folder / "nowhere.yaml")),
+    ]
+    (folder / "rows.jsonl").write_text('{"question": "1+1?", "answer": "2"}\n')
+    for words in commands:
+        done = studio(*words, workspace=workspace)
+        assert done.code in (0, 2, 4), (words, done.stderr)
+        assert FORBIDDEN.findall(done.stdout + done.stderr) == [], words
+    asked = studio("runs", "rm", "rehearsal", workspace=workspace, typed="n\n")
+    assert FORBIDDEN.findall(asked.stdout + asked.stderr) == []

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from engines.core import events as ev
 from engines.core.errors import ConflictError
 from engines.core.types import Decision
+from engines.record.journal import Journal
 from engines.record.run_dir import RunDir, Workspace
 from studio import link
 from studio.desk import LivingDesk
@@ -282,3 +285,35 @@ def test_evidence_that_a_run_journals_during_a_sitting_is_found(practised: Path)
     found = room.of(operation)
     assert [w.id for group in found for w in group.witnesses] == list(operation.evidence)
     assert all(group.n == 3 for group in found)
+
+
+def test_an_edit_is_linted_over_the_line_and_nothing_is_journalled(living: RunDir) -> None:
+    first = LivingDesk(living).sheet().open[0]
+    desk, before = LivingDesk(living), link.ask(living, "status")["events"]
+    long = Decision(first.id, "edit", kind="add", text="word " * 200, reviewer="ann")
+    assert "too long" in [flag.name for flag in desk.lint(long).flags]
+    empty = Decision(first.id, "edit", kind="add", text=" ", reviewer="ann")
+    assert desk.lint(empty).objection == "an addition needs a text"
+    with pytest.raises(ConflictError, match="not open"):
+        desk.lint(Decision("op9.9", "edit", text="x"))
+    assert link.ask(living, "status")["events"] == before
+
+
+def test_a_decision_counts_although_its_process_ended_before_it_answered(
+    practised: Path,
+) -> None:
+    run = Workspace(practised).run("rehearsal")
+    made = Decision("op1.1", "approve", reviewer="ann", took_s=1.25, assigned="E9")
+    asyncio.run(_journal(run, ev.OperationDecided(2, made)))
+    with a_process_that(hangs_up_politely, run):
+        told, _ = LivingDesk(run).decide(replace(made, assigned=None))
+    assert told == made
+    another = replace(made, took_s=2.5)
+    with a_process_that(hangs_up_politely, run), pytest.raises(ConflictError):
+        LivingDesk(run).decide(another)
+
+
+async def _journal(run: RunDir, event: ev.DurableEvent) -> None:
+    journal = Journal(run.journal)
+    await journal.append(event)
+    await journal.aclose()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
 
 from engines.record.run_dir import Workspace
 from studio import link
-from tests.cli.processes import SMALL, running, studio
+from tests.cli.processes import SMALL, STUDIO, running, studio
 
 
 @pytest.fixture(scope="module")
@@ -185,3 +187,52 @@ def test_a_socket_left_by_a_dead_process_is_no_obstacle(tmp_path: Path) -> None:
     assert "no process of it is running" in dead.stderr
     again = studio(tmp_path, "headless", "rehearsal", *SMALL, "--review", "auto")
     assert again.returncode == 0, again.stderr
+
+
+def test_a_review_that_waits_stays_for_every_step_until_the_run_ends(tmp_path: Path) -> None:
+    with running(tmp_path, "rehearsal", *SMALL, "--review", "wait") as process:
+        process.until("StageEntered", stage="review")
+        assert studio(tmp_path, "ctl", "pause").returncode == 0
+        first = studio(tmp_path, "review", typed="a\n" * 9)
+        goes_on = "the run goes on; `studio review rehearsal --wait` stays for its next steps"
+        assert goes_on in first.stdout
+        process.until("StepFinished")
+        empty = studio(tmp_path, "review")
+        assert empty.stdout == f"run rehearsal: nothing is open\n{goes_on}\n"
+
+        command = [*STUDIO, "--workspace", str(tmp_path), "review", "--wait"]
+        with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True) as waiting:
+            assert waiting.stdin and waiting.stdout and waiting.stderr
+            waiting.stdin.write("a\n" * 9)
+            waiting.stdin.flush()
+            assert waiting.stdout.readline() == "run rehearsal: nothing is open\n"
+            assert "waiting for the run's next step" in waiting.stderr.readline()
+            assert studio(tmp_path, "ctl", "resume").returncode == 0
+            assert process.end() == 0
+            said, _ = waiting.communicate(timeout=60)
+        assert waiting.returncode == 0
+        decided = [e for e in process.events if e["kind"] == "OperationDecided"]
+        second = [e for e in decided if e["step"] == 2]
+        assert second
+        assert f"run rehearsal: {len(second)} decided, 0 open" in said
+        assert "the process of run rehearsal has ended" in said
+
+
+def test_a_review_of_a_run_without_a_process_has_nothing_to_wait_for(tmp_path: Path) -> None:
+    held = studio(
+        tmp_path, "headless", "rehearsal", *SMALL, "--review", "wait", "review.hold_s=0.01"
+    )
+    assert held.returncode == 3
+    reviewed = studio(tmp_path, "review", "--wait", typed="a\n" * 9)
+    assert "so there is nothing to wait for" in reviewed.stderr
+    assert "0 open" in reviewed.stdout
+
+
+def test_rules_that_settle_nothing_say_who_is_waited_for_and_how_to_go_on(tmp_path: Path) -> None:
+    rules = tmp_path / "r.yaml"
+    rules.write_text("rules:\n  - do: ask\n", "utf-8")
+    held = studio(
+        tmp_path, "headless", "rehearsal", *SMALL, f"--review=rules:{rules}", "review.hold_s=0.01"
+    )
+    assert held.returncode == 3
+    assert "for a person: studio review rehearsal, or a rule with do: defer" in held.stderr

@@ -42,10 +42,14 @@ def test_it_says_where_it_is_answers_and_ends_as_interrupted(number: signal.Sign
     assert server.returncode == 130
     assert rest == ""
     assert "rehearsal: replies are scripted" in told
+    assert "api_key" not in told  # it needs none, and a key typed there would be stored
     assert "Traceback" not in told
 
 
-def test_a_try_against_the_server_gives_the_reply_of_the_one_in_process(workspace: Path) -> None:
+def test_a_try_against_the_server_gives_the_reply_of_the_one_in_process(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with a_server("--json") as server:
         try:
             said = json.loads(first_line(server))
@@ -55,7 +59,6 @@ def test_a_try_against_the_server_gives_the_reply_of_the_one_in_process(workspac
                 *SMALL,
                 "policy=openai:rehearsal",
                 f"policy.base_url={said['base_url']}",
-                "policy.api_key=none",
                 "--json",
                 workspace=workspace,
             )

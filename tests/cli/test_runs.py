@@ -125,7 +125,8 @@ def test_losses_are_shown_with_their_words(workspace: Path) -> None:
     # One problem in a group of 4, none of which the log holds.
     assert facts["lost"] == {"rollout": 4}
     page = studio("runs", "show", "lossy", workspace=workspace).stdout
-    assert "4 rollout" in page and "holds no rollout for this question" in page
+    assert "4 rollouts" in ended.stdout and "4 rollouts\n" in page
+    assert "holds no rollout for this question" in page
 
 
 @pytest.mark.parametrize("command", ["show", "rm"])

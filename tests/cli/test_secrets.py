@@ -39,12 +39,29 @@ PLANTED = {
     "run file, usual name": "extra-body-words-only",
     "run file, unusual name": "sk-unus-7h9J1k3L5m7N9p1Q",
     "run file, from a variable": "variable-words-only",
-    "environment, unused": "unused-environment-words",
+    "environment, unused": "unused7Environment2words",
+    "nested": "nested-words-of-mine",
+    "in a list": "list-words-of-mine",
+    "pass": "pass-words-of-mine",
+    "beside a variable": "literal-words-of-mine",
+    "URL query, beside a variable": "judge+query/words",
+    "several lines, folded": "first line 0f mine4 second line 0f mine7",
+    "one of several lines": "second line 0f mine7",
+    "part of a path": "9f8e7d6c5b4a3f2e",
     "tool argument": "sk-tool-1a3B5c7D9e1F3g5H",
     "reply": "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
 }
 TOLD_BY = [name for name in PLANTED if name not in ("tool argument", "reply")]
 TOLD = [PLANTED[name] for name in TOLD_BY]
+NOT_SENT = (
+    "URL",  # its user goes out as a header, which takes the place of the key
+    "api key",
+    "environment, unused",
+    "several lines, folded",
+    "one of several lines",
+    "URL query, beside a variable",  # of the judge, whom nobody asks in these runs
+    "part of a path",
+)
 
 RUN = """\
 defaults: [/rehearsal, _self_]
@@ -57,8 +74,16 @@ policy:
   headers:
     X-Shaped: {shaped}
     X-Plain: {plain}
+    X-Beside: "Bearer {beside}-${{oc.env:MY_REGION}}"
   extra_body:
     metadata: {{access_token: {usual}, note: {unusual}, from: "${{oc.env:MY_TOKEN}}"}}
+    auth: {{user: me, value: {nested}}}
+    tokens: [{listed}]
+    pass: {passed}
+judge:
+  model: openai:rehearsal
+  base_url: "http://127.0.0.1:{port}/${{oc.env:MY_TENANT}}/v1?sig={sig}&region=${{oc.env:MY_REGION}}"
+  api_key: none
 practice: {{epochs: 1, batch_size: 4, group_size: 3}}
 data: {{truncate: 4}}
 evaluation: {{do_eval: true, limit: 2}}
@@ -105,6 +130,9 @@ def gossiping(*, fails: bool = False) -> Iterator[Gossip]:
 def told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_GATEWAY", PLANTED["api key"])
     monkeypatch.setenv("MY_TOKEN", PLANTED["run file, from a variable"])
+    monkeypatch.setenv("LINES_SECRET", "first line 0f mine4\nsecond line 0f mine7\n")
+    monkeypatch.setenv("MY_TENANT", PLANTED["part of a path"])
+    monkeypatch.setenv("MY_REGION", "eu1")
     monkeypatch.setenv("OTHER_API_KEY", PLANTED["environment, unused"])
 
 
@@ -118,6 +146,11 @@ def run_file(folder: Path, gossip: Gossip) -> str:
         plain=PLANTED["header, plain"],
         usual=PLANTED["run file, usual name"],
         unusual=PLANTED["run file, unusual name"],
+        beside=PLANTED["beside a variable"],
+        nested=PLANTED["nested"],
+        listed=PLANTED["in a list"],
+        passed=PLANTED["pass"],
+        sig=PLANTED["URL query, beside a variable"],
     )
     path.write_text(text)
     return str(path)
@@ -182,9 +215,7 @@ def test_no_planted_key_appears_after_runs_tries_evaluations_and_edits(workspace
                    workspace=workspace),
         ]  # fmt: skip
         assert {r.code for r in said} <= {0, 4}, [r.stderr for r in said]
-        # The URL's user goes out as a header, which takes the place of the key.
-        unsent = ("URL", "api key", "environment, unused")
-        assert gossip.heard >= {PLANTED[name] for name in TOLD_BY if name not in unsent}
+        assert gossip.heard >= {PLANTED[name] for name in TOLD_BY if name not in NOT_SENT}
         said += everything_about(workspace, "planted")
     assert len(list(workspace.rglob("*.jsonl"))) > 5
     texts = [text for result in said for text in (result.stdout, result.stderr)]
@@ -247,12 +278,12 @@ def test_a_traceback_of_a_bug_holds_no_key() -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env={**os.environ, "OTHER_API_KEY": "unused-environment-words"},
+        env={**os.environ, "OTHER_API_KEY": "unused7Environment2words"},
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 1
     assert "RuntimeError: with ***\\u001b[2J" in done.stderr
-    assert "unused-environment-words" not in done.stderr
+    assert "unused7Environment2words" not in done.stderr
 
 
 @pytest.mark.usefixtures("told")
@@ -288,3 +319,22 @@ def modes(workspace: Path) -> set[str]:
             if mode & 0o077 and not path.is_symlink():
                 found.add(f"{path.relative_to(workspace)} {mode:o}")
     return found
+
+
+def test_a_run_says_how_many_answers_hold_a_secret_and_judges_no_try_at_them(
+    workspace: Path,
+) -> None:
+    rows = [("Say the word.", "seventeen"), ("1 + 1?", "2"), ("2 + 3?", "5")]
+    data = workspace.parent / "rows.jsonl"
+    data.write_text("".join(json.dumps({"question": q, "answer": a}) + "\n" for q, a in rows))
+    done = studio(
+        "headless", "rehearsal", "policy.api_key=seventeen", f"data.practice={data}",
+        "practice.epochs=1", "evaluation.do_eval=false", "data.truncate=3",
+        workspace=workspace,
+    )  # fmt: skip
+    assert done.code == 4, done.stderr
+    assert "note: policy.api_key is a common word: it is masked" in done.stderr
+    assert "note: 1 problem has an expected answer that holds what looks like" in done.stderr
+    journal = (workspace / "runs/rehearsal/journal.jsonl").read_text()
+    assert "masked: the expected answer holds what looks like a secret" in journal
+    assert "seventeen" not in journal

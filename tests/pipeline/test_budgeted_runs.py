@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
 
 from engines.core import events as ev
 from engines.core.errors import ConfigError
+from engines.core.types import NO_USAGE, Usage
 from engines.pipeline.practice import Practice
+from engines.policies.rehearsal.endpoint import answer
+from engines.record import lines
+from engines.record.catalogue import run_row
 from engines.record.ledger import spent
 from engines.record.run_dir import RunDir
+from studio.budget import open_budget
+from studio.config.loading import load_run
+from tests.fake_endpoint import Exchange, fake_endpoint
 from tests.pipeline.harness import Practised, practised
 
 SMALL = ("data.truncate=12", "practice.batch_size=6", "practice.group_size=3", "practice.epochs=1")
@@ -137,3 +149,131 @@ async def test_a_stop_after_the_step_does_not_hide_that_the_budget_is_spent(
 
     found = await practised(tmp_path, *SMALL, "budget.calls=8", change=stopping)
     assert found.state.ending == "budget"
+
+
+def all_recorded(run: RunDir) -> Usage:
+    """Sums of prices are not exact: the order they are added in shows."""
+    found = sum((usage for _, usage in spent(run.records)), NO_USAGE)
+    cost_usd: Any = None if found.cost_usd is None else pytest.approx(found.cost_usd)
+    return replace(found, cost_usd=cost_usd)
+
+
+def stopping_at(event: type[object], n: int = 1) -> Callable[[Practice], Practice]:
+    def change(practice: Practice) -> Practice:
+        seen = itertools.count(1)
+
+        def stop(heard: object) -> None:
+            if isinstance(heard, event) and next(seen) == n:
+                practice.control.stop("Ctrl-C")
+
+        practice.recorder.listen(stop)
+        return practice
+
+    return change
+
+
+async def test_what_a_run_says_it_spent_is_what_its_records_hold_however_it_ends(
+    tmp_path: Path,
+) -> None:
+    run = (*SMALL, *PRICED, "evaluation.do_eval=true", "evaluation.limit=6", "evaluation.k=2")
+    for limit in ("budget.calls=9", "budget.calls=25", "budget.calls=60"):  # evaluation, step, step
+        cut = await practised(tmp_path, *run, limit)
+        assert cut.state.ending == "budget"
+        assert cut.state.spent == all_recorded(cut.run)
+    for event in (ev.RolloutFinished, ev.GroupReflected, ev.EvaluationProgressed):
+        cut = await practised(tmp_path, *run, change=stopping_at(event, 2))
+        assert cut.state.spent == all_recorded(cut.run)
+        assert run_row(cut.run)["tokens"] == cut.state.spent.tokens
+    done = await practised(tmp_path, *run)
+    assert done.state.ending == "finished"
+    assert done.state.spent == all_recorded(done.run)
+
+
+class Once:
+    """Hangs at the first request, and answers as a rehearsal does from then on."""
+
+    def __init__(self) -> None:
+        self.hung = False
+
+    async def __call__(self, exchange: Exchange) -> None:
+        body = exchange.request.body
+        if body.get("max_tokens") != 1 and not self.hung:
+            self.hung = True
+            await asyncio.get_running_loop().create_future()
+        made = answer("POST", exchange.request.path, orjson.dumps(body))
+        whole = b"".join([piece async for piece in made.body])
+        await exchange.head(made.status, made.content_type, {"content-length": str(len(whole))})
+        await exchange.write(whole)
+
+    hangs = True
+
+
+async def test_a_call_that_was_cut_counts_after_a_resume_too(tmp_path: Path) -> None:
+    once = Once()
+    async with fake_endpoint(once) as fake:
+        model = ("policy.model=openai:rehearsal", f"policy.base_url={fake.base_url}")
+        run = (*SMALL, *model, "policy.api_key=none", "practice.concurrency=2", "budget.calls=500")
+        cut = await practised(tmp_path, *run, change=stopping_at(ev.RolloutFinished, 3))
+        lost = [r for r in records(cut.run) if r["lost"]]
+        assert "cancelled" in {record["lost"] for record in lost}
+        assert cut.state.spent == all_recorded(cut.run)
+        loaded = load_run("rehearsal", [*run], tmp_path, {})
+        budget = open_budget(loaded, loaded.config, cut.run.records, lambda _: None)
+        assert budget is not None and budget.spent.calls == cut.state.spent.calls
+        done = await practised(tmp_path, *run)
+    assert done.state.ending == "finished"
+    assert done.state.spent == all_recorded(done.run)
+
+
+def records(run: RunDir) -> list[dict[str, Any]]:
+    return [
+        orjson.loads(line.body)
+        for path in sorted(run.records.glob("*.jsonl"))
+        for line in lines.read(path, chained=False).lines
+    ]
+
+
+async def test_a_budget_leaves_an_endpoint_that_takes_few_at_a_time_its_say(
+    tmp_path: Path,
+) -> None:
+    """Through the very parts that a run has: the slots fall, and nothing is lost."""
+    held: list[Practice] = []
+
+    def keep(practice: Practice) -> Practice:
+        held.append(practice)
+        return practice
+
+    narrow = NarrowRehearsal(3)
+    async with fake_endpoint(narrow) as fake:
+        model = ("policy.model=openai:rehearsal", f"policy.base_url={fake.base_url}")
+        run = (*SMALL, *model, "policy.api_key=none", "policy.max_retries=0")
+        wide = ("practice.concurrency=32", "budget.calls=500")
+        done = await practised(tmp_path, *run, *wide, change=keep)
+    assert (done.state.ending, dict(done.state.lost)) == ("finished", {})
+    assert narrow.refused > 0
+    (practice,) = held
+    assert practice.rollouts.slots.limit < 32
+
+
+class NarrowRehearsal:
+    """A rehearsal that takes so many at a time."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.now, self.refused = most, 0, 0
+
+    async def __call__(self, exchange: Exchange) -> None:
+        if self.now >= self.most:
+            self.refused += 1
+            await exchange.plain(429, b"{}", {"retry-after-ms": "20"})
+            return
+        self.now += 1
+        try:
+            for _ in range(20):  # turns of the loop, in which others come
+                await asyncio.sleep(0)
+            made = answer("POST", exchange.request.path, orjson.dumps(exchange.request.body))
+            whole = b"".join([piece async for piece in made.body])
+            length = {"content-length": str(len(whole))}
+            await exchange.head(made.status, made.content_type, length)
+            await exchange.write(whole)
+        finally:
+            self.now -= 1

@@ -15,15 +15,19 @@ from engines.core import events as ev
 from engines.core import flags as names
 from engines.core.errors import ConfigError, PolicyError
 from engines.core.library import Library
-from engines.core.types import Decision, Flag, Lesson, Operation
+from engines.core.types import NO_USAGE, Decision, Flag, Lesson, Operation
 from engines.data.dataset import read_problems
 from engines.pipeline.reviewers import Auto
+from engines.record.ledger import spent
 from engines.record.run_dir import RunDir, Workspace
 from engines.training_free.lint import OperationLinter
+from studio.budget import check_budget, open_budget
 from studio.config.loading import load_run
+from studio.doctor import diagnose
 from studio.linting import _endpoint, open_run_embedder
+from studio.trial import without_lessons
 from tests.builders import a_library, an_operation
-from tests.fake_endpoint import fake_endpoint, refuses
+from tests.fake_endpoint import answers, fake_endpoint, refuses
 from tests.pipeline.harness import Practised, ScriptedPerson, practised
 from tests.pipeline.test_settings import prompt_of, requests
 
@@ -114,6 +118,72 @@ def _cut_before(journal: Path, kind: str) -> None:
     found = re.search(rf'\n[^\n]*"kind":"{kind}"'.encode(), raw)
     assert found is not None
     journal.write_bytes(raw[: found.start() + 1])
+
+
+@pytest.mark.parametrize("by", ["the doctor", "nobody", "the doctor, below others"])
+async def test_a_run_that_was_cut_back_is_withheld_nothing_by_its_own_later_rejections(
+    by: str, tmp_path: Path
+) -> None:
+    done = await rejected(tmp_path, *ONE_EPOCH)
+    before = head(tmp_path)
+    _cut_before(tmp_path / "runs/rehearsal/journal.jsonl", "StepStarted")
+    if "others" in by:
+        with Workspace(tmp_path).library("rehearsal").committing() as library:
+            idea = an_operation("add", None, "Elsewhere: an odd idea.")
+            library.commit([(idea, replace(rejecting(idea), at=5.0))], run="other", step=1)
+    if by != "nobody":
+        found = diagnose(Workspace(tmp_path), repair=True)
+        told = " ".join(f"{f.cause} {f.mended or f.move}" for f in found.findings)
+        assert found.well and f"rejected {before.remembered} ideas in step 1" in told
+        if "others" in by:
+            assert "a resumed run pays it no heed" in told
+        else:
+            assert head(tmp_path).curated == ()
+    resumed = await rejected(tmp_path, *ONE_EPOCH)
+    assert resumed.state.withheld == 0
+    if "others" in by:  # what they rejected meanwhile is shown, as to any step that begins
+        (lesson,) = lessons(resumed.run)
+        assert texts(lesson.operations) == texts(lessons(done.run)[0].operations)
+    else:
+        assert (resumed.asked, lessons(resumed.run)) == (0, lessons(done.run))
+    if by == "the doctor":
+        assert texts_of(head(tmp_path)) == texts_of(before)
+        assert head(tmp_path).remembered == before.remembered
+        assert diagnose(Workspace(tmp_path), repair=False).findings == ()
+
+
+def texts_of(library: Library) -> list[tuple[str, str]]:
+    return [(idea.operation_id, idea.text) for idea in library.curated]
+
+
+async def test_rejections_that_a_library_lost_are_written_again_from_the_run(
+    tmp_path: Path,
+) -> None:
+    done = await rejected(tmp_path, *TWO_EPOCHS)
+    before = head(tmp_path)
+    _first_line(tmp_path / "libraries/rehearsal/journal.jsonl")
+    found = diagnose(Workspace(tmp_path), repair=False)
+    assert not found.well
+    assert f"does not remember {len(done.decisions())} rejections" in found.findings[0].cause
+    mended = diagnose(Workspace(tmp_path), repair=True)
+    assert mended.well and "op1.1" in mended.findings[0].mended
+    assert head(tmp_path) == before
+    assert diagnose(Workspace(tmp_path), repair=False).findings == ()
+
+
+async def test_a_fork_takes_no_rejection_that_came_after_its_last_adopted_step(
+    tmp_path: Path,
+) -> None:
+    await practised(tmp_path, *TWO_EPOCHS)
+    run = Workspace(tmp_path).run("rehearsal").state()
+    version = run.steps[1].committed_version
+    assert version == run.library_version  # so that only what is remembered has moved since
+    with Workspace(tmp_path).library("rehearsal").committing() as library:
+        idea = an_operation("add", None, "Later: an odd idea.")
+        library.commit([(idea, replace(rejecting(idea), at=5.0))], run="other", step=1)
+    fork = await practised(tmp_path, *TWO_EPOCHS, restart_step=1)
+    assert fork.library.name == "rehearsal-2"
+    assert fork.library.curated == ()
 
 
 async def test_rejections_from_elsewhere_change_no_request_of_a_step_that_is_resumed(
@@ -250,7 +320,35 @@ async def test_embeddings_use_the_policy_s_endpoint_unless_they_name_one(tmp_pat
 
 
 async def test_a_budget_in_dollars_needs_the_price_of_embeddings(tmp_path: Path) -> None:
-    loaded = load_run("api", [POLICY, "lint.embedding=openai:e", "budget.cost_usd=1"], tmp_path, {})
-    async with AsyncExitStack() as stack:
-        with pytest.raises(ConfigError, match=r"Set lint\.embedding\.price_in"):
-            await open_run_embedder(loaded, Workspace(tmp_path), stack)
+    priced = [f"{role}.price_{way}_usd_per_mtok=1" for role in ("policy",) for way in ("in", "out")]
+    settings = [POLICY, *priced, "lint.embedding={model: openai:e}", "budget.cost_usd=1"]
+    loaded = load_run("api", settings, tmp_path, {})
+    with pytest.raises(ConfigError, match=r"Set lint\.embedding\.price_in"):
+        check_budget(loaded, loaded.config)
+    own = load_run("api", [*settings, "lint.embedding.price_in_usd_per_mtok=1"], tmp_path, {})
+    check_budget(own, own.config)
+    # What asks no embeddings needs no price of theirs.
+    check_budget(loaded, without_lessons(loaded.config))
+
+
+async def test_what_embeddings_cost_is_counted_by_a_budget_after_a_resume(tmp_path: Path) -> None:
+    embeds = answers(
+        {
+            "data": [{"index": at, "embedding": [1.0, at]} for at in range(64)],
+            "usage": {"prompt_tokens": 5000},
+        }
+    )
+    async with fake_endpoint(embeds) as fake:
+        model = "lint.embedding={model: openai:e, api_key: k-1}"
+        run = (*ONE_EPOCH, model, f"lint.embedding.base_url={fake.base_url}")
+        done = await practised(tmp_path, *run, "budget.tokens=10000000")
+        asked = len(fake.requests) - 1  # the ping is not counted
+        again = await practised(tmp_path, *run, "budget.tokens=10000000")
+    assert asked > 0 and again.asked == 0
+    embedded = [usage for name, usage in spent(done.run.records) if name == "openai:e"]
+    assert (len(embedded), sum(usage.tokens for usage in embedded)) == (asked, 5000 * asked)
+    total = sum((usage for _, usage in spent(done.run.records)), NO_USAGE)
+    assert done.state.spent == again.state.spent == total
+    loaded = load_run("rehearsal", [*run, "budget.tokens=10000000"], tmp_path, {})
+    budget = open_budget(loaded, loaded.config, done.run.records, lambda _: None)
+    assert budget is not None and budget.spent.tokens == total.tokens

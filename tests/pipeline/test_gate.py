@@ -13,8 +13,17 @@ from engines.core.errors import ConflictError
 from engines.core.library import Library
 from engines.core.protocols import Linter, Reviewer
 from engines.core.state import RunState, fold
-from engines.core.types import GATE, Decision, Flag, Operation
-from engines.pipeline.gate import Gate
+from engines.core.types import (
+    GATE,
+    NO_USAGE,
+    Decision,
+    Flag,
+    Loss,
+    Operation,
+    Reflection,
+    Usage,
+)
+from engines.pipeline.gate import Gate, Weighed
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers import Auto, HoldExpired, Outside
 from engines.pipeline.rules import read_rules
@@ -628,6 +637,37 @@ class Twins:
         near = [text for text in texts if text.split(",")[0] == operation.text.split(",")[0]]
         return tuple(Flag("duplicate", 0.9, f"of {text}") for text in near)
 
+    def take_usage(self) -> Usage:
+        return NO_USAGE
+
+
+class Paid(Twins):
+    """One that asks a model, for ten tokens an operation."""
+
+    def take_usage(self) -> Usage:
+        paid, self.asked = len(self.asked), []
+        return Usage(10 * paid, 0, paid)
+
+
+async def test_what_the_lint_of_edits_and_mended_replies_cost_is_journalled_and_counted(
+    desk: Desk,
+) -> None:
+    desk.opened(linter=Paid())
+    await desk.propose(ADD, MORE)
+    before = desk.state.spent
+    await desk.decide(ADD, "edit", text="three, in words")
+    await desk.decide(MORE)  # nothing is asked
+    assert desk.state.spent == before + Usage(10, 0, 1)
+    loss = Loss("extraction", "s1p0", "no JSON", "garbled")
+    reflected = ev.GroupReflected(1, 0, Reflection(1, 0, "failed", losses=(loss,)))
+    await desk.recorder.record(reflected)
+    await desk.gate.mend("s1p0", [DELETE, MODIFY], "ann")
+    assert desk.state.spent == before + Usage(30, 0, 3)
+    assert desk.state.steps[1].usage == Usage(30, 0, 3)
+    desk.journal.close()
+    desk.reopen()
+    assert desk.state.spent == before + Usage(30, 0, 3)
+
 
 async def test_an_edit_is_linted_as_it_would_be_applied_and_carries_its_flags(desk: Desk) -> None:
     linter = Twins()
@@ -691,3 +731,54 @@ async def test_without_a_linter_an_edit_has_no_flags(desk: Desk) -> None:
     await desk.propose(ADD)
     await desk.decide(ADD, "edit", text="one, again")
     assert desk.state.decisions[ADD.id].flags == ()
+
+
+class Marking:
+    """A linter that flags every text with itself."""
+
+    async def flags(
+        self, operation: Operation, library: Library, others: Sequence[Operation] = ()
+    ) -> tuple[Flag, ...]:
+        return (Flag("seen", None, operation.text),)
+
+    def take_usage(self) -> Usage:
+        return NO_USAGE
+
+
+async def test_an_edit_is_weighed_before_it_is_decided_and_nothing_is_journalled(
+    desk: Desk,
+) -> None:
+    desk.opened(linter=Marking())
+    await desk.propose(ADD, DELETE)
+    before = desk.state.events
+    found = await desk.gate.lint(a_decision(ADD, "edit", text="three, in words"))
+    assert found == Weighed("", (Flag("seen", None, "three, in words"),))
+    assert await desk.gate.lint(a_decision(ADD, "edit", text=" two ")) == Weighed(
+        "E2 already says exactly this"
+    )
+    assert await desk.gate.lint(a_decision(ADD, "reject")) == Weighed()
+    assert await desk.gate.lint(a_decision(ADD)) == Weighed()  # only edits are linted again
+    with pytest.raises(ConflictError, match="not open"):
+        await desk.gate.lint(a_decision(MORE, "edit", text="x"))
+    assert (desk.state.events, desk.standing()) == (before, [])
+
+
+async def test_a_hold_is_told_once_the_rules_had_their_say_and_left_something(desk: Desk) -> None:
+    class First:
+        async def review(
+            self, operations: Sequence[Operation], library: Library
+        ) -> AsyncIterator[Decision]:
+            for operation in operations:
+                if operation.id == ADD.id:
+                    yield a_decision(operation)
+
+    heard: list[object] = []
+    desk.recorder.listen(heard.append)
+    await desk.propose(ADD, MORE)
+    with pytest.raises(HoldExpired):
+        await desk.opened(First(), Outside(0.0)).review(1)
+    held = [event for event in heard if isinstance(event, ev.StageEntered)]
+    assert held == [ev.StageEntered(1, "hold", {"undecided": 1})]
+    with pytest.raises(HoldExpired):  # a person was expected from the start
+        await desk.opened(Outside(0.0)).review(1)
+    assert len([event for event in heard if isinstance(event, ev.StageEntered)]) == 1

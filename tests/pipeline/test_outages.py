@@ -129,7 +129,8 @@ async def test_after_an_outage_a_resumed_run_ends_as_an_undisturbed_one(
 
 
 async def test_answers_that_were_fine_are_not_paid_for_again(tmp_path: Path) -> None:
-    cut = await practised(tmp_path, *RUN, change=rollouts_fail(lambda n: n <= 6))
+    one_by_one = "practice.concurrency=1"  # else the six may be under way when all is over
+    cut = await practised(tmp_path, *RUN, one_by_one, change=rollouts_fail(lambda n: n <= 6))
     fine = sum(
         entry.event.status == "ok"
         for entry in cut.run.entries()
@@ -259,3 +260,33 @@ async def test_held_out_rollouts_that_all_fail_end_the_run(tmp_path: Path) -> No
     assert found.asked < 60  # of 200
     done = await practised(tmp_path, *RUN, *held_out)
     assert done.state.ending == "finished" and not done.state.lost
+
+
+async def test_tries_that_failed_in_a_run_that_was_stopped_are_made_again(tmp_path: Path) -> None:
+    """No outage was called: a few calls failed, and somebody pressed Ctrl-C."""
+    straight = await practised(tmp_path / "straight", *RUN)
+
+    def some_fail(practice: Practice) -> Practice:
+        practice = rollouts_fail(lambda n: n % 9 != 0)(practice)
+        seen = itertools.count(1)
+
+        def stop(event: object) -> None:
+            if isinstance(event, ev.RolloutJudged) and next(seen) == 40:
+                practice.control.stop("Ctrl-C")
+
+        practice.recorder.listen(stop)
+        return practice
+
+    workspace = tmp_path / "stopped"
+    cut = await practised(workspace, *RUN, change=some_fail)
+    step = cut.run.state().steps[1]  # from disk, where an event may stand that nobody heard
+    assert cut.state.ending == "stopped" and step.failed > 0
+    # What was learned from stays as it is.
+    kept = sum(
+        found.status == "failed" and place[0] in step.reflections
+        for place, found in step.rollouts.items()
+    )
+    done = await practised(workspace, *RUN)
+    assert done.state.ending == "finished"
+    assert kept < step.failed and done.state.lost["rollout"] == kept
+    assert done.state.groups().total() == straight.state.groups().total()

@@ -258,9 +258,29 @@ async def test_an_edit_without_a_process_is_linted_from_the_run_s_own_file(tmp_p
     known = texts(tmp_path)[0]
     near = known.rstrip(".") + " ."
     said = await asyncio.to_thread(
-        at_desk, tmp_path, f"e {new('Rule one: mind it.')}", f"e {near}", ""
+        at_desk, tmp_path, f"e {new('Rule one: mind it.')}", f"e {near}", "n"
     )
-    assert "edited; flagged: duplicate" in said
+    assert "  flag      duplicate (" in said
+    assert run_of(tmp_path).state().open, "nothing was decided"
+
+
+async def test_a_masked_or_missing_key_does_not_stop_the_lint_of_an_edit(tmp_path: Path) -> None:
+    done = await practised(tmp_path, *SMALL, change=garbling(steps=[1]))
+    text = done.run.run_file.read_text()
+    assert "\npolicy:\n" in text
+    keys = "\npolicy:\n  api_key: '***'\n  base_url: '${oc.env:NO_SUCH_HOST}'\n"
+    done.run.run_file.write_text(_without_keys(text).replace("\npolicy:\n", keys))
+    near = texts(tmp_path)[0].rstrip(".") + " ."
+    said = await asyncio.to_thread(
+        at_desk, tmp_path, f"e {new('Rule one: mind it.')}", f"e {near}", "y"
+    )
+    assert "note:" not in said
+    assert "  flag      duplicate (" in said
+
+
+def _without_keys(text: str) -> str:
+    lost = ("  api_key:", "  base_url:")
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith(lost))
 
 
 async def test_a_run_file_that_is_gone_is_told_and_the_edit_stands(tmp_path: Path) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from engines.core.concurrently import all_of
-from engines.core.errors import CallFailed
+from engines.core.deadline import deadline, standing_still
+from engines.core.errors import CallFailed, lost_to
 from engines.core.protocols import OnText
 from engines.core.types import Completion, Message, Sampling, Usage
 from engines.pipeline.budget import (
@@ -21,8 +24,14 @@ from engines.pipeline.budget import (
     prompt_tokens,
     spent_before,
 )
+from engines.policies.endpoint import EndpointSettings
+from engines.policies.openai_compat import OpenAICompat
 from engines.policies.throttle import Slots, Throttled
+from studio.budget import terms_of
+from studio.config.settings import PolicyConfig
 from tests.builders import FakePolicy, answering
+from tests.fake_endpoint import delta, fake_endpoint, refuses, says, sends
+from tests.virtual_clock import on_virtual_clock
 
 ASKED = (Message("user", "x" * 30),)  # 30 bytes / 3 + 8 = 18 tokens
 A_SHORT_REPLY = Sampling(max_tokens=100)
@@ -252,3 +261,139 @@ def test_the_first_limit_that_does_not_hold_is_named() -> None:
     assert Limits(calls=1, tokens=5).exceeded(Amounts(1, 6)) == "tokens"
     assert Limits(cost_usd=0.3).exceeded(Amounts(9, 9, 0.1 + 0.2)) is None  # sums of prices
     assert not Limits() and Limits(calls=1)
+
+
+async def at_once(_: float) -> None:
+    await asyncio.sleep(0)
+
+
+async def test_retries_of_calls_that_cost_something_pass_no_limit() -> None:
+    endings = Endings()
+    async with fake_endpoint(sends(delta(content="hello "), cut=True)) as fake:
+        endpoint = OpenAICompat(EndpointSettings("m", fake.base_url, max_retries=4), sleep=at_once)
+        budget = Budget(Limits(calls=10), endings)
+        policy = Throttled(Budgeted(endpoint, budget, Terms(100)), Slots(32))
+
+        async def ask(seed: int) -> None:
+            with contextlib.suppress(CallFailed):
+                await policy.complete(ASKED, Sampling(seed=seed))
+
+        await until_ended(asyncio.create_task(all_of(ask(seed) for seed in range(30))), endings)
+        await endpoint.aclose()
+    assert len(fake.requests) == budget.spent.calls == 10
+    assert len(endings) == 1
+
+
+async def test_a_lone_call_is_tried_again_as_often_as_its_budget_allows() -> None:
+    endings = Endings()
+    async with fake_endpoint(sends(delta(content="hello "), cut=True)) as fake:
+        endpoint = OpenAICompat(EndpointSettings("m", fake.base_url, max_retries=9), sleep=at_once)
+        budget = Budget(Limits(calls=3), endings)
+        asking = asyncio.create_task(
+            Budgeted(endpoint, budget, Terms(100)).complete(ASKED, Sampling(seed=1))
+        )
+        await asyncio.wait_for(endings.happened.wait(), 5)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError) as cut:
+            await asking
+        await endpoint.aclose()
+    assert (len(fake.requests), budget.spent.calls) == (3, 3)
+    assert lost_to(cut.value).calls == 3  # what its tries have cost is told with the end
+
+
+async def test_a_call_that_waits_to_be_tried_again_holds_no_money() -> None:
+    """Who waits for a slot with money in hand, and who waits for money in a slot, wait for ever."""
+    resting, over = asyncio.Event(), asyncio.Event()
+
+    async def rest(_: float) -> None:
+        resting.set()
+        await over.wait()
+
+    async with fake_endpoint(refuses(500), says("4")) as fake:
+        endpoint = OpenAICompat(EndpointSettings("m", fake.base_url), sleep=rest)
+        budget = Budget(Limits(calls=2), Endings())
+        asking = asyncio.create_task(
+            Budgeted(endpoint, budget, Terms(100)).complete(ASKED, Sampling(seed=1))
+        )
+        await resting.wait()
+        settle = await asyncio.wait_for(budget.reserve(Amounts(2, 10)), 5)
+        settle(Amounts(1, 5))
+        over.set()
+        assert (await asking).text == "4"
+        await endpoint.aclose()
+    assert budget.spent.calls == 2
+
+
+def test_waiting_for_money_is_no_part_of_a_deadline() -> None:
+    async def main() -> tuple[str, float]:
+        budget = Budget(Limits(calls=1), Endings())
+        settle = await budget.reserve(Amounts(1))
+        loop = asyncio.get_running_loop()
+        loop.call_later(3600, settle, Amounts())  # an hour for others
+
+        class Slow(FakePolicy):
+            async def complete(self, *given: Any) -> Completion:
+                await asyncio.sleep(20)
+                return await super().complete(*given)
+
+        policy = Budgeted(Slow().enqueue(["4"]), budget, TERMS)
+        async with deadline(30):
+            reply = await policy.complete(ASKED, A_SHORT_REPLY)
+        with pytest.raises(TimeoutError):
+            async with deadline(30), deadline(60):
+                with standing_still():
+                    await asyncio.sleep(100)
+                await asyncio.sleep(31)
+        return reply.text, loop.time()
+
+    # An hour and 20 s, then 100 s that do not count and 30 s that do.
+    assert on_virtual_clock(main()) == ("4", 3600 + 20 + 100 + 30)
+
+
+async def test_what_stands_before_every_prompt_does_not_multiply_long_ones() -> None:
+    budget = Budget(Limits(tokens=10_000), Endings())
+    short = Completion("a", usage=Usage(1518, 2, 1))  # 18 estimated, 1,500 of the endpoint's own
+    policy = Budgeted(answering(short, "b"), budget, TERMS)
+    await policy.complete(ASKED, A_SHORT_REPLY)
+    long = (Message("user", "y" * 9000),)  # 3,008 estimated; 85 times as many do not fit
+    assert (await asyncio.wait_for(policy.complete(long, A_SHORT_REPLY), 5)).text == "b"
+
+
+async def test_a_long_prompt_tells_how_far_off_estimates_are_in_proportion() -> None:
+    endings = Endings()
+    dense = Completion("a", usage=Usage(9024, 2, 1))  # three times the 3,008 that were estimated
+    policy = Budgeted(answering(dense), Budget(Limits(tokens=20_000), endings), TERMS)
+    long = (Message("user", "y" * 9000),)
+    await policy.complete(long, A_SHORT_REPLY)
+    longer = (Message("user", "y" * 18_000),)
+    asking = asyncio.create_task(policy.complete(longer, A_SHORT_REPLY))
+    await asyncio.wait_for(endings.happened.wait(), 5)
+    assert "may take 18124" in endings[0]  # 3 × 6,008, and 100 of the reply
+    asking.cancel()
+
+
+async def test_limits_among_further_fields_and_several_replies_are_reserved() -> None:
+    endings = Endings()
+    terms = Terms(100, further_max_tokens=5000, replies=2)
+    asking = asyncio.create_task(
+        Budgeted(answering(), Budget(Limits(tokens=4000), endings), terms).complete(
+            ASKED, A_SHORT_REPLY
+        )
+    )
+    await asyncio.wait_for(endings.happened.wait(), 5)
+    assert "may take 10018" in endings[0]  # 18 + 2 × 5,000
+    asking.cancel()
+
+
+@pytest.mark.parametrize(
+    ("body", "most"),
+    [
+        ({}, 300),
+        ({"max_completion_tokens": 900}, 900),
+        ({"max_tokens": 700, "max_completion_tokens": 500, "n": 3}, 2100),
+        ({"max_tokens": True, "n": "many"}, 300),
+    ],
+)
+def test_the_terms_of_a_role_know_its_further_fields(body: dict[str, Any], most: int) -> None:
+    settings = PolicyConfig(model="openai:m", max_tokens=300, extra_body=body)
+    assert terms_of(settings).reply_tokens(300) == most

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from engines.core import events as ev
 from engines.core.errors import ConflictError, RecordError
-from engines.core.types import Verdict
+from engines.core.types import Usage, Verdict
 from engines.record.catalogue import catalogue, note_library, note_run, rebuild, run_rows
 from engines.record.journal import Journal
 from engines.record.run_dir import RunDir, Workspace
@@ -194,3 +195,12 @@ def test_a_catalogue_is_rebuilt_without_what_is_damaged(tmp_path: Path) -> None:
     with catalogue(workspace) as database:
         assert [row["run"] for row in database.table("runs")] == ["good"]
         assert [row["name"] for row in database.table("datasets")] == ["mine"]
+
+
+def test_a_run_of_an_endpoint_that_was_believed_too_much_can_be_listed(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    absurd = replace(a_rollout_finished(0, 0), usage=Usage(2**62, 2**62, 1))
+    again = replace(absurd, index=1)
+    a_recorded_run(workspace, "exp", a_step(), absurd, again)
+    assert note_run(workspace, workspace.run("exp"))["tokens"] == 2**63 - 1
+    assert [row["run"] for row in run_rows(workspace)] == ["exp"]

@@ -10,7 +10,9 @@ import pytest
 
 from engines.agents.single_turn import SingleTurn
 from engines.core.errors import CallFailed
+from engines.core.protocols import Policy
 from engines.core.types import CallKey, Completion, Job, Message, Problem, Sampling
+from engines.pipeline.budget import Budget, Budgeted, Limits, Terms
 from engines.policies.congestion import Congestion
 from engines.policies.endpoint import EndpointSettings
 from engines.policies.openai_compat import OpenAICompat
@@ -19,7 +21,16 @@ from engines.record.ledger import RecordLedger
 from engines.rollouts.manager import RolloutManager
 from studio.config.settings import PolicyConfig
 from studio.roles import slots_for
-from tests.fake_endpoint import Behaviour, event, fake_endpoint, hangs, refuses, says, sends
+from tests.fake_endpoint import (
+    Behaviour,
+    Exchange,
+    event,
+    fake_endpoint,
+    hangs,
+    refuses,
+    says,
+    sends,
+)
 
 QUESTION = (Message("user", "What is 2 + 2?"),)
 
@@ -119,7 +130,7 @@ async def test_other_failures_leave_the_limit_alone(fault: Behaviour) -> None:
 async def test_rollouts_and_reflections_on_the_same_slots_fall_and_recover_together(
     tmp_path: Path,
 ) -> None:
-    script = [refuses(429)] * 2 + [says("4")]
+    script = [refuses(429)] * 2 + [refuses(400), says("4")]
     async with fake_endpoint(*script) as fake:
         policy, slots = a_policy(fake.base_url), Slots(4)
         agent = SingleTurn("", Sampling())
@@ -159,3 +170,107 @@ def test_a_role_with_slots_of_its_own_falls_alone_and_tells_too() -> None:
     own.congestion.refused(own.congestion.begin())
     assert (own.limit, shared.limit, len(told)) == (2, 8, 1)
     assert slots_for(PolicyConfig(model="openai:m"), shared) is shared
+
+
+class Narrow:
+    """Takes so many at a time, and refuses the rest."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.now, self.refused = most, 0, 0
+
+    async def __call__(self, exchange: Exchange) -> None:
+        if self.now >= self.most:
+            self.refused += 1
+            await exchange.plain(429, b"{}", {"retry-after-ms": "1"})
+            return
+        self.now += 1
+        try:
+            for _ in range(20):  # turns of the loop, in which others come
+                await asyncio.sleep(0)
+            await says("4")(exchange)
+        finally:
+            self.now -= 1
+
+
+@pytest.mark.parametrize("budget", [None, Limits(calls=10_000)])
+async def test_an_endpoint_that_takes_three_at_a_time_loses_none_of_32(
+    budget: Limits | None,
+) -> None:
+    narrow = Narrow(3)
+    async with fake_endpoint(narrow) as fake:
+        endpoint = OpenAICompat(EndpointSettings("m", fake.base_url, max_retries=0), sleep=at_once)
+        policy: Policy = endpoint
+        if budget is not None:
+            policy = Budgeted(endpoint, Budget(budget, pytest.fail), Terms(100))
+        slots = Slots(32)
+        role = Throttled(policy, slots)
+        made = await asyncio.gather(
+            *(role.complete(QUESTION, Sampling(seed=seed)) for seed in range(64))
+        )
+        await endpoint.aclose()
+    assert [reply.text for reply in made] == ["4"] * 64
+    assert narrow.refused > 29 and slots.limit < 16  # a budget takes nothing of the control away
+    assert slots.held == 0
+
+
+async def test_a_refused_call_holds_no_slot_while_it_waits() -> None:
+    slots, waiting, over = Slots(1), asyncio.Event(), asyncio.Event()
+
+    async def wait(_: float) -> None:
+        waiting.set()
+        await over.wait()
+
+    async with fake_endpoint(refuses(429), says("4")) as fake:
+        policy = OpenAICompat(EndpointSettings("m", fake.base_url, max_retries=0), sleep=wait)
+        asking = asyncio.create_task(Throttled(policy, slots).complete(QUESTION, Sampling(seed=1)))
+        await waiting.wait()
+        assert slots.held == 0
+        async with slots.hold():
+            over.set()
+            await turns_until(lambda: slots.waiting == 1)
+            assert len(fake.requests) == 1  # others have the slot, so it does not try again
+        assert (await asking).text == "4"
+        await policy.aclose()
+    assert slots.held == 0
+
+
+async def test_a_call_cancelled_while_it_waits_for_a_slot_again_gives_none_back_twice() -> None:
+    slots, waiting, over = Slots(1), asyncio.Event(), asyncio.Event()
+
+    async def wait(_: float) -> None:
+        waiting.set()
+        await over.wait()
+
+    async with fake_endpoint(refuses(429)) as fake:
+        policy = OpenAICompat(EndpointSettings("m", fake.base_url), sleep=wait)
+        for goes_on in (False, True):  # while it rests, and while it waits for a slot
+            waiting.clear()
+            over.clear()
+            asking = asyncio.create_task(
+                Throttled(policy, slots).complete(QUESTION, Sampling(seed=1))
+            )
+            await waiting.wait()
+            async with slots.hold():
+                if goes_on:
+                    over.set()
+                    await turns_until(lambda: slots.waiting == 1)
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
+                assert slots.held == 1
+            assert slots.held == 0
+        await policy.aclose()
+
+
+async def turns_until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():
+            await asyncio.sleep(0)
+
+
+async def test_an_endpoint_that_only_ever_refuses_ends_each_call_at_its_deadline() -> None:
+    async with fake_endpoint(refuses(429, "never", {"retry-after-ms": "600"})) as fake:
+        policy = OpenAICompat(EndpointSettings("m", fake.base_url, timeout_s=1.0))
+        with pytest.raises(CallFailed, match="timeout") as caught:
+            await Throttled(policy, Slots(4)).complete(QUESTION, Sampling(seed=1))
+        await policy.aclose()
+    assert "never" in str(caught.value)

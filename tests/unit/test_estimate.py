@@ -190,3 +190,43 @@ def test_a_limit_that_likely_does_not_do_is_named() -> None:
     assert beyond(found, {"calls": calls - 1}) == f"calls ({calls - 1:,.6g} left)"
     unpriced = estimate(replace(some_facts(), policy=Terms(100)))
     assert beyond(unpriced, {"tokens": 1}) == "tokens (1 left)"
+
+
+def test_a_fork_begins_with_an_evaluation_of_what_it_adopted() -> None:
+    facts = some_facts(held_out=5, evaluated_after=(0, 3, 6), steps_done=3)
+    # One at once and one after step 6: step 3 was another run's.
+    assert stage(estimate(facts), "evaluation").calls == Range(10, 10)
+    resumed = replace(facts, evaluated_after=(3, 6))
+    assert stage(estimate(resumed), "evaluation").calls == Range(5, 5)
+
+
+@pytest.mark.parametrize("truth_given", [True, False])
+def test_a_single_try_is_never_read_beside_another(truth_given: bool) -> None:
+    found = estimate(some_facts(group_size=1, truth_given=truth_given, contrast=None))
+    assert {stage.name for stage in found.stages} <= {"rollouts", "summaries"}
+
+
+def test_embeddings_are_a_stage_with_a_price_of_their_own() -> None:
+    facts = some_facts(
+        n=4, epochs=1, growth=2.0, experiences=3, experience=10.0, embedding=Terms(0, 5.0, 0.0)
+    )
+    found = stage(estimate(facts), "embeddings")
+    # One request for two new wordings and three that are there; at most one a group, of
+    # 120 tokens, each in a request of its own.
+    assert (found.calls, found.reply_tokens) == (Range(1, 4), Range(0, 0))
+    assert found.prompt_tokens == Range(5 * 10, 3 * 10 + 4 * 120)
+    assert found.cost_usd is not None
+    assert found.cost_usd.likely == pytest.approx(50 * 5 / 1e6)
+    assert "embeddings" not in {s.name for s in estimate(replace(facts, embedding=None)).stages}
+
+
+def test_at_most_prompts_have_more_tokens_for_the_same_bytes() -> None:
+    plain, longer = (stage(estimate(some_facts(at_most=f)), "rollouts") for f in (1.0, 4 / 3))
+    assert longer.prompt_tokens.likely == plain.prompt_tokens.likely
+    assert longer.prompt_tokens.most == pytest.approx(plain.prompt_tokens.most * 4 / 3)
+    assert longer.reply_tokens == plain.reply_tokens
+
+
+def test_replies_are_as_long_as_the_longest_limit_of_the_request() -> None:
+    terms = Terms(100, 1.0, 10.0, further_max_tokens=500, replies=2)
+    assert stage(estimate(some_facts(policy=terms)), "rollouts").reply_tokens.most == 60 * 1000

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from engines.core.errors import CallFailed
 from engines.core.types import CallKey, Completion, Message, Problem, RecordRef, Usage, Verdict
 from engines.record.ledger import RecordLedger
 from engines.verifiers.foreign.signature import kind_of, reads_messages
@@ -66,6 +67,16 @@ async def test_questions_of_one_call_have_turns_of_their_own(tmp_path: Path) -> 
     (verdict,) = await judged(a_file(tmp_path, source), "5", asks=judging(policy, ledger))
     assert (verdict.reward, verdict.usage.calls, len(verdict.refs)) == (0.5, 2, 2)
     assert [key.turn for key in ledger.keys] == [0, 1]
+
+
+async def test_a_question_of_a_function_that_got_no_reply_is_charged_for(tmp_path: Path) -> None:
+    source = """
+        async def verify_func(sample, timeout_score=0, **kwargs):
+            await kwargs["llm"].query_one(messages="right?")
+        """
+    lost = CallFailed("cut", "in the middle", Usage(40, 2, 1))
+    (verdict,) = await judged(a_file(tmp_path, source), "5", asks=judging(answering(lost)))
+    assert (verdict.reward, verdict.usage) == (None, Usage(40, 2, 1))
 
 
 @pytest.mark.parametrize("swallows", [False, True])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -214,3 +215,18 @@ async def test_closing_answers_what_is_in_work(tmp_path: Path) -> None:
     await verifier.aclose()
     assert {verdict.error for verdict in await task} == {"failed: the verifier was closed"}
     await verifier.aclose()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has the dumpable flag")
+async def test_another_process_cannot_read_the_keys_of_the_process_of_a_function(
+    tmp_path: Path,
+) -> None:
+    path = a_file(
+        tmp_path,
+        """
+        import ctypes
+        def verify_func(sample, timeout_score=0, **kwargs):
+            return 1.0 if ctypes.CDLL(None).prctl(3, 0, 0, 0, 0) == 0 else 0.0
+        """,
+    )
+    assert await judged(path, "5") == [Verdict(1.0)]

@@ -169,8 +169,10 @@ async def test_a_failed_call_is_unjudged_with_its_kind(
 
 
 async def test_a_repair_that_fails_leaves_it_unparsable(tmp_path: Path) -> None:
-    verdict = await verdict_on(answering("Fine.", a_timeout()), tmp_path)
+    cut = CallFailed("timeout", "no answer within 1 s", Usage(40, 2, 1))
+    verdict = await verdict_on(answering("Fine.", cut), tmp_path)
     assert verdict.reward is None
+    assert (verdict.usage.calls, verdict.usage.tokens) == (2, 15 + 42)
     assert (verdict.error or "").startswith("unparsable: ")
     assert "The repair turn failed: timeout" in (verdict.error or "")
 

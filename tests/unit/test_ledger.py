@@ -11,6 +11,7 @@ import pytest
 from engines.core.errors import CallFailed, ConflictError, DamagedError
 from engines.core.ids import call_seed
 from engines.core.types import (
+    NO_USAGE,
     CallKey,
     Completion,
     Message,
@@ -19,8 +20,13 @@ from engines.core.types import (
     ToolCall,
     Usage,
 )
-from engines.record.ledger import RecordLedger, file_name, read_record, trajectory
-from tests.builders import a_timeout, answering
+from engines.pipeline.budget import Amounts, Budget, Budgeted, Limits, Terms
+from engines.policies.endpoint import EndpointSettings
+from engines.policies.openai_compat import OpenAICompat
+from engines.policies.throttle import Slots, Throttled
+from engines.record.ledger import RecordLedger, file_name, read_record, spent, trajectory
+from tests.builders import FakePolicy, a_timeout, answering
+from tests.fake_endpoint import delta, fake_endpoint, hangs
 
 KEY = CallKey("rollout", 1, 3, 0, 1)
 ASKED = (Message("user", "What is 2 + 3?"),)
@@ -245,3 +251,79 @@ async def test_evaluations_have_files_of_their_own_and_steps_can_be_forgotten(
     assert reply.text == "a"
     await ledger.aclose()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["eval-0003.jsonl", "step-0003.jsonl"]
+
+
+async def test_a_call_that_was_cancelled_after_it_was_sent_is_recorded_as_lost(
+    tmp_path: Path,
+) -> None:
+    ledger = a_ledger(tmp_path)
+    async with fake_endpoint(hangs(delta(content="w" * 400))) as fake:
+        policy = OpenAICompat(EndpointSettings("m", fake.base_url))
+        pieces: list[str] = []
+        asking = asyncio.create_task(ledger.ask(KEY, policy, ASKED, WARM, pieces.append))
+        await fake.until(lambda: len(fake.requests) == 1)
+        async with asyncio.timeout(20):
+            while not pieces:
+                await asyncio.sleep(0)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await policy.aclose()
+    await ledger.aclose()
+    ((name, usage),) = spent(tmp_path)
+    assert (name, usage.calls, usage.completion_tokens) == ("openai:m", 1, 100)
+    assert ledger.paid == usage
+    again = a_ledger(tmp_path)
+    reply, _ = await again.ask(KEY, answering("five"), ASKED, WARM)
+    assert reply.text == "five"  # it answers no question
+    await again.aclose()
+
+
+async def test_a_call_cancelled_before_it_was_sent_costs_nothing(tmp_path: Path) -> None:
+    ledger, slots = a_ledger(tmp_path), Slots(1)
+    budget = Budget(Limits(calls=1), lambda _: None)
+    settle = await budget.reserve(Amounts(1))
+    for policy in (
+        Throttled(answering(), slots),
+        Budgeted(answering(), budget, Terms(100)),
+    ):
+        async with slots.hold():
+            asking = asyncio.create_task(ledger.ask(KEY, policy, ASKED, WARM))
+            await asyncio.sleep(0)
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+    settle(Amounts())
+    await ledger.aclose()
+    assert (list(spent(tmp_path)), ledger.paid) == ([], NO_USAGE)
+
+
+async def test_what_a_budget_reserved_for_a_prompt_is_recorded_where_nobody_knows_better(
+    tmp_path: Path,
+) -> None:
+    class Hanging(FakePolicy):
+        async def complete(self, *_: object) -> Completion:
+            return await asyncio.get_running_loop().create_future()
+
+    ledger, budget = a_ledger(tmp_path), Budget(Limits(calls=9), lambda _: None)
+    policy = Budgeted(Hanging(), budget, Terms(100, 1.0, 1.0))
+    asking = asyncio.create_task(ledger.ask(KEY, policy, ASKED, WARM))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    await ledger.aclose()
+    ((_, usage),) = spent(tmp_path)
+    assert usage.calls == budget.spent.calls == 1
+    assert usage.tokens == budget.spent.tokens > 0
+    assert usage.cost_usd == pytest.approx(usage.tokens / 1e6)
+
+
+async def test_other_costs_stand_in_the_records_and_answer_nothing(tmp_path: Path) -> None:
+    ledger = a_ledger(tmp_path)
+    ledger.note(CallKey("embedding", 0, 0), "openai:e", Usage(7, 0, 1), "vectors of texts")
+    assert ledger.paid == Usage(7, 0, 1)
+    await ledger.aclose()
+    again = a_ledger(tmp_path)
+    again.note(CallKey("embedding", 0, 0), "openai:e", Usage(8, 0, 1), "vectors of texts")
+    await again.aclose()
+    assert [usage.tokens for _, usage in spent(tmp_path)] == [7, 8]

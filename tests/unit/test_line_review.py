@@ -11,7 +11,8 @@ import pytest
 from engines.core import events as ev
 from engines.core.errors import ConflictError, RecordError
 from engines.core.library import Library
-from engines.core.types import Decision, Flag, Message, Operation, Repair, Usage, Verdict
+from engines.core.types import GATE, Decision, Flag, Message, Operation, Repair, Usage, Verdict
+from engines.pipeline.gate import Weighed
 from engines.training_free.mend import Mended, Origin, mended
 from studio.desk import Sheet
 from studio.evidence import GroupEvidence, Witness
@@ -28,6 +29,8 @@ THIRD = an_operation("delete", "E2", id="op1.3")
 class FakeDesk:
     """Keeps decisions as a run's journal would; undoing a first takes `cascade` back too."""
 
+    living = False
+
     def __init__(self, operations: Sequence[Operation], library: Library = LIBRARY) -> None:
         self.operations = {op.id: op for op in operations}
         self.library = library
@@ -37,6 +40,8 @@ class FakeDesk:
         self.stale: int | None = None
         self.repairs: dict[str, Repair] = {}
         self.flags: tuple[Flag, ...] = ()  # of every edit
+        self.objection = ""  # to every edit
+        self.linted: list[str | None] = []  # texts asked about before they were decided
         self.mended: list[tuple[str, str, str]] = []
         self.dropped: list[tuple[str, str, str]] = []
 
@@ -53,15 +58,23 @@ class FakeDesk:
         waiting = tuple(self.repairs.values())
         return Sheet(tuple(open_), tuple(self.decisions.values()), texts, self.stale, waiting)
 
+    def lint(self, decision: Decision) -> Weighed:
+        self._check(decision)
+        self.linted.append(decision.text)
+        return Weighed(self.objection, self.flags)
+
     def decide(self, decision: Decision) -> tuple[Decision, str]:
-        if decision.operation_id in self.gone:
-            raise ConflictError(
-                f"operation {decision.operation_id}", "it is not open in this run.", ""
-            )
+        self._check(decision)
         if decision.action == "edit":
             decision = replace(decision, flags=self.flags)
         self.decisions[decision.operation_id] = decision
         return decision, "becomes E3" if decision.operation_id == FIRST.id else ""
+
+    def _check(self, decision: Decision) -> None:
+        if decision.operation_id in self.gone:
+            raise ConflictError(
+                f"operation {decision.operation_id}", "it is not open in this run.", ""
+            )
 
     def undo(self, operation_id: str) -> tuple[str, ...]:
         if operation_id not in self.decisions:
@@ -90,6 +103,9 @@ class FakeDesk:
         if repair_id not in self.repairs:
             raise ConflictError(f"reply {repair_id}", "it was mended by bob already.", "")
         return self.repairs[repair_id]
+
+    def turns(self) -> Iterator[None]:
+        yield
 
     def close(self) -> str:
         return ""
@@ -358,11 +374,11 @@ def test_each_kind_is_shown_as_what_it_would_do_to_the_draft() -> None:
     for line in (
         "op1.1  ADD  (4 open)",
         "  + Order: multiply first.",
-        "op1.2  MODIFY E1  (3 open)",
+        "op1.2  MODIFY E1  (4 open)",
         "  ~ Carry: mind [-it.-]{+the ten.+}",
-        "op1.3  DELETE E2  (2 open)",
+        "op1.3  DELETE E2  (4 open)",
         "  - Borrow: mind it too.",
-        "op1.4  KEEP E1  (1 open)",
+        "op1.4  KEEP E1  (4 open)",
         "  = Carry: mind it.",
     ):
         assert line in heard.said.splitlines()
@@ -397,7 +413,7 @@ def test_reason_proposer_flags_and_the_nearest_experience_are_shown() -> None:
     heard = sat("q", operations=[operation])
     assert "  why       they\\u001b[1m part here" in heard.said
     assert "  proposed  by m-7b, prompt abc123" in heard.said
-    assert "  flag      similar 0.90 to E1" in heard.said
+    assert "  flag      similar (0.90): to E1" in heard.said
     assert "  similar   E1 0." in heard.said
     assert "Carry: mind it." in heard.said.split("  similar   ")[1]
 
@@ -503,26 +519,109 @@ def test_what_no_reply_can_be_told_lists_what_it_can(key: str) -> None:
 def test_flags_are_shown_with_score_and_detail_beside_who_proposed_it() -> None:
     flags = (Flag("duplicate", 0.914, "of E3\x1b[2J"), Flag("rejected before", None, "by ann"))
     heard = sat("q", operations=[replace(FIRST, flags=flags)])
-    assert "flag      duplicate 0.91 of E3\\u001b[2J" in heard.said
-    assert "flag      rejected before by ann" in heard.said
+    assert "flag      duplicate (0.91): of E3\\u001b[2J" in heard.said
+    assert "flag      rejected before: by ann" in heard.said
     assert "proposed  by m, prompt hash" in heard.said
 
 
-def test_an_edit_that_is_flagged_says_so_and_can_be_taken_back_even_as_the_last() -> None:
-    desk = FakeDesk([FIRST])
-    desk.flags = (Flag("duplicate", 0.91, "of E3"),)
-    heard = sat("e Carry: mind it well.", "u", "r no", desk=desk)
-    assert "edited; flagged: duplicate 0.91 of E3 (u takes it back)" in heard.said
-    assert "asked again: op1.1" in heard.said
+NEAR = Flag("duplicate", 0.91, "of E3")
+
+
+def flagging(*flags: Flag, operation: Operation = FIRST) -> FakeDesk:
+    desk = FakeDesk([operation])
+    desk.flags = flags
+    return desk
+
+
+def test_an_edit_is_linted_before_it_is_decided_and_stands_once_y_is_typed() -> None:
+    desk = flagging(NEAR)
+    heard = sat("e Carry: mind it well.", "maybe", "y", desk=desk)
+    assert "  flag      duplicate (0.91): of E3" in heard.said
+    assert [p for p in heard.prompts if p.startswith("approve anyway?")] == [
+        "approve anyway? y, e edit again, n ? "
+    ] * 2
+    assert heard.actions == {"op1.1": "edit"}
+    assert desk.linted == ["Carry: mind it well."]
+
+
+@pytest.mark.parametrize("keys", [("n",), ()])
+def test_a_flagged_edit_that_nobody_accepts_is_not_decided(keys: tuple[str, ...]) -> None:
+    heard = sat("e Carry: mind it well.", *keys, desk=flagging(NEAR))
+    assert (heard.actions, heard.decided) == ({}, 0)
+    assert "not decided" in heard.said
+    assert heard.prompts[-1].startswith("op1.1"), "it is asked about again"
+
+
+def test_a_flagged_edit_is_edited_again_on_the_line_or_from_what_was_written() -> None:
+    desk = flagging(NEAR)
+    heard = sat("e one", "e two", "e", "y", desk=desk, saved="three")
+    assert heard.offered == ["two"]
+    assert desk.linted == ["one", "two", "three"]
+    assert desk.decisions["op1.1"].text == "three"
+
+
+def test_a_merge_is_linted_before_it_is_decided_too() -> None:
+    heard = sat("m E1 Carry: all of it.", "n", desk=flagging(NEAR))
+    assert (heard.actions, heard.desk.linted) == ({}, ["Carry: all of it."])
+
+
+def test_flags_that_the_operation_had_before_do_not_stop_an_edit() -> None:
+    known = replace(FIRST, flags=(NEAR,))
+    heard = sat("e Carry: mind it well.", desk=flagging(NEAR, operation=known))
+    assert heard.actions == {"op1.1": "edit"}
+
+
+def test_an_edit_that_does_not_fit_is_told_and_nothing_is_decided() -> None:
+    desk = flagging()
+    desk.objection = "E1 already says exactly this"
+    heard = sat("e Carry: mind it.", "e", "r no", desk=desk)
+    told = "E1 already says exactly this: not decided; edit again, or r REASON"
+    assert told in heard.said
+    assert heard.offered == ["Carry: mind it."], "the editor holds what was written"
     assert heard.actions == {"op1.1": "reject"}
 
 
-@pytest.mark.parametrize("line", ["", "a", "q"])
-def test_a_flagged_edit_stands_unless_u_is_typed(line: str) -> None:
-    desk = FakeDesk([FIRST])
-    desk.flags = (Flag("duplicate", 0.91, "of E3"),)
-    heard = sat("e Carry: mind it well.", line, desk=desk)
-    assert heard.actions == {"op1.1": "edit"}
+def test_an_edit_of_what_was_decided_elsewhere_meanwhile_is_told() -> None:
+    desk = flagging()
+    shown = iter([desk.sheet()])
+    desk.gone.add("op1.1")
+    fresh = desk.sheet
+    desk.sheet = lambda: next(shown, None) or fresh()  # type: ignore[method-assign]
+    heard = sat("e Carry: mind it well.", desk=desk)
+    assert "it is not open in this run" in heard.said
+
+
+def test_a_refusal_of_the_gate_is_told_with_one_rejected_only() -> None:
+    desk = flagging()
+    refused = Decision("op1.1", "reject", reason="E1 already says exactly this", reviewer=GATE)
+
+    def refuse(decision: Decision) -> tuple[Decision, str]:
+        desk.decisions[decision.operation_id] = refused
+        return refused, f"rejected: {refused.reason}"
+
+    desk.decide = refuse  # type: ignore[method-assign]
+    heard = sat("a", desk=desk)
+    assert "op1.1: rejected (E1 already says exactly this)" in heard.said
+
+
+def test_what_was_left_for_later_still_counts_as_open() -> None:
+    heard = sat("n", "q")
+    assert "op1.1  ADD  (3 open)" in heard.said
+    assert "op1.2  MODIFY E1  (3 open)" in heard.said
+
+
+def test_a_decision_that_can_no_longer_be_taken_back_still_counts() -> None:
+    desk = FakeDesk([FIRST, SECOND])
+    decide = desk.decide
+
+    def committed(decision: Decision) -> tuple[Decision, str]:
+        made = decide(decision)
+        desk.decisions.clear()
+        desk.gone.add(decision.operation_id)
+        return made
+
+    desk.decide = committed  # type: ignore[method-assign]
+    assert sat("a", "u", "q", desk=desk).decided == 1
 
 
 def test_a_decision_carries_the_seconds_since_its_operation_was_shown() -> None:

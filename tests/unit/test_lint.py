@@ -108,6 +108,38 @@ def test_what_turns_twice_or_is_about_something_else_contradicts_nothing(
     assert contradiction(one, other) is None
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Do not forget to check the units first.", "Check the units first."),
+        ("Vergiss nicht, die Einheiten zu prüfen.", "Die Einheiten prüfen."),
+        ("N'oubliez pas de vérifier les unités.", "Vérifiez les unités."),
+        ("Use no more than two digits here.", "Use at most two digits here."),
+        ("Nimm hier nicht mehr als zwei Stellen.", "Nimm hier höchstens zwei Stellen."),
+        ("Ne gardez pas plus de deux chiffres.", "Gardez au plus deux chiffres."),
+        ("When adding, line up the digits.", "When subtracting, line up the digits."),
+        ("For the maximum, compare all values.", "For the minimum, compare all values."),
+        ("Carry: when adding, go left.", "Carry: when subtracting, go left."),
+    ],
+)
+def test_a_detour_or_another_case_contradicts_nothing(one: str, other: str) -> None:
+    assert contradiction(one, other) is None
+    assert contradiction(other, one) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("When adding, line up the digits.", "When adding, do not line up the digits."),
+        ("Use at least two digits here.", "Use no more than two digits here."),
+        ("Ne vérifiez pas les unités.", "Vérifiez les unités."),
+        ("Take the maximum of all values.", "Take the minimum of all values."),
+    ],
+)
+def test_the_opposite_in_the_same_case_still_may_contradict(one: str, other: str) -> None:
+    assert contradiction(one, other) is not None
+
+
 async def test_a_question_in_a_lesson_is_a_leak_with_its_share() -> None:
     linter = OperationLinter(practised=[Problem("p", STORY, "51")])
     text = "Stories: when Nora reads 5 pages each day for 9 days, multiply first."
@@ -153,14 +185,15 @@ async def test_how_many_questions_are_put_is_no_leak_of_one() -> None:
     [
         ("1284", "The sum is 1,284 there.", 1.0),
         ("$1,284.00", "It comes to 1284.", 1.0),
-        ("-3.75", "It gives 3.75.", 1.0),
-        ("long way\n#### 745", "It ends at 745.", 1.0),
+        ("-3.75", "It gives 3.75.", 0.5),  # three digits may be anybody's
+        ("365", "Years: take 365 days.", 0.5),
+        ("long way\n#### 745", "It ends at 745.", 0.5),
         ("10", "When a column adds up to 10 or more, carry.", None),
         ("100", "Percent: divide by 100.", None),  # one digit that tells anything
         ("360", "A turn has 360 degrees.", None),
         ("128", "It is 1280 then.", None),
         ("128", "Take column x128 or 3.128.", None),
-        ("128", "一共128页", 1.0),
+        ("128", "一共128页", 0.5),
         ("Treaty of Westphalia", "Wars: think of the treaty of Westphalia.", 1.0),
         ("Lisbon", "Capitals: think of Lisbon.", 0.5),
         ("story", "Story: answer after the last change.", None),  # its question says so
@@ -267,6 +300,19 @@ async def test_rehearsal_embeddings_find_a_reordered_wording_offline() -> None:
     assert names.DUPLICATE not in await raised(
         saying(turned), linter, a_library("Precedence: multiply before you add.")
     )
+
+
+async def test_long_texts_do_not_hold_the_loop() -> None:
+    def text(n: int) -> str:
+        return " ".join(f"w{(n * 7919 + k * k * 31) % 4999}" for k in range(1_000))
+
+    library = a_library(*(text(n) for n in range(50)))
+    operations = [saying(text(n + 100), id=f"op1.{n}") for n in range(30)]
+    linter = OperationLinter()
+    began = time.process_time()
+    for operation in operations:
+        await linter.flags(operation, library, operations)
+    assert time.process_time() - began < 3  # 0.6 s measured, 4 where 8,000 characters count
 
 
 async def test_a_hundred_operations_beside_ten_thousand_problems_are_quick() -> None:

@@ -34,6 +34,12 @@ SHAPED = (
     "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
     "glpat-4f6G8h0J2k4L6m",
     "xoxb-17653672481-19874698323",
+    "sk-AbCdEfGhIjKlMnOpQrStUvWxYzAbCdEf",
+    "hf_AbCdEfGhIjKlMnOpQrStUvWxYzAbCdEfGh",
+    "SG.abcdefghijklmnop.qrstuvwxyz1234567890",
+    "ya29.a0AfH6SMBabcdefghij1234567890",
+    "dop_v1_0123456789abcdef0123456789abcdef",
+    "fw_abcdef1234567890abcdef",
     "AKIAIOSFODNN7EXAMPLE",
     "AIzaSyD-4f6G8h0J2k4L6m8N0pQ2r4S6t8U0w",
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9",
@@ -56,6 +62,19 @@ def test_a_key_of_a_known_shape_is_masked_wherever_it_stands(key: str, around: s
         ('{"token": "q7Zr9kT2mX4vB8nL1s"}', '{"token": "***"}'),
         ("https://me:hunter22@host/v1", "https://***@host/v1"),
         ("OPENAI_API_KEY='q7Zr9kT2mX4vB8nL1s'", "OPENAI_API_KEY='***'"),
+        ("authorization:   Bearer \t q7Zr9kT2mX4vB8nL", "authorization:   Bearer \t ***"),
+        ("X-API-KEY:\t\tq7Zr9kT2mX4vB8nL1s", "X-API-KEY:\t\t***"),
+        ('{\n  "api_key":\n    "q7Zr9kT2mX4vB8nL1s"\n}', '{\n  "api_key":\n    "***"\n}'),
+        ("https://q7Zr9kT2mX4vB8nL@host/v1", "https://***@host/v1"),
+        ("Incorrect API key provided: q7Zr9kT2mX4vB8nL1s.", "Incorrect API key provided: ***."),
+        (
+            "aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+            "aws_secret_access_key = ***",
+        ),
+        (
+            "-----BEGIN PGP PRIVATE KEY BLOCK-----\nxyz1\n-----END PGP PRIVATE KEY BLOCK-----",
+            "***",
+        ),
         ("password: 3f2504e0-4f89-11d3-9a0c-0305e82c3301", "password: ***"),
         (
             "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENC\nMIIE+4k/\n"
@@ -85,6 +104,13 @@ def test_a_secret_is_known_by_what_stands_before_it(text: str, left: str) -> Non
         "basic arithmetic: bearer of bad news",
         "password: none, secret: of the trade",
         "the tokens: 1234567890123456789",
+        "basic 12+34+56+78+90=270",
+        "Basic 1234567890123",
+        "key=0b1010101010101010101010",
+        "key: 0xdeadbeefdeadbeef12345678",
+        "ratio 3://4:5@6",
+        "the key is abcdefghijklmnopqrstuvwxyz",
+        "sk-abcdefghijklmnopqrstuvwxyzabcdefghij",
     ],
 )
 def test_ordinary_text_and_code_are_left_alone(text: str) -> None:
@@ -101,6 +127,12 @@ def test_a_value_is_masked_in_every_spelling_of_it() -> None:
         assert "ss w" not in mask(text), text
     assert mask("https://h/?q=pa%22ss%20w%C3%B6rd%5C7%2F%26") == "https://h/?q=***"
     assert mask("<b>pa&quot;ss wörd\\7/&amp;</b>") == "<b>***</b>"
+
+
+def test_a_value_of_several_lines_is_masked_folded_and_line_by_line() -> None:
+    mask = Mask(["first line of mine\n  second  line of mine\nshort\n"])
+    assert mask("a first line of mine second line of mine short b") == "a *** b"
+    assert mask("only second  line of mine here, and short") == "only *** here, and short"
 
 
 def test_the_longer_of_two_secrets_leaves_no_part_of_itself() -> None:

@@ -10,7 +10,7 @@ import pytest
 from engines.core import events as ev
 from engines.core.library import Outcome
 from engines.core.state import RunState, fold, folded
-from engines.core.types import CallKey, Lesson, Reflection, Usage, Verdict
+from engines.core.types import CallKey, Lesson, Loss, Reflection, Usage, Verdict
 from studio.narrate import Display, Lines, bar, commit_line, display_lines, duration
 from tests.builders import (
     a_decision,
@@ -82,6 +82,43 @@ def test_a_review_with_nothing_left_to_decide_says_nothing() -> None:
     decided = ev.OperationDecided(1, a_decision(OPERATION))
     events = (a_step(), ev.LessonProposed(1, a_lesson(OPERATION)), decided)
     assert told(*events, ev.StageEntered(1, "review")) == told(*events)
+
+
+def test_an_idea_that_is_withheld_and_a_lost_consolidation_are_told_with_their_step() -> None:
+    lesson = Lesson(
+        1,
+        0,
+        withheld=(OPERATION,),
+        losses=(
+            Loss("extraction", "s1p0", "its JSON is not valid"),
+            Loss("consolidation", "step 1", "timeout: 60 s"),
+        ),
+    )
+    line = told(a_step(), ev.LessonProposed(1, lesson))[-1]
+    assert "; 1 idea withheld: rejected before; " in line
+    assert "; its consolidation failed: timeout: 60 s; " in line
+    plain = told(a_step(), ev.LessonProposed(1, a_lesson(OPERATION)))[-1]
+    assert "withheld" not in plain and "failed" not in plain
+
+
+def test_what_a_person_did_with_a_lost_reply_is_told() -> None:
+    lost = Lesson(1, 0, losses=(Loss("consolidation", "step 1", "no JSON", "{"),))
+    events = (a_step(), ev.LessonProposed(1, lost))
+    mended = told(*events, ev.ReplyMended(1, "s1", (OPERATION,), "ann"))[-1]
+    assert mended == "reply s1: mended by ann; it holds 1 operation"
+    dropped = told(*events, ev.ReplyDropped(1, "s1", "noise\x1b[2J", "ann"))[-1]
+    assert dropped == "reply s1: dropped by ann: noise\\u001b[2J"
+
+
+def test_rules_that_leave_something_say_so_only_once_they_had_their_say() -> None:
+    proposed = (a_step(), ev.LessonProposed(1, a_lesson(OPERATION)), ev.StageEntered(1, "review"))
+    ruled = a_run(reviewer="rules:r.yaml")
+    assert not any("studio review" in line for line in told(*proposed, run=ruled))
+    held = told(*proposed, ev.StageEntered(1, "hold", {"undecided": 1}), run=ruled)[-1]
+    assert held == (
+        "step 1: no rule settled 1 operation, which waits for a person: studio review exp, "
+        "or a rule with do: defer"
+    )
 
 
 def test_a_returned_lesson_says_between_which_versions_the_library_moved() -> None:
@@ -158,8 +195,10 @@ def test_the_block_says_rehearsal_eta_and_what_waits_for_review() -> None:
     fold(state, ev.LessonProposed(1, a_lesson(OPERATION)))
     lines = display_lines(state, 75.0)
     assert lines[0] == "epoch 1/1  step 1/2  reviewing  rehearsal"
-    assert lines[-2].endswith("ETA 1m 15s")
     assert lines[-1] == "REVIEW 1: studio review exp"
+    assert "ETA" not in lines[-2], "nobody knows how long a person takes"
+    fold(state, ev.OperationDecided(1, a_decision(OPERATION)))
+    assert display_lines(state, 75.0)[-1].endswith("ETA 1m 15s")
 
 
 def test_between_steps_the_block_is_one_line() -> None:

@@ -198,11 +198,23 @@ async def test_calls_that_all_say_index_0_are_told_apart_by_their_id() -> None:
     assert [call.arguments for call in made.tool_calls] == ["a", "b"]
 
 
-async def test_an_endpoint_that_does_not_count_leaves_tokens_and_cost_unknown() -> None:
-    made, _, _, _ = await asked(
-        says("x", counts=None), price_in_usd_per_mtok=1.0, price_out_usd_per_mtok=1.0
-    )
-    assert (made.usage.tokens, made.usage.calls, made.usage.cost_usd) == (0, 1, None)
+async def test_what_an_endpoint_does_not_count_is_estimated_by_its_length() -> None:
+    made, _, _, _ = await asked(says("w" * 400, counts=None), **PRICES)
+    # 14 bytes asked and 400 said, 4 a token
+    assert made.usage == Usage(ASKED, 100, 1, pytest.approx(ASKED / 1000 + 100))
+
+
+async def test_a_lost_try_does_not_hide_that_the_reply_was_not_counted() -> None:
+    lost = sends(HALF, cut=True)
+    made, _, _, _ = await asked(lost, says("w" * 400, counts=None))
+    assert made.usage == Usage(2 * ASKED, 2 + 100, 2)
+
+
+@pytest.mark.parametrize("absurd", [10**9 + 1, 1e30, -5, True, 1.5, "7"])
+async def test_a_number_that_can_be_no_count_is_none(absurd: object) -> None:
+    counted = event({"choices": [], "usage": {"prompt_tokens": absurd, "completion_tokens": 3}})
+    made, _, _, _ = await asked(sends(delta(content="w" * 400), delta("stop"), counted, DONE))
+    assert made.usage == Usage(ASKED, 100, 1)
 
 
 async def test_a_plain_json_body_is_accepted_for_a_stream() -> None:
@@ -286,7 +298,45 @@ async def test_the_wait_an_endpoint_asks_for_is_kept(
     headers: dict[str, str], expected_s: float
 ) -> None:
     _, _, _, waits_s = await asked(refuses(429, "slowly", headers), says("4"))
-    assert waits_s == [expected_s]
+    (wait_s,) = waits_s
+    assert expected_s < wait_s < 1.25 * expected_s  # never less, and not all at once
+
+
+async def test_two_calls_that_were_asked_to_wait_as_long_come_back_apart() -> None:
+    waits = []
+    for seed in (1, 2):
+        script = (refuses(429, "slowly", {"retry-after": "7"}), says("4"))
+        waits.append((await asked(*script, sampling=Sampling(seed=seed)))[3])
+    assert waits[0] != waits[1]
+
+
+async def test_an_endpoint_that_asks_for_no_wait_is_given_more_and_more() -> None:
+    zero = refuses(429, "slowly", {"retry-after": "0"})
+    _, _, _, waits_s = await asked(zero, zero, zero, says("4"), max_retries=3)
+    # a sixteenth of the usual wait, which is at least half of 0.5, 1 and 2 s
+    assert all(wait >= 2**n / 64 for n, wait in enumerate(waits_s))
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "Mon, 01 Jan 2024 00:00:00 +999999999",
+        "Mon, 01 Jan 2024 00:00:00 +99999999999999999999",
+        "Mon, 01 Jan 99999 00:00:00 GMT",
+        "Sun, 01 Jan 99999999999999999999 00:00:00 GMT",
+        "Mon, 01 Jan 0001 00:00:00 +2359",
+        "Fri, 31 Dec 9999 23:59:59 -2359",
+        "9" * 400,
+    ],
+)
+def test_a_wait_that_no_calendar_has_is_none(hostile: str) -> None:
+    found = retry_after_s({"retry-after": hostile}, datetime(2025, 1, 1, tzinfo=UTC))
+    assert found is None or found >= 0
+
+
+async def test_a_wait_beyond_all_measure_does_not_fill_the_page() -> None:
+    failed, _, _, _ = await asked(refuses(429, "slowly", {"retry-after": "1e308"}))
+    assert failed.kind == "timeout" and len(str(failed)) < 300
 
 
 def test_a_retry_date_is_read_against_the_given_time_when_the_endpoint_sends_none() -> None:
@@ -305,7 +355,7 @@ def test_a_wait_never_passes_its_cap() -> None:
 async def test_a_wait_beyond_the_deadline_fails_at_once_and_says_why() -> None:
     failed, _, fake, waits_s = await asked(refuses(429, "slowly", {"retry-after": "3600"}))
     assert (failed.kind, len(fake.requests), waits_s) == ("timeout", 1, [])
-    assert "3600.0 s" in str(failed) and "slowly" in str(failed)
+    assert "after the deadline of 120 s" in str(failed) and "slowly" in str(failed)
 
 
 async def test_a_cut_stream_is_asked_again_and_shown_once() -> None:

@@ -143,6 +143,24 @@ def test_three_consolidations_in_a_row_are_an_outage() -> None:
     assert told(between, folded([a_run(steps_per_epoch=9)])) == []
 
 
+def test_one_lost_consolidation_is_enough_where_the_calls_before_it_failed_too() -> None:
+    lost = ev.LessonProposed(1, Lesson(1, 0, losses=(Loss("consolidation", "s1", DOWN),)))
+    reason = f"the calls before and the consolidation failed: {DOWN}"
+    assert told([*failing(3), lost]) == [reason]
+    assert told([*failing(2), lost]) == []
+    assert told([*failing(3), a_rollout_finished(3), lost]) == []
+
+
+def test_an_answer_that_cannot_be_compared_says_nothing_of_the_verifier() -> None:
+    masked = Verdict(None, error="masked: the expected answer holds what looks like a secret")
+    events = [
+        event
+        for at in range(2 * IN_A_ROW)
+        for event in (a_rollout_finished(at), ev.RolloutJudged(1, at, 0, masked))
+    ]
+    assert told(events) == []
+
+
 # What a resume forgets. --------------------------------------------------------------------
 
 

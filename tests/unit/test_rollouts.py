@@ -23,9 +23,15 @@ from engines.core.types import (
     Sampling,
     Usage,
 )
+from engines.pipeline.budget import Amounts, Budget, Budgeted, Limits, Terms
+from engines.policies.endpoint import EndpointSettings
+from engines.policies.openai_compat import OpenAICompat
 from engines.policies.throttle import Slots
-from engines.record.ledger import RecordLedger, trajectory
+from engines.record.ledger import RecordLedger, spent, trajectory
 from engines.rollouts.manager import RolloutManager
+from tests.builders import answering
+from tests.fake_endpoint import delta, fake_endpoint, hangs
+from tests.virtual_clock import on_virtual_clock
 
 
 @dataclass
@@ -213,3 +219,34 @@ async def test_a_rollout_that_failed_still_tells_what_its_call_may_have_cost(
     rollouts = manager(tmp_path, Lost(), agent=SingleTurn("", Sampling()))  # type: ignore[arg-type]
     attempt, _ = await rollouts.roll(a_job())
     assert (attempt.status, attempt.usage) == ("failed", Usage(9, 4, 2))
+
+
+async def test_a_rollout_cut_by_its_deadline_is_charged_for_the_call_that_was_cut(
+    tmp_path: Path,
+) -> None:
+    async with fake_endpoint(hangs(delta(content="w" * 400))) as fake:
+        policy = OpenAICompat(EndpointSettings("m", fake.base_url))
+        ledger = RecordLedger(tmp_path, 1)
+        rollouts = RolloutManager(SingleTurn("", Sampling()), policy, ledger, Slots(1), 0.8)
+        attempt, _ = await rollouts.roll(a_job())
+        await policy.aclose()
+        await ledger.aclose()
+    assert attempt.error == "timeout: no answer within 0.8 s"
+    ((_, recorded),) = spent(tmp_path)
+    assert attempt.usage == recorded
+    assert (recorded.calls, recorded.completion_tokens) == (1, 100)
+
+
+def test_waiting_for_money_is_no_part_of_a_rollout_s_deadline(tmp_path: Path) -> None:
+    async def main() -> Attempt:
+        budget = Budget(Limits(calls=1), lambda _: None)
+        settle = await budget.reserve(Amounts(1))
+        asyncio.get_running_loop().call_later(3600, settle, Amounts())
+        policy = Budgeted(answering("42"), budget, Terms(100))
+        ledger = RecordLedger(tmp_path, 1)
+        rollouts = RolloutManager(SingleTurn("", Sampling()), policy, ledger, Slots(1), 30.0)
+        attempt, _ = await rollouts.roll(a_job())
+        await ledger.aclose()
+        return attempt
+
+    assert on_virtual_clock(main()).status == "ok"

@@ -87,7 +87,37 @@ async def test_rules_name_flags_and_how_sure_they_must_be(tmp_path: Path) -> Non
     assert await actions(tmp_path, "flag: duplicate, score_at_least: 0.9", *four) == ["near"]
     assert await actions(tmp_path, "score_at_least: 0.9", *four) == ["near", "leak"]
     # A flag without a score reaches none.
-    assert await actions(tmp_path, "flag: one group, score_at_least: 0", *four) == []
+    bare = Operation("bare", "add", text="x", flags=(Flag("one group"),))
+    assert await actions(tmp_path, "score_at_least: 0", bare) == []
+
+
+@pytest.mark.parametrize(
+    ("when", "told"),
+    [
+        ("flagged: false, flag: leak", "`flagged: false` and `flag` cannot both hold"),
+        ("flagged: false, score_at_least: 0.5", "and `score_at_least` cannot both hold"),
+        ("flag: one group, score_at_least: 0.5", 'flag "one group" has no score'),
+        ("groups_at_least: 3, groups_below: 3", "no operation has 3 or more and fewer than 3"),
+        ("groups_below: 0", "no operation has fewer than 0 groups"),
+        ("flag: []", "`flag`: it names none"),
+        ("kind: []", "`kind`: it names none"),
+    ],
+)
+def test_conditions_that_nothing_can_meet_are_refused_with_their_line(
+    when: str, told: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(f"rules:\n  - do: ask\n  - when: {{{when}}}\n    do: approve\n")
+    with pytest.raises(ConfigError) as caught:
+        read_rules(path)
+    assert f"{path}:3: rule 2: " in str(caught.value)
+    assert told in str(caught.value)
+
+
+async def test_conditions_that_narrow_each_other_may_stand_together(tmp_path: Path) -> None:
+    one = an_operation(id="one", evidence=("s1p0r0",))
+    assert await actions(tmp_path, "groups_at_least: 1, groups_below: 2", one) == ["one"]
+    assert await actions(tmp_path, "flagged: true, flag: leak, score_at_least: 0.5", one) == []
 
 
 async def test_a_rule_without_conditions_holds_always(tmp_path: Path) -> None:

@@ -72,6 +72,12 @@ def test_rewards_pool_known_ones_only_and_an_unjudged_rollout_is_no_zero() -> No
     assert state.losses[0].where == "s1p0r2"
 
 
+def test_an_epoch_in_which_nothing_was_tried_yet_is_not_told_of() -> None:
+    state = folded([a_run(), a_step(), a_rollout_finished(), judged(0, 0, 1.0)])
+    fold(state, replace(a_step(2), epoch=2))
+    assert list(state.by_epoch()) == [1]
+
+
 def test_an_epoch_without_a_known_reward_has_no_mean() -> None:
     state = folded([a_run(), a_step(), a_rollout_finished(), judged(0, 0, None)])
     assert state.by_epoch()[1].mean is None
@@ -365,3 +371,83 @@ def test_long_replies_do_not_grow_the_state_and_are_found_again_all_the_same() -
     assert len(state.repairs["s1p0"].reply) == len(state.losses[0].reply) == KEPT_REPLY_CHARS
     fold(state, ev.ReplyMended(1, "s1p0", (), "ann"))
     assert state.losses == []
+
+
+def test_replies_to_be_mended_lie_in_sample_order_whenever_their_groups_ended() -> None:
+    def lost(position: int) -> ev.GroupReflected:
+        loss = Loss("extraction", f"s1p{position}", "no JSON", "garbled")
+        return ev.GroupReflected(1, position, Reflection(1, position, "failed", losses=(loss,)))
+
+    whole = Loss("consolidation", "step 1", "no JSON", "garbled")
+    lesson = ev.LessonProposed(1, Lesson(1, 0, losses=(whole,)))
+    state = folded([a_run(), a_step(1), lost(10), lost(2), lesson, lost(0)])
+    assert list(state.repairs) == ["s1p0", "s1p2", "s1p10", "s1"]
+
+
+def tried(position: int, *errors: str | None) -> list[ev.DurableEvent]:
+    """A group's rollouts with their verdicts; those with an error failed."""
+    found: list[ev.DurableEvent] = []
+    for index, error in enumerate(errors):
+        found.append(a_rollout_finished(position, index, error=error))
+        found.append(judged(position, index, None if error else 1.0))
+    return found
+
+
+def test_failed_tries_beside_what_worked_are_made_again_at_any_resume() -> None:
+    down = Loss("extraction", "s1p2", "refused: nobody answers")
+    state = folded(
+        [
+            a_run(),
+            a_step(),
+            *tried(0, None, "refused"),  # not reflected on yet
+            *tried(1, None, "refused"),
+            reflected(1, "used"),  # learned from as it is
+            *tried(2, None, None),
+            reflected(2, "failed", down),
+            *tried(3, None, None),
+            reflected(3, "failed", replace(HM, where="s1p3")),  # was read, not understood
+            *tried(4, "refused", "refused"),
+            reflected(4, "failed"),
+            ev.RunEnded("stopped", "Ctrl-C"),
+            ev.RunResumed(9, 1, "auto", {}, again=True),
+        ]
+    )
+    step = state.steps[1]
+    assert sorted(step.reflections) == [1, 3]
+    failed = [place for place, found in step.rollouts.items() if found.status == "failed"]
+    assert failed == [(1, 1)]
+    assert (step.rollouts_done, step.failed) == (7, 1)
+    assert dict(state.lost) == {"rollout": 1, "extraction": 1}
+    assert dict(step.groups) == {"used": 1, "failed": 1}
+    assert list(state.repairs) == ["s1p3"]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_nothing_is_tried_again_behind_a_lesson_or_by_an_older_journal(again: bool) -> None:
+    lesson = [ev.LessonProposed(1, a_lesson(A))] if again else []
+    events = [a_run(), a_step(), *tried(0, None, "refused"), *lesson]
+    state = folded([*events, ev.RunResumed(9, 1, "auto", {}, again=again)])
+    assert state.steps[1].failed == state.lost["rollout"] == 1
+
+
+def test_what_was_paid_is_what_the_records_said_at_the_end() -> None:
+    events: list[ev.DurableEvent] = [a_run(), a_step(), *tried(0, None, None)]  # 14 tokens
+    state = folded([*events, ev.RunEnded("stopped", "Ctrl-C", paid=Usage(70, 7, 5))])
+    assert state.spent == Usage(70, 7, 5)
+    fold(state, ev.RunResumed(9, 1, "auto", {}, again=True))
+    for event in tried(1, None, None):
+        fold(state, event)
+    assert state.spent == Usage(70, 7, 5)  # events have not caught up with it
+    for position in (2, 3):
+        for event in tried(position, None, None):
+            fold(state, event)
+    assert state.spent == Usage(3 * 8, 4 * 8, 8)
+    # A reply that was taken from the record stands in two events and was paid for once.
+    fold(state, ev.RunEnded("finished", paid=Usage(80, 8, 6)))
+    assert state.spent == Usage(80, 8, 6)
+
+
+def test_an_older_journal_adds_what_an_evaluation_that_was_cut_had_cost() -> None:
+    state = folded([a_run(), a_step(), *tried(0, None)])
+    fold(state, ev.RunEnded("stopped", "Ctrl-C", Usage(1, 1, 1)))
+    assert state.spent == Usage(4, 5, 2)

@@ -176,10 +176,10 @@ def test_what_a_run_ended_for_decides_its_exit_code_in_this_order() -> None:
 
 def test_a_run_that_ended_early_says_how_to_go_on() -> None:
     budget = text_of(ended(a_finished_run(), "budget", "budget.tokens=90: 88 spent, the next …"))
-    assert "budget reached (budget.tokens=90: 88 spent" in budget
+    assert "budget reached (budget.tokens=90) after step" in budget, "told in full before"
     assert "next     studio headless --resume exp budget.tokens=…" in budget
     failed = text_of(ended(a_finished_run(), "failed", "the last 16 rollouts failed: refused"))
-    assert "failed (the last 16 rollouts failed: refused)" in failed
+    assert "failed (the last 16 rollouts failed) after step" in failed
     assert "next     studio headless --resume exp (tries again what failed" in failed
     assert "next  " not in text_of(ended(a_finished_run()))
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from engines.core.errors import CallFailed
 from engines.core.library import Curated, Library
 from engines.core.types import (
     Attempt,
@@ -20,6 +21,7 @@ from engines.core.types import (
     Proposal,
     Reflection,
     ToolCall,
+    Usage,
     Verdict,
 )
 from engines.record.ledger import RecordLedger, read_record
@@ -224,8 +226,23 @@ async def test_a_repair_call_that_fails_keeps_what_the_first_reply_had_right(ben
     bench.says(rows, a_timeout())
     reflection = await bench.reflect(a_group([1, 0]), experiences_per_query=2)
     assert (reflection.outcome, len(reflection.proposals)) == ("used", 1)
-    assert any("timeout" in loss.reason for loss in reflection.losses)
+    (loss,) = reflection.losses  # one object was broken
+    assert loss.kind == "proposal" and "timeout" in loss.reason
     assert reflection.usage.calls == 1
+
+
+async def test_a_reply_of_which_nothing_was_understood_is_one_loss_with_every_reason(
+    bench: Bench,
+) -> None:
+    broken = [{"operation": "rewrite"}, {"operation": "modify", "id": "E9", "experience": "x"}]
+    lost = CallFailed("cut", "in the middle", Usage(40, 2, 1))
+    reflection = await bench.says(broken, lost).reflect(a_group([1, 0]))
+    (loss,) = reflection.losses
+    assert loss.kind == "extraction"
+    for said in ("rewrite", "E9 is not in the library", "The repair turn failed: cut"):
+        assert said in loss.reason
+    # The repair turn was paid for though it gave no reply.
+    assert (reflection.usage.calls, reflection.usage.tokens) == (2, 15 + 42)
 
 
 async def test_only_what_is_too_long_is_summarised_in_auto(bench: Bench) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from engines.core.codec import sound
-from engines.core.errors import CallFailed, VerifierError
+from engines.core.errors import CallFailed, VerifierError, lost_to
 from engines.core.types import (
     NO_USAGE,
     Message,
@@ -265,6 +265,10 @@ class _Asking:
             )
         except CallFailed as error:
             self.unanswered = str(error)
+            self.usage += error.usage
+            raise
+        except asyncio.CancelledError as cut:
+            self.usage += lost_to(cut)
             raise
         self.unanswered = ""
         self.usage += completion.usage
