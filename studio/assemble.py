@@ -17,7 +17,8 @@ from engines.core import events as ev
 from engines.core.errors import ConfigError, DamagedError
 from engines.core.library import Library
 from engines.core.protocols import Reviewer
-from engines.core.state import RunState, fold
+from engines.core.run_state import RunState
+from engines.core.state import fold
 from engines.core.types import NO_USAGE, Usage
 from engines.pipeline.control import Control
 from engines.pipeline.evaluate import Evaluation, HeldOut, Measuring

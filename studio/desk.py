@@ -17,7 +17,8 @@ from engines.core.codec import from_dict
 from engines.core.errors import ConflictError, LockedError
 from engines.core.library import Library
 from engines.core.reply import MAX_REPLY_CHARS
-from engines.core.state import RunState, fold
+from engines.core.run_state import RunState
+from engines.core.state import fold
 from engines.core.types import Decision, Operation, Repair
 from engines.pipeline.gate import Gate, Weighed
 from engines.pipeline.recorder import Recorder

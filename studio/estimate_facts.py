@@ -17,7 +17,7 @@ import orjson
 from engines.core.errors import StudioError
 from engines.core.library import Library
 from engines.core.render import load_prompt
-from engines.core.state import RunState
+from engines.core.run_state import RunState
 from engines.core.types import Problem
 from engines.record import lines
 from engines.record.run_dir import RunDir

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from engines.core.errors import ConfigError
 from engines.core.events import DurableEvent, TextStreamed, TransientEvent, event_to_dict
-from engines.core.state import RunState
+from engines.core.run_state import RunState
 from engines.data.report import check, doubts
 from engines.pipeline.control import Control
 from engines.pipeline.recorder import Listener

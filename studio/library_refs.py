@@ -14,7 +14,7 @@ import yaml
 
 from engines.core.errors import ConflictError, DataError
 from engines.core.library import Experience, Library
-from engines.core.state import RunState
+from engines.core.run_state import RunState
 from engines.record.export import unescaped
 from engines.record.libraries import LibraryFolder, check_name
 from engines.record.run_dir import RunDir, Workspace

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engines.core.errors import StudioError
-from engines.core.state import RunState
+from engines.core.run_state import RunState
 from engines.record.run_dir import RunDir, Workspace
 
 

@@ -24,7 +24,7 @@ from typing import Any
 from engines.core.codec import dumps, from_dict, to_dict
 from engines.core.errors import ConflictError, StudioError
 from engines.core.events import DurableEvent, TextStreamed, TransientEvent, event_to_dict
-from engines.core.state import RunState
+from engines.core.run_state import RunState
 from engines.core.types import Decision
 from engines.pipeline.budget import Budget
 from engines.pipeline.practice import Practice

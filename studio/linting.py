@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from engines.core.errors import DamagedError, DataError
-from engines.core.state import RunState
+from engines.core.run_state import RunState
 from engines.core.types import CallKey, Problem, Usage, rollout_id
 from engines.pipeline.budget import BYTES_A_TOKEN, Amounts, Budget, Terms
 from engines.pipeline.evaluate import HeldOut

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from engines.core import events as ev
 from engines.core.library import Outcome
-from engines.core.state import RunState, StepState
+from engines.core.run_state import RunState, StepState
 from engines.core.types import Verdict
 from studio.inert import inert, one_line
 from studio.printing import reader_left

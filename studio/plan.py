@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from engines.core.errors import ConfigError, ConflictError
 from engines.core.ids import digest
-from engines.core.state import RunState
+from engines.core.run_state import RunState
 from engines.core.types import Problem
 from engines.data.dataset import read_problems
 from engines.data.sampler import Sampler

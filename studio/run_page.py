@@ -9,7 +9,7 @@ from collections import Counter
 from shlex import quote
 from typing import Any
 
-from engines.core.state import StepState
+from engines.core.run_state import StepState
 from engines.record.run_dir import RunDir, Workspace
 from studio.inert import inert, one_line
 from studio.lineage import state_with_adopted

@@ -7,7 +7,8 @@ from typing import Any
 
 from engines.core.errors import ConflictError
 from engines.core.events import DurableEvent, event_from_dict
-from engines.core.state import RunState, fold
+from engines.core.run_state import RunState
+from engines.core.state import fold
 from engines.record.run_dir import RunDir, Workspace
 from studio import link
 from studio.inert import inert

@@ -12,8 +12,8 @@ from typing import Any
 
 from engines.core.best import competing
 from engines.core.library import Library, LibraryDiff
+from engines.core.run_state import Rewards, RunState
 from engines.core.similarity import marked, word_diff
-from engines.core.state import Rewards, RunState
 from engines.core.types import GATE, GroupOutcome, Usage
 from studio import exit_codes
 from studio.inert import inert, one_line

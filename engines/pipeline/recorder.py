@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from engines.core.events import DurableEvent, TransientEvent
-from engines.core.state import RunState, fold
+from engines.core.run_state import RunState
+from engines.core.state import fold
 
 Listener = Callable[[DurableEvent | TransientEvent], None]
 

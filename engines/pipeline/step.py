@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from engines.core import events as ev
 from engines.core.concurrently import all_of
 from engines.core.library import Library
-from engines.core.state import StepState
+from engines.core.run_state import StepState
 from engines.core.types import (
     Attempt,
     CallKey,

@@ -173,7 +173,7 @@ def test_a_held_out_evaluation_stops_at_its_budget_and_keeps_what_it_measured(
 
 
 def test_status_says_what_is_left_of_a_budget(tmp_path: Path) -> None:
-    from engines.core.state import RunState
+    from engines.core.run_state import RunState
     from engines.pipeline.budget import Amounts, Budget, Limits
     from studio.link import status_of
     from studio.steering import status_lines
@@ -186,7 +186,7 @@ def test_status_says_what_is_left_of_a_budget(tmp_path: Path) -> None:
 
 
 def test_status_says_which_replies_wait_to_be_mended() -> None:
-    from engines.core.state import RunState
+    from engines.core.run_state import RunState
     from engines.core.types import Repair
     from studio.link import status_of
     from studio.steering import status_lines

@@ -17,7 +17,7 @@ from engines.core.concurrently import all_of
 from engines.core.events import event_to_dict
 from engines.core.library import Library
 from engines.core.protocols import Reviewer
-from engines.core.state import RunState
+from engines.core.run_state import RunState
 from engines.core.types import CallKey, Decision, Job, Operation, Problem, Rollout, Sampling
 from engines.data.dataset import read_problems
 from engines.pipeline.practice import Practice

@@ -12,7 +12,8 @@ from engines.core import events as ev
 from engines.core.errors import ConflictError
 from engines.core.library import Library
 from engines.core.protocols import Linter, Reviewer
-from engines.core.state import RunState, fold
+from engines.core.run_state import RunState
+from engines.core.state import fold
 from engines.core.types import (
     GATE,
     NO_USAGE,

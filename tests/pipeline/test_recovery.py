@@ -19,7 +19,8 @@ import pytest
 from engines.core import events as ev
 from engines.core.codec import from_dict
 from engines.core.errors import DamagedError, StudioError
-from engines.core.state import RunState, folded
+from engines.core.run_state import RunState
+from engines.core.state import folded
 from engines.core.types import Decision
 from engines.record import lines
 from engines.record.journal import Entry, Journal, read_journal

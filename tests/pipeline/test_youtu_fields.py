@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from engines.core.errors import StudioError
-from engines.core.state import RunState
+from engines.core.run_state import RunState
 from engines.pipeline.run import practise
 from engines.policies.rehearsal.endpoint import answer
 from engines.record.run_dir import RunDir, Workspace

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from engines.core import events as ev
 from engines.core.library import Outcome
-from engines.core.state import RunState, folded
+from engines.core.run_state import RunState
+from engines.core.state import folded
 from engines.core.types import GATE, Decision, Flag, Loss, Operation, Reflection
 from studio.summary import curation_data, curation_lines, exit_code, summary_data, summary_text
 from tests.builders import a_decision, a_lesson, a_library, a_run, a_step, an_operation

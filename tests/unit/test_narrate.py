@@ -9,7 +9,8 @@ import pytest
 
 from engines.core import events as ev
 from engines.core.library import Outcome
-from engines.core.state import RunState, fold, folded
+from engines.core.run_state import RunState
+from engines.core.state import fold, folded
 from engines.core.types import CallKey, Lesson, Loss, Reflection, Usage, Verdict
 from studio.narrate import Display, Lines, bar, commit_line, display_lines, duration
 from tests.builders import (

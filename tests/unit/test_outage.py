@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from engines.core import events as ev
-from engines.core.state import RunState, fold, folded
+from engines.core.run_state import RunState
+from engines.core.state import fold, folded
 from engines.core.types import (
     CallKey,
     Lesson,

@@ -8,7 +8,9 @@ import pytest
 
 from engines.core import events as ev
 from engines.core.library import Outcome
-from engines.core.state import KEPT_LOSSES, KEPT_REPLY_CHARS, RunState, fold, fold_library, folded
+from engines.core.losses import KEPT_LOSSES, KEPT_REPLY_CHARS
+from engines.core.run_state import RunState
+from engines.core.state import fold, fold_library, folded
 from engines.core.types import (
     Decision,
     Flag,

@@ -10,7 +10,8 @@ import pytest
 from engines.core import events as ev
 from engines.core.codec import dumps
 from engines.core.library import Library, Outcome
-from engines.core.state import Rewards, RunState, fold, folded
+from engines.core.run_state import Rewards, RunState
+from engines.core.state import fold, folded
 from engines.core.types import Loss, Reflection, Usage, Verdict
 from studio.summary import exit_code, mean, progress, spent, summary_data, summary_text
 from tests.builders import (
