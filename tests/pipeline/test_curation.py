@@ -15,7 +15,7 @@ from engines.core import events as ev
 from engines.core import flags as names
 from engines.core.errors import ConfigError, PolicyError
 from engines.core.library import Library
-from engines.core.types import NO_USAGE, Decision, Flag, Lesson, Operation
+from engines.core.types import NO_USAGE, Decision, Flag, Lesson, Operation, Problem
 from engines.data.dataset import read_problems
 from engines.pipeline.reviewers import Auto
 from engines.record.ledger import spent
@@ -24,7 +24,7 @@ from engines.training_free.lint import OperationLinter
 from studio.budget import check_budget, open_budget
 from studio.config.loading import load_run
 from studio.doctor import diagnose
-from studio.linting import _endpoint, open_run_embedder
+from studio.linting import _endpoint, open_run_embedder, run_linter
 from studio.trial import without_lessons
 from tests.builders import a_library, an_operation
 from tests.fake_endpoint import answers, fake_endpoint, refuses
@@ -282,6 +282,21 @@ async def test_lint_settings_reach_the_lessons_flags(
 
     assert flag not in raised(await practised(tmp_path / "plain", *ONE_EPOCH))
     assert flag in raised(await practised(tmp_path / "set", *ONE_EPOCH, setting))
+
+
+async def test_the_words_that_give_a_question_away_are_as_many_as_the_run_file_says(
+    tmp_path: Path,
+) -> None:
+    problem = Problem("p1", "How many of the seventeen red apples are left at noon?", "5")
+    near = an_operation("add", None, "Apples: count how many of the seventeen red apples went.")
+
+    async def flagged(*overrides: str) -> bool:
+        config = load_run("rehearsal", overrides, tmp_path, {}).config
+        found = await run_linter(config, [problem], []).flags(near, a_library())
+        return names.LEAK in [flag.name for flag in found]
+
+    assert not await flagged()  # seven words in a row, and eight are wanted
+    assert await flagged("lint.leak_words=5")
 
 
 async def test_an_embedding_model_is_asked_at_the_start_and_rehearsal_needs_none(
