@@ -272,7 +272,7 @@ def _fill_in(
             raise composed.error(
                 key,
                 f'"{dotted(key)}" is masked: it was once spelled out, and is never stored.',
-                f"Set it again: {dotted(key)}=${{oc.env:NAME}}.",
+                f"Set it again: {dotted(key)}=${{oc.env:NAME}}, or start with the original file.",
             )
     named = composed.place(("exp_id",))
     if named.text.startswith(str(presets_folder())) and not preset:

@@ -10,17 +10,30 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from engines.core.masking import MASK, PLACEHOLDERS, PROTOCOL, SHORTEST
 
 _WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 _OF_SECRET_WORDS = """
-token secret secrets password passwords passwd pass pwd passphrase jwt bearer pat
+secret secrets password passwords passwd pwd passphrase jwt bearer
 authorization auth cookie cookies credential credentials apikey apikeys
 """
 _SECRET_WORDS = frozenset(_OF_SECRET_WORDS.split())
 """The last word of a name that is a secret's, whatever stands before it."""
+_OF_USUAL_WORDS = """
+key keys token tokens pass pat
+"""
+_USUAL_WORDS = frozenset(_OF_USUAL_WORDS.split())
+"""The same alone; behind another word they mostly mean something else: `image_token`."""
+_OF_DATA = """
+properties json_schema schema parameters guided_json definitions $defs tools functions
+response_format messages
+"""
+_DATA = frozenset(_OF_DATA.split())
+"""Below these the names are the user's own words: a JSON schema may well describe a `token`."""
+_FREE = frozenset({"metadata", "chat_template_kwargs", "fields"})
+"""Below these only a name that is surely a secret's counts."""
 _OF_KEY_OF = """
 api access secret private account auth client encryption license master service session
 signing subscription
@@ -68,7 +81,14 @@ def is_secret(key: tuple[str, ...], value: object = "") -> bool:
     """
     if isinstance(value, bool) or (isinstance(value, str) and value.lower() in PLACEHOLDERS):
         return False
-    if any(_names_a_secret(name) for name in key):
+    named = _names_of_secret(key)
+    if "sure" in named:
+        return True
+    if isinstance(value, int | float):
+        return False
+    if "likely" in named:
+        return True
+    if "perhaps" in named and (value == "" or (isinstance(value, str) and looks_drawn(value))):
         return True
     if len(key) > 1 and key[-2] == "headers":
         return key[-1].lower() not in _HARMLESS_HEADERS  # whatever it is called
@@ -79,18 +99,33 @@ def is_secret(key: tuple[str, ...], value: object = "") -> bool:
     return key[-1] == "base_url" and _without_secrets_of_url(value) != value
 
 
-def _names_a_secret(name: str) -> bool:
+Named = Literal["sure", "likely", "perhaps", ""]
+
+
+def _names_of_secret(key: tuple[str, ...]) -> set[Named]:
+    """What the names on the way to a value say of it, as far as they are names of settings."""
+    ends = next((at for at, name in enumerate(key) if name in _DATA), len(key))
+    named = {_named(name) for name in key[:ends]}
+    return named & {"sure"} if _FREE & set(key[:ends]) else named
+
+
+def _named(name: str) -> Named:
     """By the last word of a name, in whatever case it is written.
 
     `max_tokens`, `stop_token_ids` and `prompt_cache_key` are usual fields of a request.
     """
     *before, last = [word.lower() for word in _WORDS.findall(name)] or [""]
     of = before[-1] if before else ""
-    if last in ("key", "keys"):
-        return not before or of in _KEY_OF
-    if last == "tokens":
-        return not before or of in _TOKENS_OF
-    return last in _SECRET_WORDS and not (last == "token" and of in _TEXT_TOKENS)
+    if last in _SECRET_WORDS:
+        return "sure"
+    if last not in _USUAL_WORDS:
+        return ""
+    if of in (_KEY_OF if last in ("key", "keys") else _TOKENS_OF):
+        return "sure"
+    if not before:
+        return "likely"
+    plural = last in ("keys", "tokens") or (last == "key" and of not in _KEY_OF)
+    return "" if plural or of in _TEXT_TOKENS else "perhaps"
 
 
 def is_masked(key: tuple[str, ...], value: object) -> bool:
@@ -316,11 +351,21 @@ def secrets_asked_for(run_file: Path, environ: Mapping[str, str] | None = None) 
 def _secrets_in(key: tuple[str, ...], value: str) -> Iterator[str]:
     if "://" in value:
         yield from _secrets_of_url(value)
-    elif is_secret(key, value):
+    elif is_secret(key, value) and _is_told_apart(key, value):
         yield value
         scheme, _, rest = value.partition(" ")
         if scheme.lower() in ("bearer", "basic", "token"):
             yield rest.strip()
+
+
+def _is_told_apart(key: tuple[str, ...], value: str) -> bool:
+    """Whether a secret may be masked wherever it occurs.
+
+    A plain word under a name such as `key` may be no secret at all, and masking it would
+    maim every text that holds it: it is left out of the stored settings alone.
+    """
+    sure = "sure" in _names_of_secret(key) or "headers" in key
+    return sure or not (value.isascii() and (value.isalpha() or value.isdigit()))
 
 
 def _secrets_of_url(url: str) -> Iterator[str]:

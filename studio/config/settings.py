@@ -266,7 +266,7 @@ class EvaluationConfig(Settings):
     limit: Int | None = Field(
         default=None, ge=1, le=MOST_ROWS, description="use only the first so many of each"
     )
-    k: Int = Field(default=1, ge=1, le=1_000, description="tries a problem")
+    k: Int = Field(default=1, ge=1, le=4_096, description="tries a problem")
     temperature: Float = Field(default=0.0, ge=0, le=10, description="of those tries")
     concurrency: Int | None = Field(
         default=None,

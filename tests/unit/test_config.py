@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from engines.core.errors import ConfigError, DataError
 from studio.config.loading import LoadedRun, differences, dump_run_yaml, list_presets, load_run
+from studio.config.secrets import is_secret
 from studio.config.settings import RESULT_FIELDS, PolicyConfig, RunConfig, every_setting
 from studio.config.spelling import ALIASES
 
@@ -889,3 +890,36 @@ def test_aliases_that_unfold_without_end_are_refused(tmp_path: Path, text: str, 
     file.write_text(text)
     with pytest.raises(ConfigError, match=said):
         load_run(str(file), [], tmp_path / "p", {})
+
+
+def test_names_in_a_schema_are_the_users_own_words_and_no_secrets() -> None:
+    request = ("policy", "extra_body")
+    schema = (*request, "response_format", "json_schema", "schema", "properties")
+    for key, value in (
+        ((*schema, "token", "type"), "string"),
+        ((*schema, "password", "description"), "column"),
+        ((*request, "tools", "0", "function", "parameters", "properties", "key", "type"), "string"),
+        ((*request, "chat_template_kwargs", "image_token"), "<image>"),
+        ((*request, "thinking_token"), "<think>"),
+        ((*request, "metadata", "key"), "nightly"),
+        (("verifier", "first_pass"), 0.5),
+        (("verifier", "pass"), 1),
+        (("data", "fields", "key"), "question"),
+    ):
+        assert not is_secret(key, value), key
+    for key, value in (
+        ((*request, "auth", "value"), "plainword"),
+        ((*request, "password"), 123456),
+        ((*request, "thinking_token"), "a1b2c3d4e5"),
+        ((*request, "hf_token"), "a1b2c3d4e5"),
+        ((*request, "key"), "plainword"),
+    ):
+        assert is_secret(key, value), key
+
+
+def test_a_word_under_a_usual_name_is_left_out_of_settings_and_of_no_text(tmp_path: Path) -> None:
+    override = "policy.extra_body={key: column, password: plainword, tokens: [a1b2c3d4]}"
+    found = loaded(tmp_path, SMALL, override)
+    assert "column" not in dump_run_yaml(found.config)
+    assert {"plainword", "a1b2c3d4"} <= found.secrets
+    assert "column" not in found.secrets
