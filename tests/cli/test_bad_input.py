@@ -519,7 +519,7 @@ TABLE: tuple[Row, ...] = (
     bad("library show", "wrong format", "x.yaml", "experiences", do=a_file("x.yaml", DEEP)),
     bad("library show", "wrong type", f"rehearsal@{'9' * 5000}", "so many versions"),
     bad("library revert", "wrong type", f"rehearsal@{'9' * 5000}", "NAME@V"),
-    bad("eval", "wrong type", "rehearsal --k 99999999999", "evaluation.k", "equal to 1000"),
+    bad("eval", "wrong type", "rehearsal --k 99999999999", "evaluation.k", "equal to 4096"),
     bad("data add", "wrong format", "x.jsonl --name=", "letters", do=a_file("x.jsonl", ROWS_OF)),
     bad("runs list", "unreadable", "--workspace afile", "no folder", do=a_file("afile", "")),
     bad("library list", "unreadable", "--workspace loop", "leads nowhere", do=a_loop("loop")),
