@@ -44,7 +44,15 @@ from studio.held_out import books, held_out_sets, measured_by, measured_id, meas
 from studio.library_start import open_library
 from studio.linting import hidden_problems, noting, open_run_embedder, run_linter, tool_outputs
 from studio.plan import RunPlan
-from studio.roles import Tell, endpoint_of, is_rehearsal, open_roles, sampling_of, slots_for
+from studio.roles import (
+    Tell,
+    endpoint_of,
+    is_rehearsal,
+    open_roles,
+    parkable,
+    sampling_of,
+    slots_for,
+)
 from studio.verifying import open_run_verifier
 
 
@@ -73,7 +81,7 @@ async def open_practice(
     budget = open_budget(
         plan.loaded, config, run.records, lambda reason: control.give_up("budget", reason)
     )
-    roles = budgeted(opened, config, budget)
+    roles = parkable(budgeted(opened, config, budget), lambda: control.cleared_to_call())
     mask = plan.loaded.mask
     # Writes nothing until it is asked.
     ledger = RecordLedger(run.records, config.seed, tell=tell, mask=mask)

@@ -20,6 +20,7 @@ import typer
 from engines.core.errors import ConfigError, StudioError
 from studio import exit_codes
 from studio.commands import (
+    attach,
     control,
     data,
     diff,
@@ -34,6 +35,7 @@ from studio.commands import (
     runs,
     start,
 )
+from studio.commands import run as practise
 from studio.config.secrets import secrets_of_environment
 from studio.hardening import harden
 from studio.inert import inert
@@ -88,7 +90,7 @@ def studio(
         raise typer.Exit
     context.obj = _workspace(workspace.expanduser())
     if context.invoked_subcommand is None:
-        home.home(context.obj)
+        raise typer.Exit(home.home(context.obj))
 
 
 def _workspace(path: Path) -> Path:
@@ -105,6 +107,8 @@ def _workspace(path: Path) -> Path:
 
 app.command("init")(start.init)
 app.command("try")(start.try_once)
+app.command("run")(practise.run)
+app.command("attach")(attach.attach)
 app.command("headless")(headless.headless)
 app.add_typer(control.app, name="ctl")
 app.command("review")(review.review)
@@ -131,9 +135,12 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _carry_out(arguments: Sequence[str]) -> int:
-    command = typer.main.get_command(app)
+    words = workspace_first(arguments)
     try:
-        result = command.main(workspace_first(arguments), prog_name="studio", standalone_mode=False)
+        if _at_once(words):
+            return exit_codes.DONE
+        command = typer.main.get_command(app)
+        result = command.main(words, prog_name="studio", standalone_mode=False)
     except StudioError as error:
         return _refused(str(error))
     except typer.TyperException as error:
@@ -161,6 +168,15 @@ def _carry_out(arguments: Sequence[str]) -> int:
             raise
         return exit_codes.DONE
     return result if isinstance(result, int) else exit_codes.DONE
+
+
+def _at_once(words: Sequence[str]) -> bool:
+    """Carry out what needs no parser: a shell prompt may ask for `ctl status` all day."""
+    folder = os.environ.get("STUDIO_WORKSPACE") or "practice"
+    if words[:1] == ["--workspace"] and len(words) > 1:
+        folder, words = words[1], words[2:]
+    asked = control.plain_status(words)
+    return asked is not None and control.answered(Path(folder).expanduser(), *asked)
 
 
 def _refused(why: str) -> int:

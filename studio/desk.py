@@ -21,7 +21,7 @@ from engines.core.run_state import RunState
 from engines.core.state import fold
 from engines.core.types import Decision, Operation, Repair
 from engines.pipeline.gate import Gate, Weighed
-from engines.pipeline.recorder import Recorder
+from engines.pipeline.recorder import Listener, Recorder
 from engines.record.catalogue import note_library, note_run
 from engines.record.export import refresh_agent
 from engines.record.journal import Journal
@@ -33,7 +33,14 @@ from studio.late_linter import LateLinter
 from studio.mending import mend
 
 _BRINGS_SOMETHING = frozenset(
-    {"Watching", "StageEntered", "GroupReflected", "LessonReturned", "DecisionUndone"}
+    (
+        "Watching",
+        "StageEntered",
+        "GroupReflected",
+        "OperationProposed",
+        "LessonReturned",
+        "DecisionUndone",
+    )
 )
 """What a living run may tell when its sheet is to be looked at again."""
 
@@ -103,10 +110,29 @@ def desk_of(
     if link.is_alive(run):
         yield LivingDesk(run)
         return
+    with own_desk(workspace, run, tell) as desk:
+        yield desk
+
+
+@contextmanager
+def own_desk(
+    workspace: Workspace,
+    run: RunDir,
+    tell: Callable[[str], None] = lambda _: None,
+    listener: Listener = lambda _: None,
+) -> Iterator[OwnDesk]:
+    """A desk of our own, under the run's lock, which belongs to the thread that opens it.
+
+    `listener` hears every event that is journalled here.
+
+    Raises:
+        LockedError: a process holds the run.
+        ConflictError: the run's library is gone.
+    """
     with writing(run.path), asyncio.Runner() as runner:
         if link.is_alive(run):
             raise LockedError(str(run.path), "a process just took it up.", "Try again.")
-        desk = OwnDesk(workspace, run, runner, tell)
+        desk = OwnDesk(workspace, run, runner, tell, listener)
         try:
             yield desk
         finally:
@@ -218,6 +244,7 @@ class OwnDesk:
         run: RunDir,
         runner: asyncio.Runner,
         tell: Callable[[str], None] = lambda _: None,
+        listener: Listener = lambda _: None,
     ) -> None:
         self._workspace, self._run, self._runner = workspace, run, runner
         self._journal = Journal(run.journal, mask=workspace.mask)
@@ -231,21 +258,16 @@ class OwnDesk:
                 f"Start it again with `studio headless`, or remove it: studio runs rm {run.run}.",
             )
         folder = workspace.library(self._state.started.library)
+        self.events = self._state.events  # that it found
         recorder = Recorder(self._journal, self._state)
+        recorder.listen(listener)
         limit = self._state.settings.get("practice.library_limit")
         linter = LateLinter(workspace, run, tell)
         self._gate = Gate(recorder, folder, (), run=run.run, limit=limit, linter=linter)
         self._runner.run(self._gate.follow_head(self._state.step))
 
     def sheet(self) -> Sheet:
-        state = self._state
-        return Sheet(
-            state.open,
-            tuple(state.decisions.values()),
-            _texts(self._gate.draft()),
-            state.flagged_stale,
-            tuple(state.repairs.values()),
-        )
+        return _sheet(self._state, self._gate)
 
     def lint(self, decision: Decision) -> Weighed:
         return self._runner.run(self._gate.lint(decision))
@@ -256,6 +278,10 @@ class OwnDesk:
 
     def undo(self, operation_id: str) -> tuple[str, ...]:
         return self._runner.run(self._gate.undo(operation_id))
+
+    def propose(self, operation: Operation, reviewer: str) -> Operation:
+        """Put a person's own operation into the queue."""
+        return self._runner.run(self._gate.propose(operation, reviewer))
 
     def mend(self, repair_id: str, text: str, reviewer: str) -> Mended:
         repair = self._gate.repair(repair_id)
@@ -288,6 +314,38 @@ class OwnDesk:
 
     def release(self) -> None:
         self._runner.run(self._journal.aclose())
+
+
+def read_sheet(workspace: Workspace, run: RunDir) -> Sheet:
+    """What lies on the desk of a run without a process, read without its lock.
+
+    Raises:
+        ConflictError: the run was cut off before it began, or its library is gone.
+    """
+    state = run.state()
+    if state.started is None:
+        raise ConflictError(f"run {run.run}", "it was cut off before it began.", "Start it again.")
+    limit = state.settings.get("practice.library_limit")
+    folder = workspace.library(state.started.library)
+    gate = Gate(Recorder(_Unwritable(), state), folder, (), run=run.run, limit=limit)
+    return _sheet(state, gate)
+
+
+class _Unwritable:
+    """An `EventLog` of somebody who only reads."""
+
+    async def append(self, event: ev.DurableEvent) -> ev.DurableEvent:
+        raise AssertionError(f"{type(event).__name__} without the run's lock")
+
+
+def _sheet(state: RunState, gate: Gate) -> Sheet:
+    return Sheet(
+        state.open,
+        tuple(state.decisions.values()),
+        _texts(gate.draft()),
+        state.flagged_stale,
+        tuple(state.repairs.values()),
+    )
 
 
 def _texts(library: Library) -> tuple[tuple[str, str], ...]:

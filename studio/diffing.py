@@ -9,10 +9,12 @@ import html
 from dataclasses import dataclass
 from typing import Any
 
-from engines.core.library import Experience
+from engines.core.library import Experience, Library
 from engines.core.similarity import word_diff
+from engines.pipeline.metrics import compare
 from studio.inert import inert
 from studio.library_refs import Found
+from studio.rates import difference_text, evaluation_text, questions
 from studio.summary import counts, diff_lines
 
 _COLOURS = {"+": "green", "-": "red", "~": "yellow"}
@@ -25,6 +27,61 @@ class Line:
 
     text: str
     colour: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One experience in two libraries; None where one of them does not hold it."""
+
+    id: str
+    before: str | None
+    after: str | None
+
+    @property
+    def sign(self) -> str:
+        if self.before is None or self.after is None:
+            return "+" if self.before is None else "-"
+        return "=" if self.before == self.after else "~"
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One held-out set beside two versions, as text; `verdict` "" where both cannot be compared."""
+
+    data: str
+    before: str = ""
+    after: str = ""
+    verdict: str = ""
+
+
+def pairs(older: Library, newer: Library) -> tuple[Pair, ...]:
+    """Every experience of either, numbered ids in order behind those of other names."""
+    before = {e.id: e.text for e in older.experiences}
+    after = {e.id: e.text for e in newer.experiences}
+    return tuple(
+        Pair(name, before.get(name), after.get(name))
+        for name in sorted({**before, **after}, key=_number)
+    )
+
+
+def measures(older: Found, newer: Found) -> tuple[Measure, ...]:
+    """What was measured of either side, and of both whether the difference means anything.
+
+    Only evaluations of the same settings are compared; a verdict takes the rewards too, which
+    journals of the first versions do not hold.
+    """
+    before = {e.data: e for e in older.measured}
+    after = {e.data: e for e in newer.measured}
+    found = []
+    for name in {**before, **after}:
+        first, last = before.get(name), after.get(name)
+        verdict = ""
+        if first and last and first != last and first.fingerprint == last.fingerprint:
+            done = compare(questions(first), questions(last))
+            verdict = f"{difference_text(done)} {done.verdict}" if done is not None else ""
+        shown, then = (evaluation_text(e) if e is not None else "" for e in (first, last))
+        found.append(Measure(name, shown, then, verdict))
+    return tuple(found)
 
 
 def as_lines(older: Found, newer: Found) -> list[Line]:
@@ -84,6 +141,12 @@ def as_html(older: Found, newer: Found) -> str:
         f"</style><h1>{title}</h1><p>{_safe(counts(found))}</p>{results}"
         f"<table><tr><th>change<th>id<th>text</tr>{''.join(rows)}</table></html>\n"
     )
+
+
+def _number(name: str) -> tuple[int, int]:
+    """Sorts numbered ids by number; others keep their order in front of them."""
+    number = name.removeprefix("E")
+    return (1, int(number)) if number.isdecimal() and len(number) < 19 else (0, 0)
 
 
 def _side(found: Found) -> dict[str, Any]:

@@ -6,9 +6,10 @@ Owns signals and the order of opening and closing. `studio.assemble` knows the p
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from typing import ClassVar
 
@@ -20,12 +21,14 @@ from engines.pipeline.control import Control
 from engines.pipeline.recorder import Listener
 from engines.pipeline.run import practise
 from engines.record.catalogue import note_run
+from engines.record.lock import holder
 from engines.record.run_dir import Workspace
 from studio import exit_codes
 from studio.assemble import check_verifier, open_practice, open_reviewers
 from studio.budget import check_budget, limits_of, open_budget
 from studio.config.loading import load_run
 from studio.config.source import Source
+from studio.detached import announce
 from studio.estimate import doubled, estimate
 from studio.estimate_facts import facts_of
 from studio.estimate_text import (
@@ -37,7 +40,8 @@ from studio.estimate_text import (
 )
 from studio.held_out import outlook
 from studio.kept_budget import dropped_limits
-from studio.link import serve
+from studio.link import is_alive
+from studio.link.server import serve
 from studio.narrate import Display, Lines, to_stderr
 from studio.plan import RunPlan, plan_run
 from studio.printing import print_json, reader_left
@@ -56,8 +60,9 @@ def planned(
     accept_changes: bool = False,
     default_review: str = "auto",
     keyless: bool = False,
+    tell: Callable[[str], None] = to_stderr,
 ) -> RunPlan:
-    """Read the run file and decide what to open; tells on stderr what was assumed.
+    """Read the run file and decide what to open; tells, on stderr or otherwise, what was assumed.
 
     With `keyless` no model can be asked, see `load_run`.
 
@@ -73,7 +78,7 @@ def planned(
         file, [*source.overrides, *named], workspace.path, youtu=source.youtu, keyless=keyless
     )
     for warning in loaded.warnings:
-        to_stderr(f"note: {warning}")
+        tell(f"note: {warning}")
     # A resumed run's own file may still say how it once began.
     step = None if given else loaded.config.practice.restart_step
     if restart_step is not None:
@@ -89,24 +94,36 @@ def planned(
     )
     if plan.mode == "resume" and given is None:  # its own file would have been read
         for note in dropped_limits(plan.run.run_file, loaded.config):
-            to_stderr(f"note: {note}")
+            tell(f"note: {note}")
     if hidden := masked_answers(plan.problems, loaded.mask):
-        to_stderr(f"note: {hidden}")
+        tell(f"note: {hidden}")
     if doubtful := doubts(check(tuple(enumerate(plan.problems, start=1)), unit="row")):
         data = plan.loaded.config.data.practice
-        to_stderr(f"note: {data} has {doubtful} (studio data check {data})")
+        tell(f"note: {data} has {doubtful} (studio data check {data})")
     return plan
 
 
-async def run_headless(plan: RunPlan, *, json: bool) -> int:
+async def run_headless(plan: RunPlan, *, json: bool, ready_fd: int | None = None) -> int:
     """Practise a planned run to its end and print how it went; returns the exit code.
+
+    Args:
+        plan: from `planned`.
+        json: print the event stream on stdout.
+        ready_fd: where to say that the run can be attached to, see `studio.detached`; None
+            where nobody waits for that.
 
     Raises:
         StudioError: something could not be opened or recorded.
     """
+    if ready_fd is not None and is_alive(plan.run):
+        to_stderr(f"run {plan.run.run} goes on already, as it was started")
+        announce(ready_fd, plan.run.run, holder(plan.run.path) or 0, None)
+        return exit_codes.DONE
     if plan.mode == "finished":
         assert plan.state is not None
         _tell_plan(plan)
+        if ready_fd is not None:
+            announce(ready_fd, plan.run.run, 0, None)
         return _print_summary(plan, plan.state, json)
     with _Brakes() as brakes:
         try:
@@ -123,6 +140,8 @@ async def run_headless(plan: RunPlan, *, json: bool) -> int:
                     _tell_estimate(plan, practice.budget.left)
                 brakes.control = practice.control
                 await stack.enter_async_context(serve(practice, plan.run.socket))
+                if ready_fd is not None:
+                    announce(ready_fd, plan.run.run, os.getpid(), plan.run.log)
                 with _told(practice.recorder.state, json) as listener:
                     practice.recorder.listen(_Quiet(listener))
                     await practise(practice)

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from engines.core.errors import ConflictError, DataError
+from engines.core.events import EvaluationFinished
 from engines.core.library import Experience, Library
 from engines.core.run_state import RunState
 from engines.record.export import unescaped
@@ -28,6 +29,7 @@ class Found:
     label: str
     library: Library
     evaluations: tuple[str, ...] = ()
+    measured: tuple[EvaluationFinished, ...] = ()  # the same as values
 
 
 def find(reference: str, workspace: Workspace) -> Found:
@@ -117,12 +119,9 @@ def _of_run(run: RunDir, kind: str, number: str, workspace: Workspace, reference
         return replace(adopted, label=f"{reference} ({adopted.label})")
     version = version_at(state, step)
     library = workspace.library(started.library).at(version)
-    results = tuple(
-        f"{e.data}: mean reward {evaluation_text(e)}"
-        for e in state.evaluations
-        if e.step == step and e.mean is not None
-    )
-    return Found(f"{reference} ({started.library}@{version})", library, results)
+    measured = tuple(e for e in state.evaluations if e.step == step and e.mean is not None)
+    results = tuple(f"{e.data}: mean reward {evaluation_text(e)}" for e in measured)
+    return Found(f"{reference} ({started.library}@{version})", library, results, measured)
 
 
 def _of_end(run: RunDir, which: str, workspace: Workspace, reference: str) -> Found:

@@ -12,6 +12,7 @@ from shlex import quote
 from typing import Any
 
 from engines.core.errors import StudioError
+from engines.core.run_state import RunState
 from engines.record.catalogue import run_row, run_rows
 from engines.record.run_dir import RunDir, Workspace
 from studio.inert import inert
@@ -54,6 +55,98 @@ class ListedRun:
             "alive": self.shown.alive,
             "next": self.shown.move,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A held-out set: the mean reward before practice (or first known) and the newest."""
+
+    data: str
+    first: float
+    last: float
+    n: int  # rollouts with a known reward, of the newest
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """What a run practises, by its journal."""
+
+    model: str
+    data: str
+    verifier: str
+    reviewer: str
+    seed: int
+    batch_size: int
+    group_size: int
+    steps: int  # of the whole run
+    measured: tuple[Measured, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRun:
+    """A line of a list and what stands behind it; None where its journal cannot be read."""
+
+    listed: ListedRun
+    background: Background | None
+
+    @property
+    def run(self) -> str:
+        return str(self.listed.row["run"])
+
+
+def known_runs(
+    workspace: Workspace, before: Mapping[str, KnownRun] | None = None
+) -> tuple[KnownRun, ...]:
+    """Every run of a workspace with what it practises, newest first.
+
+    Args:
+        workspace: whose runs.
+        before: by run-id; runs whose journal has not grown since are taken from there.
+    """
+    found = []
+    for listed in listed_runs(workspace):
+        size, old = listed.row.get("journal_bytes"), (before or {}).get(str(listed.row["run"]))
+        if old is not None and size is not None and old.listed.row.get("journal_bytes") == size:
+            found.append(KnownRun(listed, old.background))
+            continue
+        try:
+            state = workspace.run(str(listed.row["run"])).state()
+        except StudioError:
+            found.append(KnownRun(listed, None))
+        else:
+            found.append(KnownRun(listed, background(state)))
+    return tuple(found)
+
+
+def background(state: RunState) -> Background | None:
+    """What a state says of what is practised; None before anything is known."""
+    started = state.started
+    if started is None:
+        return None
+    settings = {**started.settings, **state.settings}
+    verifier = settings.get("verifier")
+    named = verifier.get("name", "") if isinstance(verifier, Mapping) else verifier
+    return Background(
+        model=str(settings.get("policy.model", "")),
+        data=str(settings.get("data.practice", "")),
+        verifier=str(named or ""),
+        reviewer=state.reviewer,
+        seed=started.seed,
+        batch_size=int(settings.get("practice.batch_size") or 0),
+        group_size=started.group_size,
+        steps=started.steps_per_epoch * state.epochs,
+        measured=_measured(state),
+    )
+
+
+def _measured(state: RunState) -> tuple[Measured, ...]:
+    by_set: dict[str, list[tuple[float, int]]] = {}
+    for found in state.evaluations:
+        if found.mean is not None:
+            by_set.setdefault(found.data, []).append((found.mean, found.n))
+    return tuple(
+        Measured(data, means[0][0], means[-1][0], means[-1][1]) for data, means in by_set.items()
+    )
 
 
 def shown_status(run: RunDir, row: Mapping[str, Any]) -> ShownStatus:

@@ -28,6 +28,9 @@ TOLD_FAILURES = 3
 """Failed rollouts of a step that are told one by one: an outage has hundreds."""
 
 
+_DECIDED = ("approved", "edited", "rejected", "deferred")
+
+
 class Lines:
     """A plain line for each thing that matters, as `say` prints it."""
 
@@ -60,6 +63,18 @@ class Lines:
                 return [
                     f"step {event.step}: no rule settled {count(left, 'operation')}, which {waits} "
                     f"for a person: {_review(state)}, or a rule with do: defer"
+                ]
+            case ev.StageEntered(stage="ready"):
+                counted = ", ".join(f"{event.detail.get(name, 0)} {name}" for name in _DECIDED)
+                return [
+                    f"step {event.step}: all is decided ({counted}); its commit waits for the "
+                    "screen that drives"
+                ]
+            case ev.OperationProposed(operation=proposed):
+                said = f"{proposed.kind} {proposed.target or ''}".rstrip()
+                return [
+                    f"operation {proposed.id}: {said}, proposed{_by(event.reviewer)}"
+                    + (f": {one_line(proposed.text, 160)}" if proposed.text else "")
                 ]
             case ev.ReplyMended():
                 brought = count(len(event.operations), "operation")

@@ -5,9 +5,9 @@ Owns how a role's settings become an endpoint and a way of sampling.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engines.core.concurrently import all_of
 from engines.core.protocols import Ledger, Policy
@@ -16,6 +16,7 @@ from engines.data.rollout_log import read_log
 from engines.policies.endpoint import EndpointSettings
 from engines.policies.open import open_policy
 from engines.policies.openai_compat import OpenAICompat
+from engines.policies.parked import Parked
 from engines.policies.replay import Replay
 from engines.policies.throttle import Slots, Throttled
 from engines.verifiers.judging import Judging
@@ -73,6 +74,20 @@ def open_roles(config: RunConfig, stack: AsyncExitStack) -> Roles:
     asked = config.judge is not None or asks_judge(config.verifier.spec)
     judge = opened_for("judge") if asked else None
     return Roles(policy, reflector, judge, tuple(policy for _, policy in opened))
+
+
+def parkable(roles: Roles, cleared: Callable[[], Awaitable[None]]) -> Roles:
+    """The same models, each call waiting until it is cleared. Replies of a log are no calls."""
+
+    def waiting(policy: Policy) -> Policy:
+        return policy if isinstance(policy, Replay) else Parked(policy, cleared)
+
+    return replace(
+        roles,
+        policy=waiting(roles.policy),
+        reflector=waiting(roles.reflector),
+        judge=None if roles.judge is None else waiting(roles.judge),
+    )
 
 
 def slots_for(settings: PolicyConfig | None, shared: Slots) -> Slots:

@@ -5,13 +5,75 @@ Reads the run's journal and records; changes nothing.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from engines.core.codec import to_dict
+from engines.core.events import RolloutFinished
+from engines.core.types import Message, Verdict
+from engines.record.ledger import read_record
 from engines.record.run_dir import RunDir
-from studio.evidence import EvidenceRoom
+from studio.evidence import EvidenceRoom, Witness
 from studio.inert import inert
 from studio.rates import metrics_text
+
+
+@dataclass(frozen=True, slots=True)
+class CallMade:
+    """One model call of a rollout, as it was recorded."""
+
+    turn: int
+    model: str
+    prompt_tokens: int
+    completion_tokens: int
+    elapsed_s: float
+    finish: str
+    temperature: float | None
+    record: str  # file and offset below the run's folder
+
+
+@dataclass(frozen=True, slots=True)
+class WholeRollout:
+    """A rollout that ended, with everything its records hold."""
+
+    id: str
+    rollout: RolloutFinished
+    verdict: Verdict | None
+    messages: tuple[Message, ...]
+    calls: tuple[CallMade, ...]
+
+    @property
+    def finish(self) -> str:
+        """The endpoint's word for why the last reply ended; "" where no call was answered."""
+        return self.calls[-1].finish if self.calls else ""
+
+
+def whole_rollout(run: RunDir, witness: Witness) -> WholeRollout:
+    """Read a rollout's records.
+
+    Raises:
+        DamagedError: a record fails its checksum.
+        ConflictError: a file of records is gone.
+    """
+    messages: tuple[Message, ...] = ()
+    calls = []
+    for ref in witness.rollout.refs:
+        record = read_record(run.records, ref)
+        # As `engines.record.ledger.trajectory` puts them together, from one reading of each.
+        messages = (*messages[: record.base], *record.messages, record.reply.as_message())
+        calls.append(
+            CallMade(
+                record.key.turn,
+                record.reply.model or record.policy,
+                record.reply.usage.prompt_tokens,
+                record.reply.usage.completion_tokens,
+                record.elapsed_s,
+                record.reply.finish,
+                record.sampling.temperature,
+                f"records/{ref.file}@{ref.offset}",
+            )
+        )
+    return WholeRollout(witness.id, witness.rollout, witness.verdict, messages, tuple(calls))
 
 
 def rollout_facts(run: RunDir, name: str) -> dict[str, Any]:

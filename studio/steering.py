@@ -3,18 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from engines.core.errors import ConflictError
-from engines.core.events import DurableEvent, event_from_dict
-from engines.core.run_state import RunState
-from engines.core.state import fold
-from engines.record.run_dir import RunDir, Workspace
 from studio import link
 from studio.inert import inert
-from studio.narrate import Lines
-from studio.printing import print_json
-from studio.summary import repairs_text
+
+if TYPE_CHECKING:
+    from engines.record.run_dir import RunDir, Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class Living:
+    """A run whose process answers, by its folder alone: nothing of its journal was read."""
+
+    path: Path
+
+    @property
+    def run(self) -> str:
+        return self.path.name
+
+    @property
+    def socket(self) -> Path:
+        return self.path / "control.sock"
+
+
+def living_run(workspace: Path, run: str | None) -> Living | None:
+    """The named run, or the only one, if its process answers.
+
+    None where no journal can be spared: no process answers, or several do and their age
+    tells which is meant.
+    """
+    if run is None:
+        found = [Living(path.parent) for path in workspace.glob("runs/*/control.sock")]
+    elif Path(run).name == run:
+        found = [Living(workspace / "runs" / run)]
+    else:
+        return None
+    living = [place for place in found if link.is_alive(place)]
+    return living[0] if len(living) == 1 else None
 
 
 def chosen_run(workspace: Workspace, run: str | None) -> RunDir:
@@ -30,7 +59,7 @@ def chosen_run(workspace: Workspace, run: str | None) -> RunDir:
         raise ConflictError(
             str(workspace.path),
             "there is no run in this workspace.",
-            "Start one with `studio headless rehearsal`, or name another --workspace.",
+            "Start one with `studio run rehearsal`, or name another --workspace.",
         )
     living = [found for found in runs if link.is_alive(found)]
     return (living or list(runs))[-1]
@@ -52,6 +81,8 @@ def status_lines(answer: Mapping[str, Any]) -> list[str]:
         told = ", ".join(f"{name} {amount:,.6g}" for name, amount in left.items())
         lines.append(f"left of the budget: {told}")
     if waiting := answer.get("repairs"):
+        from studio.summary import repairs_text
+
         lines.append(repairs_text(waiting, answer["run"]))
     if answer["rehearsal"]:
         lines.append("rehearsal: replies are scripted")
@@ -66,6 +97,12 @@ def follow(run: RunDir, *, as_json: bool) -> None:
     Raises:
         ConflictError: no process of that run answers.
     """
+    from engines.core.events import DurableEvent, event_from_dict
+    from engines.core.run_state import RunState
+    from engines.core.state import fold
+    from studio.narrate import Lines
+    from studio.printing import print_json
+
     state = RunState()
     seen = Lines(state, lambda line: print(line, flush=True))
     for data in link.watch(run):

@@ -30,6 +30,7 @@ def step_facts(run: RunDir, step: int) -> dict[str, Any]:
     lesson: Lesson | None = None
     decisions: list[Decision] = []
     repaired: list[ev.ReplyMended | ev.ReplyDropped] = []
+    own: list[ev.OperationProposed] = []
     committed: ev.LessonCommitted | None = None
     last = 0
     for entry in run.entries():
@@ -50,6 +51,8 @@ def step_facts(run: RunDir, step: int) -> dict[str, Any]:
                 decisions.append(event.decision)
             case ev.ReplyMended() | ev.ReplyDropped():
                 repaired.append(event)
+            case ev.OperationProposed():
+                own.append(event)
             case ev.LessonCommitted():
                 committed = event
     if begun is None:
@@ -78,6 +81,7 @@ def step_facts(run: RunDir, step: int) -> dict[str, Any]:
         "consolidation": _calls(run, lesson.refs if lesson else ()),
         "operations": [to_dict(op) for op in lesson.operations] if lesson else [],
         "withheld": [to_dict(op) for op in lesson.withheld] if lesson else [],
+        "own": [{**to_dict(e.operation), "reviewer": e.reviewer} for e in own],
         "repaired": [_repaired(event) for event in repaired],
         "losses": [to_dict(loss) for loss in lesson.losses] if lesson else [],
         "decisions": [to_dict(decision) for decision in decisions],
@@ -103,6 +107,11 @@ def step_text(facts: dict[str, Any], *, prompts: bool) -> str:
     lines += [
         f"  not proposed again, since it was rejected before: {inert(op['text'] or op['target'])}"
         for op in facts["withheld"]
+    ]
+    lines += [
+        f"  {op['id']}  {op['kind']} {inert(op['text'] or op['target'] or '')}, proposed by "
+        f"{inert(op['reviewer'])}"
+        for op in facts["own"]
     ]
     for found in facts["repaired"]:
         why = f": {inert(found['reason'])}" if found["reason"] else ""

@@ -94,7 +94,7 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
     started = state.started
     assert started is not None
     diff = after.diff(before)
-    lines = [f"run {started.run}: {_status(state)}"]
+    lines = [status_line(state)]
     if started.rehearsal:
         lines.append(REHEARSAL)
     if started.forked_from:
@@ -128,6 +128,11 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
         lines.append(f"open     {count(len(state.open), 'operation')}: studio review {started.run}")
     lines.append(f"folder   {inert(place)}")
     return "\n".join(lines)
+
+
+def status_line(state: RunState) -> str:
+    """How far a run came, and why no further, in one line."""
+    return f"run {state.started.run if state.started else ''}: {_status(state)}"
 
 
 def change_lines(state: RunState) -> list[str]:

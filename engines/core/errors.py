@@ -14,9 +14,12 @@ CallFailed             one model call failed for good: a fact of practice, not a
 
 from __future__ import annotations
 
-from asyncio import CancelledError
+from typing import TYPE_CHECKING
 
 from engines.core.types import NO_USAGE, Usage
+
+if TYPE_CHECKING:  # every command loads this page, and few need an event loop
+    from asyncio import CancelledError
 
 
 class StudioError(Exception):

@@ -136,6 +136,19 @@ class OperationDecided:
 
 
 @dataclass(frozen=True, slots=True)
+class OperationProposed:
+    """A person put an operation of their own into the queue; it is decided like any other.
+
+    `step` is the last one that has begun, `usage` what the lint of it has cost.
+    """
+
+    step: int
+    operation: Operation
+    reviewer: str = ""
+    usage: Usage = NO_USAGE
+
+
+@dataclass(frozen=True, slots=True)
 class ReplyMended:
     """A person mended a reply that could not be understood; these operations were in it.
 
@@ -288,6 +301,7 @@ DurableEvent = (
     | GroupReflected
     | LessonProposed
     | OperationDecided
+    | OperationProposed
     | ReplyMended
     | ReplyDropped
     | DecisionUndone
@@ -322,7 +336,9 @@ class TextStreamed:
 class StageEntered:
     """The batch as a whole moved on: "rollouts", "consolidation", "review", "commit".
 
-    Within a review "hold" says that a person is waited for, since rules left `undecided`.
+    Within a review "hold" says that a person is waited for, since rules left `undecided`, and
+    "ready" that all is decided and the commit is held: so many `approved`, `edited`,
+    `rejected` and `deferred`, which would make library `version`.
     """
 
     step: int

@@ -133,6 +133,7 @@ class RunState:
     content_hash: str = ""
     policy_version: int = 0
     operations: dict[str, Operation] = field(default_factory=dict)
+    own: set[str] = field(default_factory=set)  # ids of all that persons proposed so far
     deferred: set[str] = field(default_factory=set)
     decisions: dict[str, Decision] = field(default_factory=dict)
     flagged_stale: int | None = None  # version the head had moved to, while the lesson waits
@@ -156,11 +157,15 @@ class RunState:
         return None if step is None or step.finished else step
 
     @property
+    def under_review(self) -> bool:
+        """Whether a lesson waits to be decided and committed."""
+        step = self.current
+        return step is not None and step.lesson is not None and not step.committed
+
+    @property
     def at_work(self) -> Status:
         """The status of a run that neither pauses nor has ended."""
-        step = self.current
-        waiting = step is not None and step.lesson is not None and not step.committed
-        return "reviewing" if waiting else "running"
+        return "reviewing" if self.under_review else "running"
 
     @property
     def steps_finished(self) -> int:

@@ -79,6 +79,13 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
         case ev.OperationDecided():
             _decided(state, event.decision)
             _spend_at(state, event.step, event.usage)
+        case ev.OperationProposed():
+            operation = event.operation
+            state.operations[operation.id] = operation
+            state.own.add(operation.id)
+            if not state.under_review:
+                state.deferred.add(operation.id)  # no lesson waits for it
+            _spend_at(state, event.step, event.usage)
         case ev.ReplyMended():
             losses.mended(state, event)
             _spend_at(state, event.step, event.usage)

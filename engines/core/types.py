@@ -284,6 +284,9 @@ BASE_MOVED = "base moved"
 GATE = "gate"
 """Reviewer name of a rejection that the gate made because an approval did not fit."""
 
+KILLED = "killed by "
+"""What the error of a rollout begins with that a person ended."""
+
 RULES = "rules:"
 """What the names of reviewers that decide by a rule file begin with."""
 
@@ -427,6 +430,11 @@ def rollout_id(step: int, position: int, index: int) -> str:
 def operation_id(step: int, number: int) -> str:
     """Number counts from 1 within the step's lesson."""
     return f"op{step}.{number}"
+
+
+def own_operation_id(step: int, number: int) -> str:
+    """Of an operation that a person proposed: `op2.h1`; no lesson's operation is called so."""
+    return f"op{step}.h{number}"
 
 
 def mended_operation_id(repair: str, number: int) -> str:

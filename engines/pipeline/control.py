@@ -1,7 +1,7 @@
 """Pause, step and stop: what a person can ask of a living run.
 
-Owns the brakes. Calls under way are never cut by a pause; a stop cancels them, and
-what had been recorded is kept.
+Owns the brakes. Calls under way are never cut by a pause, however short; a stop cancels
+them, and what had been recorded is kept.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ class Control:
         self._recorder = recorder
         self._open = asyncio.Event()
         self._open.set()
+        self._calling = asyncio.Event()  # cleared only while the run is paused on the spot
+        self._calling.set()
         self._main: asyncio.Task[object] | None = None
         self.stop_reason = ""
         self.ending: Literal["stopped", "failed", "budget"] = "stopped"  # what a stop amounts to
@@ -36,8 +38,19 @@ class Control:
         """Wait while the run is paused; called before anything new is begun."""
         await self._open.wait()
 
-    async def pause(self) -> None:
-        """Begin nothing new; what is under way ends."""
+    async def cleared_to_call(self) -> None:
+        """Wait while the run is paused on the spot; called before each call of a model."""
+        await self._calling.wait()
+
+    async def pause(self, now: bool = False) -> None:
+        """Begin nothing new; what is under way ends.
+
+        Args:
+            now: on the spot: of what is under way only the model calls end, and no further
+                one begins.
+        """
+        if now:
+            self._calling.clear()
         if self._open.is_set():
             self._open.clear()
             await self._recorder.record(RunPaused())
@@ -56,7 +69,7 @@ class Control:
         self.stop_reason = reason
         if after_step:
             self.stop_after_step = True
-            self._open.set()
+            self._open_all()
         else:
             self._cut()
 
@@ -84,4 +97,8 @@ class Control:
 
     async def _go_on(self, steps: int | None) -> None:
         await self._recorder.record(RunContinued(steps))
+        self._open_all()
+
+    def _open_all(self) -> None:
         self._open.set()
+        self._calling.set()

@@ -8,7 +8,9 @@ nothing is undecided. No mode goes round it; only the reviewers differ.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,10 +18,22 @@ from engines.core import events as ev
 from engines.core.errors import ConflictError
 from engines.core.library import Committed, Library, Reviewed, effective
 from engines.core.protocols import Linter, Reviewer
-from engines.core.types import GATE, NO_USAGE, Decision, Flag, Operation, Repair, Usage
+from engines.core.types import (
+    GATE,
+    NO_USAGE,
+    Decision,
+    Flag,
+    Operation,
+    Repair,
+    Usage,
+    own_operation_id,
+)
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers import HoldExpired, Outside
 from engines.record.libraries import LibraryFolder
+
+_OWN_ID = re.compile(r"op(\d{1,9})\.h\d{1,9}")
+"""What a client may call an operation that a person proposes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +78,9 @@ class Gate:
         self._draft: Library | None = None  # None: to be made from the standing decisions
         # One decision at a time: each is checked against the draft of those before it.
         self._turn = asyncio.Lock()
+        self._held = False  # somebody wants to look once more before each commit
+        self._let_go = False  # they said that this lesson may be committed
+        self._stirred = asyncio.Event()  # something was decided, undone, held or let go
         for reviewer in self._reviewers:
             if isinstance(reviewer, Outside):
                 reviewer.watches(lambda: not self._recorder.state.undecided)
@@ -110,14 +127,26 @@ class Gate:
         return self._draft
 
     async def review(self, step: int) -> None:
-        """Return when no operation of the lesson is undecided.
+        """Return when no operation of the lesson is undecided, and none of its commit held.
 
         Raises:
             HoldExpired: the reviewers ended and something still is.
         """
         await self.follow_head(step)
-        for number, reviewer in enumerate(self._reviewers):
+        self._let_go = False
+        persons = tuple(one for one in self._reviewers if isinstance(one, Outside))
+        needed = await self._asked(step, self._reviewers)
+        # What a person takes back while the commit is held is theirs, not the rules', to decide.
+        while needed and not await self._ready(step):
+            await self._asked(step, persons)
+
+    async def _asked(self, step: int, reviewers: Sequence[Reviewer]) -> bool:
+        """Let each reviewer decide what is left; returns whether a person was needed."""
+        needed = False
+        for number, reviewer in enumerate(reviewers):
             left = len(self._recorder.state.undecided)
+            if isinstance(reviewer, Outside):
+                needed = needed or bool(left) or (not number and self._has_lesson(step))
             if number and left and isinstance(reviewer, Outside):
                 # Those before it had their say: only now is it known that a person is needed.
                 self._recorder.emit(ev.StageEntered(step, "hold", {"undecided": left}))
@@ -128,6 +157,108 @@ class Gate:
                     continue
                 async for decision in reviewer.review((operation,), self.draft()):
                     await self._take(decision, unless_decided=True)
+        return needed
+
+    def _has_lesson(self, step: int) -> bool:
+        found = self._recorder.state.steps.get(step)
+        return found is not None and found.lesson is not None and bool(found.lesson.operations)
+
+    async def _ready(self, step: int) -> bool:
+        """Wait while the commit is held; False where something was taken back meanwhile."""
+        told: dict[str, int] = {}
+        while self._held and not self._let_go:
+            if self._recorder.state.undecided:
+                return False
+            if (counted := self._counted()) != told:
+                self._recorder.emit(ev.StageEntered(step, "ready", counted))
+                told = counted
+            self._stirred.clear()
+            await self._stirred.wait()
+        return not self._recorder.state.undecided
+
+    def _counted(self) -> dict[str, int]:
+        """How the standing decisions are, and the version that they would make."""
+        state = self._recorder.state
+        made = Counter(decision.action for decision in state.decisions.values())
+        done = self._base.commit(state.reviewed, run=self._run, limit=self._limit)
+        return {
+            "approved": made["approve"],
+            "edited": made["edit"],
+            "rejected": made["reject"],
+            "deferred": made["defer"],
+            "version": done.library.version,
+        }
+
+    def hold_commit(self, held: bool) -> None:
+        """Hold each lesson that a person reviews until it is let go, or let go of it.
+
+        A lesson that is let go is committed as soon as nothing of it is undecided, also where
+        the hold begins again at once; where something still is, it is held again. One without
+        operations is never held, nor one that was settled without any person. Nothing of it is
+        journalled: who holds must be there.
+        """
+        self._held = held
+        if not held:
+            self._let_go = True
+        elif self._recorder.state.undecided:
+            self._let_go = False  # who comes back decides the rest, and when it is committed
+        self._poke()
+
+    async def defer_undecided(self, reviewer: str) -> int:
+        """Put off what is undecided, so that the rest can be committed; returns how many."""
+        deferred = 0
+        while left := self._recorder.state.undecided:
+            decision = Decision(left[0].id, "defer", reviewer=reviewer)
+            settled = await self._take(decision, unless_decided=True)
+            deferred += settled.decision.action == "defer"
+        return deferred
+
+    async def propose(self, operation: Operation, reviewer: str) -> Operation:
+        """Journal a person's own operation, linted, to be decided like all others.
+
+        Args:
+            operation: its id is kept where it is of the form `op2.h1`, of a step that has
+                begun and free, so that one that is sent again can be recognised; else it gets
+                the next such id.
+            reviewer: who proposes it.
+
+        Returns:
+            The operation as it was journalled.
+
+        Raises:
+            ConflictError: it does not fit the library as the standing decisions would leave it.
+        """
+        async with self._turn:
+            state, draft = self._recorder.state, self.draft()
+            objection = self._objection(operation, draft)
+            if objection:
+                what = f"{operation.kind} {operation.target or ''}".rstrip()
+                raise ConflictError(
+                    f"proposal ({what})", f"{objection}.", "Change it, or leave it out."
+                )
+            wanted = replace(
+                operation,
+                id=self._own_id(operation.id),
+                proposer=reviewer,
+                prompt_hash="",
+                flags=(),  # they are the gate's to find
+            )
+            wanted = replace(wanted, flags=await self._lint(wanted, draft, ()))
+            await self._recorder.record(
+                ev.OperationProposed(state.step, wanted, reviewer, self._paid())
+            )
+            self._poke()
+            return state.operations[wanted.id]
+
+    def _own_id(self, wished: str) -> str:
+        state = self._recorder.state
+        match = _OWN_ID.fullmatch(wished)
+        if match and int(match[1]) <= state.step and wished not in state.own:
+            return wished
+        number = 1
+        while own_operation_id(state.step, number) in state.own:
+            number += 1
+        return own_operation_id(state.step, number)
 
     def _is_decided(self, operation: Operation) -> bool:
         state = self._recorder.state
@@ -262,6 +393,7 @@ class Gate:
             await self._recorder.record(ev.DecisionUndone(state.step, operation_id))
             self._draft = None
             undone = (operation_id, *await self._ask_again(operation_id))
+            self._let_go = False  # who takes something back is not done
             self._poke()
             return undone
 
@@ -389,11 +521,13 @@ class Gate:
             others = [pair for pair in self._recorder.state.reviewed if pair[0].id != operation.id]
             draft = self._drafted(self._base, others)
         wanted = effective(operation, decision)
-        objection = draft.objection(wanted, self._limit)
+        return wanted, draft, self._objection(wanted, draft)
+
+    def _objection(self, wanted: Operation, draft: Library) -> str | None:
         if wanted.kind == "add" and wanted.target is not None:
             # Only a revert, which knows the old text, may bring an id back.
-            objection = "an addition names no experience"
-        return wanted, draft, objection
+            return "an addition names no experience"
+        return draft.objection(wanted, self._limit)
 
     async def _lint(
         self, operation: Operation, draft: Library, beside: Sequence[Operation]
@@ -446,6 +580,7 @@ class Gate:
         return None
 
     def _poke(self) -> None:
+        self._stirred.set()
         for reviewer in self._reviewers:
             if isinstance(reviewer, Outside):
                 reviewer.poke()

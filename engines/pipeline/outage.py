@@ -12,7 +12,7 @@ from typing import Literal
 
 from engines.core import events as ev
 from engines.core.run_state import RunState, StepState
-from engines.core.types import Lesson, Reflection
+from engines.core.types import KILLED, Lesson, Reflection
 
 Kind = Literal["rollout", "verdict", "reflection", "consolidation", "held-out rollout"]
 
@@ -78,6 +78,8 @@ class Outage:
             match event:
                 case ev.RolloutStarted():
                     self.began("rollout")
+                case ev.RolloutFinished(status="failed", error=str(why)) if why.startswith(KILLED):
+                    self.passed("rollout")  # a person ended it: that says nothing of the model
                 case ev.RolloutFinished(status="failed"):
                     self.failed("rollout", event.error or "no reason was given")
                 case ev.RolloutFinished():

@@ -31,7 +31,7 @@ def writing(folder: Path, *, timeout_s: float = 0.0) -> Iterator[None]:
     except Timeout as error:
         raise LockedError(
             str(folder),
-            f"another process{_holder(folder)} is writing here.",
+            f"another process{_named(holder(folder))} is writing here.",
             "Wait until it is done, or end it.",
         ) from error
     except OSError as error:
@@ -40,15 +40,15 @@ def writing(folder: Path, *, timeout_s: float = 0.0) -> Iterator[None]:
             f"cannot be locked ({error.strerror}).",
             "Mend its permissions or choose another --workspace.",
         ) from error
-    holder = folder / ".holder"
+    name = folder / ".holder"
     try:
         with suppress(OSError):  # it only tells others who we are; a full disk must not matter
-            fd = os.open(holder, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(fd, "w") as file:
                 file.write(str(os.getpid()))
         yield
     finally:
-        holder.unlink(missing_ok=True)
+        name.unlink(missing_ok=True)
         lock.release()
 
 
@@ -65,8 +65,13 @@ def is_held(folder: Path) -> bool:
         return False
 
 
-def _holder(folder: Path) -> str:
+def holder(folder: Path) -> int | None:
+    """The process that says it is writing there; None where none does."""
     try:
-        return f" (pid {int((folder / '.holder').read_text())})"
+        return int((folder / ".holder").read_text())
     except (OSError, ValueError):
-        return ""
+        return None
+
+
+def _named(pid: int | None) -> str:
+    return "" if pid is None else f" (pid {pid})"

@@ -36,6 +36,7 @@ _WORDS = {
     "LibraryCurated": "remembered rejection",
     "LessonProposed": "lesson",
     "ReplyMended": "mended reply",
+    "OperationProposed": "operation of a person",
     "EvaluationFinished": "evaluation",
     "GroupReflected": "reflection",
     "RolloutJudged": "verdict",

@@ -76,6 +76,19 @@ class RecordedPolicy:
         """The policy outlives the try; whoever opened it closes it."""
 
 
+class _UnderWay:
+    """A rollout that can be killed. `cut` has no time limit: it expires when somebody says so."""
+
+    def __init__(self) -> None:
+        self.cut = asyncio.timeout(None)
+        self.killed = ""
+
+    def kill(self, reason: str) -> None:
+        if not self.killed:
+            self.killed = reason
+            self.cut.reschedule(asyncio.get_running_loop().time())
+
+
 @dataclass(frozen=True, slots=True)
 class RolloutManager:
     """Rolls jobs out. `task_timeout_s` counts from the moment a job holds its slot.
@@ -91,6 +104,26 @@ class RolloutManager:
     slots: Slots
     task_timeout_s: float
     cleared: Callable[[], Awaitable[None]] | None = None  # None: nothing ever pauses
+    _under_way: dict[CallKey, _UnderWay] = field(default_factory=dict, init=False)
+
+    def kill(self, step: int, position: int, index: int, reason: str) -> bool:
+        """End one rollout that is under way as a failed one; its group goes on.
+
+        Args:
+            step: the one under way.
+            position: of its problem in the batch.
+            index: in its group.
+            reason: what its error says: `KILLED` and who did it.
+
+        Returns:
+            False where no such rollout is under way: it waits, or has ended.
+        """
+        for key, found in self._under_way.items():
+            place = key.step, key.position, key.index
+            if key.purpose == "rollout" and place == (step, position, index):
+                found.kill(reason)
+                return True
+        return False
 
     async def roll(
         self,
@@ -114,18 +147,26 @@ class RolloutManager:
                 policy = policy.for_job(job)
             recorded = RecordedPolicy(policy, self.ledger, job.key)
             began = time.monotonic()
+            under_way = _UnderWay()
+            self._under_way[job.key] = under_way
             try:
-                async with deadline(self.task_timeout_s):
+                async with under_way.cut, deadline(self.task_timeout_s):
                     attempt = await self.agent.attempt(job, recorded, on_text)
             except StudioError:
                 raise
             except TimeoutError:
                 reason = f"timeout: no answer within {self.task_timeout_s:g} s"
+                if under_way.cut.expired():
+                    reason = under_way.killed
                 attempt = _failed(reason, recorded.usage, began)
             except CallFailed as error:
                 attempt = _failed(str(error), recorded.usage, began)
             except Exception as error:  # an agent's own fault is a fact of this rollout
                 attempt = _failed(f"{type(error).__name__}: {error}", recorded.usage, began)
+            finally:
+                del self._under_way[job.key]
+            if under_way.killed and attempt.status != "failed":  # it ended in the same moment
+                attempt = _failed(under_way.killed, recorded.usage, began)
             return attempt, tuple(recorded.refs)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,14 +17,42 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 @app.command()
 def status(context: typer.Context, run: Run = None, json: AsJson = False) -> None:
     """Where a run stands, from its process or, without one, from its journal."""
-    from engines.record.run_dir import Workspace
     from studio import link
     from studio.steering import chosen_run
+
+    if answered(context.obj, run, json):
+        return
+    from engines.record.run_dir import Workspace  # a good third of the whole start
 
     folder = chosen_run(Workspace(context.obj), run)
     alive = link.is_alive(folder)
     answer = link.ask(folder, "status") if alive else link.status_of(folder.state())
     _show({**answer, "alive": alive}, json)
+
+
+def answered(workspace: Path, run: str | None, json: bool) -> bool:
+    """Print where a living run stands; False where no process says it without more ado."""
+    from studio import link
+    from studio.steering import living_run
+
+    place = living_run(workspace, run)
+    if place is None:
+        return False
+    _show({**link.ask(place, "status"), "alive": True}, json)
+    return True
+
+
+def plain_status(words: Sequence[str]) -> tuple[str | None, bool] | None:
+    """The run and `--json` of `ctl status [RUN] [--json]`; None of any other words.
+
+    Typer converts words with pydantic, which takes as long as all the rest of this command.
+    """
+    if list(words[:2]) != ["ctl", "status"]:
+        return None
+    runs = [word for word in words[2:] if word != "--json"]
+    if len(runs) > 1 or any(word.startswith("-") for word in runs):
+        return None
+    return (runs[0] if runs else None), len(runs) < len(words) - 2
 
 
 @app.command()
@@ -35,9 +65,16 @@ def watch(context: typer.Context, run: Run = None, json: AsJson = False) -> None
 
 
 @app.command()
-def pause(context: typer.Context, run: Run = None, json: AsJson = False) -> None:
+def pause(
+    context: typer.Context,
+    run: Run = None,
+    now: Annotated[
+        bool, typer.Option("--now", help="On the spot: no further call of a model begins.")
+    ] = False,
+    json: AsJson = False,
+) -> None:
     """Begin nothing new; what is under way ends."""
-    _ask(context, run, json, "pause")
+    _ask(context, run, json, "pause", now=now)
 
 
 @app.command()
@@ -66,9 +103,13 @@ def stop(
 
 
 def _ask(context: typer.Context, run: str | None, json: bool, do: str, **more: Any) -> None:
-    from engines.record.run_dir import Workspace
     from studio import link
-    from studio.steering import chosen_run
+    from studio.steering import chosen_run, living_run
+
+    if (place := living_run(context.obj, run)) is not None:
+        _show(link.ask(place, do, **more), json)
+        return
+    from engines.record.run_dir import Workspace
 
     _show(link.ask(chosen_run(Workspace(context.obj), run), do, **more), json)
 

@@ -60,9 +60,16 @@ def headless(
         typer.Option("--dry-run", help="Only print what it would cost; asks and writes nothing."),
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the event stream on stdout.")] = False,
+    ready_fd: Annotated[
+        int | None,
+        typer.Option(
+            "--ready-fd", min=3, hidden=True, help="Where to say that the run can be attached to."
+        ),
+    ] = None,
 ) -> int:
     """Practise without a screen; starts or resumes a run."""
     import asyncio
+    import os
 
     from engines.record.run_dir import Workspace
     from studio import headless as session
@@ -81,6 +88,9 @@ def headless(
         raise ConfigError(
             "--resume", "it takes the run's own run file and name.", "Leave RUNFILE and --name out."
         )
+    if ready_fd is not None:
+        check_pipe(ready_fd)
+        os.set_inheritable(ready_fd, False)  # none of our own children hold it open
     plan = session.planned(
         Workspace(context.obj),
         source,
@@ -88,7 +98,22 @@ def headless(
         restart_step=restart_step,
         review=review,
         accept_changes=accept_changes,
+        # Whoever waits to attach is a person.
+        default_review="auto" if ready_fd is None else "wait",
         keyless=dry_run,
     )
-    work = session.dry_run if dry_run else session.run_headless
-    return asyncio.run(work(plan, json=json))
+    if dry_run:
+        return asyncio.run(session.dry_run(plan, json=json))
+    return asyncio.run(session.run_headless(plan, json=json, ready_fd=ready_fd))
+
+
+def check_pipe(fd: int) -> None:
+    """Refuse a number under which nothing is open that could be told anything."""
+    import os
+
+    try:
+        os.fstat(fd)
+    except OSError as error:
+        raise ConfigError(
+            f"--ready-fd {fd}", "no such file is open.", "Leave it out: `studio run` sets it."
+        ) from error

@@ -112,6 +112,13 @@ TABLE: tuple[Row, ...] = (
     # studio
     bad("", "wrong format", "--nonsense", "No such option", "studio -h"),
     bad("", "not there", "practise", "No such command", "studio -h"),
+    # run: what it is given is read by the process it starts
+    bad("run", "missing", "", "studio run rehearsal"),
+    bad("run", "wrong format", "rehearsal --nonsense", "No such option", "studio run -h"),
+    # attach
+    bad("attach", "not there", "nobody", "nobody", "rehearsal"),
+    bad("attach", "wrong format", "../up", "../up"),
+    bad("attach", "damaged", "rehearsal", "doctor --repair", do=a_damaged(RUN)),
     # init
     bad("init", "not there", "nonsense", "nonsense", "rehearsal"),
     bad("init", "empty", "--to=", "--to", "never overwritten"),
@@ -572,7 +579,18 @@ NOTHING_TO_NAME = "it takes no argument"
 ONE_ARGUMENT = "it takes one argument, which nothing contradicts"
 ALL_TEXT = "every text is a name"
 
+ITS_PROCESS = "told by the process it starts: headless, and tests/cli/test_run_attach.py"
+
 NO_SUCH_INPUT: dict[str, dict[Class, str]] = {
+    "run": {kind: ITS_PROCESS for kind in CLASSES if kind not in ("missing", "wrong format")},
+    "attach": {
+        "missing": "the newest run is meant",
+        "unreadable": NO_FILE,
+        "wrong type": ALL_TEXT,
+        "empty": NO_FILE,
+        "locked": "whoever holds the lock is asked",
+        "contradictory": ONE_ARGUMENT,
+    },
     "": {
         "missing": "without a command it is the home screen",
         "unreadable": NO_FILE,

@@ -53,7 +53,9 @@ def test_help_loads_nothing_heavy() -> None:
     assert not set(HEAVY) & loaded
 
 
-@pytest.mark.parametrize("words", [("data",), ("runs", "rm"), ("try",), ("init",), ("headless",)])
+@pytest.mark.parametrize(
+    "words", [("data",), ("runs", "rm"), ("try",), ("init",), ("headless",), ("run",), ("attach",)]
+)
 def test_the_help_of_a_command_loads_nothing_heavy_of_ours(words: tuple[str, ...]) -> None:
     loaded = loaded_by(*words, "--help")
     assert "studio" in loaded

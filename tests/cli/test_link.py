@@ -54,7 +54,7 @@ class Client:
         return answer
 
     def ask(self, do: str, **more: Any) -> dict[str, Any]:
-        self.say(json.dumps({"v": 1, "id": 7, "do": do, **more}).encode())
+        self.say(json.dumps({"v": 2, "id": 7, "do": do, **more}).encode())
         return self.hear()
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ def a_decision(operation: str, action: str = "approve", **more: Any) -> dict[str
 def test_an_answer_carries_the_protocol_s_version_and_the_request_s_id(living: RunDir) -> None:
     with connected(living) as client:
         answer = client.ask("status")
-    assert (answer["v"], answer["id"], answer["ok"]) == (1, 7, True)
+    assert (answer["v"], answer["id"], answer["ok"]) == (2, 7, True)
     assert (answer["run"], answer["status"]) == ("rehearsal", "reviewing")
     assert (answer["undecided"], answer["open"]) == (3, 3)
     assert (answer["rehearsal"], answer["cost_usd"]) == (True, None)
@@ -87,23 +87,23 @@ def test_an_answer_carries_the_protocol_s_version_and_the_request_s_id(living: R
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (b'{"v": 2, "id": 7, "do": "status"}', "protocol 2, this run speaks 1"),
-        (b'{"id": 7, "do": "status"}', "protocol None, this run speaks 1"),
-        (b"[1, 2]", "protocol None, this run speaks 1"),
+        (b'{"v": 1, "id": 7, "do": "status"}', "protocol 1, this run speaks 2"),
+        (b'{"id": 7, "do": "status"}', "protocol None, this run speaks 2"),
+        (b"[1, 2]", "protocol None, this run speaks 2"),
         (b"hello", "it is not JSON"),
         (b"", "it is not JSON"),
         (b"\xff\xfe", "it is not JSON"),
-        (b'{"v": 1, "id": 7, "do": "explode"}', "a run knows no such request"),
-        (b'{"v": 1, "id": 7}', "a run knows no such request"),
-        (b'{"v": 1, "id": 7, "do": "decide"}', "cannot be read"),
-        (b'{"v": 1, "id": 7, "do": "decide", "decision": 3}', "cannot be read"),
+        (b'{"v": 2, "id": 7, "do": "explode"}', "a run knows no such request"),
+        (b'{"v": 2, "id": 7}', "a run knows no such request"),
+        (b'{"v": 2, "id": 7, "do": "decide"}', "cannot be read"),
+        (b'{"v": 2, "id": 7, "do": "decide", "decision": 3}', "cannot be read"),
         (
-            b'{"v": 1, "id": 7, "do": "decide", "decision": {"operation_id": "op1.1", '
+            b'{"v": 2, "id": 7, "do": "decide", "decision": {"operation_id": "op1.1", '
             b'"action": "burn"}}',
             "cannot be read",
         ),
-        (b'{"v": 1, "id": 7, "do": "undo"}', "no decision about it stands"),
-        (b'{"v": 1, "id": 7, "do": "undo", "operation": "op9.9"}', "no decision about it stands"),
+        (b'{"v": 2, "id": 7, "do": "undo"}', "no decision about it stands"),
+        (b'{"v": 2, "id": 7, "do": "undo", "operation": "op9.9"}', "no decision about it stands"),
     ],
 )
 def test_what_cannot_be_answered_is_refused_in_words_and_the_line_stays_open(
@@ -154,9 +154,9 @@ def test_of_two_decisions_about_one_operation_the_last_counts(living: RunDir) ->
 
 def test_two_clients_decide_at_once_and_both_see_the_same_sheet(living: RunDir) -> None:
     with connected(living) as one, connected(living) as other:
-        one.say(json.dumps({"v": 1, "id": 1, "do": "decide",
+        one.say(json.dumps({"v": 2, "id": 1, "do": "decide",
                             "decision": a_decision("op1.1")}).encode())  # fmt: skip
-        other.say(json.dumps({"v": 1, "id": 2, "do": "decide",
+        other.say(json.dumps({"v": 2, "id": 2, "do": "decide",
                               "decision": a_decision("op1.2")}).encode())  # fmt: skip
         theirs, ours = other.hear(), one.hear()
         assert (ours["id"], theirs["id"]) == (1, 2)
@@ -245,8 +245,8 @@ def test_a_process_that_ends_before_it_answers_is_no_bug_of_the_asker(
 def test_a_watch_of_a_process_that_is_killed_ends(practised: Path) -> None:
     def answers(connection: socket.socket) -> None:
         connection.recv(16)  # the rest of the request stays unread
-        connection.sendall(b'{"v": 1, "id": 1, "ok": true, "run": "rehearsal"}\n')
-        connection.sendall(b'{"v": 1, "event": {"kind": "RunPaused"}}\n')
+        connection.sendall(b'{"v": 2, "id": 1, "ok": true, "run": "rehearsal"}\n')
+        connection.sendall(b'{"v": 2, "event": {"kind": "RunPaused"}}\n')
 
     run = Workspace(practised).run("rehearsal")
     with a_process_that(answers, run):
@@ -311,6 +311,53 @@ def test_a_decision_counts_although_its_process_ended_before_it_answered(
     another = replace(made, took_s=2.5)
     with a_process_that(hangs_up_politely, run), pytest.raises(ConflictError):
         LivingDesk(run).decide(another)
+
+
+def test_a_decision_of_a_run_that_is_killed_and_resumed_counts_once(workspace: Path) -> None:
+    decide = {"decision": a_decision("op1.1", took_s=1.25), "again": True}
+    with running(workspace, "rehearsal", *SMALL, "--review", "wait") as process:
+        process.until("StageEntered", stage="review")
+        run = Workspace(workspace).run("rehearsal")
+        with connected(run) as client:
+            since = client.ask("attach", drive=True, who="ann")["seq"]
+            asked = json.dumps({"v": 2, "id": 8, "do": "decide", **decide, "since": since})
+            client.say(asked.encode())  # and its answer is not waited for
+            process.child.kill()
+            process.child.wait()
+    with running(workspace, "--resume", "rehearsal") as process:
+        process.until("StageEntered", stage="review")
+        with connected(run) as client:
+            answers = [client.ask("decide", **decide, since=since) for _ in range(2)]
+    assert [answer["ok"] for answer in answers] == [True, True]
+    assert answers[0]["decision"] == answers[1]["decision"]
+    made = [e.event for e in run.entries() if isinstance(e.event, ev.OperationDecided)]
+    assert [event.decision.operation_id for event in made] == ["op1.1"]
+
+
+def test_a_request_that_is_sent_again_says_since_when(living: RunDir) -> None:
+    with connected(living) as client:
+        refusal = client.ask("decide", decision=a_decision("op1.1"), again=True)
+        assert refusal["ok"] is False and "since" in refusal["cause"]
+        assert len(client.ask("review")["open"]) == 3
+
+
+def test_only_who_attached_drives_and_is_sent_text(living: RunDir) -> None:
+    with connected(living) as client:
+        assert "attach first" in client.ask("drive")["move"].lower()
+        assert "attach first" in client.ask("subscribe", rollouts=[])["move"].lower()
+        attached = client.ask("attach", drive=False, who="ann")
+        assert attached["driver"] == {"mine": False, "who": ""}
+        assert attached["seq"] == attached["events"] > 0
+        assert "list of ids" in client.ask("subscribe", rollouts="s1p0r0")["cause"]
+        assert client.ask("undo", operation="op1.1")["cause"] == "it observes; nobody drives now."
+
+
+def test_a_plain_request_is_answered_although_a_screen_drives(living: RunDir) -> None:
+    with connected(living) as screen, connected(living) as client:
+        assert screen.ask("attach", drive=True, who="ann")["driver"]["mine"]
+        assert client.ask("decide", decision=a_decision("op1.1"))["ok"] is True
+        assert screen.hear()["event"]["kind"] == "OperationDecided"
+        client.ask("undo", operation="op1.1")
 
 
 async def _journal(run: RunDir, event: ev.DurableEvent) -> None:

@@ -21,7 +21,8 @@ from engines.training_free.engine import TrainingFreeEngine
 from studio.desk import desk_of
 from studio.evidence import EvidenceRoom
 from studio.line_review import Sitting
-from studio.link import ask, serve
+from studio.link import ask
+from studio.link.server import serve
 from studio.run_page import run_facts, run_text
 from studio.summary import exit_code
 from tests.pipeline.harness import practised

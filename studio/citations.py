@@ -1,0 +1,98 @@
+"""Which rollouts of a run cite which experience, as `[E14]` in what the model wrote.
+
+Reads a run's journal and records; changes nothing. A model that was not asked to cite may
+never do it: then there is nothing to count, and no use to show.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import orjson
+
+from engines.core import events as ev
+from engines.core.errors import StudioError
+from engines.core.types import RecordRef, rollout_id
+from engines.record import lines
+from engines.record.run_dir import RunDir
+
+_BRACKETS = re.compile(r"\[([A-Za-z][^\[\]\n]{0,120})\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One rollout that cites an experience; `reward` None where it has none."""
+
+    rollout: str
+    epoch: int
+    reward: float | None
+
+    @property
+    def sign(self) -> str:
+        return "?" if self.reward is None else "+" if self.reward >= 0.5 else "-"
+
+
+def cited_in(text: str) -> frozenset[str]:
+    """What stands in brackets and could be an id: of `[E1, E3]` both."""
+    return frozenset(name.strip() for found in _BRACKETS.findall(text) for name in found.split(","))
+
+
+class Citations:
+    """The citations of one run; what was read once is not read again."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._cited: dict[str, tuple[tuple[RecordRef, ...], frozenset[str]]] = {}
+        self._uses: dict[str, Use] = {}
+        self.unread = 0  # rollouts whose record is gone or damaged
+
+    def refresh(self) -> None:
+        """Take in what the run has journalled since.
+
+        Raises:
+            StudioError: its journal cannot be read.
+        """
+        epochs: dict[int, int] = {}
+        self.unread = 0
+        for entry in self._run.entries():
+            match entry.event:
+                case ev.StepStarted(epoch=epoch, step=step):
+                    epochs[step] = epoch
+                case ev.RolloutFinished() as done:
+                    name = rollout_id(done.step, done.position, done.index)
+                    self._read(name, done.refs)
+                    self._uses[name] = Use(name, epochs.get(done.step, 0), None)
+                case ev.RolloutJudged() as judged:
+                    name = rollout_id(judged.step, judged.position, judged.index)
+                    epoch = epochs.get(judged.step, 0)
+                    self._uses[name] = Use(name, epoch, judged.verdict.reward)
+
+    def of(self, experiences: Collection[str]) -> dict[str, tuple[Use, ...]]:
+        """The uses of each of these that is cited at all, in the order they were journalled."""
+        wanted = frozenset(experiences)
+        found: dict[str, list[Use]] = {}
+        for rollout, (_, names) in self._cited.items():
+            for name in names & wanted:
+                found.setdefault(name, []).append(self._uses[rollout])
+        return {name: tuple(uses) for name, uses in found.items()}
+
+    @property
+    def rollouts(self) -> Mapping[str, Use]:
+        """Every rollout with its reward, whether it cites anything or not."""
+        return self._uses
+
+    def _read(self, name: str, refs: tuple[RecordRef, ...]) -> None:
+        if name in self._cited and self._cited[name][0] == refs:
+            return
+        cited: frozenset[str] = frozenset()
+        try:
+            for ref in refs:
+                path = self._run.records / ref.file
+                reply = orjson.loads(lines.read_at(path, ref.offset, ref.length, ref.digest))
+                said = reply["reply"]
+                cited |= cited_in(said["text"]) | cited_in(said.get("reasoning", ""))
+        except (OSError, StudioError):
+            self.unread += 1
+        self._cited[name] = (refs, cited)

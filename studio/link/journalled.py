@@ -1,0 +1,124 @@
+"""Whether a request that is sent again has been done, as the journal tells.
+
+A client sends a request again when the line was cut before the answer. It says how many
+durable events it had seen when it first asked (`since`); what stands in the journal after
+them, and is what it asks for, is its own doing and is answered, not done twice. That also
+holds where the process was killed after it wrote the event, and another took the run up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from engines.core import events as ev
+from engines.core.codec import to_dict
+from engines.core.types import GATE, KILLED, Decision, Operation, rollout_id
+from engines.record.run_dir import RunDir
+
+
+def events_since(run: RunDir, since: int) -> tuple[ev.DurableEvent, ...]:
+    """What a run's journal holds after so many events. Reads all of it: call it in a thread."""
+    return tuple(entry.event for entry in run.entries()[since:])
+
+
+def done_already(
+    do: str, request: Mapping[str, Any], events: Sequence[ev.DurableEvent]
+) -> dict[str, Any] | None:
+    """The answer to a request that these events show to be done; None where they do not.
+
+    Args:
+        do: what is asked.
+        request: its fields; values as they are or as JSON has them.
+        events: those after which it was first sent.
+    """
+    match do:
+        case "decide":
+            return _decided(to_dict(request["decision"]), events)
+        case "undo":
+            return _undone(str(request["operation"]), events)
+        case "propose":
+            return _proposed(to_dict(request["operation"]), str(request["reviewer"]), events)
+        case "mend":
+            for event in events:
+                if isinstance(event, ev.ReplyMended) and event.repair == request["repair"]:
+                    operations = [to_dict(operation) for operation in event.operations]
+                    return {"operations": operations, "problems": [], "doubled": []}
+        case "drop":
+            if any(
+                isinstance(e, ev.ReplyDropped) and e.repair == request["repair"] for e in events
+            ):
+                return {}
+        case "resume" | "step":
+            steps = 1 if do == "step" else None
+            if any(isinstance(e, ev.RunContinued) and e.steps == steps for e in events):
+                return {}
+        case "stop":
+            # A stop ends the process that was asked, not the one that goes on after it.
+            if any(isinstance(event, ev.RunEnded) for event in events):
+                return {}
+        case "kill":
+            for event in events:
+                if isinstance(event, ev.RolloutFinished) and request["rollout"] == rollout_id(
+                    event.step, event.position, event.index
+                ):
+                    return {"killed": (event.error or "").startswith(KILLED)}
+        case "commit":
+            for event in events:
+                if isinstance(event, ev.LessonCommitted) and event.step == request["step"]:
+                    return {"version": event.library_version}
+    return None
+
+
+def note_of(decision: Decision) -> str:
+    """The gate's note on a decision as it was journalled."""
+    if decision.reviewer == GATE:
+        return f"rejected: {decision.reason}"
+    return f"becomes {decision.assigned}" if decision.assigned else ""
+
+
+def _decided(wanted: Mapping[str, Any], events: Sequence[ev.DurableEvent]) -> dict[str, Any] | None:
+    for event in events:
+        if isinstance(event, ev.OperationDecided) and _is_that(wanted, event.decision):
+            return {"decision": to_dict(event.decision), "note": note_of(event.decision)}
+    return None
+
+
+def _is_that(wanted: Mapping[str, Any], found: Decision) -> bool:
+    if any(wanted.get(name) != getattr(found, name) for name in ("operation_id", "kind", "target")):
+        return False
+    measured = wanted.get("took_s")
+    if measured != found.took_s:
+        return False
+    refused = found.reviewer == GATE and found.action == "reject"
+    if not refused and wanted["action"] != found.action:
+        return False
+    if measured is not None:
+        return True  # it tells one decision from another; a secret in the words may be masked
+    words = ("text",) if refused else ("text", "reason", "reviewer")
+    return all((wanted.get(name) or "") == (getattr(found, name) or "") for name in words)
+
+
+def _undone(operation: str, events: Sequence[ev.DurableEvent]) -> dict[str, Any] | None:
+    undone: list[str] = []
+    for event in events:
+        if isinstance(event, ev.DecisionUndone):
+            if event.operation_id == operation and not event.reason:
+                undone = [operation]
+            elif undone and event.reason == f"rested on {operation}":
+                undone.append(event.operation_id)
+    return {"undone": undone} if undone else None
+
+
+def _proposed(
+    wanted: Mapping[str, Any], reviewer: str, events: Sequence[ev.DurableEvent]
+) -> dict[str, Any] | None:
+    for event in events:
+        if not isinstance(event, ev.OperationProposed) or event.reviewer != reviewer:
+            continue
+        found: Operation = event.operation
+        same = (found.kind, found.target) == (wanted["kind"], wanted.get("target"))
+        # Its id is the gate's where the one it came with was taken.
+        if same and (found.text == wanted.get("text", "") or found.id == wanted.get("id")):
+            return {"operation": to_dict(found)}
+    return None

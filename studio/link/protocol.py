@@ -1,0 +1,79 @@
+"""What both ends of `control.sock` say: one JSON object a line, over a Unix socket.
+
+A request is `{"v": 2, "id": 7, "do": "pause", …}`, its answer `{"v": 2, "id": 7, "ok": true,
+…}` or `{"v": 2, "id": 7, "ok": false, "place": …, "cause": …, "move": …}`. After `watch` or
+`attach` come, between answers, `{"v": 2, "seq": n, "event": …}`, where a durable event is the
+nth of the run's journal; after `attach` also `{"v": 2, "streams": [[rollout, offset, text],
+…]}` and `{"v": 2, "driver": {"mine": …, "who": …}}`. Owns the envelope; what a request does is
+the server's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from engines.core.codec import dumps
+from engines.core.errors import ConflictError, StudioError
+
+PROTOCOL = 2
+"""2: `attach` and what comes with it; requests that are sent again."""
+MAX_LINE = 4_000_000
+"""Bytes of one request: an edit is short, a mended reply is not. An answer may be longer."""
+_ENVELOPE = frozenset({"v", "id", "ok"})
+
+
+def line_of(**said: Any) -> bytes:
+    """One line, with the version in front."""
+    return dumps({"v": PROTOCOL, **said}) + b"\n"
+
+
+def request_of(line: bytes) -> dict[str, Any]:
+    """What a client asks.
+
+    Raises:
+        ConflictError: it is no JSON object, or of another version of the protocol.
+    """
+    try:
+        request = json.loads(line)
+    except ValueError as error:
+        raise ConflictError("request", "it is not JSON.", "Send one object a line.") from error
+    if not isinstance(request, dict) or request.get("v") != PROTOCOL:
+        version = request.get("v") if isinstance(request, dict) else None
+        raise ConflictError(
+            "request",
+            f"it speaks protocol {version}, this run speaks {PROTOCOL}.",
+            "Use the studio release that started the run.",
+        )
+    return request
+
+
+def refusal_of(number: Any, error: StudioError) -> bytes:
+    refused = {"ok": False, "place": error.place, "cause": error.cause, "move": error.move}
+    return line_of(id=number, **refused)
+
+
+def granted(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer itself, where it is none of another protocol.
+
+    Raises:
+        ConflictError: the run refused, with its own words; those of a run of an older
+            release, which knows another protocol, among them.
+    """
+    if not answer.get("ok"):
+        # Read with care: who refuses may speak any version.
+        place, cause, move = (str(answer.get(name, "")) for name in ("place", "cause", "move"))
+        raise ConflictError(place or "request", cause or "the run refused it.", move)
+    if answer.get("v") != PROTOCOL:
+        raise ConflictError(
+            "the run's process",
+            f"it speaks protocol {answer.get('v')}, this studio speaks {PROTOCOL}.",
+            "Use the studio release that started the run.",
+        )
+    return dict(answer)
+
+
+def without_envelope(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """What an answer says, without what only the protocol needs."""
+    return {key: value for key, value in answer.items() if key not in _ENVELOPE}

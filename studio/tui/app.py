@@ -1,0 +1,674 @@
+"""The app: one line to one run, the pages, and what every page needs.
+
+Owns the session, the frame in which pages are drawn, the queue of what was asked of the run,
+and how the screen is left. Knows nothing about practice; pages render, the run decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rich.text import Text
+from textual import events
+from textual.app import App, ComposeResult, SystemCommand
+from textual.binding import BindingType
+from textual.containers import Container
+from textual.filter import NoColor
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import ContentSwitcher
+
+from engines.core.errors import StudioError
+from engines.core.run_state import RunState
+from engines.record.run_dir import Workspace
+from studio.inert import inert
+from studio.link.messages import Began, Driven, Message, Parted, Session, Streamed, Told
+from studio.person import person
+from studio.tui import themes
+from studio.tui.cells import fit
+from studio.tui.drafts import Drafts
+from studio.tui.facts import LineFacts, header, tabs
+from studio.tui.keymap import KEYS, Key, bindings, of_scope, remapped
+from studio.tui.lines import Line, line
+from studio.tui.notify import Notifier
+from studio.tui.page import Page
+from studio.tui.pages.diff import DiffPage
+from studio.tui.pages.inspect import InspectPage
+from studio.tui.pages.library import LibraryPage
+from studio.tui.pages.live import LivePage
+from studio.tui.pages.review import ReviewPage
+from studio.tui.pages.runs import RunsPage
+from studio.tui.pages.start import StartPage
+from studio.tui.palette import commands
+from studio.tui.settings import ScreenSettings
+from studio.tui.tempo import Tempo
+from studio.tui.terminal import use_ascii
+from studio.tui.widgets.chrome import Chrome, footer
+from studio.tui.widgets.confirm import Confirm
+from studio.tui.widgets.prompt import Prompt
+
+if TYPE_CHECKING:
+    from studio.detached import Starting
+    from studio.tui.pump import Pump
+
+FRAME_S = 0.1
+LEAVE_S = 3.0
+"""Longer than this no process that hangs keeps a screen from closing."""
+PAGES: tuple[type[Page], ...] = (
+    StartPage,
+    LivePage,
+    ReviewPage,
+    LibraryPage,
+    DiffPage,
+    RunsPage,
+    InspectPage,
+)
+
+
+class _Base(Screen[None], inherit_bindings=False):
+    """The screen below all others; tab is a key of the table, not Textual's own."""
+
+
+class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
+    """The screen on a workspace, attached to at most one run at a time."""
+
+    pump: Pump  # from the first frame on
+    TITLE = "studio"
+    CSS_PATH = "studio.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("global", "loop")]
+    ENABLE_COMMAND_PALETTE = True
+    ALLOW_SELECT = False  # the terminal selects; shift-drag where the mouse is taken
+    HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012  (Textual declares it so)
+        (0, "-tiny"),
+        (60, "-narrow"),
+        (100, "-wide"),
+        (140, "-very-wide"),
+    ]
+    VERTICAL_BREAKPOINTS = [  # noqa: RUF012
+        (0, "-flat"),
+        (16, "-short"),
+        (30, "-tall"),
+    ]
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        *,
+        run: str | None = None,
+        starting: Starting | None = None,
+        session: Session | None = None,
+        settings: ScreenSettings | None = None,
+        environ: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.settings = settings or ScreenSettings()
+        self.environ = os.environ if environ is None else environ
+        super().__init__(ansi_color=None)
+        self.workspace = workspace
+        self.person = person()
+        self.session: Session | None = session
+        self.drafts = Drafts(None)
+        self.tempo = Tempo()
+        self.clock = clock
+        self.keys: tuple[Key, ...] = KEYS
+        self.page_name = "start"
+        self.trail: list[tuple[str, str]] = []  # (page, id) to go back to
+        self.ready = False  # everything is decided, the commit waits
+        self.ended_here = ""  # how the run ended while the screen was attached
+        self.refusal: tuple[str, int] | None = None  # why nothing could be started
+        self.shown_run, self._starting = run, starting
+        self._came_from_start = False  # what goes wrong is told on the start page, then
+        self._dirty = False
+        self._asked: asyncio.Queue[Coroutine[Any, Any, None]] = asyncio.Queue()
+        self._listening: asyncio.Task[None] | None = None
+        self._interrupted = 0.0
+        self._title = ""
+        self.last_key = 0.0  # when one was pressed, by the clock
+        self.notifier = Notifier(self)
+
+    # -- what is there -------------------------------------------------------------------
+
+    def compose(self) -> ComposeResult:
+        yield Chrome(id="top")
+        with ContentSwitcher(initial="start", id="pages"):
+            for page in PAGES:
+                yield page()
+        yield Container(Chrome(id="bottom"), Prompt(id="prompt"), id="foot")
+
+    def get_default_screen(self) -> Screen[Any]:
+        return _Base(id="_default")
+
+    def page(self, name: str | None = None) -> Page:
+        return self.screen_stack[0].query_one(f"#{name or self.page_name}", Page)
+
+    @property
+    def pages(self) -> list[Page]:
+        return list(self.screen_stack[0].query(Page))
+
+    @property
+    def state(self) -> RunState | None:
+        return self.session.state if self.session is not None else None
+
+    def on_mount(self) -> None:
+        themes.register(self, self.environ, self.settings.theme)
+        self.keys = remapped(self.settings.keys, self.settings.place)
+        self.set_keymap(dict(self.settings.keys))
+        from studio.tui.pump import install
+
+        install(self, self.environ, low_bandwidth=self.settings.low_bandwidth).add(self.frame)
+        self.apply_settings()
+        if self.session is not None or self.shown_run is not None or self._starting is not None:
+            self.open_page("live")
+        else:
+            self.open_page("start")
+        self.run_worker(self._ask_in_turn(), exit_on_error=True)
+        self.call_after_refresh(self._begin)
+
+    def _begin(self) -> None:
+        """After the first frame: nothing may hold that up."""
+        if self._starting is not None:
+            self.run_worker(self._started(self._starting), exit_on_error=True)
+        elif self.shown_run is not None:
+            self.attach(self.shown_run)
+        elif self.session is not None:
+            self._listen(self.session)
+
+    async def _started(self, starting: Starting) -> None:
+        """Wait for a process to say which run it is, or why there is none."""
+        from studio.detached import Ready
+
+        self.tell("starting: reading the run file, asking the model for a sign of life …")
+        outcome = await starting.ready()
+        self._starting = None
+        if isinstance(outcome, Ready):
+            if outcome.text:
+                self.tell("; ".join(outcome.text.splitlines()))
+            self.attach(outcome.run)
+        elif self._came_from_start:
+            self.refused(outcome.text)
+        else:
+            self.refusal = (outcome.text, outcome.code)
+            self.exit(outcome.code)
+
+    def refused(self, text: str) -> None:
+        """A run could not be started from here: say why, whole, where it was asked for."""
+        self.tell(text, "failed")
+        page = self.page("start")
+        if isinstance(page, StartPage):
+            page.refused(text)
+        self.redraw_soon()
+
+    def start(self, arguments: Sequence[str]) -> None:
+        """Start a run's process and attach to it; errors are told here.
+
+        Args:
+            arguments: of `studio headless`, such as `["rehearsal", "--review", "wait"]`.
+        """
+        from studio import detached
+
+        self._came_from_start = True
+        self._starting = starting = detached.start(arguments, self.workspace.path)
+        self.run_worker(self._started(starting), exit_on_error=True)
+        self.redraw_soon()
+
+    def attach(self, run: str) -> None:
+        """Leave the run that is shown, if any, and show this one."""
+        self.run_worker(self._attach_to(run), exclusive=True, group="attach", exit_on_error=True)
+
+    async def _attach_to(self, run: str) -> None:
+        from studio.link.attached import Attached
+        from studio.stored import Stored
+
+        try:
+            folder = self.workspace.run(run)
+        except StudioError as error:
+            self.tell(str(error), "failed")
+            return
+        await self._leave()
+        self.shown_run = run
+        self._listen(
+            Attached(
+                folder, self.person, fallback=lambda: Stored(self.workspace, folder, self.person)
+            )
+        )
+        if self.page_name == "start":
+            self.open_page("live")
+
+    def _listen(self, session: Session) -> None:
+        self.session = session
+        self.drafts = Drafts(session.run)
+        self.tempo = Tempo()
+        self._listening = asyncio.create_task(self._heard(session))
+
+    async def _heard(self, session: Session) -> None:
+        try:
+            async for message in session.messages():
+                if session is not self.session:
+                    return
+                self._take(message)
+        except Exception as error:  # a bug, and no reason to leave without a word
+            self._handle_exception(error)
+
+    def _take(self, message: Message) -> None:
+        now = self.clock()
+        match message:
+            case Told(event=event):
+                self.tempo.take(event, now)
+                kind = type(event).__name__
+                if kind == "StageEntered":
+                    self.ready = getattr(event, "stage", "") == "ready"
+                elif kind in ("DecisionUndone", "LessonCommitted", "LessonReturned"):
+                    self.ready = False
+                elif kind == "RunEnded":
+                    self.ended_here = getattr(event, "how", "")
+                elif kind == "OperationDecided":
+                    self.drafts.save()
+            case Streamed(pieces=pieces):
+                self.tempo.streamed(sum(len(piece.text) for piece in pieces), now)
+            case Began():
+                self.drafts.writes = self.session is None or self.session.drives
+                self.call_after_refresh(self._restore)
+            case Driven(mine=mine, who=who):
+                self.drafts.writes = mine
+                if not mine:
+                    self.tell(f"{who or 'nobody'} decides now; T takes over")
+            case Parted(reason=reason, ended=ended):
+                self.ready = False
+                how = "" if ended else "; trying again"
+                self.tell(f"{reason}{how}", "" if ended else "failed")
+        for page in self.pages:
+            page.heard(message)
+        self.redraw_soon()
+
+    def _restore(self) -> None:
+        """Once a run is known: the page and place the person left it at."""
+        if self.drafts.restored:
+            return
+        self.drafts.restored = True
+        wanted, cursor = self.drafts.left_at
+        if any(wanted == page.scope for page in PAGES) and self.page_name in ("live", "start"):
+            self.open_page(wanted, cursor)
+        self.drafts.page = self.page_name
+
+    async def _leave(self) -> str:
+        session, self.session = self.session, None
+        self.drafts.save()
+        if self._listening is not None:
+            self._listening.cancel()
+            self._listening = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_S):
+                return await session.close() if session is not None else ""
+        return ""
+
+    def apply_settings(self) -> None:
+        """Let the terminal show what the settings say; also after one was changed."""
+        wanted = themes.choose(self.environ, self.settings.theme)
+        if wanted != self.theme:
+            if not self.environ.get("NO_COLOR"):  # left over from a theme without colours
+                self._filters = [one for one in self._filters if not isinstance(one, NoColor)]
+            themes.register(self, self.environ, self.settings.theme)
+        plain = self.settings.ascii
+        if plain is None:
+            encoding = getattr(sys.__stderr__, "encoding", None)
+            plain = themes.ascii_only(self.environ, encoding)
+        use_ascii(self, plain)
+        self.pump.low_bandwidth = self.settings.low_bandwidth
+        self.redraw_soon()
+
+    def send(self, sequence: str) -> None:
+        """A control sequence for the terminal itself, beside what is drawn."""
+        if self._driver is not None and not self.is_headless:
+            self._driver.write(sequence)
+
+    async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.Key):
+            self.last_key = self.clock()
+        await super().on_event(event)
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        return commands(self)
+
+    # -- drawing -------------------------------------------------------------------------
+
+    def redraw_soon(self) -> None:
+        """Draw the open page in the next frame."""
+        self._dirty = True
+
+    def frame(self) -> None:
+        """Called by the pump, at most ten times a second."""
+        now = self.clock()
+        self.notifier.tick(self.state, now, self.last_key)
+        self.drafts.save_if_due(now)
+        if self.drafts.trouble:
+            self.tell(self.drafts.trouble, "failed")
+            self.drafts.trouble = ""
+        if self._dirty:
+            self._dirty = False
+            self.draw_now()
+
+    def draw_now(self) -> None:
+        """Draw at once: after a key nobody waits for the next frame."""
+        self._dirty = False
+        self.draw_chrome()
+        self.page().draw()
+
+    @property
+    def line_facts(self) -> LineFacts:
+        session, now = self.session, self.clock()
+        eta = ""
+        if session is not None and not session.state.undecided:
+            from studio.narrate import duration
+
+            if (left := self.tempo.left_s(session.state)) is not None:
+                low, high = (duration(seconds) for seconds in left)
+                eta = low if low == high else f"{low} to {high}"
+        return LineFacts(
+            living=session is not None and session.living,
+            drives=session is not None and session.drives,
+            driver=session.driver if session is not None else "",
+            starting=self._starting is not None,
+            ready=self.ready,
+            tokens_per_s=self.tempo.tokens_per_s(now),
+            eta=eta,
+        )
+
+    def draw_chrome(self) -> None:
+        base = self.screen_stack[0]
+        top, bottom = base.query_one("#top", Chrome), base.query_one("#bottom", Chrome)
+        width = self.size.width
+        top.show_line(0, header(self.state, self.line_facts, width))
+        top.show_line(1, tabs(self.state, self.page_name, width))
+        scopes = (self.page_name, "loop", "global")
+        shown = [key for scope in scopes for key in of_scope(scope, self.keys)]
+        bottom.show_line(1, footer(shown, width))
+        if self.size.width < 60 or self.size.height < 16:
+            size = f"terminal is {self.size.width}x{self.size.height}, studio wants 80x24"
+            bottom.show_line(0, line((f" {size} (works from 60x16)", "flag")))
+
+    def tell(self, text: str, style: str = "") -> None:
+        """Say it on the line above the keys: what was done last, or what went wrong."""
+        bottom = self.screen_stack[0].query_one("#bottom", Chrome)
+        bottom.show_line(0, ((" " + fit(inert(text), 400), style),))
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.call_after_refresh(self.draw_now)
+
+    # -- asking the run and the person ---------------------------------------------------
+
+    def act(self, work: Coroutine[Any, Any, None]) -> None:
+        """Ask something of the run; one thing after another, in the order of the keys."""
+        self._asked.put_nowait(work)
+
+    async def _ask_in_turn(self) -> None:
+        while True:
+            work = await self._asked.get()
+            try:
+                await work
+            except StudioError as error:
+                self.tell(str(error), "failed")
+            self.redraw_soon()
+            self._asked.task_done()
+
+    async def settled(self) -> None:
+        """Wait until everything asked so far was answered."""
+        await self._asked.join()
+
+    async def ask(
+        self, label: str, value: str = "", shortcut: Callable[[str], bool] | None = None
+    ) -> str | None:
+        """Ask the person for a line at the bottom; None where they left."""
+        foot = self.screen_stack[0].query_one("#prompt", Prompt)
+        self.screen_stack[0].query_one("#bottom").display = True
+        answer = await foot.ask(label, value, shortcut)
+        if self.focused is None and (home := self.page().home()) is not None:
+            home.focus(scroll_visible=False)  # another page opened meanwhile
+        return answer
+
+    async def confirm(self, title: str, lines: Sequence[Line], keys: Mapping[str, str]) -> str:
+        """Show lines over the page until one of the keys is pressed; "" for escape.
+
+        Await it in a worker (`run_worker`), never in a key's own handler.
+        """
+        return await self.push_screen_wait(Confirm(title, lines, keys))
+
+    # -- pages ---------------------------------------------------------------------------
+
+    def open_page(self, name: str, target: str = "", *, from_trail: bool = False) -> None:
+        """Show a page, perhaps at an id."""
+        if not from_trail and name != self.page_name:
+            self.trail = [*self.trail[-20:], (self.page_name, self.drafts.cursor)]
+        self.page_name = name
+        self.screen_stack[0].query_one("#pages", ContentSwitcher).current = name
+        page = self.page(name)
+        page.opened(target)
+        if (home := page.home()) is not None and not self.query_one(Prompt).asking:
+            home.focus(scroll_visible=False)
+        self.drafts.page = name
+        self.call_after_refresh(self.draw_now)
+
+    def action_page(self, name: str) -> None:
+        self.open_page(name)
+
+    async def action_back(self) -> None:
+        if self.page().back():
+            self.draw_now()
+        elif self.trail:
+            name, target = self.trail.pop()
+            self.open_page(name, target, from_trail=True)
+
+    def action_filter(self) -> None:
+        self.run_worker(self._filter())
+
+    async def _filter(self) -> None:
+        page = self.page()
+        text = await self.ask("filter:", page.filter_text)
+        if text is not None:
+            page.filtered(text.strip())
+            self.draw_now()
+
+    def action_goto(self) -> None:
+        self.run_worker(self._goto(self.focused))
+
+    async def _goto(self, before: Widget | None) -> None:
+        def top(key: str) -> bool:
+            if key == "g" and before is not None and hasattr(before, "action_top"):
+                before.action_top()
+                return True
+            return False
+
+        wanted = (await self.ask("go to (g: top):", shortcut=top) or "").strip()
+        if not wanted:
+            return
+        if self.page().go_to(wanted):
+            self.draw_now()
+            return
+        for page in self.pages:
+            if page.go_to(wanted):
+                self.open_page(page.scope, wanted)
+                return
+        self.tell(f"{wanted}: nothing here is called so", "failed")
+
+    def action_next_pane(self) -> None:
+        self._pane(1)
+
+    def action_previous_pane(self) -> None:
+        self._pane(-1)
+
+    def _pane(self, by: int) -> None:
+        panes = self.page().panes()
+        if not panes:
+            return
+        at = panes.index(self.focused) if self.focused in panes else -by
+        panes[(at + by) % len(panes)].focus(scroll_visible=False)
+
+    def action_jump(self) -> None:
+        self.run_worker(self._jump())
+
+    async def _jump(self) -> None:
+        """Letters on the panes; the next key chooses."""
+        panes = self.page().panes()
+        letters = "asdfghjklqwertyuiop"[: len(panes)]
+        titles = [pane.border_title for pane in panes]
+        for letter, pane in zip(letters, panes, strict=False):
+            pane.border_title = f"({letter}) {pane.border_title or ''}"
+        chosen: list[Widget] = []
+
+        def take(key: str) -> bool:
+            if key in letters:
+                chosen.append(panes[letters.index(key)])
+            return True
+
+        try:
+            await self.ask("pane:", shortcut=take)
+        finally:
+            for pane, title in zip(panes, titles, strict=True):
+                pane.border_title = title
+        if chosen:
+            chosen[0].focus(scroll_visible=False)
+
+    def action_copy(self) -> None:
+        self._copy(whole=False)
+
+    def action_copy_pane(self) -> None:
+        self._copy(whole=True)
+
+    def _copy(self, *, whole: bool) -> None:
+        from studio.tui.clipboard import copy
+
+        self.tell(copy(self, self.page().copied(whole)))
+
+    def action_help(self) -> None:
+        from studio.tui.help import HelpScreen
+
+        self.push_screen(HelpScreen(self.page()))
+
+    def action_settings(self) -> None:
+        from studio.tui.settings_screen import SettingsScreen
+
+        self.push_screen(SettingsScreen())
+
+    def action_redraw(self) -> None:
+        self.refresh(repaint=True, layout=True)
+        self.screen.refresh(repaint=True)
+
+    # -- the run ---------------------------------------------------------------------------
+
+    def asking(self, work: Callable[[Session], Awaitable[str]]) -> None:
+        """Ask the run and tell what came of it."""
+        session = self.session
+        if session is None:
+            self.tell("no run is open here: 5 lists them, 0 starts one", "failed")
+            return
+
+        async def done() -> None:
+            self.tell(await work(session))
+
+        self.act(done())
+
+    def action_pause(self) -> None:
+        paused = self.state is not None and self.state.status == "paused"
+
+        async def turn(session: Session) -> str:
+            await session.control("resume" if paused else "pause")
+            return "going on" if paused else "paused: nothing new begins (p goes on)"
+
+        self.asking(turn)
+
+    def action_pause_now(self) -> None:
+        async def turn(session: Session) -> str:
+            await session.control("pause", now=True)
+            return "paused: tries under way hold at their next call (p goes on)"
+
+        self.asking(turn)
+
+    def action_step(self) -> None:
+        async def turn(session: Session) -> str:
+            await session.control("step")
+            return "one batch through its commit, then it holds"
+
+        self.asking(turn)
+
+    def action_stop(self) -> None:
+        self.run_worker(self._stop())
+
+    async def _stop(self) -> None:
+        if self.session is None or not self.session.living:
+            self.tell("no process of a run is there to stop", "failed")
+            return
+        keys = {"s": "after this step", "n": "now; what is recorded is kept"}
+        told = [line("Everything recorded is kept; the run can be resumed.")]
+        if not (key := await self.confirm("Stop the run?", told, keys)):
+            return
+
+        async def turn(session: Session) -> str:
+            await session.control("stop", after_step=key == "s")
+            return "it ends after this step" if key == "s" else "it ends now"
+
+        self.asking(turn)
+
+    def action_take_over(self) -> None:
+        async def turn(session: Session) -> str:
+            await session.drive()
+            return "you decide now"
+
+        self.asking(turn)
+
+    # -- leaving -----------------------------------------------------------------------------
+
+    def action_interrupt(self) -> None:
+        now = self.clock()
+        if now - self._interrupted < 2.0:
+            self.action_detach()
+        else:
+            self._interrupted = now
+            self.tell("ctrl+c again leaves the screen; the run goes on")
+
+    def action_detach(self) -> None:
+        self.run_worker(self._detach_and_exit(), exclusive=True, group="detach")
+
+    async def _detach_and_exit(self) -> None:
+        await self._leave()
+        self.exit(0)
+
+    async def on_unmount(self) -> None:
+        """However the screen ends: drafts on disk, the line closed, the title given back."""
+        self.notifier.leave()
+        await self._leave()
+
+    def _fatal_error(self) -> None:
+        """A bug: its traceback goes out after the terminal is restored, and without values.
+
+        Textual's own prints local variables, among which are texts of models and keys.
+        """
+        import traceback
+
+        self._exit_renderables.append(Text(inert(traceback.format_exc())))
+        self._close_messages_no_wait()
+
+
+def open_screen(
+    workspace: Path, *, run: str | None = None, starting: Starting | None = None
+) -> tuple[StudioApp, int]:
+    """Open the screen and return when it is left.
+
+    Raises:
+        StudioError: the settings of the screen cannot be used, or stderr is no terminal.
+    """
+    from studio.tui.settings_file import read_settings
+    from studio.tui.terminal import check_terminal, leaving_on_hangup
+
+    check_terminal(sys.stderr, sys.stdin, os.environ)
+    settings = read_settings(workspace)
+    remapped(settings.keys, settings.place)
+    app = StudioApp(Workspace(workspace), run=run, starting=starting, settings=settings)
+    with leaving_on_hangup(app):
+        code = app.run(mouse=settings.mouse)
+    return app, (app.return_code or 0) if code is None else code

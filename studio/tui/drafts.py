@@ -1,0 +1,120 @@
+"""What a person has begun on a run's screen and not yet handed in, kept beside the journal.
+
+Owns `runs/<id>/screen.json`: where they were, wordings under way, notes. Losing it loses no
+decision, so nothing that is wrong with the file ever stops the screen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+from engines.core.errors import RecordError
+from engines.record.appender import write_whole
+from engines.record.run_dir import RunDir
+from studio.masked import masked
+
+SAVE_EVERY_S = 2.0
+MOST_BYTES = 4_000_000
+"""Of the file: what is larger was not written here."""
+FILE = "screen.json"
+_VERSION = 1
+
+
+class Drafts:
+    """Page, place and wordings under way of one run; of none, nothing is written.
+
+    Assigning a field marks it for saving; who changes `edits` or `notes` calls `changed()`.
+    """
+
+    def __init__(self, run: RunDir | None) -> None:
+        self._dirty = False
+        self._refused = False  # the disk did, the last time, and it was told
+        self._saved_at = float("-inf")
+        self.run = run
+        self.restored = False  # whether the screen went back to where the person was
+        self.trouble = ""  # what is wrong with the file and was not told yet
+        self.writes = True  # False for one that looks on: who decides keeps the file
+        self.page = self.cursor = self.filter = ""  # the cursor: the operation under review
+        self.scroll = 0  # lines
+        self.edits: dict[str, str] = {}  # operation id → wording under way
+        self.notes: dict[str, str] = {}  # operation id → note, until a decision takes it along
+        if run is not None:
+            self._read(run.path / FILE)
+        self.left_at = (self.page, self.cursor)  # as the file had them
+        self._dirty = False
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in _PLACE and getattr(self, name, None) != value:
+            self._dirty = True
+        super().__setattr__(name, value)
+
+    def changed(self) -> None:
+        """Something in `edits` or `notes` is another."""
+        self._dirty = True
+
+    def save_if_due(self, now: float) -> None:
+        """Save what changed, at most every two seconds.
+
+        Args:
+            now: seconds of the screen's monotonic clock.
+        """
+        if self._dirty and not 0 <= now - self._saved_at < SAVE_EVERY_S:
+            self._saved_at = now
+            self.save()
+
+    def save(self) -> None:
+        """Save at once what changed. A disk that refuses is told in `trouble`, once."""
+        if not self._dirty or self.run is None or not self.writes:
+            return
+        self._dirty = False
+        data = json.dumps(self._as_dict(), ensure_ascii=True, indent=1).encode()
+        try:
+            write_whole(self.run.path / FILE, data)
+        except RecordError as error:
+            self._dirty = True  # perhaps there is room again in two seconds
+            if not self._refused:
+                self.trouble = f"drafts are not kept: {error}"
+            self._refused = True
+        else:
+            self._refused = False
+
+    def _as_dict(self) -> dict[str, Any]:
+        return {
+            "v": _VERSION,
+            "page": self.page,
+            "cursor": masked(self.cursor),
+            "scroll": self.scroll,
+            "filter": masked(self.filter),
+            "edits": {key: masked(text) for key, text in self.edits.items()},
+            "notes": {key: masked(text) for key, text in self.notes.items()},
+        }
+
+    def _read(self, path: Path) -> None:
+        try:
+            if not path.exists():
+                return
+            if not path.is_file() or path.stat().st_size > MOST_BYTES:
+                raise ValueError
+            found = json.loads(path.read_bytes())
+            if not isinstance(found, dict) or found.get("v") != _VERSION:
+                raise ValueError
+            self.page, self.cursor = str(found["page"]), str(found["cursor"])
+            self.scroll, self.filter = int(found["scroll"]), str(found["filter"])
+            edits, notes = found["edits"], found["notes"]
+            self.edits = {str(key): str(text) for key, text in edits.items()}
+            self.notes = {str(key): str(text) for key, text in notes.items()}
+        except OSError as error:
+            self.trouble = f"{path}: your drafts cannot be read ({error.strerror})."
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            self.page, self.cursor, self.scroll, self.filter = "", "", 0, ""
+            self.edits, self.notes = {}, {}
+            aside = path.with_name(f"{FILE}.damaged")
+            with contextlib.suppress(OSError):
+                path.replace(aside)
+            self.trouble = f"drafts could not be understood and lie in {aside}"
+
+
+_PLACE = frozenset({"page", "cursor", "scroll", "filter"})

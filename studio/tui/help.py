@@ -1,0 +1,144 @@
+"""The help: keys as they are now, what counts as safe, and facts for a report of a bug.
+
+Owns the text, which is made from the key table, so that it cannot drift, and the screen that
+shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+
+from studio.inert import one_line
+from studio.tui.keymap import SCOPES, Key, of_scope, written
+from studio.tui.lines import BLANK, Line, labelled, line, paragraph, plain
+from studio.tui.widgets.line_view import LineView
+
+if TYPE_CHECKING:
+    from studio.tui.app import StudioApp
+    from studio.tui.page import Page
+
+SAFE = (
+    "Safe is an operation without a flag that adds, modifies or keeps. A flag says that a person "
+    "should look: it is close to another experience, one group alone supports it, it names the "
+    "question or the gold answer, it is long, it changes much, two operations meet in one "
+    "target, the library has moved on since, or the reply had to be repaired. To delete is "
+    "never safe."
+)
+LEFT = (
+    "Leaving the screen (q) never stops a run; `studio attach` or bare `studio` comes back to "
+    "the same operation. The mouse is the screen's: shift-drag selects text in most terminals."
+)
+
+
+def key_lines(title: str, keys: Sequence[Key], width: int) -> list[Line]:
+    """A table of keys: how it is pressed, what it does, its id for `keys:` of the settings."""
+    out: list[Line] = [line((title, "title"))]
+    id_width = 24 if width >= 90 else 0
+    for key in keys:
+        pressed = ", ".join([key.written, *(written(k.strip()) for k in key.keys.split(",")[1:])])
+        left = f"  {pressed:<14} "
+        told = paragraph([(key.tooltip, "")], max(20, width - len(left) - id_width), "")
+        for number, row in enumerate(told):
+            head = (left if number == 0 else " " * len(left), "key")
+            gap = max(1, width - len(left) - id_width - len(plain(row)))
+            tail = ((" " * gap + key.id, "dim"),) if id_width and number == 0 else ()
+            out.append((head, *row, *tail))
+    return out
+
+
+def help_lines(
+    keys: Sequence[Key], scopes: Sequence[str], facts: Sequence[tuple[str, str]], width: int
+) -> list[Line]:
+    """All of the help.
+
+    Args:
+        keys: the table, remaps included.
+        scopes: of it, the nearest first.
+        facts: of the terminal and the files, as label and text.
+        width: in cells.
+    """
+    out: list[Line] = []
+    for scope in scopes:
+        if found := of_scope(scope, tuple(keys)):
+            out += [*key_lines(f"Keys: {SCOPES[scope]}", found, width), BLANK]
+    out += [line(("What is safe?", "title"))]
+    out += [((("  "), ""), *row) for row in paragraph([(SAFE, "")], width - 2)]
+    out += [BLANK, line(("Leaving", "title"))]
+    out += [((("  "), ""), *row) for row in paragraph([(LEFT, "")], width - 2)]
+    out += [BLANK, line(("This terminal", "title"))]
+    for label, text in facts:
+        out += [(("  ", ""), *row) for row in labelled(label, text, width - 2, label_width=12)]
+    return out
+
+
+def terminal_facts(app: StudioApp) -> list[tuple[str, str]]:
+    """What a report of a bug needs to know."""
+    environ = app.environ
+    pump = getattr(app, "pump", None)
+    sync = "yes" if getattr(app, "_sync_available", False) else "no"
+    facts = [
+        ("size", f"{app.size.width}x{app.size.height} cells"),
+        ("colours", app.console.color_system or "none"),
+        ("theme", app.theme + (", ASCII signs" if app.has_class("-ascii") else "")),
+        ("TERM", one_line(environ.get("TERM", ""), 40) or "not set"),
+        ("tmux", "yes" if environ.get("TMUX") else "no"),
+        ("NO_COLOR", "set" if environ.get("NO_COLOR") else "not set"),
+        ("frames", f"synchronized output: {sync}"),
+        ("link", getattr(pump, "link_text", "") or "not measured"),
+        ("settings", one_line(app.settings.place, 200)),
+    ]
+    if app.session is not None:
+        facts.append(("journal", one_line(str(app.session.run.journal), 200)))
+    return facts
+
+
+class HelpScreen(ModalScreen[None]):
+    """The help over a page; escape, ? or q leave it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,question_mark", "leave", "leave"),
+        Binding("y,Y", "copy", "copy"),
+    ]
+
+    def __init__(self, page: Page, scopes: Sequence[str] | None = None) -> None:
+        super().__init__()
+        self._scopes = tuple(scopes or ("list", page.scope, "loop", "global"))
+
+    @property
+    def studio(self) -> StudioApp:
+        return cast("StudioApp", self.app)
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="box") as box:
+            box.border_title = "Help"
+            box.border_subtitle = "y copies it   esc leaves"
+            yield LineView(id="help")
+
+    def on_mount(self) -> None:
+        self.query_one(LineView).focus()
+        self.call_after_refresh(self.show)
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.call_after_refresh(self.show)
+
+    def show(self) -> None:
+        view = self.query_one(LineView)
+        facts = terminal_facts(self.studio)
+        view.show_lines(help_lines(self.studio.keys, self._scopes, facts, view.room))
+
+    def action_leave(self) -> None:
+        self.dismiss(None)
+
+    def action_copy(self) -> None:
+        from studio.tui.clipboard import copy
+
+        told = copy(self.studio, self.query_one(LineView).text())
+        self.studio.tell(told)
+        self.query_one(Vertical).border_subtitle = one_line(told, 60).replace("[", "(")

@@ -1,0 +1,61 @@
+"""Where panes stand on the canvas, from its size alone: what they say moves nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Mode = Literal["wall", "group", "solo"]
+
+LEAST_WIDTH, LEAST_HEIGHT = 22, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Where a pane stands, borders included; in cells."""
+
+    index: int  # of the pane
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+def columns_for(count: int, width: int, height: int) -> int:
+    """Columns of a grid: as few rows as panes of some width allow, evenly filled."""
+    if count <= 1:
+        return 1
+    most = max(1, min(count, width // LEAST_WIDTH))
+    rows = -(-count // most)
+    return -(-count // rows)
+
+
+def grid(
+    count: int, width: int, height: int, columns: int | None = None, focus: int = 0
+) -> list[Box]:
+    """Boxes of the panes that fit; rows of them are left away above and below the focus."""
+    if count < 1 or width < 3 or height < LEAST_HEIGHT:
+        return []
+    columns = min(count, max(1, min(columns or columns_for(count, width, height), width // 3)))
+    rows = -(-count // columns)
+    shown = min(rows, height // LEAST_HEIGHT)
+    top = min(max(0, focus // columns - shown // 2), rows - shown)
+    xs, ys = _shares(width, columns), _shares(height, shown)
+    return [
+        Box(index, *xs[index % columns][:1], ys[index // columns - top][0],
+            xs[index % columns][1], ys[index // columns - top][1])
+        for index in range(top * columns, min(count, (top + shown) * columns))
+    ]  # fmt: skip
+
+
+def lines(count: int, height: int, focus: int = 0) -> range:
+    """The panes that have a line on the wall, the focused one among them."""
+    shown = min(count, max(0, height))
+    top = min(max(0, focus - shown // 2), count - shown)
+    return range(top, top + shown)
+
+
+def _shares(total: int, parts: int) -> list[tuple[int, int]]:
+    """Starts and sizes that fill `total`; the first ones are larger by one."""
+    size, more = divmod(total, parts)
+    return [(i * size + min(i, more), size + (i < more)) for i in range(parts)]

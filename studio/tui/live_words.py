@@ -1,0 +1,240 @@
+"""What the live page says in sentences: what goes on, what is waited for, how it ended.
+
+Pure: from the folded state, the batch, and what the screen alone knows, to lines.
+"""
+
+from __future__ import annotations
+
+from engines.core import events as ev
+from engines.core.run_state import RunState
+from engines.core.types import rollout_id
+from studio.inert import one_line
+from studio.tui.batch import Batch, reward_text
+from studio.tui.cells import GLYPHS_UNICODE, Glyphs
+from studio.tui.facts import LineFacts
+from studio.tui.lines import BLANK, Line, line, paragraph
+
+
+def now(
+    state: RunState | None,
+    batch: Batch | None,
+    line_facts: LineFacts,
+    evaluating: ev.EvaluationProgressed | None,
+    signs: Glyphs = GLYPHS_UNICODE,
+) -> Line:
+    """One sentence: what the run is doing, or what it waits for, and the key that helps."""
+    if line_facts.starting:
+        return line((" starting: the model is asked for a sign of life …", "title"))
+    if state is None or state.started is None:
+        return line((" no run is open: ", "dim"), ("0", "key"), (" starts or resumes one", "dim"))
+    if state.ending:
+        return ending(state)
+    if not line_facts.living:
+        said = " no process of it runs; what is recorded is safe: "
+        return line((said, "failed"), ("r", "key"), " resumes it")
+    waiting = len(state.undecided)
+    if waiting:
+        flagged = sum(bool(op.flags) for op in state.undecided)
+        wait = "operation waits" if waiting == 1 else "operations wait"
+        more = f", {flagged} flagged" if flagged else ""
+        return line(" ", ("2", "key"), (f" review: {waiting} {wait} for you{more}", "flag"))
+    if state.status == "reviewing":
+        if line_facts.ready:
+            said = " everything is decided: "
+            return line((said, "title"), ("2", "key"), " shows it, ", ("c", "key"), " commits")
+        return line((f" committing the lesson of step {state.step} …", "title"))
+    if state.status == "paused":
+        busy = " paused: what is under way ends, nothing new begins; "
+        return line((busy, "flag"), ("p", "key"), " goes on")
+    if evaluating is not None:
+        bar = signs.bar(evaluating.done, evaluating.total, 22)
+        what = f" measuring on {one_line(evaluating.data, 40)} "
+        return line((what, "title"), (bar, "bar"), f" {evaluating.done}/{evaluating.total}")
+    return line((f" {_at_work(state, batch)}", "title"))
+
+
+def at_work(
+    state: RunState | None, line_facts: LineFacts, evaluating: ev.EvaluationProgressed | None
+) -> bool:
+    """Whether it just goes on with its rollouts: nothing is waited for or out of the ordinary."""
+    return (
+        state is not None
+        and state.status == "running"
+        and not state.ending
+        and line_facts.living
+        and evaluating is None
+        and state.current is not None
+    )
+
+
+def _at_work(state: RunState, batch: Batch | None) -> str:
+    step = state.current
+    if step is None or batch is None:
+        return "waiting for the next step …" if state.step else "waiting for the first step …"
+    if step.committed:
+        return f"step {step.step} is committed as v{step.committed_version}"
+    if len(batch.reflections) == len(batch.problems) and batch.problems:
+        used = batch.outcomes["used"]
+        return f"step {step.step}: drawing operations from {used} group{'s' * (used != 1)} …"
+    if not batch.rollouts:
+        n = len(batch.problems)
+        return f"step {step.step}: waiting for the first of {batch.size} rollouts, {n} problems"
+    reward = step.rewards.mean
+    so_far = "" if reward is None else f", reward so far {reward:.3f} (n={step.rewards.n})"
+    return f"step {step.step}: {len(batch.rollouts)} of {batch.size} rollouts ended{so_far}"
+
+
+def ending(state: RunState) -> Line:
+    """How the run ended, and the key that goes on from there."""
+    why = f": {one_line(state.reason, 160)}" if state.reason else ""
+    match state.ending:
+        case "finished":
+            return line((" finished; ", "title"), ("4", "key"), " shows what was learned")
+        case "held":
+            n = len(state.open)
+            waits = f"{n} operation waits" if n == 1 else f"{n} operations wait"
+            said = f" held for review: {waits}; "
+            return line((said, "flag"), ("2", "key"), " decides, then ", ("r", "key"), " goes on")
+        case "budget":
+            said = f" the budget is reached{why}; "
+            return line((said, "flag"), ("r", "key"), " resumes with more")
+        case "failed":
+            said = f" failed{why}; "
+            return line((said, "failed"), ("r", "key"), " resumes and tries again")
+    return line((f" stopped{why}; ", "title"), ("r", "key"), " resumes it")
+
+
+def ended_lines(state: RunState, width: int) -> list[Line]:
+    """The whole of a run that ended: rewards with their n, held-out change, library, cost."""
+    from studio.rates import changes, evaluation_text
+    from studio.summary import (
+        change_lines,
+        lost_text,
+        mean,
+        progress,
+        repairs_text,
+        spent,
+    )
+
+    started, where = state.started, progress(state)
+    assert started is not None
+    status = "BUDGET REACHED" if state.ending == "budget" else state.status.upper()
+    out = [line((f"{status} after step {state.steps_finished} of {where.steps}", "title"))]
+    if state.reason:
+        out += paragraph([(one_line(state.reason, 600), "")], width, "  ")
+    if started.rehearsal:
+        out += paragraph([("replies were scripted (rehearsal), not a model's", "dim")], width)
+    out += [*_moves(state, width), BLANK]
+    out.append(line(("practice reward, with the library of the moment", "title")))
+    rewards = state.by_epoch().items()
+    out += [line(f"  epoch {epoch}  {mean(pooled)}") for epoch, pooled in rewards]
+    if not rewards:
+        out.append(line(("  no rollout was judged", "dim")))
+    if state.evaluations:
+        out += [BLANK, line(("held-out reward, before and after", "title"))]
+        if not changes(state.evaluations):
+            out.append(line(("  measured once, so nothing can be compared", "dim")))
+        for told in change_lines(state):
+            out += paragraph([("  " + told, "")], width, "    ")
+    grown = f"library    {one_line(started.library, 60)} v{started.library_version} -> "
+    out += [BLANK, line(f"{grown}v{state.library_version}")]
+    out.append(line(f"spent      {spent(state.spent)}"))
+    lost = lost_text(state.lost) or "nothing"
+    out += paragraph([(f"lost       {lost}", "failed" if state.lost else "")], width, " " * 11)
+    if state.open:
+        out.append(line(("open       ", ""), (f"{len(state.open)} to decide: 2 review", "flag")))
+    if state.repairs:
+        mend = repairs_text(len(state.repairs), started.run).partition(":")[0]
+        out.append(line(("to mend    ", ""), (f"{mend}: 2 review", "flag")))
+    if state.evaluations:
+        out += [BLANK, line(("every measurement", "title"))]
+        for found in state.evaluations:
+            where_found = f"after step {found.step}, v{found.library_version}"
+            said = f"{one_line(found.data, 40)} {where_found}  {evaluation_text(found)}"
+            out += paragraph([("  " + said, "")], width, "    ")
+    return out
+
+
+def _moves(state: RunState, width: int) -> list[Line]:
+    moves = [("4", "what was learned"), ("3", "the library"), ("5", "every run")]
+    if state.ending != "finished":
+        moves.insert(0, ("r", "resume it"))
+    if state.open or state.repairs:
+        moves.insert(0, ("2", "decide what is open"))
+    keys = [span for key, what in moves for span in ((key, "key"), (f" {what}  ", ""))]
+    return paragraph([("next: ", "dim"), *keys], width, "      ")
+
+
+def empty_lines(state: RunState | None, line_facts: LineFacts, width: int) -> list[Line]:
+    """What stands where rollouts would be while there are none."""
+    if line_facts.starting:
+        said = "The run's process is starting. Its first rollouts appear here."
+    elif state is None or state.started is None:
+        said = "No run is open here. 0 starts, resumes or attaches one; 5 lists every run."
+    elif not line_facts.living:
+        said = (
+            "No process of this run is at work, and no batch of it is under way. "
+            "What it recorded is safe: 5 lists it, 6 shows its rollouts, r resumes it."
+        )
+    elif state.step:
+        said = f"Step {state.step} is through. The rollouts of the next one appear here."
+    else:
+        said = "The first batch has not begun. Its rollouts appear here as they stream."
+    return paragraph([(said, "dim")], width)
+
+
+def happened(event: ev.DurableEvent | ev.TransientEvent) -> list[str] | None:
+    """What the activity says of it; None where `studio.narrate.Lines` has the words."""
+    match event:
+        case ev.StageEntered():
+            return _entered(event)
+        case ev.RunPaused():
+            return ["paused: what is under way ends, nothing new begins (p goes on)"]
+        case ev.GroupReflected(reflection=found):
+            name = rollout_id(found.step, found.position, 0).removesuffix("r0")
+            match found.outcome:
+                case "used":
+                    n = len(found.proposals)
+                    drawn = f"{n} proposal{'s' * (n != 1)}"
+                    return [f"{name}: winners and losers, {drawn} drawn from it"]
+                case "all-right":
+                    return [f"{name}: all right, nothing to learn, skipped"]
+                case "all-wrong":
+                    return [f"{name}: all wrong, nothing to compare, skipped"]
+                case "unjudged":
+                    return [f"{name}: no reward known, skipped"]
+            why = f": {one_line(found.losses[0].reason, 160)}" if found.losses else ""
+            return [f"{name}: failed{why}"]
+        case ev.RolloutJudged(verdict=found) if found.reward is not None:
+            name = rollout_id(event.step, event.position, event.index)
+            why = f" ({one_line(found.critique, 80)})" if found.critique else ""
+            return [f"{name} reward {reward_text(found.reward)}{why}"]
+        case ev.OperationDecided(decision=made):
+            done = {"approve": "approved", "edit": "edited", "reject": "rejected"}
+            what = done.get(made.action, "deferred")
+            return [f"{made.operation_id} {what} by {one_line(made.reviewer, 40) or 'nobody'}"]
+        case ev.DecisionUndone():
+            return [f"{event.operation_id}: its decision was taken back"]
+        case ev.OperationProposed():
+            return [f"{event.operation.id} proposed by {one_line(event.reviewer, 40)}"]
+        case ev.RunResumed():
+            return ["resumed"]
+        case ev.RunEnded(how="finished" | "stopped" | "held"):
+            return [event.how]
+    return None
+
+
+def _entered(event: ev.StageEntered) -> list[str]:
+    match event.stage:
+        case "consolidation":
+            return [f"step {event.step}: drawing operations from its groups"]
+        case "review":
+            return [f"step {event.step}: its operations are reviewed (2)"]
+        case "hold":
+            left = event.detail.get("undecided", 0)
+            return [f"step {event.step}: no rule settled {left}, a person is waited for (2)"]
+        case "ready":
+            return [f"step {event.step}: everything is decided, c commits (2)"]
+        case "commit":
+            return [f"step {event.step}: committing"]
+    return []

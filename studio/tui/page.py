@@ -1,0 +1,87 @@
+"""What the pages have in common: a place among the number keys, and what the app asks of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from textual.containers import Container
+from textual.widget import Widget
+
+from engines.core.run_state import RunState
+from studio.link.messages import Message, Session
+
+if TYPE_CHECKING:
+    from studio.tui.app import StudioApp
+
+
+class Page(Container):
+    """One page. It draws when the app says so, never by itself for events of the run."""
+
+    scope: ClassVar[str]  # of its keys, and its id
+    DEFAULT_CSS = "Page { height: 1fr; width: 1fr; }"
+
+    def __init__(self) -> None:
+        super().__init__(id=self.scope)
+        self.filter_text = ""
+
+    @property
+    def studio(self) -> StudioApp:
+        return cast("StudioApp", self.app)
+
+    @property
+    def session(self) -> Session | None:
+        return self.studio.session
+
+    @property
+    def state(self) -> RunState | None:
+        session = self.studio.session
+        return session.state if session is not None else None
+
+    @property
+    def is_open(self) -> bool:
+        return self.studio.page_name == self.scope
+
+    def draw(self) -> None:
+        """Show what is; called when the page opens, and at most ten times a second after events."""
+
+    def heard(self, message: Message) -> None:
+        """One message of the session, also while another page is open; must be cheap."""
+
+    def opened(self, target: str = "") -> None:
+        """It was opened, perhaps at an id. Focus goes to `home`."""
+
+    def home(self) -> Widget | None:
+        """What has the focus first."""
+        return next((w for w in self.query("*") if w.focusable), None)
+
+    def panes(self) -> list[Widget]:
+        """What `tab` and the jump letters go through, in reading order."""
+        return [w for w in self.query("*") if w.can_focus and w.display and w.focusable]
+
+    def go_to(self, name: str) -> bool:
+        """Show an id if this page has it."""
+        return False
+
+    def filtered(self, text: str) -> None:
+        """The filter changed."""
+        self.filter_text = text
+        self.draw()
+
+    def back(self) -> bool:
+        """Escape: True where something was closed here."""
+        if self.filter_text:
+            self.filtered("")
+            return True
+        return False
+
+    def copied(self, whole: bool) -> str:
+        """What `y` copies of the focused pane, or `Y`."""
+        from studio.tui.lines import plain
+        from studio.tui.widgets.line_view import LineView
+        from studio.tui.widgets.row_list import RowList
+
+        view = self.app.focused
+        if isinstance(view, RowList) and not whole:
+            found = next((row.line for row in view.rows if row.key == view.key), ())
+            return plain(found).strip()
+        return view.text() if isinstance(view, LineView) else ""

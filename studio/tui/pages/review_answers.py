@@ -1,0 +1,306 @@
+"""The keys of the review page that decide, one operation or many, take back and commit.
+
+Nothing counts as decided before the run has said so (`studio.tui.review_deciding`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from engines.core.types import Decision, DecisionAction, Operation
+from studio.link.messages import Session
+from studio.tui.lines import Line, line
+from studio.tui.pages.review_desk import ReviewDesk
+from studio.tui.review_change_view import (
+    flag_text,
+)
+from studio.tui.review_deciding import Outcome, Pair
+from studio.tui.review_view import (
+    VERBS,
+    Item,
+    commit_lines,
+    counts,
+    counts_text,
+    items,
+    words_of,
+)
+
+if TYPE_CHECKING:
+    pass
+
+
+class ReviewAnswers(ReviewDesk):
+    """Approve, reject, put off, note; ranges and all that is safe; undo, redo and commit."""
+
+    # -- deciding ------------------------------------------------------------------------------
+
+    def _may(self) -> Session | None:
+        """The session, where this screen may decide."""
+        session = self.session
+        if session is None:
+            self.studio.tell("no run is open here: 5 lists them, 0 starts one", "failed")
+        elif not session.drives:
+            who = words_of(session.driver) or "nobody"
+            self.studio.tell(f"{who} decides in this run; T takes over", "failed")
+        else:
+            return session
+        return None
+
+    def _at_hand(self) -> Item | None:
+        """What is under the cursor, where it may be decided: it has been drawn."""
+        if self._may() is None:
+            return None
+        item = self.item
+        if item is None:
+            self.studio.tell("there is nothing to decide here")
+        elif item.id in self.deciding.busy:
+            self.studio.tell(f"{item.id} is being decided")
+        elif item != self._as_it_is(item) or not self.change.has_painted(self._token(item)):
+            self.studio.tell(f"{item.id} is shown only now: press again")
+            self.draw()
+        else:
+            return item
+        return None
+
+    def _as_it_is(self, item: Item) -> Item | None:
+        """The same from the run's state now: a frame may not have been drawn since it changed."""
+        state, name = self.state, item.id
+        if state is None:
+            return None
+        if item.repair is not None:
+            return Item(name, repair=state.repairs.get(name))
+        decision = self.deciding.just.get(name) or state.decisions.get(name)
+        return Item(name, state.operations.get(name), decision, deferred=name in state.deferred)
+
+    def _operation(self) -> tuple[Item, Operation] | None:
+        item = self._at_hand()
+        if item is None:
+            return None
+        if item.operation is None:
+            self.studio.tell(f"{item.id} is a reply to mend: e mends it, D lets it go")
+            return None
+        return item, item.operation
+
+    def _decision(self, op: Operation, action: DecisionAction, reason: str = "") -> Decision:
+        took_s = max(0.0, round(self.studio.clock() - self._shown[1], 3))
+        note = reason or self.studio.drafts.notes.get(op.id, "")
+        person = self.studio.person
+        return Decision(op.id, action, reason=note, reviewer=person, took_s=took_s)
+
+    def action_approve(self) -> None:
+        self._decide("approve")
+
+    def action_reject(self) -> None:
+        self._decide("reject")
+
+    def action_later(self) -> None:
+        self._decide("defer")
+
+    def _decide(self, action: DecisionAction, reason: str = "") -> None:
+        if self._anchor and action != "defer":
+            self.run_worker(self._decide_range(action))
+            return
+        if (here := self._operation()) is None:
+            return
+        item, op = here
+        standing = item.decision
+        if (
+            standing is not None
+            and not reason
+            and (standing.action == action or (standing.action, action) == ("edit", "approve"))
+        ):
+            self.studio.tell(f"{op.id} is {item.standing} already; u takes it back")
+            return
+        self._hand_in([(op, self._decision(op, action, reason))])
+
+    def _hand_in(self, pairs: Sequence[Pair]) -> None:
+        """Queue decisions; nothing of them is shown as made before the run says so."""
+        if (session := self._may()) is None:
+            return
+        self.deciding.busy |= {op.id for op, _ in pairs}
+        self.studio.act(self._decided(session, pairs))
+
+    async def _decided(self, session: Session, pairs: Sequence[Pair]) -> None:
+        try:
+            outcome = await self.deciding.decide(session, pairs, self._texts)
+        finally:
+            self.deciding.busy -= {op.id for op, _ in pairs}
+        drafts = self.studio.drafts
+        for made in outcome.made:
+            drafts.notes.pop(made.id, None)
+            for key in [k for k in drafts.edits if k.partition(">")[0] == made.id]:
+                del drafts.edits[key]
+        drafts.changed()
+        self._after(outcome)
+        drafts.save()
+
+    def _after(self, outcome: Outcome) -> None:
+        """Say what came of it, and go where it leads, unless the person went elsewhere."""
+        self.studio.tell(outcome.text, "failed" if outcome.failed else "")
+        names = {made.id for made in outcome.made}
+        if self._editing is not None and self._editing.item.id in names:
+            self._close_box()
+        self.draw()
+        if self._editing is None:
+            if outcome.go_to:
+                self.go_to(outcome.go_to)
+            elif self.ops.key in names and not (outcome.failed and len(names) == 1):
+                self._to_open(1)
+        self.draw()
+
+    def action_reject_because(self) -> None:
+        if (here := self._operation()) is not None:
+            self.run_worker(self._reject_because(here[1]))
+
+    async def _reject_because(self, op: Operation) -> None:
+        note = self.studio.drafts.notes.get(op.id, "")
+        reason = await self.studio.ask(f"reject {op.id} because:", note)
+        if reason is None or not reason.strip():
+            self.studio.tell(f"{op.id} is not rejected: no reason was given")
+            return
+        self._hand_in([(op, self._decision(op, "reject", reason.strip()))])
+
+    def action_note(self) -> None:
+        if (here := self._operation()) is not None:
+            self.run_worker(self._note(*here))
+
+    async def _note(self, item: Item, op: Operation) -> None:
+        drafts = self.studio.drafts
+        before = drafts.notes.get(op.id) or (item.decision.reason if item.decision else "")
+        text = await self.studio.ask(f"note on {op.id}:", before)
+        if text is None:
+            return
+        text = text.strip()
+        decision = self.item.decision if self.item and self.item.id == op.id else item.decision
+        if decision is not None:
+            anew = replace(decision, reason=text, reviewer=self.studio.person, at=0.0,
+                           assigned=None, flags=())  # fmt: skip
+            self._hand_in([(op, anew)])
+            return
+        drafts.notes.pop(op.id, None)
+        if text:
+            drafts.notes[op.id] = text
+        drafts.changed()
+        self.studio.tell(f"noted; it goes with the decision on {op.id}" if text else "no note")
+        self.draw()
+
+    # -- many at once ----------------------------------------------------------------------------
+
+    def action_range(self) -> None:
+        if self._anchor:
+            self._leave_range()
+        elif self.item is not None:
+            self._anchor = self.item.id
+            self._show_range()
+            self.studio.tell("a range: move, then a or r; esc leaves it")
+
+    async def _decide_range(self, action: DecisionAction) -> None:
+        if self._may() is None:
+            return
+        chosen = [item for item in self._ranged() if item.is_open and item.operation is not None]
+        word = "Approve" if action == "approve" else "Reject"
+        if not chosen:
+            self.studio.tell("nothing in the range is undecided")
+            self._leave_range()
+            return
+        await self._decide_all(chosen, action, f"{word} these {len(chosen)}?")
+        self._leave_range()
+
+    def action_approve_safe(self) -> None:
+        if self._may() is not None:
+            self.run_worker(self._approve_safe())
+
+    async def _approve_safe(self) -> None:
+        safe = [item for item in self._items if item.is_safe]
+        if not safe:
+            self.studio.tell(
+                "nothing is safe: what is left is flagged, deletes, or is a reply to mend"
+            )
+            return
+        title = f"Approve {len(safe)} safe operation{'s' if len(safe) > 1 else ''}?"
+        await self._decide_all(safe, "approve", title)
+
+    async def _decide_all(self, chosen: Sequence[Item], action: DecisionAction, title: str) -> None:
+        """Decide what was listed, and still is as it was when it was."""
+        since = self.studio.clock()
+        key = {"enter": "approves them" if action == "approve" else "rejects them"}
+        if not await self.studio.confirm(title, [self._listed(item) for item in chosen], key):
+            self.studio.tell("nothing was decided")
+            return
+        now = {item.id: item for item in self._current()}
+        same = [item for item in chosen if now.get(item.id) == item]
+        took_s = round(max(0.0, self.studio.clock() - since) / len(chosen), 3)
+        notes, person = self.studio.drafts.notes, self.studio.person
+        pairs = [
+            (
+                op,
+                Decision(
+                    op.id, action, reason=notes.get(op.id, ""), reviewer=person, took_s=took_s
+                ),
+            )
+            for item in same
+            if (op := item.operation) is not None and op.id not in self.deciding.busy
+        ]
+        if pairs:
+            self._hand_in(pairs)
+        else:
+            self.studio.tell("they were decided meanwhile")
+
+    def _current(self) -> list[Item]:
+        return items(self.state, self.deciding.just) if self.state is not None else []
+
+    def _listed(self, item: Item) -> Line:
+        op = item.operation
+        assert op is not None
+        before = self._texts.get(op.target or "", "")
+        flags = ("  FLAG " + ", ".join(flag_text(flag) for flag in op.flags)) if op.flags else ""
+        target = words_of(op.target or "new")
+        return line((f"{VERBS[op.kind]} {target:<5} ", "title"), words_of(op.text or before),
+                    (flags, "flag"))  # fmt: skip
+
+    # -- taking back, and the commit -----------------------------------------------------------
+
+    def action_undo(self) -> None:
+        if (session := self._may()) is not None:
+            self.studio.act(self._undone(session))
+
+    async def _undone(self, session: Session) -> None:
+        outcome = await self.deciding.undo(session, self._texts, self.studio.person)
+        self._after(outcome)
+
+    def action_redo(self) -> None:
+        if (session := self._may()) is not None:
+            self.studio.act(self._redone(session))
+
+    async def _redone(self, session: Session) -> None:
+        outcome = await self.deciding.redo(session)
+        self._after(replace(outcome, made=()))
+
+    def action_commit(self) -> None:
+        if (session := self._may()) is not None:
+            self.run_worker(self._commit(session))
+
+    async def _commit(self, session: Session) -> None:
+        await self.studio.settled()  # decisions whose keys came before this one belong to it
+        state, found = session.state, self._current()
+        if not any(item.operation for item in found):
+            self.studio.tell("there is nothing to commit")
+            return
+        decided = self.deciding.decisions(state)
+        left = [op for op in state.undecided if op.id not in decided]
+        if left:
+            keys = {"enter": "commits"}
+            title = f"Commit, with {len(left)} undecided?"
+            if not await self.studio.confirm(title, commit_lines(state, found), keys):
+                self.studio.tell("nothing was committed")
+                return
+        text = counts_text({k: v for k, v in counts(found).items() if k not in ("open", "later")})
+        self.studio.act(self._committed(session, text))
+
+    async def _committed(self, session: Session, text: str) -> None:
+        told = await session.commit()
+        self.studio.tell(f"{text}: {told}")
+        self.studio.drafts.save()
+        self.draw()

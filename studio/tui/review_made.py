@@ -1,0 +1,131 @@
+"""What was decided in this sitting, so that it can be taken back and made again. Pure.
+
+Owns the stack of undo and redo, and what operation would undo a change that is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from engines.core.library import effective
+from engines.core.types import GATE, Decision, Operation
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """One decision: what it replaced, and what its target said before it."""
+
+    operation: Operation
+    decision: Decision  # as it was journalled
+    asked: Decision | None = None  # as it was asked for; None: it was made before
+    earlier: Decision | None = None
+    was: str = ""  # the target's text; "" where there was none
+
+    @property
+    def id(self) -> str:
+        return self.operation.id
+
+
+Step = tuple[Made, ...]
+"""What one key did, and one `u` takes back."""
+
+
+@dataclass(slots=True)
+class Sitting:
+    """Everything one person decided on this screen, newest last."""
+
+    steps: list[Step] = field(default_factory=list)
+    undone: list[Step] = field(default_factory=list)
+    times_s: list[float] = field(default_factory=list)
+    done: int = 0
+
+    def add(self, step: Step) -> None:
+        """Something new was decided: what was undone before cannot be made again."""
+        self.steps.append(step)
+        self.undone.clear()
+        self.done += len(step)
+        self.times_s += [t for made in step if (t := made.decision.took_s) is not None]
+
+    @property
+    def mean_s(self) -> float | None:
+        """Seconds a decision took."""
+        return sum(self.times_s) / len(self.times_s) if self.times_s else None
+
+    def forget(self, operation_id: str) -> None:
+        """It was decided anew elsewhere, so that ours does not stand any more."""
+        kept = (tuple(m for m in step if m.id != operation_id) for step in self.steps)
+        self.steps = [step for step in kept if step]
+
+
+def standing(
+    decisions: Mapping[str, Decision], operations: Mapping[str, Operation], person: str
+) -> Step:
+    """The last decision that this person made before the screen was opened, as a step."""
+    for name, decision in reversed(list(decisions.items())):
+        if decision.reviewer == person and name in operations:
+            return (Made(operations[name], decision),)
+    return ()
+
+
+def again(decision: Decision) -> Decision:
+    """The same decision, to be made anew; what the gate puts in is left to it."""
+    return replace(decision, at=0.0, assigned=None, flags=())
+
+
+def inverse(made: Made, operation_id: str, texts: Mapping[str, str]) -> Operation | str:
+    """The operation that would take a committed change back, or why there is none.
+
+    Args:
+        made: what was decided.
+        operation_id: of the new operation.
+        texts: of the library now.
+    """
+    decision = made.decision
+    if decision.action in ("reject", "defer") or decision.reviewer == GATE:
+        return f"{made.id} changed nothing: there is nothing to take back"
+    wanted = effective(made.operation, decision)
+    why = f"undoes {made.id}, approved by {decision.reviewer or 'nobody'}"
+    match wanted.kind:
+        case "add":
+            name = wanted.target or decision.assigned or ""
+            if name not in texts:
+                return f"{name or made.id} is gone already"
+            return Operation(operation_id, "delete", name, rationale=why)
+        case "modify":
+            if wanted.target is None or wanted.target not in texts:
+                return f"{wanted.target} is gone, so its old wording cannot come back"
+            if not made.was or texts[wanted.target] == made.was:
+                return f"{wanted.target} reads as it did before {made.id}"
+            return Operation(operation_id, "modify", wanted.target, made.was, why)
+        case "delete":
+            if wanted.target in texts:
+                return f"{wanted.target} is there"
+            return Operation(operation_id, "add", wanted.target, made.was, why)
+        case "keep":
+            return f"{made.id} kept {wanted.target}: there is nothing to take back"
+
+
+def told(made: Sequence[Made], notes: Sequence[str]) -> str:
+    """What was done, on one line: `approved op1.2 (becomes E7); u undoes`."""
+    if len(made) == 1:
+        one = made[0]
+        action = PAST[one.decision.action]
+        if one.decision.reviewer == GATE:
+            return f"{one.id} does not fit, so it is rejected: {one.decision.reason} (u undoes)"
+        note = f" ({notes[0]})" if notes and notes[0] else ""
+        return f"{action} {one.id}{note}; u undoes"
+    refused = [each for each in made if each.decision.reviewer == GATE]
+    text = f"{PAST[made[0].decision.action]} {len(made) - len(refused)}; u undoes all of them"
+    if refused:
+        reasons = ", ".join(f"{each.id}: {each.decision.reason}" for each in refused[:3])
+        text += f"; {len(refused)} did not fit and are rejected ({reasons})"
+    return text
+
+
+PAST = {
+    "approve": "approved",
+    "edit": "approved as edited",
+    "reject": "rejected",
+    "defer": "decided later:",
+}

@@ -1,0 +1,199 @@
+"""The terminal itself: whether it can be drawn on, and how it is left in every case.
+
+Owns the checks before the screen opens, signals that end it, and characters that a
+terminal's encoding has not.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TextIO
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from textual.color import Color
+from textual.filter import LineFilter
+
+from engines.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from studio.tui.app import StudioApp
+
+PATIENCE_S = 5.0
+"""For leaving in good order once the terminal is gone; then the process just ends."""
+_WAY = "Run `studio headless` for the run and `studio review` to decide line by line."
+_RESET = (
+    "\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1016l"  # mouse
+    "\x1b[?2004l\x1b[?2048l\x1b[?1004l\x1b[?2026l"  # paste, size, focus, frames
+    "\x1b[<u\x1b[?7h\x1b[?1049l\x1b[?25h\x1b[0m"  # keys, wrap, screen, cursor, colours
+)
+
+
+def check_terminal(stderr: TextIO, stdin: TextIO, environ: Mapping[str, str]) -> None:
+    """Raise where the screen cannot be drawn or heard.
+
+    Raises:
+        ConfigError: names what is missing and the commands that need no terminal.
+    """
+    for name, stream, does in (("stderr", stderr, "drawn on"), ("stdin", stdin, "heard from")):
+        if stream is None or stream.closed or not stream.isatty():
+            raise ConfigError(
+                "the screen", f"{name} is no terminal, and the screen is {does} it.", _WAY
+            )
+    term = environ.get("TERM", "")
+    if term in ("", "dumb", "unknown"):
+        what = f'TERM is "{term}"' if term else "TERM is not set"
+        raise ConfigError("the screen", f"{what}: no cursor can be moved there.", _WAY)
+
+
+@contextlib.contextmanager
+def leaving_on_hangup(app: StudioApp) -> Iterator[None]:
+    """Leave in good order on SIGHUP and SIGTERM, and with a sane terminal in any case."""
+    before = _attributes()
+    handlers: dict[int, Any] = {}
+    timers: list[threading.Timer] = []
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        import asyncio
+
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise SystemExit(128 + number) from None
+        giving_up = threading.Timer(PATIENCE_S, _give_up, (before, 128 + number))
+        giving_up.daemon = True
+        giving_up.start()
+        timers.append(giving_up)
+        app.drafts.save()
+        loop.call_soon_threadsafe(app.call_later, app.action_detach)
+
+    for name in ("SIGHUP", "SIGTERM"):
+        if (number := getattr(signal, name, None)) is not None:
+            handlers[number] = signal.signal(number, leave)
+    try:
+        with _encoding_that_never_fails():
+            yield
+    except BaseException:
+        restore(before)
+        raise
+    finally:
+        for timer in timers:
+            timer.cancel()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _attributes() -> list[Any] | None:
+    with contextlib.suppress(Exception):
+        import termios
+
+        return list(termios.tcgetattr(sys.__stdin__.fileno())) if sys.__stdin__ else None
+    return None
+
+
+def restore(attributes: list[Any] | None) -> None:
+    """Give a terminal back that the screen could not."""
+    with contextlib.suppress(Exception):
+        if sys.__stderr__ is not None and sys.__stderr__.isatty():
+            os.write(sys.__stderr__.fileno(), _RESET.encode())
+    with contextlib.suppress(Exception):
+        import termios
+
+        if attributes is not None and sys.__stdin__ is not None:
+            termios.tcsetattr(sys.__stdin__.fileno(), termios.TCSANOW, attributes)
+
+
+def _give_up(attributes: list[Any] | None, code: int) -> None:
+    """The run is another process and its journal is whole: nothing is lost by ending here."""
+    restore(attributes)
+    os._exit(code)
+
+
+# -- what a terminal's encoding has not --------------------------------------------------
+
+_ASCII = str.maketrans(
+    {
+        **dict.fromkeys("─━═┄┈╌▔▁╴╶", "-"),
+        **dict.fromkeys("│┃║┆┊╎▏▕▎▍▌▐", "|"),
+        **dict.fromkeys("┌┐└┘├┤┬┴┼┏┓┗┛┣┫┳┻╋╔╗╚╝╭╮╰╯╸╺╻╹", "+"),
+        **dict.fromkeys("█▉▊▋▇▆▅▄▀■●", "#"),
+        **dict.fromkeys("▃▂░▒▓○□", "."),
+        "…": ".",
+        "·": ".",
+        "•": "*",
+        "–": "-",
+        "—": "-",
+        "‘": "'",
+        "’": "'",
+        "“": '"',
+        "”": '"',
+        "×": "x",
+        "→": ">",
+        "←": "<",
+        "↑": "^",
+        "↓": "v",
+        "▶": ">",
+        "◀": "<",
+        "▲": "^",
+        "▼": "v",
+        "✓": "v",
+        "✗": "x",
+        "≤": "<",
+        "≥": ">",
+        "\u00a0": " ",
+    }
+)
+
+
+class AsciiFilter(LineFilter):
+    """The screen's own signs in ASCII, one cell for one cell; text of other scripts stays."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [
+            segment
+            if segment.text.isascii()
+            else Segment(segment.text.translate(_ASCII), segment.style, segment.control)
+            for segment in segments
+        ]
+
+
+def use_ascii(app: StudioApp, plain: bool) -> None:
+    """Draw borders and signs in ASCII, or no longer."""
+    app.set_class(plain, "-ascii")
+    filters = [one for one in app._filters if not isinstance(one, AsciiFilter)]
+    app._filters = [*filters, AsciiFilter()] if plain else filters
+    app.refresh(layout=True)
+
+
+def _marked(error: UnicodeError) -> tuple[str, int]:
+    """A question mark for each cell, so that columns stay where they are."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    missing = error.object[error.start : error.end]
+    return "?" * cell_len(missing), error.end
+
+
+codecs.register_error("cells", _marked)
+
+
+@contextlib.contextmanager
+def _encoding_that_never_fails() -> Iterator[None]:
+    """Text that the terminal's encoding has not is drawn as question marks of its width."""
+    stream = sys.__stderr__
+    known = getattr(stream, "encoding", "utf-8") or "utf-8"
+    if stream is None or codecs.lookup(known).name == "utf-8":
+        yield
+        return
+    before = getattr(stream, "errors", "backslashreplace")
+    stream.reconfigure(errors="cells")  # type: ignore[attr-defined, unused-ignore]
+    try:
+        yield
+    finally:
+        stream.reconfigure(errors=before)  # type: ignore[attr-defined, unused-ignore]

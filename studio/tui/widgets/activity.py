@@ -1,0 +1,67 @@
+"""What happened, newest last, a line each; stays where the person scrolled to."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from rich.text import Text
+
+from studio.inert import one_line
+from studio.tui.lines import Line
+from studio.tui.widgets.line_view import LineView
+
+_KEPT = 200
+"""Lines: the journal has the rest."""
+_NOTHING: Line = (("Nothing has happened since this screen was opened.", "dim"),)
+
+
+class Activity(LineView):
+    """A pane of lines with their times; `clock_text` writes seconds since the epoch, or now."""
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self.border_title = Text("Activity")
+        self.clock_text: Callable[[float | None], str] = _clock_text
+        self._told: deque[Line] = deque(maxlen=_KEPT)
+        self._changed = True
+
+    def say(self, text: str, style: str = "", at: float | None = None) -> None:
+        """Put a line at the end; it is drawn with `draw`."""
+        self._told.append(self._line(text, style, at))
+        self._changed = True
+
+    def recall(self, before: Iterable[tuple[float, str]]) -> None:
+        """Put what happened earlier before what is there."""
+        since = list(self._told)
+        self._told.clear()
+        self._told.extend([*(self._line(text, "", at) for at, text in before), *since])
+        self._changed = True
+
+    def forget(self) -> None:
+        self._told.clear()
+        self._changed = True
+
+    def draw(self) -> None:
+        """Show what came since; at the end of it where the end was in sight."""
+        if not self._changed:
+            return
+        self._changed = False
+        at_end = round(self.scroll_y) >= len(self.lines) - self.size.height
+        self.show_lines(list(self._told) or [_NOTHING])
+        if at_end:
+            self.show_end()
+
+    def show_end(self) -> None:
+        self.scroll_to(y=len(self.lines), animate=False, force=True)
+
+    def on_resize(self) -> None:
+        self.show_end()
+
+    def _line(self, text: str, style: str, at: float | None) -> Line:
+        return ((f"{self.clock_text(at)} ", "dim"), (one_line(text, 400), style))
+
+
+def _clock_text(at: float | None) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at))

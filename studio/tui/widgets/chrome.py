@@ -1,0 +1,63 @@
+"""The lines that stand on every page: where the run is, the pages, the last action, the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.segment import Segment
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+
+from studio.tui import themes
+from studio.tui.keymap import Key
+from studio.tui.lines import Line, Span, cropped, line, width_of
+
+
+class Chrome(Widget):
+    """A few lines of fixed height that cannot be focused."""
+
+    DEFAULT_CSS = "Chrome { height: 2; }"
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._lines: list[Line] = []
+
+    @property
+    def lines(self) -> Sequence[Line]:
+        return self._lines
+
+    def show_line(self, at: int, shown: Line) -> None:
+        """Draw one of the lines, if it differs."""
+        while len(self._lines) <= at:
+            self._lines.append(())
+        if self._lines[at] != shown:
+            self._lines[at] = shown
+            self.refresh(Region(0, at, self.size.width, 1))
+
+    def render_line(self, y: int) -> Strip:
+        base, width = self.rich_style, self.size.width
+        shown = cropped(self._lines[y], width) if y < len(self._lines) else ()
+        segments = [
+            Segment(text, base + themes.style(style, self.app.theme) if style else base)
+            for text, style in shown
+        ]
+        return Strip(segments).adjust_cell_length(width, base)
+
+
+def footer(keys: Sequence[Key], width: int) -> Line:
+    """Keys with their labels, the most important ones where not all fit; help always.
+
+    Args:
+        keys: in reading order; `rank` says which go last.
+        width: in cells.
+    """
+    shown = [key for key in keys if key.rank]
+    while True:
+        spans: list[Span] = [(" ", "")]
+        for key in shown:
+            spans += [(key.written, "key"), (f" {key.label}  ", "")]
+        out = line(*spans)
+        if width_of(out) <= width + 2 or len(shown) <= 1:
+            return out
+        shown.remove(min(reversed(shown), key=lambda key: key.rank))

@@ -1,0 +1,97 @@
+"""A text that is edited in place: enter hands it in, escape keeps it for later."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.widgets import TextArea
+
+from engines.core.inert import inert
+
+MOST_CHARS = 200_000
+"""What is pasted beyond is refused: nothing that a person reviews is as long."""
+
+
+class EditBox(TextArea):
+    """Wraps softly. An experience is one line, so enter ends it and pasted lines are joined.
+
+    With `several_lines` enter begins a new line, and ctrl+o hands the text in.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+o", "hand_in", "hand in", show=False, id="edit.hand_in"),
+    ]
+    DEFAULT_CSS = """
+    EditBox { padding: 0; height: 1fr; display: none; }
+    """
+
+    class HandedIn(Message):
+        """Enter: the text as it stands."""
+
+        def __init__(self, box: EditBox, text: str, anyway: bool) -> None:
+            super().__init__()
+            self.box, self.text, self.anyway = box, text, anyway
+
+    class Left(Message):
+        """Escape; the text is kept by who opened the box."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(
+            id=id,
+            soft_wrap=True,
+            show_line_numbers=False,
+            compact=True,
+            highlight_cursor_line=False,
+        )
+        self.cursor_blink = False
+        self.several_lines = False
+        self.warned = ""  # the text about which something was said; handed in again it stands
+
+    def open(self, text: str, *, several_lines: bool = False) -> None:
+        """Show a text with the cursor at its end, and take the keys."""
+        self.several_lines, self.warned = several_lines, ""
+        text = inert(text)
+        self.load_text(text if several_lines else " ".join(text.split()))
+        self.display = True
+        self.move_cursor(self.document.end)
+        self.focus(scroll_visible=False)
+
+    def close(self) -> None:
+        self.display = False
+        self.warned = ""
+
+    def action_hand_in(self) -> None:
+        text = self.text if self.several_lines else " ".join(self.text.split())
+        self.post_message(self.HandedIn(self, text, bool(self.warned) and self.warned == text))
+
+    async def _on_key(self, event: events.Key) -> None:
+        if event.key == "escape":
+            event.stop()
+            event.prevent_default()
+            self.post_message(self.Left())
+            return
+        same = self.warned and self.warned == " ".join(self.text.split())
+        if (event.key == "enter" and not self.several_lines) or (event.key == "y" and same):
+            event.stop()
+            event.prevent_default()
+            self.action_hand_in()
+            return
+        if event.key in ("tab", "shift+tab"):
+            event.stop()
+            event.prevent_default()
+
+    async def _on_paste(self, event: events.Paste) -> None:
+        """Pasted text comes in as it will be kept: nothing hidden, and on one line where one is."""
+        event.stop()
+        event.prevent_default()
+        text = inert(event.text.replace("\r\n", "\n").replace("\r", "\n"))
+        if not self.several_lines:
+            text = " ".join(text.split("\n"))
+        if len(self.text) + len(text) > MOST_CHARS:
+            self.app.bell()
+            return
+        if result := self._replace_via_keyboard(text, *self.selection):
+            self.move_cursor(result.end_location)

@@ -1,0 +1,97 @@
+"""One line at the bottom that asks for a text, without covering anything."""
+
+from __future__ import annotations
+
+from asyncio import Future, get_running_loop
+from collections.abc import Callable
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.widget import Widget
+from textual.widgets import Input, Static
+
+
+class _Field(Input):
+    """An input that leaves on escape, and offers its first letter to who asked."""
+
+    def on_key(self, event: events.Key) -> None:
+        if event.key == "escape":
+            event.stop()
+            event.prevent_default()
+            self.screen.query_one(Prompt).answer(None)
+            return
+        shortcut = self.screen.query_one(Prompt).shortcut
+        if shortcut is not None and not self.value and shortcut(event.key):
+            event.stop()
+            event.prevent_default()
+            self.screen.query_one(Prompt).answer(None)
+
+
+class Prompt(Horizontal):
+    """Hidden until something is asked; gives the focus back afterwards."""
+
+    DEFAULT_CSS = """
+    Prompt { height: 1; display: none; }
+    Prompt Static { width: auto; height: 1; text-style: bold; }
+    Prompt Input { border: none; height: 1; padding: 0; width: 1fr; background: transparent; }
+    Prompt Input:focus { border: none; }
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._asked: Future[str | None] | None = None
+        self._before: Widget | None = None
+        self.shortcut: Callable[[str], bool] | None = None
+
+    def compose(self) -> ComposeResult:
+        yield Static("", markup=False)
+        yield _Field(compact=True, select_on_focus=False)
+
+    @property
+    def asking(self) -> bool:
+        return self._asked is not None
+
+    async def ask(
+        self, label: str, value: str = "", shortcut: Callable[[str], bool] | None = None
+    ) -> str | None:
+        """Ask for a line; None where it was left.
+
+        Args:
+            label: what is asked.
+            value: what stands there to begin with.
+            shortcut: hears the first key while nothing is typed; True: that was the answer.
+        """
+        if self._asked is None:
+            self._before = self.screen.focused
+        elif not self._asked.done():
+            self._asked.set_result(None)  # the line goes on, with another question
+        asked: Future[str | None] = get_running_loop().create_future()
+        self._asked = asked
+        self.shortcut = shortcut
+        self.query_one(Static).update(f" {label} ")
+        field = self.query_one(_Field)
+        field.value = value
+        field.cursor_position = len(value)
+        self.display = True
+        field.focus()
+        return await asked
+
+    def answer(self, text: str | None) -> None:
+        """End the question."""
+        asked, self._asked, self.shortcut = self._asked, None, None
+        self.display = False
+        before, self._before = self._before, None
+        # A page may have opened meanwhile: nothing that is out of sight may hear keys.
+        seen = before is not None and before.is_attached and _shown(before)
+        self.screen.set_focus(before if seen else None, scroll_visible=False)
+        if asked is not None and not asked.done():
+            asked.set_result(text)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.answer(event.value)
+
+
+def _shown(widget: Widget) -> bool:
+    return all(one.display for one in widget.ancestors_with_self if isinstance(one, Widget))

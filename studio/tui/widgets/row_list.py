@@ -1,0 +1,148 @@
+"""A list with a cursor that stays on what it stands for, whatever is inserted above it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.events import Click
+from textual.geometry import Region
+from textual.message import Message
+
+from studio.tui.lines import Line, Row
+from studio.tui.widgets.line_view import LineView
+
+
+class RowList(LineView):
+    """Rows, one of them under the cursor (marked `>` and bold)."""
+
+    class Moved(Message):
+        """The cursor stands on another row."""
+
+        def __init__(self, rows: RowList, key: str) -> None:
+            super().__init__()
+            self.rows, self.key = rows, key
+
+        @property
+        def control(self) -> RowList:
+            return self.rows
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self._rows: list[Row] = []
+        self._at = -1
+        self.chosen: frozenset[str] = frozenset()  # rows of a range, marked `*`
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        return self._rows
+
+    @property
+    def key(self) -> str:
+        """What is under the cursor, "" for nothing."""
+        return self._rows[self._at].key if 0 <= self._at < len(self._rows) else ""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(row.key for row in self._rows if row.key)
+
+    def show_rows(self, rows: Sequence[Row], key: str | None = None) -> None:
+        """Show these, the cursor on `key` or where it was, else on the nearest row left."""
+        wanted = self.key if key is None else key
+        before, at = self.key, self._at
+        self._rows = list(rows)
+        self._at = self._find(wanted, at)
+        self.show_lines([self._drawn(number) for number in range(len(self._rows))])
+        self._into_view()
+        if self.key != before:
+            self.post_message(self.Moved(self, self.key))
+
+    def choose(self, keys: frozenset[str]) -> None:
+        """Mark a range."""
+        self.chosen = keys
+        self.show_lines([self._drawn(number) for number in range(len(self._rows))])
+
+    def go_to(self, key: str) -> bool:
+        """Put the cursor on a row; False where there is none of that key."""
+        for number, row in enumerate(self._rows):
+            if row.key == key and key:
+                self._move(number)
+                return True
+        return False
+
+    def _find(self, key: str, at: int) -> int:
+        for number, row in enumerate(self._rows):
+            if row.key == key and key:
+                return number
+        at = min(max(at, 0), len(self._rows) - 1)
+        ahead = [n for n in range(at, len(self._rows)) if n >= 0 and self._rows[n].key]
+        behind = [n for n in range(at, -1, -1) if self._rows[n].key]
+        return next(iter((*ahead, *behind)), -1)
+
+    def _drawn(self, number: int) -> Line:
+        row = self._rows[number]
+        here = number == self._at
+        mark = ">" if here else "*" if row.key and row.key in self.chosen else " "
+        if not here:
+            return ((mark + " ", "focus" if mark == "*" else ""), *row.line)
+        return ((mark + " ", "focus"), *((text, style or "focus") for text, style in row.line))
+
+    def _move(self, number: int) -> None:
+        if number == self._at or not 0 <= number < len(self._rows):
+            return
+        old, self._at = self._at, number
+        for changed in (old, number):
+            if 0 <= changed < len(self._lines):
+                self._lines[changed] = self._drawn(changed)
+                y = changed - round(self.scroll_y)
+                if 0 <= y < self.size.height:
+                    self.refresh(Region(0, y, self.size.width, 1))
+        self._into_view()
+        self.post_message(self.Moved(self, self.key))
+
+    def _into_view(self) -> None:
+        height, top = self.size.height, round(self.scroll_y)
+        if self._at < 0 or not height:
+            return
+        if self._at < top:
+            self.scroll_to(y=self._at, animate=False, force=True)
+        elif self._at >= top + height:
+            self.scroll_to(y=self._at - height + 1, animate=False, force=True)
+
+    def _step(self, rows: int) -> None:
+        """Over rows that stand for something; others are headings."""
+        direction = 1 if rows > 0 else -1
+        at = self._at
+        for _ in range(abs(rows)):
+            following = at + direction
+            while 0 <= following < len(self._rows) and not self._rows[following].key:
+                following += direction
+            if not 0 <= following < len(self._rows):
+                break
+            at = following
+        self._move(at)
+
+    def on_resize(self) -> None:
+        self._into_view()
+
+    def on_click(self, event: Click) -> None:
+        at = event.y + round(self.scroll_y)
+        if 0 <= at < len(self._rows) and self._rows[at].key:
+            self._move(at)
+
+    def action_down(self) -> None:
+        self._step(1)
+
+    def action_up(self) -> None:
+        self._step(-1)
+
+    def action_page_down(self) -> None:
+        self._step(max(1, self.size.height // 2))
+
+    def action_page_up(self) -> None:
+        self._step(-max(1, self.size.height // 2))
+
+    def action_top(self) -> None:
+        self._step(-len(self._rows))
+
+    def action_bottom(self) -> None:
+        self._step(len(self._rows))
