@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import yaml
-
 from engines.core import events as ev
 from engines.core.codec import from_dict, to_dict
 from engines.core.errors import ConflictError, DamagedError, StudioError
@@ -259,6 +257,8 @@ def write_version(folder: Path, library: Library, run: str) -> None:
         "next_number": library.next_number,
         "experiences": [{"id": e.id, "text": e.text} for e in library.experiences],
     }
+    import yaml  # what only reads a library, as a screen does, need not wait for it
+
     text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
     write_whole(version_file(folder, library.version), text.encode("utf-8", "replace"))
 

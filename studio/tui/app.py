@@ -386,7 +386,8 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         width = self.size.width
         top.show_line(0, header(self.state, self.line_facts, width))
         top.show_line(1, tabs(self.state, self.page_name, width))
-        scopes = (self.page_name, "loop", "global")
+        living = self.session is not None and self.session.living
+        scopes = (self.page_name, *(("loop",) if living else ()), "global")
         shown = [key for scope in scopes for key in of_scope(scope, self.keys)]
         bottom.show_line(1, footer(shown, width))
         if self.size.width < 60 or self.size.height < 16:

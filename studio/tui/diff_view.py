@@ -6,6 +6,7 @@ compared, so that what is marked is what is drawn.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -21,6 +22,8 @@ MODES: tuple[Mode, ...] = ("side by side", "words", "lines")
 
 TWO_COLUMNS = 96
 """Cells from which two columns are readable; below, they become one."""
+
+_INTERVAL = re.compile(r" \[[^]]*\]")
 
 STYLES = {"+": "added", "-": "removed", "~": "flag", "=": ""}
 
@@ -138,15 +141,7 @@ def head(of: Comparison, mode: Mode, width: int, height: int) -> list[Line]:
             width,
         ),
     ]
-    measured: list[Line] = []
-    for one in of.measured:
-        rates = f"{one.before or 'not measured'} -> {one.after or 'not measured'}"
-        whole = line((f"{shown(one.data)}  ", "dim"), rates, (f"   {one.verdict}", "title"))
-        if width_of(whole) <= width or not one.verdict:
-            measured.append(whole)
-        else:
-            measured.append(whole[:2])
-            measured.append(line("  ", (one.verdict, "title")))
+    measured = [_measured(one, width) for one in of.measured]
     if not measured:
         measured = [line(("neither side was evaluated: there is no rate to compare", "dim"))]
     room = height - len(out)
@@ -154,6 +149,18 @@ def head(of: Comparison, mode: Mode, width: int, height: int) -> list[Line]:
         left = len(of.measured) - max(0, room - 1)
         measured = [*measured[: max(0, room - 1)], line((f"and {left} more (Y copies all)", "dim"))]
     return [cropped(one, width) for one in [*out, *measured][:height]]
+
+
+def _measured(one: Measured, width: int) -> Line:
+    """A held-out set on one line: the sides' own intervals give way to the difference's."""
+    sides = (one.before or "not measured", one.after or "not measured")
+    name = (f"{shown(one.data)}  ", "dim")
+    verdict = (f"   {one.verdict}", "title")
+    for before, after in (sides, tuple(_INTERVAL.sub("", side) for side in sides)):
+        whole = line(name, f"{before} -> {after}", verdict)
+        if width_of(whole) <= width or not one.verdict:
+            return whole
+    return line(name, (one.verdict, "title"))
 
 
 def effective(mode: Mode, width: int) -> Mode:

@@ -150,9 +150,8 @@ PAGES = ("live", "review", "library", "diff", "runs", "inspect")
 def tabs(state: RunState | None, page: str, width: int) -> Line:
     """The second line: the pages with their numbers, the open one in brackets."""
     counts = {}
-    if state is not None:
-        if waiting := len(state.undecided) or len(state.open):
-            counts["review"] = f" {waiting}!"
+    if state is not None and (waiting := len(state.undecided) or len(state.open)):
+        counts["review"] = f" {waiting}!"
     spans: list[Span] = [(" ", "")]
     for number, name in enumerate(PAGES, start=1):
         label = f"{number} {name.capitalize()}{counts.get(name, '')}"

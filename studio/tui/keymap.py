@@ -31,7 +31,7 @@ UNBOUND = frozenset("ctrl+" + letter for letter in "jmhisqzba")
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One binding. `rank` orders the footer: 0 is not shown there, 1 goes first for want of room."""
+    """One binding. `rank` orders the footer: 0 is not shown, 1 goes first for want of room."""
 
     id: str  # "review.approve"
     keys: str  # Textual's names, separated by commas

@@ -159,8 +159,8 @@ class Streams:
             texts = await asyncio.to_thread(recorded_texts, session.run.records, refs)
         finally:
             self._reading -= refs.keys()
-        if session is not self._page.session:
-            return
+        if session is not self._page.session or not self._page.is_attached:
+            return  # another run, or the screen was left meanwhile
         for name, text in texts.items():
             if name in self._held:
                 self._set(name, text)

@@ -27,7 +27,7 @@ _UNKNOWN = re.compile(r"\x1b\[(?:[<>=?][0-9;]*[a-zA-Z]|\?[0-9;]*\$p)")
 _CHUNK = 1024
 
 
-@dataclass
+@dataclass(frozen=True)
 class Line:
     """What lies between the child and the screen; None carries everything at once."""
 

@@ -38,7 +38,6 @@ class DiffPage(Page):
     DiffPage #diff-head { height: 5; padding: 0 1; }
     DiffPage #diff-body, DiffPage #diff-choices { height: 1fr; }
     DiffPage #diff-choices { display: none; }
-    .-short DiffPage #diff-head, .-flat DiffPage #diff-head { height: 4; }
     """
 
     def __init__(self) -> None:

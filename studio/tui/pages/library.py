@@ -40,6 +40,7 @@ class LibraryPage(Page):
 
     scope = "library"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("library")]
+    SCOPED_CSS = False  # the size classes stand on the screen
     DEFAULT_CSS = """
     LibraryPage { layout: vertical; }
     LibraryPage #library-panes { layout: horizontal; height: 1fr; }

@@ -55,9 +55,9 @@ def footer(keys: Sequence[Key], width: int) -> Line:
     shown = [key for key in keys if key.rank]
     while True:
         spans: list[Span] = [(" ", "")]
-        for key in shown:
-            spans += [(key.written, "key"), (f" {key.label}  ", "")]
+        for number, key in enumerate(shown):
+            spans += [("  " if number else "", ""), (key.written, "key"), (f" {key.label}", "")]
         out = line(*spans)
-        if width_of(out) <= width + 2 or len(shown) <= 1:
+        if width_of(out) <= width or len(shown) <= 1:
             return out
         shown.remove(min(reversed(shown), key=lambda key: key.rank))

@@ -1,0 +1,122 @@
+"""The real screen for `tests.bench.tui`, with a look at its counters: `… FOLDER studio-words`.
+
+It is `studio` itself; around some of its calls the clock is read. SIGUSR1 has it write what
+it used and what its canvases hold into the folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_counts = {"frames": 0, "looks": 0}
+_key_at = [0.0]
+_handled_ms: list[float] = []
+_decided_ms: list[float] = []
+
+
+def rss_mb() -> float:
+    """Resident now, not at its peak."""
+    status = Path("/proc/self/status").read_text()
+    (line,) = (line for line in status.splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) / 1024
+
+
+def facts(app: Any) -> dict[str, Any]:
+    """What the process used so far."""
+    page = app.page("live")
+    canvas = page.canvas
+    ids = [id for id in canvas._panes if page.streams.has(id)]
+    texts = {id: canvas.pane_text(id) for id in ids}
+    return {
+        "at": time.monotonic(),
+        "cpu_s": time.process_time(),
+        "written": app.pump.written,
+        "held": app.pump.held,
+        "link": app.pump.link_text,
+        "theme": app.theme,
+        "rss_mb": rss_mb(),
+        "on_screen": list(canvas.on_screen),
+        "dbg": [canvas.dirty, canvas.is_on_screen, [repr(w) for w in app.pump._canvases], [canvas._panes[i].waiting for i in canvas.on_screen], str(canvas.display), app.pump._beats],
+        "chars": sum(page.streams._known.values()),
+        "texts": {id: hashlib.sha256(text.encode()).hexdigest() for id, text in texts.items()},
+        "handled_ms": _handled_ms[:],
+        "decided_ms": _decided_ms[:],
+        **_counts,
+    }
+
+
+def watch(folder: Path) -> None:
+    """Hang the clock on the app's classes, which are the real ones."""
+    from textual import events
+
+    from studio.link.attached import Attached
+    from studio.tui.app import StudioApp
+    from studio.tui.pump import Pump
+
+    def look(app: StudioApp) -> None:
+        _counts["looks"] += 1
+        new = folder / "screen.new"
+        new.write_text(json.dumps(facts(app)))
+        new.replace(folder / "screen.json")
+
+    mounted, heard, act, drawn = (
+        StudioApp.on_mount, StudioApp.on_event, StudioApp.run_action, Pump.drawn,
+    )  # fmt: skip
+    decide = Attached.decide
+
+    def on_mount(app: StudioApp) -> None:
+        mounted(app)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, look, app)
+        (folder / "pid").write_text(str(os.getpid()))
+
+    async def on_event(app: StudioApp, event: events.Event) -> None:
+        if isinstance(event, events.Key):
+            _key_at[0] = event.time  # when the driver's thread read it
+        await heard(app, event)
+
+    async def run_action(app: StudioApp, *given: Any, **named: Any) -> bool:
+        done = await act(app, *given, **named)
+        if _key_at[0]:
+            _handled_ms.append((time.monotonic() - _key_at[0]) * 1000)
+            _key_at[0] = 0.0
+        return done
+
+    def counted(pump: Pump) -> None:
+        _counts["frames"] += 1
+        drawn(pump)
+
+    async def timed(session: Attached, *given: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return await decide(session, *given)
+        finally:
+            _decided_ms.append((time.perf_counter() - began) * 1000)
+
+    patches: list[tuple[type, str, Callable[..., Any]]] = [
+        (StudioApp, "on_mount", on_mount), (StudioApp, "on_event", on_event),
+        (StudioApp, "run_action", run_action), (Pump, "drawn", counted),
+        (Attached, "decide", timed),
+    ]  # fmt: skip
+    for owner, name, patch in patches:
+        setattr(owner, name, patch)
+
+
+def main() -> None:
+    from studio.cli import run
+
+    folder, *words = sys.argv[1:]
+    watch(Path(folder))
+    sys.exit(run(words))
+
+
+if __name__ == "__main__":
+    main()
