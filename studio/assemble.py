@@ -27,6 +27,7 @@ from engines.pipeline.outage import Outage
 from engines.pipeline.practice import Practice
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers import Auto, Outside
+from engines.policies.paced import Paced
 from engines.policies.throttle import Slots, Throttled
 from engines.record.appender import write_whole
 from engines.record.export import agent_yaml
@@ -49,6 +50,7 @@ from studio.roles import (
     endpoint_of,
     is_rehearsal,
     open_roles,
+    pace_of,
     parkable,
     sampling_of,
     slots_for,
@@ -63,6 +65,7 @@ async def open_practice(
     *,
     open_journal: Callable[..., Journal] = Journal,
     reviewers: Sequence[Reviewer] | None = None,
+    watched: bool = False,
 ) -> Practice:
     """Open everything a planned run needs; what is opened is closed with the stack.
 
@@ -72,6 +75,7 @@ async def open_practice(
         tell: is told what was mended on the way.
         open_journal: makes the run's journal.
         reviewers: who decides instead of the plan's reviewer.
+        watched: by a screen, so that scripted rollouts stream at a pace one can follow.
 
     Raises:
         StudioError: something cannot be opened; nothing has been spent.
@@ -116,9 +120,12 @@ async def open_practice(
     control = Control(recorder)
     outage = Outage(lambda reason: control.give_up("failed", reason))
     recorder.listen(outage.watch(state))
+    rolled, pace = roles.policy, pace_of(config, watched=watched)
+    if pace is not None:  # evaluations go on as fast as they can: nobody sees them stream
+        rolled = Paced(rolled, pace, control.cleared_to_call)
     manager = RolloutManager(
         SingleTurn(config.agent.instructions, sampling_of(config.role("policy"))),
-        roles.policy,
+        rolled,
         ledger,
         rolling,
         config.practice.task_timeout_s,
@@ -163,6 +170,7 @@ async def open_practice(
         ),
         budget=budget,
         paid_before=_paid_before(run.records, state),
+        pace_tokens_per_s=pace,
     )
 
 

@@ -176,7 +176,13 @@ def _at_once(words: Sequence[str]) -> bool:
     if words[:1] == ["--workspace"] and len(words) > 1:
         folder, words = words[1], words[2:]
     asked = control.plain_status(words)
-    return asked is not None and control.answered(Path(folder).expanduser(), *asked)
+    try:
+        return asked is not None and control.answered(Path(folder).expanduser(), *asked)
+    except BrokenPipeError:  # `head` has read enough
+        from studio.printing import reader_left
+
+        reader_left(sys.stdout)
+        return True
 
 
 def _refused(why: str) -> int:

@@ -6,6 +6,7 @@ Owns the difference between the two, so that whoever asks a person need not know
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -45,6 +46,17 @@ _BRINGS_SOMETHING = frozenset(
 """What a living run may tell when its sheet is to be looked at again."""
 
 
+WAIT_S = 1.0
+"""Between two looks whether a screen still decides."""
+
+
+class TakenError(ConflictError):
+    """Somebody decides on a screen, and one decides at a time."""
+
+    def __init__(self, refusal: ConflictError) -> None:
+        super().__init__(refusal.place, refusal.cause, refusal.move)
+
+
 @dataclass(frozen=True, slots=True)
 class Sheet:
     """What lies on the desk: open operations, standing decisions, the draft's texts.
@@ -64,7 +76,13 @@ class Desk(Protocol):
     living: bool
     """Whether a process goes on with the run beside it."""
 
-    def sheet(self) -> Sheet: ...
+    def sheet(self) -> Sheet:
+        """What lies here.
+
+        Raises:
+            TakenError: a screen decides.
+        """
+        ...
 
     def lint(self, decision: Decision) -> Weighed:
         """What speaks against an edit and what is noteworthy about it; decides nothing."""
@@ -88,6 +106,10 @@ class Desk(Protocol):
 
     def turns(self) -> Iterator[None]:
         """Yield now, and each time something new may lie here, for as long as the run goes on."""
+        ...
+
+    def wait(self) -> None:
+        """Return once no screen decides; see `TakenError`."""
         ...
 
     def close(self) -> str:
@@ -120,16 +142,19 @@ def own_desk(
     run: RunDir,
     tell: Callable[[str], None] = lambda _: None,
     listener: Listener = lambda _: None,
+    *,
+    who: str = "a person's `studio review`",
 ) -> Iterator[OwnDesk]:
     """A desk of our own, under the run's lock, which belongs to the thread that opens it.
 
-    `listener` hears every event that is journalled here.
+    `listener` hears every event that is journalled here; `who` is told to whoever wants the
+    lock meanwhile.
 
     Raises:
         LockedError: a process holds the run.
         ConflictError: the run's library is gone.
     """
-    with writing(run.path), asyncio.Runner() as runner:
+    with writing(run.path, who=who), asyncio.Runner() as runner:
         if link.is_alive(run):
             raise LockedError(str(run.path), "a process just took it up.", "Try again.")
         desk = OwnDesk(workspace, run, runner, tell, listener)
@@ -160,6 +185,8 @@ class LivingDesk:
                 raise
             self._ended = True
             return Sheet((), (), ())
+        if who := answer.get("driven_by"):
+            raise TakenError(link.driven_elsewhere(self._run, who))
         return Sheet(
             tuple(from_dict(Operation, data) for data in answer["open"]),
             tuple(from_dict(Decision, data) for data in answer["decided"]),
@@ -219,6 +246,12 @@ class LivingDesk:
                     if event["kind"] in _BRINGS_SOMETHING:
                         yield
         self._ended = True
+
+    def wait(self) -> None:
+        """Return once no screen decides any more, or the process has ended."""
+        with suppress(ConflictError):  # it ended
+            while link.ask(self._run, "review").get("driven_by"):
+                time.sleep(WAIT_S)
 
     def close(self) -> str:
         if self._ended:
@@ -296,6 +329,9 @@ class OwnDesk:
 
     def turns(self) -> Iterator[None]:
         yield
+
+    def wait(self) -> None:
+        """Nobody else decides under our lock."""
 
     def close(self) -> str:
         state = self._state

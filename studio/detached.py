@@ -33,6 +33,13 @@ class Ready:
     pid: int
     text: str = ""  # what was told on the way: notes, and who reviews
     code: int = 0
+    unapplied: tuple[str, ...] = ()  # what was asked of a run that goes on otherwise
+
+    @property
+    def warning(self) -> str:
+        """What a person is told who asked for something else; "" where nothing was."""
+        asked = ", ".join(self.unapplied)
+        return f"run {self.run} goes on as it was started; not applied: {asked}" if asked else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +102,8 @@ class Starting:
         for number, line in enumerate(lines):
             if (announced := _announced(line)) is not None:
                 told = b"\n".join(lines[:number]).decode("utf-8", "replace")
-                self.outcome = Ready(*announced, told)
+                run, pid, unapplied = announced
+                self.outcome = Ready(run, pid, told, unapplied=unapplied)
                 self.let_go()
                 return False
         if not read:
@@ -135,7 +143,7 @@ def start(arguments: Sequence[str], workspace: Path) -> Starting:
     return Starting(child, ours)
 
 
-def announce(fd: int, run: str, pid: int, log: Path | None) -> None:
+def announce(fd: int, run: str, pid: int, log: Path | None, unapplied: Sequence[str] = ()) -> None:
     """Say over the pipe which run this process carries out, and let go of the pipe.
 
     From then on what it tells goes to the log. Nobody need listen any more: whoever started
@@ -146,12 +154,14 @@ def announce(fd: int, run: str, pid: int, log: Path | None) -> None:
         run: its run-id.
         pid: of the process that has the run, 0 where none has.
         log: where everything goes from now on; None: nowhere.
+        unapplied: what was asked of a run that goes on otherwise.
     """
+    said = {"run": run, "pid": pid} | ({"unapplied": [*unapplied]} if unapplied else {})
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
             stream.flush()
     with suppress(OSError):
-        os.write(fd, json.dumps({"run": run, "pid": pid}).encode() + b"\n")
+        os.write(fd, json.dumps(said).encode() + b"\n")
     with suppress(OSError):
         os.close(fd)
     redirected = _log(log)
@@ -167,17 +177,17 @@ def _log(path: Path | None) -> int:
     return os.open(os.devnull, os.O_WRONLY)
 
 
-def _announced(line: bytes) -> tuple[str, int] | None:
-    """The run and the pid of the line that says so; None of any other line."""
+def _announced(line: bytes) -> tuple[str, int, tuple[str, ...]] | None:
+    """The run, the pid and what is not applied, of the line that says so; None of any other."""
     if not line.startswith(b'{"run": '):
         return None
     try:
         said = json.loads(line)
     except ValueError:
         return None
-    if not isinstance(said, dict) or said.keys() != {"run", "pid"}:
+    if not isinstance(said, dict) or said.keys() - {"unapplied"} != {"run", "pid"}:
         return None
-    return str(said["run"]), int(said["pid"])
+    return str(said["run"]), int(said["pid"]), tuple(said.get("unapplied", ()))
 
 
 def _once(readable: asyncio.Future[None]) -> None:

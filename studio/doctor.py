@@ -23,6 +23,7 @@ from engines.core.ids import digest_bytes
 from engines.record import lines
 from engines.record.catalogue import rebuild, run_row
 from engines.record.libraries import LibraryFolder
+from engines.record.lock import holder as holder_of
 from engines.record.lock import is_held
 from engines.record.repair import Trouble, library_troubles, run_troubles
 from engines.record.run_dir import RunDir, Workspace
@@ -206,10 +207,8 @@ def _left_alone(found: list[Finding], pid: str) -> list[Finding]:
 
 
 def _pid(folder: Path) -> str:
-    try:
-        return f" (pid {int((folder / '.holder').read_text())})"
-    except (OSError, ValueError):
-        return ""
+    pid = holder_of(folder)
+    return "" if pid is None else f" (pid {pid})"
 
 
 def _left_behind(run: RunDir) -> Iterator[Trouble]:

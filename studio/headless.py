@@ -10,10 +10,10 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from typing import ClassVar
 
-from engines.core.errors import ConfigError
+from engines.core.errors import ConfigError, LockedError
 from engines.core.events import DurableEvent, TextStreamed, TransientEvent, event_to_dict
 from engines.core.run_state import RunState
 from engines.data.report import check, doubts
@@ -22,7 +22,7 @@ from engines.pipeline.recorder import Listener
 from engines.pipeline.run import practise
 from engines.record.catalogue import note_run
 from engines.record.lock import holder
-from engines.record.run_dir import Workspace
+from engines.record.run_dir import RunDir, Workspace
 from studio import exit_codes
 from studio.assemble import check_verifier, open_practice, open_reviewers
 from studio.budget import check_budget, limits_of, open_budget
@@ -47,7 +47,11 @@ from studio.plan import RunPlan, plan_run
 from studio.printing import print_json, reader_left
 from studio.roles import is_rehearsal, repeats
 from studio.summary import exit_code, summary_data, summary_text
+from studio.unapplied import unapplied
 from studio.verifying import masked_answers
+
+TAKING_UP_S = 5.0
+"""Two starts at the same moment: how long the second waits for the first to answer."""
 
 
 def planned(
@@ -116,9 +120,7 @@ async def run_headless(plan: RunPlan, *, json: bool, ready_fd: int | None = None
         StudioError: something could not be opened or recorded.
     """
     if ready_fd is not None and is_alive(plan.run):
-        to_stderr(f"run {plan.run.run} goes on already, as it was started")
-        announce(ready_fd, plan.run.run, holder(plan.run.path) or 0, None)
-        return exit_codes.DONE
+        return _goes_on(plan, ready_fd)
     if plan.mode == "finished":
         assert plan.state is not None
         _tell_plan(plan)
@@ -128,8 +130,16 @@ async def run_headless(plan: RunPlan, *, json: bool, ready_fd: int | None = None
     with _Brakes() as brakes:
         try:
             async with AsyncExitStack() as stack:
-                practice = await open_practice(plan, stack, to_stderr)
-                _tell_plan(plan)
+                watched = ready_fd is not None
+                try:
+                    practice = await open_practice(plan, stack, to_stderr, watched=watched)
+                except LockedError as error:
+                    if ready_fd is None or error.place != str(plan.run.path):
+                        raise
+                    if not await _taken_up(plan.run):
+                        raise
+                    return _goes_on(plan, ready_fd)
+                _tell_plan(plan, practice.pace_tokens_per_s)
                 config = plan.loaded.config.practice
                 if note := repeats(practice.rollouts.policy, plan.problems, config.group_size):
                     to_stderr(note)
@@ -152,6 +162,28 @@ async def run_headless(plan: RunPlan, *, json: bool, ready_fd: int | None = None
             return exit_codes.INTERRUPTED
     note_run(plan.workspace, plan.run)
     return _print_summary(plan, practice.recorder.state, json)
+
+
+def _goes_on(plan: RunPlan, ready_fd: int) -> int:
+    """Name the process that has the run already, and what of our words it does not go by."""
+    left = unapplied(plan)
+    if left:
+        to_stderr(f"run {plan.run.run} goes on as it was started; not applied: {', '.join(left)}")
+    else:
+        to_stderr(f"run {plan.run.run} goes on already, as it was started")
+    announce(ready_fd, plan.run.run, holder(plan.run.path) or 0, None, left)
+    return exit_codes.DONE
+
+
+async def _taken_up(run: RunDir) -> bool:
+    """Whether who holds the run's lock can be attached to within a few seconds."""
+    to_stderr(f"run {run.run} is held; looking whether its process answers")
+    with suppress(TimeoutError):
+        async with asyncio.timeout(TAKING_UP_S):
+            while not is_alive(run):
+                await asyncio.sleep(0.1)
+            return True
+    return False
 
 
 async def dry_run(plan: RunPlan, *, json: bool) -> int:
@@ -237,7 +269,7 @@ def _restart(text: str) -> int | None:
     )
 
 
-def _tell_plan(plan: RunPlan) -> None:
+def _tell_plan(plan: RunPlan, pace_tokens_per_s: float | None = None) -> None:
     what = {
         "new": f"run {plan.run.run}: new",
         "resume": f"run {plan.run.run}: resumed after step "
@@ -250,6 +282,8 @@ def _tell_plan(plan: RunPlan) -> None:
     to_stderr(what[plan.mode])
     if is_rehearsal(plan.loaded.config):
         to_stderr("rehearsal: replies are scripted, no model is asked")
+    if pace_tokens_per_s is not None:
+        to_stderr(f"paced: each reply streams {pace_tokens_per_s:g} tokens a second, to be watched")
     if plan.mode != "finished":
         note = ""
         if plan.reviewer == "auto":

@@ -55,7 +55,8 @@ def origin(mark: Provenance) -> str:
     edited = ", edited" if mark.edited else ""
     parts = [f"v{mark.version} {mark.kind} {mark.operation_id} ({where})"]
     if mark.run:
-        parts.append(f"proposed by {inert(mark.proposer)}, prompt {mark.prompt_hash}")
+        prompt = f", prompt {mark.prompt_hash}" if mark.prompt_hash else ""  # a person has none
+        parts.append(f"proposed by {inert(mark.proposer)}{prompt}")
     parts.append(f"approved by {inert(mark.reviewer)}{edited} {_day(mark.at)}".rstrip())
     if mark.evidence:
         more = f" and {len(mark.evidence) - 4} more" if len(mark.evidence) > 4 else ""

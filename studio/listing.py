@@ -65,6 +65,7 @@ class Measured:
     first: float
     last: float
     n: int  # rollouts with a known reward, of the newest
+    first_n: int | None = None  # the same of the first; None: it was measured once
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ class Background:
     group_size: int
     steps: int  # of the whole run
     measured: tuple[Measured, ...] = ()
+    step: int = 0  # the last one that began
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,7 @@ def background(state: RunState) -> Background | None:
         group_size=started.group_size,
         steps=started.steps_per_epoch * state.epochs,
         measured=_measured(state),
+        step=state.step,
     )
 
 
@@ -145,7 +148,8 @@ def _measured(state: RunState) -> tuple[Measured, ...]:
         if found.mean is not None:
             by_set.setdefault(found.data, []).append((found.mean, found.n))
     return tuple(
-        Measured(data, means[0][0], means[-1][0], means[-1][1]) for data, means in by_set.items()
+        Measured(data, *means[0][:1], *means[-1], means[0][1] if len(means) > 1 else None)
+        for data, means in by_set.items()
     )
 
 

@@ -14,14 +14,15 @@ from engines.core.protocols import Ledger, Policy
 from engines.core.types import Problem, Sampling
 from engines.data.rollout_log import read_log
 from engines.policies.endpoint import EndpointSettings
-from engines.policies.open import open_policy
+from engines.policies.open import is_scripted, open_policy
 from engines.policies.openai_compat import OpenAICompat
+from engines.policies.paced import Paced
 from engines.policies.parked import Parked
 from engines.policies.replay import Replay
 from engines.policies.throttle import Slots, Throttled
 from engines.verifiers.judging import Judging
 from engines.verifiers.open import asks_judge
-from studio.config.settings import PolicyConfig, Role, RunConfig
+from studio.config.settings import WATCHABLE_TOKENS_PER_S, PolicyConfig, Role, RunConfig
 
 Tell = Callable[[str], None]
 
@@ -90,6 +91,19 @@ def parkable(roles: Roles, cleared: Callable[[], Awaitable[None]]) -> Roles:
     )
 
 
+def pace_of(config: RunConfig, *, watched: bool) -> float | None:
+    """Tokens a second at which each scripted rollout streams; None: all of it at once.
+
+    Args:
+        config: of the run.
+        watched: a screen is to be attached, so that there is somebody to stream for.
+    """
+    pace = config.policy.pace_tokens_per_s
+    if pace is None and watched and is_scripted(config.policy.model):
+        return WATCHABLE_TOKENS_PER_S
+    return pace
+
+
 def slots_for(settings: PolicyConfig | None, shared: Slots) -> Slots:
     """Slots of a role's own where its settings limit its calls, else the shared ones."""
     limit = settings.concurrency if settings is not None else None
@@ -131,6 +145,8 @@ def sampling_of(settings: PolicyConfig) -> Sampling:
 
 def repeats(policy: Policy, problems: Sequence[Problem], group_size: int) -> str | None:
     """What to say where a log is too short for its groups; None where nothing repeats."""
+    if isinstance(policy, Paced):
+        policy = policy.inner
     if not isinstance(policy, Replay):
         return None
     questions = {problem.question for problem in problems}

@@ -78,7 +78,7 @@ def status_lines(answer: Mapping[str, Any]) -> list[str]:
         f"{answer['tokens']:,} tokens{cost}, {answer['lost']} lost",
     ]
     if left := answer.get("budget_left"):
-        told = ", ".join(f"{name} {amount:,.6g}" for name, amount in left.items())
+        told = ", ".join(_amount(name, amount) for name, amount in left.items())
         lines.append(f"left of the budget: {told}")
     if waiting := answer.get("repairs"):
         from studio.summary import repairs_text
@@ -89,6 +89,10 @@ def status_lines(answer: Mapping[str, Any]) -> list[str]:
     if answer["open"]:
         lines.append(f"{answer['open']} operations are open: studio review {answer['run']}")
     return lines
+
+
+def _amount(name: str, amount: float) -> str:
+    return f"${amount:,.4f}" if name == "cost_usd" else f"{amount:,.0f} {name}"
 
 
 def follow(run: RunDir, *, as_json: bool) -> None:

@@ -27,8 +27,14 @@ from studio.desk import OwnDesk, own_desk, read_sheet
 from studio.link.client import status_of
 from studio.link.messages import Began, Desktop, Driven, Message, Objected, Told
 
-IDLE_S = 60.0
-"""Without a request for so long the lock is given back; the next one takes it again."""
+IDLE_S = 3.0
+"""Without a request for so long the lock is given back; the next one takes it again.
+
+Short, since nobody can take the run up meanwhile; a pause between two decisions costs the next
+one no more than reading the journal.
+"""
+SITS = "a person's screen, which lets go a few seconds after a decision,"
+"""Who holds the lock, for whoever is refused meanwhile."""
 
 T = TypeVar("T")
 
@@ -46,6 +52,7 @@ class Stored:
 
     living = False
     drives = True
+    pace_tokens_per_s: float | None = None
 
     def __init__(
         self,
@@ -208,7 +215,7 @@ class Stored:
 
     def _opened(self) -> OwnDesk:
         return self._stack.enter_context(
-            own_desk(self._workspace, self.run, self._tell, self._heard)
+            own_desk(self._workspace, self.run, self._tell, self._heard, who=SITS)
         )
 
     def _heard(self, event: DurableEvent | TransientEvent) -> None:

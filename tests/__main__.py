@@ -14,7 +14,8 @@ CHECKS = (
     (BIN / "ruff", "check", "."),
     (BIN / "mypy",),
     (BIN / "lint-imports",),
-    (sys.executable, "-m", "pytest", "-q", *sys.argv[1:]),
+    # By file, because the tests of one share what it took to set them up.
+    (sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", *sys.argv[1:]),
 )
 
 

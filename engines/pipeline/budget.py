@@ -60,6 +60,11 @@ class Limits:
     def __bool__(self) -> bool:
         return any(limit is not None for limit in (self.calls, self.tokens, self.cost_usd))
 
+    @property
+    def amounts(self) -> dict[str, float]:
+        """Each limit that is set, by name."""
+        return self.left(Amounts())
+
     def exceeded(self, amounts: Amounts) -> str | None:
         """The first limit that these amounts are above, by name; None where all hold."""
         if self.calls is not None and amounts.calls > self.calls:

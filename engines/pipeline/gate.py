@@ -11,11 +11,12 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 
 from engines.core import events as ev
-from engines.core.errors import ConflictError
+from engines.core.errors import ConflictError, LockedError
 from engines.core.library import Committed, Library, Reviewed, effective
 from engines.core.protocols import Linter, Reviewer
 from engines.core.types import (
@@ -30,10 +31,13 @@ from engines.core.types import (
 )
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers import HoldExpired, Outside
-from engines.record.libraries import LibraryFolder
+from engines.record.libraries import Committer, LibraryFolder
 
 _OWN_ID = re.compile(r"op(\d{1,9})\.h\d{1,9}")
 """What a client may call an operation that a person proposes."""
+LOCK_S = 10.0
+"""How long a commit waits for whoever else writes to the library."""
+_LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ class Gate:
             if state.started is not None:
                 self._stand(self.at(state.base_version))
             while True:
-                with self._folder.committing() as library:
+                async with self._library() as library:
                     head = library.head
                     done = library.earlier(self._run, step, self._base.version)
                 if done is not None and step in state.steps:
@@ -202,6 +206,11 @@ class Gate:
             self._let_go = True
         elif self._recorder.state.undecided:
             self._let_go = False  # who comes back decides the rest, and when it is committed
+        self._poke()
+
+    def let_go_once(self) -> None:
+        """Let go of the lesson that waits, where nothing of it is undecided; the hold stays."""
+        self._let_go = not self._recorder.state.undecided
         self._poke()
 
     async def defer_undecided(self, reviewer: str) -> int:
@@ -414,7 +423,7 @@ class Gate:
             # An undo under way must be on disk before its decision could be applied.
             async with self._turn:
                 if step not in state.steps or not state.undecided:
-                    done, head = self._try(step)
+                    done, head = await self._try(step)
                     if done is not None:
                         self._stand(done.library)
                         await self._recorder.record(_committed(step, done, state.policy_version))
@@ -424,14 +433,34 @@ class Gate:
             if step in state.steps and state.undecided:
                 raise HoldExpired
 
-    def _try(self, step: int) -> tuple[Committed | None, Library]:
+    async def _try(self, step: int) -> tuple[Committed | None, Library]:
         """Commit on the head, unless it has moved; the head comes second."""
-        reviewed = self._recorder.state.reviewed
-        with self._folder.committing() as library:
+        async with self._library() as library:
+            reviewed = self._recorder.state.reviewed
             done = library.earlier(self._run, step, self._base.version)
             if done is None and library.head.version == self._base.version:
                 done = library.commit(reviewed, run=self._run, step=step, limit=self._limit)
             return done, library.head
+
+    @asynccontextmanager
+    async def _library(self) -> AsyncIterator[Committer]:
+        """The library under its lock; the run goes on while another process holds that.
+
+        Raises:
+            LockedError: another process holds it for longer than `LOCK_S`.
+        """
+        with ExitStack() as stack:
+            loop = asyncio.get_running_loop()
+            until = loop.time() + LOCK_S
+            while True:
+                try:
+                    library = stack.enter_context(self._folder.committing(timeout_s=0.0))
+                    break
+                except LockedError:
+                    if loop.time() >= until:
+                        raise
+                await asyncio.sleep(_LOOK_S)
+            yield library
 
     async def _return(self, step: int, head: Library) -> None:
         """Move to a newer head: what it touched is asked again, the rest stands there."""

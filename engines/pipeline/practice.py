@@ -44,6 +44,7 @@ class Practice:
     evaluation: Evaluation | None = None
     budget: Budget | None = None  # None: nothing limits what is spent
     paid_before: Usage = NO_USAGE  # by earlier processes of this run
+    pace_tokens_per_s: float | None = None  # of scripted rollouts; None: nothing is paced
 
     def batch(self, step: int) -> tuple[Problem, ...]:
         return tuple(self.problems[index] for index in self.sampler.batch(step))

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import httpx2
 
 PREFIXES = ("openai", "rehearsal", "replay")
+SCRIPTED = ("rehearsal", "replay")
+"""Their replies are there at once, so that a pace can be given to them."""
 ANY_ENDPOINT = EndpointSettings()
 
 ReadLog = Callable[[Path], Mapping[str, Sequence[Completion]]]
@@ -61,6 +63,11 @@ def open_policy(
         case "replay", file if file:
             raise ValueError("a replay is opened with read_log")
     raise PolicyError(f"policy {spec!r}", _cause(prefix, rest), _move(spec, prefix))
+
+
+def is_scripted(spec: str) -> bool:
+    """Whether replies of the policy are made or read here, without asking a model."""
+    return spec.partition(":")[0] in SCRIPTED
 
 
 def _rehearsal(spec: str, endpoint: EndpointSettings) -> Policy:

@@ -130,14 +130,16 @@ class LibraryFolder:
             return library
 
     @contextmanager
-    def committing(self, tell: Callable[[str], None] = lambda _: None) -> Iterator[Committer]:
+    def committing(
+        self, tell: Callable[[str], None] = lambda _: None, *, timeout_s: float = 10.0
+    ) -> Iterator[Committer]:
         """Hold the library's lock with its head at hand, ready to commit.
 
         Raises:
-            LockedError: another process holds it for longer than 10 s.
+            LockedError: another process holds it for longer than `timeout_s`.
         """
         self._known_to()  # where there is no such library, no lock is made for it
-        with writing(self.path, timeout_s=10.0):
+        with writing(self.path, timeout_s=timeout_s):
             after = self._known_to()
             journal = Journal(self.journal_path, tell=tell, mask=self.mask, after=after)
             try:

@@ -16,10 +16,17 @@ from filelock import FileLock, Timeout
 from engines.core.errors import LockedError, RecordError
 from engines.record.appender import private_folder
 
+ANOTHER = "another process"
+
 
 @contextmanager
-def writing(folder: Path, *, timeout_s: float = 0.0) -> Iterator[None]:
+def writing(folder: Path, *, timeout_s: float = 0.0, who: str = ANOTHER) -> Iterator[None]:
     """Hold the folder's lock.
+
+    Args:
+        folder: where to write.
+        timeout_s: how long to wait for whoever holds it.
+        who: we are, in the words of somebody who is refused meanwhile.
 
     Raises:
         LockedError: another process holds it still after `timeout_s`.
@@ -31,7 +38,7 @@ def writing(folder: Path, *, timeout_s: float = 0.0) -> Iterator[None]:
     except Timeout as error:
         raise LockedError(
             str(folder),
-            f"another process{_named(holder(folder))} is writing here.",
+            f"{_holder(folder)} is writing here.",
             "Wait until it is done, or end it.",
         ) from error
     except OSError as error:
@@ -45,7 +52,7 @@ def writing(folder: Path, *, timeout_s: float = 0.0) -> Iterator[None]:
         with suppress(OSError):  # it only tells others who we are; a full disk must not matter
             fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(fd, "w") as file:
-                file.write(str(os.getpid()))
+                file.write(f"{os.getpid()}" + (f"\n{who}" if who != ANOTHER else ""))
         yield
     finally:
         name.unlink(missing_ok=True)
@@ -67,11 +74,18 @@ def is_held(folder: Path) -> bool:
 
 def holder(folder: Path) -> int | None:
     """The process that says it is writing there; None where none does."""
+    return _note(folder)[0]
+
+
+def _holder(folder: Path) -> str:
+    pid, who = _note(folder)
+    return who if pid is None else f"{who} (pid {pid})"
+
+
+def _note(folder: Path) -> tuple[int | None, str]:
+    """What the holder wrote of itself: its process, and who that is."""
     try:
-        return int((folder / ".holder").read_text())
+        pid, _, who = (folder / ".holder").read_text().partition("\n")
+        return int(pid), who or ANOTHER
     except (OSError, ValueError):
-        return None
-
-
-def _named(pid: int | None) -> str:
-    return "" if pid is None else f" (pid {pid})"
+        return None, ANOTHER

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, TypeVar
 
 import typer
+
+T = TypeVar("T")
 
 
 def review(
@@ -23,7 +26,7 @@ def review(
     import shutil
     import sys
 
-    from studio.desk import desk_of
+    from studio.desk import TakenError, desk_of
     from studio.editor import edited
     from studio.evidence import EvidenceRoom
     from studio.line_review import Sitting
@@ -52,7 +55,19 @@ def review(
     workspace = masking_workspace(context.obj)
     folder = chosen_run(workspace, run)
     with desk_of(workspace, folder, tell) as desk:
-        sheet = desk.sheet()
+
+        def patiently(do: Callable[[], T]) -> T:
+            """With --wait a screen that decides is waited for."""
+            while True:
+                try:
+                    return do()
+                except TakenError as error:
+                    if not wait:
+                        raise
+                    tell(f"{error.cause} Waiting until it is left; Ctrl-C ends the waiting")
+                    desk.wait()
+
+        sheet = patiently(desk.sheet)
         waits = wait and desk.living
         if wait and not waits:
             tell(f"note: no process of run {folder.run} goes on, so there is nothing to wait for")
@@ -68,7 +83,7 @@ def review(
         made = -1
         try:
             for _ in desk.turns() if waits else (None,):
-                if not sitting.run():
+                if not patiently(sitting.run):
                     break
                 if waits and made != (made := sitting.decided + sitting.settled):
                     tell("waiting for the run's next step; Ctrl-C ends the waiting, not the run")

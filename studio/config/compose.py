@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import yaml
@@ -270,13 +271,20 @@ def _forced(text: str, folders: Sequence[Path]) -> str:
     return text if group or not key or key[0] in "+~" or "=" not in text else f"++{text}"
 
 
+_HYDRA = Lock()
+"""Hydra keeps what it composes in one place a process; a screen reads several files at once."""
+
+
 def _hydra(
     path: Path, overrides: Sequence[str], shorthand: Mapping[str, str]
 ) -> tuple[DictConfig, Sequence[Any]]:
     """The composed config, and its parts in the order of merging."""
     late = [text for text in overrides if _parent(text) in shorthand]
     early = [text for text in overrides if text not in late]
-    with initialize_config_dir(str(path.parent), job_name="studio", version_base="1.3"):
+    with (
+        _HYDRA,
+        initialize_config_dir(str(path.parent), job_name="studio", version_base="1.3"),
+    ):
         config = compose(path.stem, early)
         if late:
             for section in dict.fromkeys(_parent(text) for text in late):

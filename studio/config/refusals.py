@@ -19,7 +19,7 @@ def explained(composed: Composed, error: ValidationError) -> ConfigError:
     context = first.get("ctx", {})
     more = f" ({len(others)} more to mend.)" if others else ""
     if first["type"] == "unmet":
-        at = (*key, str(context["at"]))
+        at = (*key, *str(context["at"]).split("."))
         return composed.error(at, f'"{dotted(at)}": {first["msg"]}.', f"{context['move']}{more}")
     cause, move = _words(key, first["type"], first["msg"], first["input"])
     return composed.error(key, cause, move + more)

@@ -26,10 +26,14 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from engines.core.ids import digest
+from engines.policies.open import is_scripted
 from studio.config.secrets import names_secret, without_secrets
 
 REFLECTOR_TEMPERATURE = 0.3  # lessons should vary little, but a repair must differ
 JUDGE_TEMPERATURE = 0.0
+
+WATCHABLE_TOKENS_PER_S = 40.0
+"""Of a scripted reply before somebody's eyes: a batch of the rehearsal preset takes about 4 s."""
 
 DEFAULT_INSTRUCTIONS = """\
 You solve one problem at a time.
@@ -147,6 +151,12 @@ class PolicyConfig(Settings):
     headers: dict[str, SecretStr] = Field(default={}, description="further headers of the request")
     price_in_usd_per_mtok: Float | None = Field(default=None, ge=0, description="of prompt tokens")
     price_out_usd_per_mtok: Float | None = Field(default=None, ge=0, description="of reply tokens")
+    pace_tokens_per_s: Float | None = Field(
+        default=None,
+        gt=0,
+        description="of a scripted rollout, as it streams; null: at once, or "
+        f"{WATCHABLE_TOKENS_PER_S:g} for a screen",
+    )
 
     @field_validator("base_url")
     @classmethod
@@ -164,6 +174,19 @@ class PolicyConfig(Settings):
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
         return value
+
+    @model_validator(mode="after")
+    def _paces_what_is_scripted(self) -> PolicyConfig:
+        if self.pace_tokens_per_s is not None and not is_scripted(self.model):
+            raise PydanticCustomError(
+                "unmet",
+                "a real model streams at its own pace",
+                {
+                    "at": "pace_tokens_per_s",
+                    "move": "Leave it out; rehearsal and replay:FILE have a pace.",
+                },
+            )
+        return self
 
 
 class MountedExperience(Settings):
@@ -402,6 +425,18 @@ class RunConfig(Settings):
     review: ReviewConfig = ReviewConfig()
     lint: LintConfig = LintConfig()
     budget: BudgetConfig = BudgetConfig()
+
+    @model_validator(mode="after")
+    def _paces_rollouts_only(self) -> RunConfig:
+        for role in ("reflector", "judge"):
+            own: PolicyConfig | None = getattr(self, role)
+            if own is not None and own.pace_tokens_per_s is not None:
+                raise PydanticCustomError(
+                    "unmet",
+                    "only rollouts are watched as they stream",
+                    {"at": f"{role}.pace_tokens_per_s", "move": "Leave it out."},
+                )
+        return self
 
     # Dotted key → the `${…}` text a secret came from; written back instead of its value.
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)

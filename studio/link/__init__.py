@@ -6,7 +6,15 @@ What is here is the light half, for one question at a time. `studio.link.server`
 
 from __future__ import annotations
 
-from studio.link.client import ask, is_alive, status_of, watch
+from studio.link.client import ask, driven_elsewhere, is_alive, status_of, watch
 from studio.link.protocol import MAX_LINE, without_envelope
 
-__all__ = ["MAX_LINE", "ask", "is_alive", "status_of", "watch", "without_envelope"]
+__all__ = [
+    "MAX_LINE",
+    "ask",
+    "driven_elsewhere",
+    "is_alive",
+    "status_of",
+    "watch",
+    "without_envelope",
+]

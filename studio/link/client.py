@@ -8,28 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterator
+from shlex import quote
+from typing import TYPE_CHECKING, Any
 
-from engines.core.errors import ConflictError, StudioError
-from studio.link.protocol import granted, line_of, without_envelope
+from engines.core.errors import ConflictError
+from studio.link.protocol import granted, request_line, without_envelope
+from studio.link.socket_file import Place, check_owner, reached
 
 if TYPE_CHECKING:
     from engines.core.run_state import RunState
     from engines.pipeline.budget import Budget
-
-
-class Place(Protocol):
-    """Where a run's process listens; a `RunDir` is one."""
-
-    @property
-    def run(self) -> str: ...
-
-    @property
-    def socket(self) -> Path: ...
 
 
 def ask(run: Place, do: str, **arguments: Any) -> dict[str, Any]:
@@ -39,8 +29,9 @@ def ask(run: Place, do: str, **arguments: Any) -> dict[str, Any]:
         ConflictError: no process of that run answers.
         StudioError: the run refused, with its own words.
     """
+    request = request_line(1, do, **arguments)
     with _connected(run) as file:
-        _send(file, do, arguments)
+        _send(file, request)
         return _answer(file, run)
 
 
@@ -50,7 +41,7 @@ def watch(run: Place) -> Iterator[dict[str, Any]]:
     `Watching.events` says how many durable events came before the first one that follows.
     """
     with _connected(run) as file:
-        _send(file, "watch", {})
+        _send(file, request_line(1, "watch"))
         answer = _answer(file, run)
         yield {"kind": "Watching", **without_envelope(answer)}
         with contextlib.suppress(ConnectionError):  # the process was killed: that is the end
@@ -60,17 +51,18 @@ def watch(run: Place) -> Iterator[dict[str, Any]]:
 
 
 def is_alive(run: Place) -> bool:
-    """Whether a process of that run answers its socket."""
-    try:
-        with _connected(run):
-            return True
-    except StudioError:
-        return False
+    """Whether a process answers that run's socket.
 
-
-def socket_of(run: Place) -> str:
-    """The path to connect to: the private one, where a run's own would be too long."""
-    return os.readlink(run.socket) if run.socket.is_symlink() else str(run.socket)
+    Raises:
+        ConflictError: the path of the socket is too long to be connected to.
+    """
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            with reached(run) as path:
+                connection.connect(path)
+        except OSError:
+            return False
+    return True
 
 
 def nobody_runs(run: Place) -> ConflictError:
@@ -86,6 +78,15 @@ def ended_first(run: Place) -> ConflictError:
         f"run {run.run}",
         "its process ended before it answered.",
         f"Look at `studio runs list`, and start it with `studio headless --resume {run.run}`.",
+    )
+
+
+def driven_elsewhere(run: Place, who: str) -> ConflictError:
+    return ConflictError(
+        f"run {run.run}",
+        f"{who} decides on a screen, and one decides at a time.",
+        f"Take over there (studio attach {quote(run.run)}, then T), or wait until that screen is "
+        f"left: studio review {quote(run.run)} --wait.",
     )
 
 
@@ -113,6 +114,7 @@ def status_of(state: RunState, budget: Budget | None = None) -> dict[str, Any]:
         "repairs": len(state.repairs),
         "tokens": state.spent.tokens,
         "cost_usd": state.spent.cost_usd,
+        "budget": budget.limits.amounts if budget else {},
         "budget_left": budget.left if budget else {},
         "reviewer": state.reviewer,
     }
@@ -122,7 +124,9 @@ def status_of(state: RunState, budget: Budget | None = None) -> dict[str, Any]:
 def _connected(run: Place) -> Iterator[Any]:
     with socket.socket(socket.AF_UNIX) as connection:
         try:
-            connection.connect(socket_of(run))
+            with reached(run) as path:
+                check_owner(path, run)
+                connection.connect(path)
         except OSError as error:
             raise nobody_runs(run) from error
         try:
@@ -132,8 +136,8 @@ def _connected(run: Place) -> Iterator[Any]:
             raise ended_first(run) from error
 
 
-def _send(file: Any, do: str, arguments: Mapping[str, Any]) -> None:
-    file.write(line_of(id=1, do=do, **arguments))
+def _send(file: Any, request: bytes) -> None:
+    file.write(request)
     file.flush()
 
 

@@ -14,6 +14,8 @@ from collections.abc import Callable, Collection, Sequence
 from engines.core.codec import sound
 from engines.core.events import (
     DurableEvent,
+    EvaluationFinished,
+    EvaluationProgressed,
     RolloutFinished,
     RolloutStarted,
     StepFinished,
@@ -192,11 +194,17 @@ class Feed:
         self._outlets: dict[Outlet, None] = {}  # in the order in which they came
         self._scheduled: asyncio.TimerHandle | None = None
         self._watched: frozenset[str] = frozenset()
+        self._measuring: EvaluationProgressed | None = None  # how far that under way has come
 
     @property
     def seq(self) -> int:
         """How many durable events there are."""
         return self._state.events
+
+    @property
+    def rollouts(self) -> list[str]:
+        """Those under way, by their ids."""
+        return [text.rollout for text in self._texts.values()]
 
     def __call__(self, event: DurableEvent | TransientEvent) -> None:
         # Tokens come by the hundred thousand a second: everything on their way is counted.
@@ -217,8 +225,14 @@ class Feed:
         self._told(event)
 
     def join(self, outlet: Outlet) -> None:
-        """Tell this outlet every event from now on."""
+        """Tell this outlet every event from now on, and how far a measuring is under way."""
         self._outlets[outlet] = None
+        if self._measuring is not None:  # soon: behind the answer to who has asked for this
+            asyncio.get_running_loop().call_soon(self._remind, outlet)
+
+    def _remind(self, outlet: Outlet) -> None:
+        if self._measuring is not None and outlet in self._outlets:
+            outlet.say(line_of(seq=self._state.events, event=event_to_dict(self._measuring)))
 
     def leave(self, outlet: Outlet) -> None:
         self._outlets.pop(outlet, None)
@@ -257,6 +271,10 @@ class Feed:
                         outlet.finish(text)
             case StepFinished():
                 self._texts.clear()  # of rollouts that were cut
+            case EvaluationProgressed():
+                self._measuring = event
+            case EvaluationFinished():
+                self._measuring = None
         if self._outlets:
             line = line_of(seq=self._state.events, event=event_to_dict(event))
             for outlet in self._outlets:

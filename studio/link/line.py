@@ -9,11 +9,10 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
-from studio.link.client import Place, socket_of
-from studio.link.protocol import granted, line_of
+from studio.link.protocol import granted, request_line
+from studio.link.socket_file import Place, check_owner, reached
 
 _READ_BYTES = 1_000_000
 
@@ -39,7 +38,7 @@ class Line:
         """Send a request and return its answer.
 
         Raises:
-            ConflictError: the run refused.
+            ConflictError: the run refused, or it is too long to be sent.
             Cut: the line ended first; whether the run did it is not known.
         """
         self._number += 1
@@ -59,7 +58,7 @@ class Line:
         """
         if self._cut:
             raise Cut
-        self._writer.write(line_of(id=number, do=do, **arguments))
+        self._writer.write(request_line(number, do, **arguments))
 
     async def first(self, do: str, **arguments: Any) -> dict[str, Any]:
         """Ask before anybody iterates `received`, and return the answer.
@@ -117,11 +116,13 @@ async def connected(run: Place) -> Line:
 
     Raises:
         NoProcess: there is none; a socket file may be left of it.
+        ConflictError: its socket is somebody else's, or its path is too long.
         OSError: it could not be reached now.
     """
     try:
-        path = Path(socket_of(run))
-        reader, writer = await asyncio.open_unix_connection(path, limit=_READ_BYTES)
+        with reached(run) as path:
+            check_owner(path, run)
+            reader, writer = await asyncio.open_unix_connection(path, limit=_READ_BYTES)
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
         raise NoProcess from error
     return Line(reader, writer)

@@ -20,6 +20,8 @@ from engines.record.run_dir import RunDir
 class Began:
     """Where the run stands; `Session.state` is a new object. Comes first, and after each gap."""
 
+    under_way: frozenset[str] | None = None  # ids of rollouts; None: nobody said
+
 
 @dataclass(frozen=True, slots=True)
 class Told:
@@ -103,10 +105,29 @@ class Session(Protocol):
     """
 
     run: RunDir
-    state: RunState
-    living: bool  # a process of the run answers
-    drives: bool  # this screen may decide
-    driver: str  # who may, "" where nobody does
+
+    @property
+    def state(self) -> RunState: ...
+
+    @property
+    def living(self) -> bool:
+        """A process of the run answers."""
+        ...
+
+    @property
+    def drives(self) -> bool:
+        """This screen may decide."""
+        ...
+
+    @property
+    def driver(self) -> str:
+        """Who may decide, "" where nobody does."""
+        ...
+
+    @property
+    def pace_tokens_per_s(self) -> float | None:
+        """The pace at which scripted replies are given; None: unpaced."""
+        ...
 
     def messages(self) -> AsyncIterator[Message]:
         """Attach, then yield what happens until `close`; never raises for a lost line."""
@@ -153,6 +174,10 @@ class Session(Protocol):
 
     async def drive(self) -> None:
         """Take over: from now on this screen decides, and the one before observes."""
+        ...
+
+    async def let_go(self) -> object:
+        """Give back what keeps a process of the run from beginning; what is decided stands."""
         ...
 
     async def close(self) -> str:

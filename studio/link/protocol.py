@@ -29,6 +29,27 @@ def line_of(**said: Any) -> bytes:
     return dumps({"v": PROTOCOL, **said}) + b"\n"
 
 
+def request_line(number: int, do: str, **arguments: Any) -> bytes:
+    """A request as it is sent.
+
+    Raises:
+        ConflictError: it is longer than a process reads.
+    """
+    line = line_of(id=number, do=do, **arguments)
+    if len(line) > MAX_LINE:
+        raise too_long(do, len(line))
+    return line
+
+
+def too_long(do: str, size: int) -> ConflictError:
+    """Why a request is not answered; `size` in bytes."""
+    return ConflictError(
+        f"request {do}".rstrip(),
+        f"it is too long to be sent: {size:,} bytes, where {MAX_LINE:,} are the most.",
+        "Shorten its text.",
+    )
+
+
 def request_of(line: bytes) -> dict[str, Any]:
     """What a client asks.
 
@@ -39,6 +60,8 @@ def request_of(line: bytes) -> dict[str, Any]:
         request = json.loads(line)
     except ValueError as error:
         raise ConflictError("request", "it is not JSON.", "Send one object a line.") from error
+    except RecursionError:
+        raise ConflictError("request", "it is nested too deeply.", "Write it flatter.") from None
     if not isinstance(request, dict) or request.get("v") != PROTOCOL:
         version = request.get("v") if isinstance(request, dict) else None
         raise ConflictError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,8 +22,9 @@ from studio.link.client import status_of
 from studio.link.journalled import done_already, events_since
 from studio.mending import mend
 
-_DECIDING = ("decide", "undo", "propose", "mend", "drop", "commit")
-STEERING = frozenset((*_DECIDING, "kill", "pause", "resume", "step", "stop"))
+DECIDING = frozenset(("decide", "undo", "propose", "mend", "drop", "commit"))
+"""What nobody asks past a screen that drives."""
+STEERING = frozenset((*DECIDING, "kill", "pause", "resume", "step", "stop"))
 """What a screen may ask only while it drives."""
 _READING = ("status", "watch", "attach", "subscribe", "drive", "review", "lint")
 _ROLLOUT = re.compile(r"s(\d{1,9})p(\d{1,9})r(\d{1,9})")
@@ -40,19 +41,24 @@ class Requests:
         # A request that is sent again may come while its first is still being written: only
         # after that does the journal tell.
         self._turn = asyncio.Lock()
-        self._committing: set[asyncio.Future[dict[str, Any]]] = set()
+        self._committing: dict[asyncio.Future[dict[str, Any]], int] = {}  # → step
 
     def status(self) -> dict[str, Any]:
         return status_of(self._practice.recorder.state, self._practice.budget)
 
     def close(self) -> None:
         """The run ends: nobody need wait for a commit any more."""
-        for waiting in self._committing:
+        for waiting in tuple(self._committing):
             if not waiting.done():
                 waiting.set_result({"said": "the run's process ends; nothing is lost"})
 
     async def do(
-        self, do: str, request: Mapping[str, Any], *, who: str | None, driven: bool
+        self,
+        do: str,
+        request: Mapping[str, Any],
+        *,
+        who: str | None,
+        check: Callable[[], None] = lambda: None,
     ) -> dict[str, Any]:
         """Do it and return the answer.
 
@@ -60,7 +66,8 @@ class Requests:
             do: what.
             request: its fields.
             who: at the screen that asks; None: it is no screen.
-            driven: a screen drives, so that a commit is held again after this one.
+            check: raises where who asks may not steer. What is sent again and was done is
+                answered all the same: it may have been asked before somebody took over.
 
         Raises:
             StudioError: it is refused.
@@ -71,12 +78,18 @@ class Requests:
             again = request.get("again") is True
             if again and (done := await self._done_already(do, request)) is not None:
                 return done
-            if do == "commit":
+            waiting = self._under_way(request.get("step")) if again and do == "commit" else None
+            if waiting is None:
+                check()
+                if do != "commit":
+                    return await self._steer(do, request, who)
                 self._check_step(request.get("step"))
-                waiting = await self._let_go(who or said(request, "reviewer")[0], driven)
-            else:
-                return await self._steer(do, request, who)
+                waiting = await self._let_go(who or said(request, "reviewer")[0])
         return await self._committed(waiting)
+
+    def _under_way(self, step: Any) -> asyncio.Future[dict[str, Any]] | None:
+        """The commit of a step that was asked for and has not come yet."""
+        return next((one for one, of in self._committing.items() if of == step), None)
 
     async def _done_already(self, do: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
         since = request.get("since")
@@ -179,7 +192,7 @@ class Requests:
                 f"step {step}", f"step {now} is under way by now.", "Look at what waits, and again."
             )
 
-    async def _let_go(self, who: str, driven: bool) -> asyncio.Future[dict[str, Any]]:
+    async def _let_go(self, who: str) -> asyncio.Future[dict[str, Any]]:
         """Put off what is undecided and let the lesson go; the future tells what came of it."""
         state, gate = self._practice.recorder.state, self._practice.gate
         if not state.under_review:
@@ -207,21 +220,20 @@ class Requests:
                     waiting.set_result({"said": "not committed: a decision was taken back"})
 
         stop = self._practice.recorder.listen(look)
-        self._committing.add(waiting)
-        waiting.add_done_callback(self._committing.discard)
+        self._committing[waiting] = step
+        waiting.add_done_callback(lambda done: self._committing.pop(done, None))
         waiting.add_done_callback(lambda _: stop())
         try:
             await gate.defer_undecided(who)
         except BaseException:
             waiting.cancel()
             raise
-        gate.hold_commit(False)
-        gate.hold_commit(driven)
+        gate.let_go_once()
         return waiting
 
     async def _committed(self, waiting: asyncio.Future[dict[str, Any]]) -> dict[str, Any]:
         try:
-            return await asyncio.wait_for(waiting, COMMIT_S)
+            return await asyncio.wait_for(asyncio.shield(waiting), COMMIT_S)
         except TimeoutError:
             return {"said": "the commit is under way; it waits for the run"}
 

@@ -10,21 +10,23 @@ import asyncio
 import contextlib
 import os
 import socket
-import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from engines.core.errors import ConflictError, StudioError
 from engines.pipeline.practice import Practice
+from engines.record.run_dir import RunDir
+from studio.link.client import driven_elsewhere
 from studio.link.feed import BATCH_S, Feed, Outlet
-from studio.link.protocol import MAX_LINE, line_of, refusal_of, request_of
-from studio.link.requests import STEERING, Requests, said
+from studio.link.protocol import MAX_LINE, line_of, refusal_of, request_of, too_long
+from studio.link.requests import DECIDING, STEERING, Requests, said
+from studio.link.socket_file import bound
+from studio.narrate import to_stderr
 
 _LAST_WORDS_S = 2.0
 """How long an ending run waits for somebody that reads slowly."""
-_LONGEST_PATH = 100  # what sun_path holds on every platform, with room for the NUL
 
 
 @asynccontextmanager
@@ -35,15 +37,18 @@ async def serve(practice: Practice, path: Path, *, batch_s: float = BATCH_S) -> 
         practice: the run.
         path: of its socket.
         batch_s: seconds between two batches of text under way.
+
+    Raises:
+        ConflictError: the path is too long, and no shorter one is found.
     """
-    server = _Server(practice, batch_s)
-    with _bound(path) as bound:
+    with bound(path) as name:
+        server = _Server(practice, batch_s)
         listening = socket.socket(socket.AF_UNIX)
         # Before it has a name, so that nobody else can connect in between; after it for
         # systems that look at the name only.
         os.fchmod(listening.fileno(), 0o600)
-        listening.bind(bound)
-        os.chmod(bound, 0o600)
+        listening.bind(name)
+        os.chmod(name, 0o600)
         listener = await asyncio.start_unix_server(server.attend, sock=listening, limit=MAX_LINE)
         try:
             yield
@@ -58,6 +63,7 @@ class _Connection:
     def __init__(self, outlet: Outlet) -> None:
         self.outlet = outlet
         self.who: str | None = None  # None: it asks, and is not attached
+        self.session = ""  # the same for each line of one screen; "": it does not say
 
 
 class _Server:
@@ -65,6 +71,7 @@ class _Server:
 
     def __init__(self, practice: Practice, batch_s: float) -> None:
         self._practice = practice
+        self._run = RunDir(practice.records.parent)
         self._requests = Requests(practice)
         self._feed = Feed(practice.recorder.state, batch_s)
         self._stop_listening = practice.recorder.listen(self._feed)
@@ -118,15 +125,27 @@ class _Server:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _attended(self, client: _Connection, reader: asyncio.StreamReader) -> None:
-        with contextlib.suppress(ConnectionError, ValueError):  # gone, or a line beyond bounds
-            while (line := await reader.readline()) and not self._closing:
+        """Answer one request after another, until it leaves; also in the midst of one."""
+        coming = asyncio.create_task(_line(reader))
+        try:
+            while (line := await coming) and not self._closing:
+                if not line.endswith(b"\n"):  # a part of one that is too long
+                    client.outlet.say(refusal_of(None, too_long("", await _rest(line, reader))))
+                    await client.outlet.emptied()
+                    return
+                coming = asyncio.create_task(_line(reader))
                 # A client that leaves must not cut what it asked for: half a decision, on
                 # disk and not in the state, would be worse than one nobody waits for.
                 answering = asyncio.create_task(self._answer(client, line))
                 self._under_way.add(answering)
                 answering.add_done_callback(self._under_way.discard)
+                await asyncio.wait((answering, coming), return_when=asyncio.FIRST_COMPLETED)
+                if client.who is not None and coming.done() and not coming.result():
+                    return  # a screen that is gone drives no longer; a script may wait yet
                 await asyncio.shield(answering)
                 await client.outlet.emptied()
+        finally:
+            coming.cancel()
 
     async def _answer(self, client: _Connection, line: bytes) -> None:
         number: Any = None
@@ -134,11 +153,18 @@ class _Server:
             request = request_of(line)
             number = request.get("id")
             answer = await self._do(client, request)
+            # The status comes first, and what else is known as `ok` or `id` never.
+            answered = line_of(**{**answer, "id": number, "ok": True})
         except StudioError as error:
             client.outlet.say(refusal_of(number, error))
             return
-        # The status comes first, and what else is known as `ok` or `id` never.
-        client.outlet.say(line_of(**{**answer, "id": number, "ok": True}))
+        except Exception as error:  # a bug: whoever asked must not wait for ever
+            to_stderr(f"bug: a request was not answered: {_told(error)}")
+            cause = f"the run could not answer it ({type(error).__name__})."
+            move = "Its log says where; please report it."
+            client.outlet.say(refusal_of(number, ConflictError("request", cause, move)))
+            return
+        client.outlet.say(answered)
         if request["do"] == "watch":
             self._feed.join(client.outlet)
 
@@ -156,20 +182,45 @@ class _Server:
             case "subscribe":
                 self._subscribe(client, request)
                 return {}
-        if do in STEERING and client.who is not None and client is not self._driver:
+        answer = await self._requests.do(
+            do, request, who=client.who, check=lambda: self._check(client, do)
+        )
+        return {**answer, "driven_by": self._driven_by} if do == "review" else answer
+
+    def _check(self, client: _Connection, do: str) -> None:
+        """Refuse what only the screen that drives may ask."""
+        if client is self._driver:
+            return
+        if client.who is not None and do in STEERING:
             raise self._observes()
-        return await self._requests.do(do, request, who=client.who, driven=self._driver is not None)
+        if self._driver is not None and do in DECIDING:
+            raise driven_elsewhere(self._run, self._driven_by)
+
+    @property
+    def _driven_by(self) -> str:
+        return (self._driver.who or "") if self._driver is not None else ""
 
     def _attach(self, client: _Connection, request: Mapping[str, Any]) -> dict[str, Any]:
-        (who,) = said(request, "who")
-        client.who = who or "somebody"
-        if request.get("drive") and self._driver is None:
+        who, session = said(request, "who", "session")
+        client.who, client.session = who or "somebody", session
+        before = [
+            one
+            for one in self._connections.values()
+            if session and one.session == session and one is not client
+        ]
+        # Before its own older line is let go of, else its commit would be let go too.
+        if request.get("drive") and (self._driver is None or self._driver in before):
             self._drives(client)
+        for one in before:  # a screen has one line: that one is dead
+            self._leave(one)
+            one.outlet.let_go()
         # From here to the events there is no await, so that none falls between.
         self._feed.join(client.outlet)
         return {
             **self._requests.status(),
             "seq": self._feed.seq,
+            "pace_tokens_per_s": self._practice.pace_tokens_per_s,
+            "under_way": self._feed.rollouts,
             **self._told_driver(client),
         }
 
@@ -196,8 +247,7 @@ class _Server:
                 other.outlet.say(line_of(**self._told_driver(other)))
 
     def _told_driver(self, client: _Connection) -> dict[str, Any]:
-        who = (self._driver.who or "") if self._driver is not None else ""
-        return {"driver": {"mine": client is self._driver, "who": who}}
+        return {"driver": {"mine": client is self._driver, "who": self._driven_by}}
 
     def _observes(self) -> ConflictError:
         if self._driver is None:
@@ -206,27 +256,43 @@ class _Server:
             )
         return ConflictError(
             "this screen",
-            f"it observes; {self._driver.who} drives this run.",
+            f"it observes; {self._driven_by} drives this run.",
             "Press T to take over.",
         )
 
     def _leave(self, client: _Connection) -> None:
         self._feed.leave(client.outlet)
-        client.who = None
+        client.who, client.session = None, ""
         if client is self._driver:
             self._drives(None)
 
 
-@contextlib.contextmanager
-def _bound(path: Path) -> Iterator[str]:
-    """Where to bind: the path itself, or a short one it then links to."""
-    path.unlink(missing_ok=True)  # left by a process that was killed: we hold the run's lock
-    if len(os.fsencode(path)) <= _LONGEST_PATH:
-        yield str(path)
-        path.unlink(missing_ok=True)
-        return
-    with tempfile.TemporaryDirectory(prefix="studio-") as private:  # made with mode 0700
-        short = Path(private) / "control.sock"
-        path.symlink_to(short)
-        yield str(short)
-        path.unlink(missing_ok=True)
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    """A request; without its end where it is too long, b"" where nobody asks any more."""
+    try:
+        line = await reader.readuntil(b"\n")
+    except asyncio.LimitOverrunError as more:
+        return await reader.readexactly(more.consumed)
+    except (asyncio.IncompleteReadError, OSError):
+        return b""
+    return line
+
+
+async def _rest(line: bytes, reader: asyncio.StreamReader) -> int:
+    """Read a line that is too long to its end, so that its sender can hear; returns its bytes."""
+    size = len(line)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_LAST_WORDS_S):
+            while (part := await _line(reader)) and not part.endswith(b"\n"):
+                size += len(part)
+            size += len(part)
+    return size
+
+
+def _told(error: Exception) -> str:
+    """A bug in one line: what and where. No values, which may be texts of models."""
+    import traceback
+
+    frames = traceback.extract_tb(error.__traceback__)[-3:]
+    where = " < ".join(f"{frame.name} ({frame.filename}:{frame.lineno})" for frame in frames[::-1])
+    return f"{type(error).__name__} in {where}"

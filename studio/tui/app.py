@@ -20,6 +20,7 @@ from textual import events
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import BindingType
 from textual.containers import Container
+from textual.content import Content
 from textual.filter import NoColor
 from textual.screen import Screen
 from textual.widget import Widget
@@ -46,7 +47,8 @@ from studio.tui.pages.live import LivePage
 from studio.tui.pages.review import ReviewPage
 from studio.tui.pages.runs import RunsPage
 from studio.tui.pages.start import StartPage
-from studio.tui.palette import commands
+from studio.tui.palette import Palette, commands
+from studio.tui.review_view import cannot_decide
 from studio.tui.settings import ScreenSettings
 from studio.tui.tempo import Tempo
 from studio.tui.terminal import use_ascii
@@ -59,7 +61,9 @@ if TYPE_CHECKING:
     from studio.tui.pump import Pump
 
 FRAME_S = 0.1
-LEAVE_S = 3.0
+RATE_S = 1.0
+"""Between two drawings of a rate that falls because nothing comes."""
+LEAVE_S = 1.0
 """Longer than this no process that hangs keeps a screen from closing."""
 PAGES: tuple[type[Page], ...] = (
     StartPage,
@@ -111,6 +115,7 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         self.settings = settings or ScreenSettings()
         self.environ = os.environ if environ is None else environ
         super().__init__(ansi_color=None)
+        self.animation_level = "none"
         self.workspace = workspace
         self.person = person()
         self.session: Session | None = session
@@ -124,11 +129,18 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         self.ended_here = ""  # how the run ended while the screen was attached
         self.refusal: tuple[str, int] | None = None  # why nothing could be started
         self.shown_run, self._starting = run, starting
+        self._asked_to_start: tuple[str, ...] = ()  # what a start under way was asked with
+        self.budget: dict[str, float] = {}  # limits of the run: calls, tokens, cost_usd
+        self._told: Line = ()  # what the last-action line says
+        self._told_small = False  # and it was said since the terminal is too small
+        self._cut = False  # the line to the process; it is being tried again
         self._came_from_start = False  # what goes wrong is told on the start page, then
         self._dirty = False
         self._asked: asyncio.Queue[Coroutine[Any, Any, None]] = asyncio.Queue()
         self._listening: asyncio.Task[None] | None = None
         self._interrupted = 0.0
+        self._rate_shown, self._chrome_at = False, 0.0
+        self._drawn = False  # the first frame was, so that every page has its parts
         self._title = ""
         self.last_key = 0.0  # when one was pressed, by the clock
         self.notifier = Notifier(self)
@@ -163,6 +175,8 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         from studio.tui.pump import install
 
         install(self, self.environ, low_bandwidth=self.settings.low_bandwidth).add(self.frame)
+        # After ctrl+z and fg the terminal is another page; Textual draws only what changed.
+        self.app_resume_signal.subscribe(self, lambda _: self.action_redraw())
         self.apply_settings()
         if self.session is not None or self.shown_run is not None or self._starting is not None:
             self.open_page("live")
@@ -173,6 +187,7 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
 
     def _begin(self) -> None:
         """After the first frame: nothing may hold that up."""
+        self._drawn = True
         if self._starting is not None:
             self.run_worker(self._started(self._starting), exit_on_error=True)
         elif self.shown_run is not None:
@@ -186,9 +201,12 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
 
         self.tell("starting: reading the run file, asking the model for a sign of life …")
         outcome = await starting.ready()
-        self._starting = None
+        if self._starting is starting:
+            self._starting, self._asked_to_start = None, ()
         if isinstance(outcome, Ready):
-            if outcome.text:
+            if outcome.warning:
+                self.tell(outcome.warning, "flag")
+            elif outcome.text:
                 self.tell("; ".join(outcome.text.splitlines()))
             self.attach(outcome.run)
         elif self._came_from_start:
@@ -206,17 +224,31 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         self.redraw_soon()
 
     def start(self, arguments: Sequence[str]) -> None:
-        """Start a run's process and attach to it; errors are told here.
+        """Start a run's process and attach to it; errors are told on the start page.
 
         Args:
             arguments: of `studio headless`, such as `["rehearsal", "--review", "wait"]`.
         """
+        if self._asked_to_start == (asked := tuple(arguments)):
+            self.tell("it is being started already")
+            return
+        self._asked_to_start = asked
+        self.act(self._start(asked))  # after every decision that was asked before
+        self.redraw_soon()
+
+    async def _start(self, arguments: tuple[str, ...]) -> None:
         from studio import detached
 
         self._came_from_start = True
-        self._starting = starting = detached.start(arguments, self.workspace.path)
+        try:
+            if self.session is not None:
+                await self.session.let_go()  # else the process finds its run taken, by us
+            self._starting = starting = detached.start(arguments, self.workspace.path)
+        except StudioError as error:
+            self._asked_to_start = ()
+            self.refused(str(error))
+            return
         self.run_worker(self._started(starting), exit_on_error=True)
-        self.redraw_soon()
 
     def attach(self, run: str) -> None:
         """Leave the run that is shown, if any, and show this one."""
@@ -243,6 +275,7 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
 
     def _listen(self, session: Session) -> None:
         self.session = session
+        self._cut, self.budget = False, {}
         self.drafts = Drafts(session.run)
         self.tempo = Tempo()
         self._listening = asyncio.create_task(self._heard(session))
@@ -258,6 +291,7 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
 
     def _take(self, message: Message) -> None:
         now = self.clock()
+        self._cut = isinstance(message, Parted) and not message.ended
         match message:
             case Told(event=event):
                 self.tempo.take(event, now)
@@ -271,14 +305,17 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
                 elif kind == "OperationDecided":
                     self.drafts.save()
             case Streamed(pieces=pieces):
-                self.tempo.streamed(sum(len(piece.text) for piece in pieces), now)
+                self.tempo.streamed(pieces, now)
             case Began():
+                if self.session is not None and self.session.living:
+                    self.run_worker(self._ask_budget(self.session))
                 self.drafts.writes = self.session is None or self.session.drives
                 self.call_after_refresh(self._restore)
             case Driven(mine=mine, who=who):
-                self.drafts.writes = mine
-                if not mine:
-                    self.tell(f"{who or 'nobody'} decides now; T takes over")
+                self._driven(mine, who)
+            case Parted(ended=True) if self.state is not None and self.state.ending == "finished":
+                self.ready = False
+                self.tell("the run is finished, and its process has ended")
             case Parted(reason=reason, ended=ended):
                 self.ready = False
                 how = "" if ended else "; trying again"
@@ -287,6 +324,18 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
             page.heard(message)
         self.redraw_soon()
 
+    def _driven(self, mine: bool, who: str) -> None:
+        """Who decides keeps the drafts: they go from screen to screen through their file."""
+        if mine and not self.drafts.writes:
+            self.drafts.take_up()
+        elif not mine:
+            self.drafts.save()
+        self.drafts.writes = mine
+        session = self.session
+        if not mine and session is not None:
+            status = session.state.status
+            self.tell(cannot_decide(living=session.living, driver=who, status=status))
+
     def _restore(self) -> None:
         """Once a run is known: the page and place the person left it at."""
         if self.drafts.restored:
@@ -294,8 +343,16 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         self.drafts.restored = True
         wanted, cursor = self.drafts.left_at
         if any(wanted == page.scope for page in PAGES) and self.page_name in ("live", "start"):
-            self.open_page(wanted, cursor)
+            self.open_page(wanted, cursor, from_trail=True)
         self.drafts.page = self.page_name
+
+    async def _ask_budget(self, session: Session) -> None:
+        """Its limits stand as long as the run's process does."""
+        with contextlib.suppress(StudioError):
+            answer = await session.control("status")
+            if session is self.session:
+                self.budget = dict(answer.get("budget", {}))
+                self.redraw_soon()
 
     async def _leave(self) -> str:
         session, self.session = self.session, None
@@ -331,7 +388,15 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.Key):
             self.last_key = self.clock()
+        elif isinstance(event, events.Resize) and hasattr(self, "pump"):
+            self.pump.picture.forget()  # the terminal has moved its rows about
+            if event.size == self.size:  # it has its old one again: Textual draws nothing then
+                self.call_after_refresh(self.action_redraw)
         await super().on_event(event)
+
+    def action_command_palette(self) -> None:
+        if not isinstance(self.screen, Palette):
+            self.push_screen(Palette(id="--command-palette"))
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         return commands(self)
@@ -353,10 +418,14 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         if self._dirty:
             self._dirty = False
             self.draw_now()
+        elif self._rate_shown and now - self._chrome_at >= RATE_S:
+            self.draw_chrome()  # nothing comes any more, and the rate is to say so
 
     def draw_now(self) -> None:
         """Draw at once: after a key nobody waits for the next frame."""
         self._dirty = False
+        if not self.screen_stack or not self.screen_stack[0].query("#top"):
+            return  # the screen is being left, and a frame was under way
         self.draw_chrome()
         self.page().draw()
 
@@ -365,18 +434,19 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         session, now = self.session, self.clock()
         eta = ""
         if session is not None and not session.state.undecided:
-            from studio.narrate import duration
-
-            if (left := self.tempo.left_s(session.state)) is not None:
-                low, high = (duration(seconds) for seconds in left)
-                eta = low if low == high else f"{low} to {high}"
+            eta = self.tempo.left_text(session.state)
         return LineFacts(
             living=session is not None and session.living,
             drives=session is not None and session.drives,
             driver=session.driver if session is not None else "",
-            starting=self._starting is not None,
+            starting=self._starting is not None or bool(self._asked_to_start),
+            opening=session is not None and session.state.started is None,
+            parted=self._cut,
             ready=self.ready,
             tokens_per_s=self.tempo.tokens_per_s(now),
+            rate_of_shown=self.tempo.shown_only(now),
+            budget=self.budget,
+            pace_tokens_per_s=session.pace_tokens_per_s if session is not None else None,
             eta=eta,
         )
 
@@ -384,20 +454,33 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         base = self.screen_stack[0]
         top, bottom = base.query_one("#top", Chrome), base.query_one("#bottom", Chrome)
         width = self.size.width
-        top.show_line(0, header(self.state, self.line_facts, width))
+        facts = self.line_facts
+        self._rate_shown, self._chrome_at = facts.tokens_per_s is not None, self.clock()
+        top.show_line(0, header(self.state, facts, width))
         top.show_line(1, tabs(self.state, self.page_name, width))
         living = self.session is not None and self.session.living
-        scopes = (self.page_name, *(("loop",) if living else ()), "global")
-        shown = [key for scope in scopes for key in of_scope(scope, self.keys)]
+        shown = [*self.page().offered(of_scope(self.page_name, self.keys))]
+        for scope in (*(("loop",) if living else ()), "global"):
+            shown += of_scope(scope, self.keys)
+        shown = [*self.page().footer_keys()] or shown
         bottom.show_line(1, footer(shown, width))
-        if self.size.width < 60 or self.size.height < 16:
+        said = self._told
+        if not self.is_small:
+            self._told_small = False
+        elif not self._told_small:
             size = f"terminal is {self.size.width}x{self.size.height}, studio wants 80x24"
-            bottom.show_line(0, line((f" {size} (works from 60x16)", "flag")))
+            said = line((f" {size} (works from 60x16)", "flag"))
+        bottom.show_line(0, said)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the terminal is smaller than what the pages are made for."""
+        return self.size.width < 60 or self.size.height < 16
 
     def tell(self, text: str, style: str = "") -> None:
         """Say it on the line above the keys: what was done last, or what went wrong."""
-        bottom = self.screen_stack[0].query_one("#bottom", Chrome)
-        bottom.show_line(0, ((" " + fit(inert(text), 400), style),))
+        self._told, self._told_small = ((" " + fit(inert(text), 400), style),), self.is_small
+        self.screen_stack[0].query_one("#bottom", Chrome).show_line(0, self._told)
 
     def on_resize(self, event: events.Resize) -> None:
         self.call_after_refresh(self.draw_now)
@@ -444,18 +527,24 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
 
     def open_page(self, name: str, target: str = "", *, from_trail: bool = False) -> None:
         """Show a page, perhaps at an id."""
-        if not from_trail and name != self.page_name:
+        if target and not from_trail and name != self.page_name:
+            # Only who went after something comes back; number keys go where they say.
             self.trail = [*self.trail[-20:], (self.page_name, self.drafts.cursor)]
         self.page_name = name
-        self.screen_stack[0].query_one("#pages", ContentSwitcher).current = name
         page = self.page(name)
         page.opened(target)
+        if self._drawn:  # before it is shown: what it held when it was left may be long past
+            page.draw()
+        self.screen_stack[0].query_one("#pages", ContentSwitcher).current = name
         if (home := page.home()) is not None and not self.query_one(Prompt).asking:
-            home.focus(scroll_visible=False)
+            # At once, where `Widget.focus` waits its turn: the next key may have come already,
+            # and it is this page's.
+            self.screen_stack[0].set_focus(home, scroll_visible=False)
         self.drafts.page = name
         self.call_after_refresh(self.draw_now)
 
     def action_page(self, name: str) -> None:
+        self.trail.clear()
         self.open_page(name)
 
     async def action_back(self) -> None:
@@ -464,6 +553,8 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         elif self.trail:
             name, target = self.trail.pop()
             self.open_page(name, target, from_trail=True)
+        else:
+            self.tell("nothing is open here to close: q leaves, 1-6 are pages")
 
     def action_filter(self) -> None:
         self.run_worker(self._filter())
@@ -517,9 +608,10 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         """Letters on the panes; the next key chooses."""
         panes = self.page().panes()
         letters = "asdfghjklqwertyuiop"[: len(panes)]
-        titles = [pane.border_title for pane in panes]
-        for letter, pane in zip(letters, panes, strict=False):
-            pane.border_title = f"({letter}) {pane.border_title or ''}"
+        # As content, in and out: text in a title is never markup.
+        titles = [_title(pane) for pane in panes]
+        for letter, pane, title in zip(letters, panes, titles, strict=False):
+            pane.border_title = Content(f"({letter}) ") + title
         chosen: list[Widget] = []
 
         def take(key: str) -> bool:
@@ -531,7 +623,8 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
             await self.ask("pane:", shortcut=take)
         finally:
             for pane, title in zip(panes, titles, strict=True):
-                pane.border_title = title
+                if _title(pane).plain[4:] == title.plain:  # else it has another one by now
+                    pane.border_title = title
         if chosen:
             chosen[0].focus(scroll_visible=False)
 
@@ -557,6 +650,7 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         self.push_screen(SettingsScreen())
 
     def action_redraw(self) -> None:
+        self.pump.picture.forget()  # something else wrote on the terminal
         self.refresh(repaint=True, layout=True)
         self.screen.refresh(repaint=True)
 
@@ -601,7 +695,11 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         self.run_worker(self._stop())
 
     async def _stop(self) -> None:
-        if self.session is None or not self.session.living:
+        session = self.session
+        if session is not None and not session.living:
+            with contextlib.suppress(StudioError):
+                await session.control("status")  # it looks whether a process is back
+        if session is None or not session.living:
             self.tell("no process of a run is there to stop", "failed")
             return
         keys = {"s": "after this step", "n": "now; what is recorded is kept"}
@@ -653,6 +751,12 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
 
         self._exit_renderables.append(Text(inert(traceback.format_exc())))
         self._close_messages_no_wait()
+
+
+def _title(pane: Widget) -> Content:
+    """Of its border; Textual gives it out as markup only."""
+    found = getattr(pane, "_border_title", None)
+    return found if isinstance(found, Content) else Content("")
 
 
 def open_screen(

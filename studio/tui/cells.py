@@ -20,6 +20,7 @@ __all__ = [
     "Glyphs",
     "crop",
     "fit",
+    "flat",
     "glyphs",
     "pad",
     "settled",
@@ -70,7 +71,8 @@ def width(text: str) -> int:
     return len(text) if text.isascii() and text.isprintable() else cell_len(text)
 
 
-def _flat(text: str) -> str:
+def flat(text: str) -> str:
+    """Settled text on one line, which no mark at its beginning joins to what stands before."""
     text = settled(text.replace("\n", " ") if "\n" in text else text)
     if text and not text.isascii() and get_character_cell_size(text[0]) == 0:
         return BASE + text
@@ -79,7 +81,7 @@ def _flat(text: str) -> str:
 
 def crop(text: str, width: int) -> str:
     """As much of one line as fits; a wide character is never halved."""
-    text = _flat(text)
+    text = flat(text)
     if text.isascii():
         return text[: max(0, width)]
     return text[: _upto(text, width)]
@@ -93,7 +95,7 @@ def pad(text: str, width: int) -> str:
 
 def fit(text: str, width: int, ellipsis: str = "..") -> str:
     """One line of at most that many cells, with an ellipsis where something was cut."""
-    text = _flat(text)
+    text = flat(text)
     if cell_len(text) <= width:
         return text
     if len(ellipsis) >= width:

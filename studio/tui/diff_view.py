@@ -204,13 +204,23 @@ def blocks(
 
 def pane_title(of: Comparison, width: int, mode: Mode) -> str:
     """Both names for the border above the columns, each over its own where there are two."""
-    left = f"{shown(of.base.label)}  {of.base.experiences}"
-    right = f"{shown(of.target.label)}  {of.target.experiences}"
+    left = f"{shown(of.base.label)}  {_size(of.base.experiences)}"
+    right = f"{shown(of.target.label)}  {_size(of.target.experiences)}"
     if effective(mode, width) != "side by side":
         return fit(f"{left} -> {right}", max(1, width - 4))
     half, other = _halves(width)
     left, right = fit(left, half - 2), fit(right, other - 4)
     return f"{left} {' ' * max(1, half + 2 - cells(left) - 1)} {right}"
+
+
+def _size(n: int) -> str:
+    return f"{n} experience{'s' * (n != 1)}"
+
+
+def file_name(of: Comparison) -> str:
+    """Of an export; a reference may be the path of a file."""
+    sides = (re.sub(r"[^A-Za-z0-9@._-]+", "-", one.label)[-80:] for one in (of.base, of.target))
+    return f"diff-{'-to-'.join(sides)}.txt"
 
 
 def plain_entry(one: Entry) -> str:

@@ -16,6 +16,7 @@ from engines.record.appender import write_whole
 from engines.record.run_dir import RunDir
 from studio.masked import masked
 
+Texts = dict[str, str]
 SAVE_EVERY_S = 2.0
 MOST_BYTES = 4_000_000
 """Of the file: what is larger was not written here."""
@@ -41,6 +42,7 @@ class Drafts:
         self.scroll = 0  # lines
         self.edits: dict[str, str] = {}  # operation id → wording under way
         self.notes: dict[str, str] = {}  # operation id → note, until a decision takes it along
+        self._known: tuple[Texts, Texts] = ({}, {})  # edits and notes as the file had them last
         if run is not None:
             self._read(run.path / FILE)
         self.left_at = (self.page, self.cursor)  # as the file had them
@@ -50,6 +52,14 @@ class Drafts:
         if name in _PLACE and getattr(self, name, None) != value:
             self._dirty = True
         super().__setattr__(name, value)
+
+    def take_up(self) -> None:
+        """This screen keeps the file from now on: what another wrote meanwhile is in it.
+
+        Where the person was stays what it is here.
+        """
+        self._merge()
+        self._dirty = True
 
     def changed(self) -> None:
         """Something in `edits` or `notes` is another."""
@@ -70,6 +80,7 @@ class Drafts:
         if not self._dirty or self.run is None or not self.writes:
             return
         self._dirty = False
+        self._merge()
         data = json.dumps(self._as_dict(), ensure_ascii=True, indent=1).encode()
         try:
             write_whole(self.run.path / FILE, data)
@@ -80,6 +91,29 @@ class Drafts:
             self._refused = True
         else:
             self._refused = False
+            self._known = dict(self.edits), dict(self.notes)
+
+    def _merge(self) -> None:
+        """Take over, key by key, what another screen wrote and nobody touched here."""
+        if self.run is None:
+            return
+        path = self.run.path / FILE
+        try:
+            if not path.is_file() or path.stat().st_size > MOST_BYTES:
+                return
+            found = json.loads(path.read_bytes())
+            theirs = _texts(found["edits"]), _texts(found["notes"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return  # there is none, or none that says anything
+        ours = self.edits, self.notes
+        for mine, known, other in zip(ours, self._known, theirs, strict=True):
+            for key, text in known.items():
+                if key in other and other[key] == masked(text):
+                    other[key] = text  # written from here: only the secret in it is hidden
+            kept = merged(known, mine, other)
+            mine.clear()
+            mine.update(kept)
+        self._known = theirs
 
     def _as_dict(self) -> dict[str, Any]:
         return {
@@ -103,9 +137,8 @@ class Drafts:
                 raise ValueError
             self.page, self.cursor = str(found["page"]), str(found["cursor"])
             self.scroll, self.filter = int(found["scroll"]), str(found["filter"])
-            edits, notes = found["edits"], found["notes"]
-            self.edits = {str(key): str(text) for key, text in edits.items()}
-            self.notes = {str(key): str(text) for key, text in notes.items()}
+            self.edits, self.notes = _texts(found["edits"]), _texts(found["notes"])
+            self._known = dict(self.edits), dict(self.notes)
         except OSError as error:
             self.trouble = f"{path}: your drafts cannot be read ({error.strerror})."
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -115,6 +148,26 @@ class Drafts:
             with contextlib.suppress(OSError):
                 path.replace(aside)
             self.trouble = f"drafts could not be understood and lie in {aside}"
+
+
+def merged(known: Texts, ours: Texts, theirs: Texts) -> Texts:
+    """Ours where it is another than both knew, else theirs; a text that is gone is gone.
+
+    Args:
+        known: what both began with.
+        ours: as it is here.
+        theirs: as it is in the file.
+    """
+    out = {}
+    for key in (*ours, *(key for key in theirs if key not in ours)):
+        text = theirs.get(key) if ours.get(key) == known.get(key) else ours.get(key)
+        if text is not None:
+            out[key] = text
+    return out
+
+
+def _texts(found: Any) -> Texts:
+    return {str(key): str(text) for key, text in found.items()}
 
 
 _PLACE = frozenset({"page", "cursor", "scroll", "filter"})

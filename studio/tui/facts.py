@@ -6,7 +6,8 @@ word "rehearsal" never do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from engines.core.run_state import RunState
 from studio.inert import inert
@@ -22,10 +23,14 @@ class LineFacts:
     drives: bool = True
     driver: str = ""
     starting: bool = False
+    opening: bool = False  # a run was chosen, and nothing of it is known yet
+    parted: bool = False  # the line to its process is cut, and tried again
     ready: bool = False  # everything is decided, and the commit waits for a key
     tokens_per_s: float | None = None
+    pace_tokens_per_s: float | None = None  # that each scripted reply is given
     eta: str = ""
-    left_usd: float | None = None  # of the budget
+    budget: Mapping[str, float] = field(default_factory=dict)  # calls, tokens, cost_usd: limits
+    rate_of_shown: bool = False  # the tokens a second are those of the panes in view
 
 
 _WORDS = {
@@ -45,10 +50,14 @@ def status_word(state: RunState | None, facts: LineFacts) -> str:
     """What the run is doing, in capitals."""
     if facts.starting:
         return "STARTING"
+    if facts.opening:
+        return "OPENING"
     if state is None or state.started is None:
         return "NO RUN"
     if not facts.living and not state.ending:
         return "NO PROCESS"
+    if facts.parted and not state.ending:
+        return "NO LINE"
     if state.status == "reviewing" and not state.undecided:
         return "DECIDED: c commits" if facts.ready else "COMMITTING"
     if facts.living and state.hold_after is not None and state.status == "running":
@@ -63,11 +72,16 @@ def waiting_text(state: RunState | None) -> str:
     waiting = len(state.undecided) or len(state.open)
     parts = []
     if waiting:
-        flagged = sum(bool(op.flags) for op in (state.undecided or state.open))
+        flagged = _flagged(state)
         parts.append(f"REVIEW {waiting}" + (f", {flagged} flagged" if flagged else ""))
     if state.repairs:
         parts.append(f"MEND {len(state.repairs)}")
     return ", ".join(parts)
+
+
+def _flagged(state: RunState) -> int:
+    """How many of those that wait are flagged: what the sign `!` stands for."""
+    return sum(bool(op.flags) for op in (state.undecided or state.open))
 
 
 def tokens_text(tokens: float) -> str:
@@ -84,7 +98,7 @@ def header(state: RunState | None, facts: LineFacts, width: int) -> Line:
     narrow = width < 100
     word = status_word(state, facts)
     word = _SHORT.get(word, word) if narrow else word
-    style = "failed" if word in ("FAILED", "NO PROCESS", "NO PROC") else "title"
+    style = "failed" if word in ("FAILED", "NO PROCESS", "NO PROC", "NO LINE") else "title"
     kept: list[tuple[int, Span]] = [(0, ("studio", "title"))]  # (what goes first, span)
     if state is not None and state.started is not None:
         kept += _run_fields(state, facts, narrow)
@@ -110,23 +124,30 @@ def _run_fields(state: RunState, facts: LineFacts, narrow: bool) -> list[tuple[i
     if not narrow:
         where = f"epoch {epoch}/{state.epochs} step {state.step}/{steps}"
     spent = state.spent
-    tokens = f"{tokens_text(spent.tokens)} tok" + (
-        f" {tokens_text(facts.tokens_per_s)}/s" if facts.tokens_per_s else ""
-    )
+    budget = facts.budget
+    most = f" of {tokens_text(budget['tokens'])}" if "tokens" in budget else ""
+    tokens = f"{tokens_text(spent.tokens)}{most} tok" + ("" if narrow or most else " in all")
+    if facts.tokens_per_s:
+        tokens += f"{' ' if narrow else ', '}{tokens_text(facts.tokens_per_s)}/s"
+        tokens += " shown" if facts.rate_of_shown and not narrow else ""
     fields: list[tuple[int, Span]] = [
         (2, (fit(inert(started.run), 24), "")),
         (1, (where, "")),
     ]
     if spent.cost_usd is not None:  # an unknown price is no price of nothing
-        limit = f" ({facts.left_usd:,.2f} left)" if facts.left_usd is not None else ""
-        fields.append((3, (f"${spent.cost_usd:,.2f}{limit}", "")))
+        most = f" of ${budget['cost_usd']:,.2f}" if "cost_usd" in budget else ""
+        fields.append((3, (f"${spent.cost_usd:,.2f}{most}", "")))
+    if "calls" in budget:
+        fields.append((4, (f"{spent.calls:,} of {budget['calls']:,.0f} calls", "")))
     fields.append((4, (tokens, "dim")))
     if facts.eta:
         fields.append((5, (f"ETA {facts.eta}", "dim")))
     if waiting := waiting_text(state):
-        fields.append((0, (waiting + "!", "flag")))
+        fields.append((0, (waiting + "!" * bool(_flagged(state)), "flag")))
     if started.rehearsal:
         fields.append((0, ("rehearsal", "dim")))
+        if facts.living and facts.pace_tokens_per_s is not None:
+            fields.append((6, (f"paced {facts.pace_tokens_per_s:g} tok/s", "dim")))
     if facts.living and not facts.drives:
         who = (
             f"{fit(inert(facts.driver), 16)} decides, T takes over" if facts.driver else "T decides"
@@ -151,7 +172,7 @@ def tabs(state: RunState | None, page: str, width: int) -> Line:
     """The second line: the pages with their numbers, the open one in brackets."""
     counts = {}
     if state is not None and (waiting := len(state.undecided) or len(state.open)):
-        counts["review"] = f" {waiting}!"
+        counts["review"] = f" {waiting}" + "!" * bool(_flagged(state))
     spans: list[Span] = [(" ", "")]
     for number, name in enumerate(PAGES, start=1):
         label = f"{number} {name.capitalize()}{counts.get(name, '')}"

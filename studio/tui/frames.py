@@ -1,13 +1,16 @@
 """Updates of the screen in as few bytes as they take.
 
 Textual 8.2.8 sends a changed part of a row from the left edge of its widget on, and its colours
-with every piece. Here it begins where the change does, and colours are sent where
-they change. Owns no screen: `Screen._compositor` still says what is to be drawn.
+with every piece; a widget that is drawn anew is sent whole. Here the cells that the terminal
+shows are known, and only others are sent. Owns that picture of the terminal, and no screen:
+`Screen._compositor` still says what is to be drawn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any
@@ -18,18 +21,22 @@ from rich.console import Console
 from rich.segment import Segment
 from rich.style import Style
 from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
+from textual.geometry import Size
 
 _RESET = "\x1b[0m"
 _NEAR = 12
 """Columns up to which a step to the right is shorter than a place."""
+_BRIDGE = 6
+"""Cells that stay and are sent all the same, where a step over them takes no less."""
+_BLANKS = re.compile(" {14,}")
+"""So many are shorter erased (ECH and a step) than written."""
 
 
 class _Writer:
     """Text at places, with the colours that it needs."""
 
-    def __init__(self, colors: ColorSystem | None) -> None:
+    def __init__(self) -> None:
         self.out: list[str] = []
-        self._colors = colors
         self._codes = ""
         self._place: tuple[int, int] | None = None  # None where the terminal may see it otherwise
 
@@ -42,17 +49,18 @@ class _Writer:
             self.out.append(f"\x1b[{y + 1};{x + 1}H")
         self._place = (x, y)
 
-    def text(self, text: str, style: Style | None, cells: int) -> None:
-        if style is not None and style.link:
-            self._to("")
-            self.out.append(style.render(text, color_system=self._colors))
-        else:
-            self._to(_codes(style, self._colors) if style is not None else "")
-            self.out.append(text)
+    def text(self, text: str, codes: str, cells: int) -> None:
+        self._to(codes)
+        self.out.append(text)
         if self._place is not None:
             x, y = self._place
             # A wide character may be narrow elsewhere: the next piece says its place itself.
             self._place = (x + cells, y) if text.isascii() else None
+
+    def blanks(self, cells: int) -> None:
+        """Without moving."""
+        self._to("")
+        self.out.append(f"\x1b[{cells}X")
 
     def end(self) -> str:
         self._to("")
@@ -77,74 +85,275 @@ def _codes(style: Style, colors: ColorSystem | None) -> str:
     return plain._make_ansi_codes(colors)
 
 
-def _slice(text: str, low: int, high: int) -> str:
-    """The cells from `low` to `high`, with the marks on them; halves of characters are blank."""
+@lru_cache(maxsize=4096)
+def _blank_codes(style: Style, colors: ColorSystem | None) -> str:
+    """The same for blanks, of which nobody sees that they are bold, dim or red."""
+    seen = style.underline or style.underline2 or style.reverse or style.strike or style.overline
+    if seen or (style.bgcolor is not None and not style.bgcolor.is_default):
+        return _codes(style, colors)
+    return ""
+
+
+@lru_cache(maxsize=8192)
+def _cells(text: str) -> tuple[str, ...]:
+    """A character with its marks for each cell, "" for the second cell of a wide one."""
     out: list[str] = []
-    at, kept = 0, False
     for char in text:
         cells = get_character_cell_size(char)
         if cells:
-            kept = low <= at and at + cells <= high
-            shared = min(at + cells, high) - max(at, low)
-            at += cells
-        if kept:
-            out.append(char)
-        elif cells and shared > 0:
-            out.append(" " * shared)
-    return "".join(out)
+            out += [char, *[""] * (cells - 1)]
+        elif out:
+            at = len(out) - 1 if out[-1] else len(out) - 2
+            out[at] += char
+    return tuple(out)
 
 
-def _write(writer: _Writer, strip: Iterable[Segment], x: int, y: int, x1: int, x2: int) -> None:
-    """Of a strip that begins at `x`, the cells from `x1` to `x2`."""
-    writer_text, moved = writer.text, False
-    for text, style, control in strip:
-        if control or not text:
+@lru_cache(maxsize=8192)
+def _disputed(cell: str) -> bool:
+    """Whether terminals may give it another width: marks, emoji, what is new in Unicode.
+
+    tmux 3.3 draws the vowel signs of Devanagari (U+093F) in cells of their own, and a keycap in
+    two; emoji are as wide as the version of Unicode that a terminal was built with says.
+    """
+    if len(cell) != 1:
+        return cell != ""
+    if cell < "\u0300":
+        return False
+    if "\u1160" <= cell <= "\u11ff" or "\U0001f000" <= cell < "\U00020000":
+        return True
+    kind = unicodedata.category(cell)
+    return kind[0] in "MC" or (kind == "So" and get_character_cell_size(cell) != 1)
+
+
+def _cut(cells: Sequence[str], low: int, high: int) -> list[str]:
+    """Those from `low` to `high`; halves of characters are blank."""
+    out = list(cells[low:high])
+    if len(out) == len(cells):
+        return out
+    for at, cell in enumerate(out):
+        if cell:
+            break
+        out[at] = " "
+    if out and high < len(cells) and cells[high] == "" and out[-1] != " ":
+        at = len(out) - 1
+        while at > 0 and not out[at]:
+            at -= 1
+        out[at:] = " " * (len(out) - at)
+    return out
+
+
+class Picture:
+    """What the terminal shows, as far as it is known: a character and its codes a cell."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, tuple[list[str | None], list[str]]] = {}
+        self._whole: Size | None = None  # of the terminal, when all of it was drawn last
+
+    def forget(self) -> None:
+        """Something else may have been drawn: nothing is known until all is drawn again."""
+        self._rows.clear()
+        self._whole = None
+
+    def look(self, size: Size) -> None:
+        """Before an update: forget all where the terminal has another size than it was drawn at.
+
+        Its rows have moved, and what is drawn for the old size meanwhile lies anywhere.
+        """
+        if self._whole != size:
+            self._rows.clear()
+
+    def drew_all(self, size: Size) -> None:
+        """After an update of every cell."""
+        self._whole = size
+
+    def put(
+        self, strip: Iterable[Segment], place: tuple[int, int], x1: int, x2: int,
+        colors: ColorSystem | None,
+    ) -> list[tuple[int, int]]:  # fmt: skip
+        """Draw the cells from `x1` to `x2` of a strip that begins at a place; which changed."""
+        x, y = place
+        chars, codes = self._rows.setdefault(y, ([], []))
+        if len(chars) < x2:
+            codes += [""] * (x2 - len(chars))
+            chars += [None] * (x2 - len(chars))
+        changed: list[tuple[int, int]] = []
+        for text, style, control in strip:
+            if control or not text:
+                continue
+            size = len(text) if text.isascii() else cell_len(text)
+            begin, end, start = max(x, x1), min(x + size, x2), x
+            x += size
+            if begin >= end:
+                if x >= x2:
+                    break
+                continue
+            cells: Sequence[str] = text if text.isascii() else _cells(text)
+            new = _cut(cells, begin - start, end - start)
+            code = ""
+            if style is not None:
+                code = (_blank_codes if text.isspace() else _codes)(style, colors)
+            if chars[begin:end] != new or codes[begin:end] != [code] * (end - begin):
+                changed += _differing(chars, codes, begin, new, code)
+                # Of a wide character that is half overwritten the other half is gone.
+                if begin and chars[begin] == "" != new[0]:
+                    chars[begin - 1] = None
+                if end < len(chars) and chars[end] == "":
+                    chars[end] = None
+                chars[begin:end] = new
+                codes[begin:end] = [code] * (end - begin)
+        return changed
+
+    def write(self, writer: _Writer, y: int, changed: Iterable[tuple[int, int]]) -> None:
+        """Send the cells that changed in a row, and those between that cost no more.
+
+        What follows a disputed cell may have been drawn over by it, and is sent again.
+        """
+        chars, codes = self._rows[y]
+        done = 0
+        for begin, end in _bridged(chars, sorted(changed)):
+            while begin and chars[begin] == "":
+                begin -= 1
+            while end < len(chars) and chars[end] == "":
+                end += 1
+            if any(cell and _disputed(cell) for cell in chars[begin:end]):
+                end = len(chars)
+            at = max(begin, done)
+            done = max(end, done)
+            while at < end:
+                to = at + 1
+                while to < end and chars[to] is not None and _alike(chars, codes, at, to):
+                    to += 1
+                if chars[at] is not None:
+                    _write(writer, chars[at:to], codes[at], at, y)
+                at = to
+
+
+def _alike(chars: Sequence[str | None], codes: Sequence[str], at: int, to: int) -> bool:
+    return codes[to] == codes[at] or chars[to] == ""
+
+
+def _differing(
+    chars: list[str | None], codes: list[str], begin: int, new: Sequence[str], code: str
+) -> list[tuple[int, int]]:
+    out: list[tuple[int, int]] = []
+    for at, char in enumerate(new, begin):
+        if chars[at] == char and codes[at] == code:
             continue
-        cells = len(text) if text.isascii() else cell_len(text)
-        end = x + cells
-        if end > x1 and x < x2:
-            if x < x1 or end > x2:
-                low, high = max(0, x1 - x), min(cells, x2 - x)
-                text = text[low:high] if text.isascii() else _slice(text, low, high)
-                x, cells = x + low, high - low
-            if not moved:
-                writer.move(x, y)
-                moved = True
-            writer_text(text, style, cells)
-        x = end
-        if x >= x2:
-            return
+        if out and out[-1][1] == at:
+            out[-1] = (out[-1][0], at + 1)
+        else:
+            out.append((at, at + 1))
+    return out
+
+
+def _bridged(
+    chars: Sequence[str | None], changed: Iterable[tuple[int, int]]
+) -> Iterable[tuple[int, int]]:
+    begin = end = -1
+    for low, high in changed:
+        if begin >= 0 and low - end <= _BRIDGE and None not in chars[end:low]:
+            end = max(end, high)
+            continue
+        if begin >= 0:
+            yield begin, end
+        begin, end = low, high
+    if begin >= 0:
+        yield begin, end
+
+
+def _write(writer: _Writer, chars: Sequence[str | None], codes: str, x: int, y: int) -> None:
+    """Send cells of one colour; each disputed one where it belongs, on blanks."""
+    begin = 0
+    while begin < len(chars):
+        end = begin
+        while end < len(chars) and not _disputed(chars[end] or ""):
+            end += 1
+        if end > begin:
+            _write_plain(
+                writer, "".join(char or "" for char in chars[begin:end]), codes, x + begin, y
+            )
+        begin = end
+        if begin < len(chars):
+            end = begin + 1
+            while end < len(chars) and chars[end] == "":
+                end += 1
+            # A terminal that draws it narrower would leave there what was there.
+            writer.move(x + begin, y)
+            writer.text(" " * (end - begin), codes, end - begin)
+            writer.move(x + begin, y)
+            writer.text(chars[begin] or "", codes, end - begin)
+            begin = end
+
+
+def _write_plain(writer: _Writer, text: str, codes: str, x: int, y: int) -> None:
+    at = x
+    pieces = _BLANKS.finditer(text) if not codes else iter(())
+    done = 0
+    for found in pieces:
+        if before := text[done : found.start()]:
+            writer.move(at, y)
+            size = cell_len(before)
+            writer.text(before, codes, size)
+            at += size
+        writer.move(at, y)
+        writer.blanks(len(found[0]))
+        at += len(found[0])
+        done = found.end()
+    if rest := text[done:]:
+        writer.move(at, y)
+        writer.text(rest, codes, cell_len(rest))
 
 
 class TightUpdate(CompositorUpdate):
     """A `ChopsUpdate` or `LayoutUpdate` of Textual, written as above."""
 
-    def __init__(self, update: ChopsUpdate | LayoutUpdate) -> None:
-        self._update = update
+    def __init__(
+        self, update: ChopsUpdate | LayoutUpdate, picture: Picture, size: Size | None = None
+    ) -> None:
+        self._update, self._picture, self._size = update, picture, size
 
     def __rich_console__(self, console: Console, options: object) -> Iterable[Segment]:
         return self._update.__rich_console__(console, options)  # type: ignore[arg-type,return-value]
 
     def render_segments(self, console: Console) -> str:
-        writer = _Writer(console._color_system)
-        update = self._update
+        writer, colors = _Writer(), console._color_system
+        update, picture = self._update, self._picture
+        changed: dict[int, list[tuple[int, int]]] = {}
+        if self._size is not None:
+            picture.look(self._size)
         if isinstance(update, LayoutUpdate):
             x, y, right, _ = update.region.corners
             for row, strips in enumerate(update.strips, y):
-                _write(writer, chain.from_iterable(strips), x, row, x, right)
-            return writer.end()
-        for y, x1, x2 in update.spans:
-            for end, (x, strip) in zip(update.chop_ends[y], update.chops[y].items(), strict=False):
-                if strip is not None and x < x2 and end > x1:
-                    _write(writer, strip, x, y, max(x, x1), min(end, x2))
+                line = chain.from_iterable(strips)
+                changed[row] = picture.put(line, (x, row), x, right, colors)
+        else:
+            for y, x1, x2 in update.spans:
+                line_of = zip(update.chop_ends[y], update.chops[y].items(), strict=False)
+                for end, (x, strip) in line_of:
+                    if strip is not None and x < x2 and end > x1:
+                        put = picture.put(strip, (x, y), max(x, x1), min(end, x2), colors)
+                        changed.setdefault(y, []).extend(put)
+        for y, of_row in changed.items():
+            if of_row:
+                picture.write(writer, y, of_row)
+        if isinstance(update, LayoutUpdate) and update.region.size == self._size:
+            picture.drew_all(update.region.size)
         return writer.end()
 
 
-def tightened(renderable: Any) -> Any:
-    """The same update, to be written tightly; anything else as it is."""
+def tightened(renderable: Any, picture: Picture, size: Size | None = None) -> Any:
+    """The same update, to be written tightly; anything else as it is, and then nothing is known.
+
+    Args:
+        renderable: what Textual would send.
+        picture: of the terminal; where nothing of it is known all is sent.
+        size: the terminal's now; None where it never changes.
+    """
     if type(renderable) in (ChopsUpdate, LayoutUpdate):
-        return TightUpdate(renderable)
+        return TightUpdate(renderable, picture, size)
+    if renderable is not None:
+        picture.forget()
     return renderable
 
 
-__all__ = ["TightUpdate", "tightened"]
+__all__ = ["Picture", "TightUpdate", "tightened"]

@@ -39,7 +39,7 @@ class Member:
     index: int
     state: str  # "won", "lost", "error", "open" (no verdict yet), "streaming", "queued"
     reward: float | None = None
-    tokens: int = 0
+    tokens: int = 0  # of its replies, as on every other page
     note: str = ""
 
 
@@ -93,7 +93,8 @@ def member_of(whole: WholeRollout | None, rollout_id: str, index: int, live: boo
     """How a rollout stands in its group."""
     if whole is None:
         return Member(rollout_id, index, "streaming" if live else "queued")
-    return member(whole.id, index, whole.rollout.status, whole.rollout.usage.tokens, whole.verdict)
+    rollout = whole.rollout
+    return member(whole.id, index, rollout.status, rollout.usage.completion_tokens, whole.verdict)
 
 
 def member(rollout_id: str, index: int, status: str, tokens: int, verdict: object) -> Member:
@@ -118,7 +119,8 @@ def group_rows(group: GroupShown, width: int) -> list[Row]:
         tokens = f"{one.tokens:>6}t" if one.tokens else " " * 7
         note = one.note or ("under way" if one.state == "streaming" else "")
         note = "queued" if one.state == "queued" else note
-        text = f"r{one.index:<2} {_MARKS[one.state]} {reward} {tokens} {note}".rstrip()
+        figures = f"{reward} {tokens} " if (reward + tokens).strip() else ""
+        text = f"r{one.index:<2} {_MARKS[one.state]} {figures}{note}".rstrip()
         style = one.state if one.state not in ("open", "error") else "flag"
         rows.append(Row(one.id, line((fit(text, width), style))))
     return rows

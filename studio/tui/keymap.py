@@ -179,7 +179,7 @@ KEYS: tuple[Key, ...] = (
             "approve_safe",
             "all safe",
             "Approve everything safe, after a look at the list.",
-            5,
+            6,
         ),
         ("range", "v", "range", "range", "Begin a range; move, then a or r.", 3),
         ("later", "t", "later", "later", "Decide later, without holding the run.", 2),
@@ -218,6 +218,7 @@ KEYS: tuple[Key, ...] = (
         ("target", "B", "target", "target", "Choose what is compared.", 5),
         ("words", "w", "words", "words", "By words, by lines, or side by side.", 4),
         ("same", "space", "same", "same", "Show or hide what is equal.", 3),
+        ("export", "X", "export", "export", "Write the difference into a file.", 1),
         ("choose", "enter", "choose", "choose", "Compare what is under the cursor of the list.", 0),
     ),
     *_keys(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from studio.tui.cells import crop, wrap
+from studio.tui.cells import crop, settled, wrap_pieces
 from studio.tui.cells import width as cells
 
 Span = tuple[str, str]
@@ -73,16 +73,14 @@ def paragraph(spans: Iterable[Span], width: int, indent: str = "") -> list[Line]
 
     A style may change within a word.
     """
-    spans = tuple(spans)
+    spans = tuple((settled(text), style) for text, style in spans)
     joined = "".join(text for text, _ in spans)
     room = max(1, width - cells(indent))
     out: list[Line] = []
     at = 0
-    for number, piece in enumerate(wrap(joined, room)):
-        start = joined.find(piece, at) if piece else at
-        start = at if start < 0 else start
-        at = start + len(piece)
-        cut = _between(spans, start, at)
+    for number, piece in enumerate(wrap_pieces(joined, room)):
+        cut = _between(spans, at, at + len(piece.rstrip(" \n")))
+        at += len(piece)
         out.append(((indent, ""), *cut) if number and indent else cut)
     return out or [()]
 

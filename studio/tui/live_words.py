@@ -25,10 +25,15 @@ def now(
     """One sentence: what the run is doing, or what it waits for, and the key that helps."""
     if line_facts.starting:
         return line((" starting: the model is asked for a sign of life …", "title"))
+    if line_facts.opening:
+        return line((" opening the run …", "title"))
     if state is None or state.started is None:
         return line((" no run is open: ", "dim"), ("0", "key"), (" starts or resumes one", "dim"))
     if state.ending:
         return ending(state)
+    if line_facts.parted:
+        said = " the line to the run's process is cut; it is tried again, and nothing is lost"
+        return line((said, "failed"))
     if not line_facts.living:
         said = " no process of it runs; what is recorded is safe: "
         return line((said, "failed"), ("r", "key"), " resumes it")
@@ -48,7 +53,8 @@ def now(
         return line((busy, "flag"), ("p", "key"), " goes on")
     if evaluating is not None:
         bar = signs.bar(evaluating.done, evaluating.total, 22)
-        what = f" measuring on {one_line(evaluating.data, 40)} "
+        when = "" if evaluating.step else " before practice"
+        what = f" measuring{when} on {one_line(evaluating.data, 40)} "
         return line((what, "title"), (bar, "bar"), f" {evaluating.done}/{evaluating.total}")
     return line((f" {_at_work(state, batch)}", "title"))
 
@@ -62,6 +68,7 @@ def at_work(
         and state.status == "running"
         and not state.ending
         and line_facts.living
+        and not line_facts.parted
         and evaluating is None
         and state.current is not None
     )
@@ -89,7 +96,7 @@ def ending(state: RunState) -> Line:
     why = f": {one_line(state.reason, 160)}" if state.reason else ""
     match state.ending:
         case "finished":
-            return line((" finished; ", "title"), ("4", "key"), " shows what was learned")
+            return line((" finished; ", "title"), ("3", "key"), " shows what was learned, ", ("4", "key"), " what changed")
         case "held":
             n = len(state.open)
             waits = f"{n} operation waits" if n == 1 else f"{n} operations wait"
@@ -156,7 +163,7 @@ def ended_lines(state: RunState, width: int) -> list[Line]:
 
 
 def _moves(state: RunState, width: int) -> list[Line]:
-    moves = [("4", "what was learned"), ("3", "the library"), ("5", "every run")]
+    moves = [("3", "what was learned"), ("4", "what changed"), ("5", "every run")]
     if state.ending != "finished":
         moves.insert(0, ("r", "resume it"))
     if state.open or state.repairs:
@@ -169,6 +176,8 @@ def empty_lines(state: RunState | None, line_facts: LineFacts, width: int) -> li
     """What stands where rollouts would be while there are none."""
     if line_facts.starting:
         said = "The run's process is starting. Its first rollouts appear here."
+    elif line_facts.opening:
+        said = "The run is being opened. Its rollouts appear here."
     elif state is None or state.started is None:
         said = "No run is open here. 0 starts, resumes or attaches one; 5 lists every run."
     elif not line_facts.living:

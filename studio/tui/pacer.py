@@ -9,6 +9,9 @@ from __future__ import annotations
 
 START_BYTES_PER_S = 8_000.0
 LEAST_BYTES_PER_S = 1_000.0
+UNSEEN_BYTES_PER_S = 6_000.0
+"""For a line that nobody can measure: half of what a slow one (16 KB/s) carries, as tmux sends
+some bytes of its own with each change."""
 MOST_BYTES_PER_S = 4_000_000.0
 SLOW_S = 0.120
 """A probe slower than the fastest one by this much means that too much is under way."""
@@ -27,10 +30,16 @@ class Pacer:
     """A token bucket in bytes whose rate follows probes.
 
     Frames of streams ask `allows`; keys and reviews do not, but what they send counts.
+
+    Args:
+        now: the time.
+        rate: bytes a second to begin with.
+        fixed: nobody is asked, and the rate stays.
     """
 
-    def __init__(self, now: float, *, rate: float = START_BYTES_PER_S) -> None:
-        self.rate = rate  # bytes a second
+    def __init__(self, now: float, *, rate: float = START_BYTES_PER_S, fixed: bool = False) -> None:
+        self.rate = rate
+        self.fixed = fixed
         self.answers = 0
         self.rtt_s: float | None = None  # of the last probe
         self._tokens = rate * _SHARE_S
@@ -87,7 +96,7 @@ class Pacer:
         self._limited = True
 
     def wants_probe(self, now: float) -> bool:
-        return self._asked is None and not self.deaf
+        return self._asked is None and not self.deaf and not self.fixed
 
     def probed(self, now: float) -> None:
         """A probe was written after all that came before."""
@@ -116,6 +125,8 @@ class Pacer:
 
     def __str__(self) -> str:
         """Such as `link 16 KB/s, RTT 40 ms`."""
+        if self.fixed:
+            return f"link not measured behind tmux: {self.rate / 1000:.0f} KB/s of streams at most"
         if not self.knows or self.rtt_s is None:
             return "link not measured: the terminal does not answer" if self.deaf else "link …"
         return f"link {self.rate / 1000:.0f} KB/s, RTT {self.rtt_s * 1000:.0f} ms"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.containers import Container
@@ -9,6 +10,7 @@ from textual.widget import Widget
 
 from engines.core.run_state import RunState
 from studio.link.messages import Message, Session
+from studio.tui.keymap import Key
 
 if TYPE_CHECKING:
     from studio.tui.app import StudioApp
@@ -58,6 +60,10 @@ class Page(Container):
         """What `tab` and the jump letters go through, in reading order."""
         return [w for w in self.query("*") if w.can_focus and w.display and w.focusable]
 
+    def offered(self, keys: Sequence[Key]) -> Sequence[Key]:
+        """Its own keys as the line at the bottom is to offer them now."""
+        return keys
+
     def go_to(self, name: str) -> bool:
         """Show an id if this page has it."""
         return False
@@ -73,6 +79,10 @@ class Page(Container):
             self.filtered("")
             return True
         return False
+
+    def footer_keys(self) -> Sequence[Key]:
+        """What the bottom line shows instead of the page's keys, while something else is heard."""
+        return ()
 
     def copied(self, whole: bool) -> str:
         """What `y` copies of the focused pane, or `Y`."""

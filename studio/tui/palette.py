@@ -11,7 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from textual.app import SystemCommand
+from textual.command import CommandInput, CommandList, CommandPalette
+from textual.content import Content
 from textual.widget import Widget
+from textual.widgets.option_list import Option
 
 from studio.tui.keymap import SCOPES, Key
 
@@ -20,6 +23,23 @@ if TYPE_CHECKING:
 
 _NOT_HERE = frozenset({"global.palette", "global.interrupt"})
 """One is open already, the other a key that is pressed twice."""
+
+_ALSO = {"global.detach": "quit, exit"}
+"""Words that people look for."""
+
+
+class Palette(CommandPalette):
+    """Textual's, without blinking, and with a line where nothing is found."""
+
+    def on_mount(self) -> None:
+        self.query_one(CommandInput).cursor_blink = False
+
+    def _start_no_matches_countdown(self, search_value: str) -> None:
+        """At once: an empty list looks as if the search were still going on."""
+        if search_value:
+            none = Option(Content("nothing is called so"), disabled=True, id=self._NO_MATCHES)
+            self.query_one(CommandList).clear_options().add_option(none)
+        self._list_visible = bool(search_value)
 
 
 def commands(app: StudioApp) -> Iterator[SystemCommand]:
@@ -32,6 +52,8 @@ def commands(app: StudioApp) -> Iterator[SystemCommand]:
         # What lists and other pages have is found by its words, and not listed unasked.
         near = key.scope in ("global", "loop", app.page_name)
         yield SystemCommand(title, key.tooltip, _doing(app, key, focused), near)
+        if words := _ALSO.get(key.id):
+            yield SystemCommand(f"{title}: {words}", key.tooltip, _doing(app, key, focused), False)
 
 
 def _of(key: Key) -> str:

@@ -29,7 +29,7 @@ class PaneModel:
 class Pane:
     """The rows of one text in a window that fills and then moves on by half its height."""
 
-    __slots__ = ("_pending", "_size", "_tail", "_top", "head", "lead", "model", "shown")
+    __slots__ = ("_last", "_pending", "_size", "_tail", "_top", "head", "lead", "model", "shown")
 
     def __init__(self, model: PaneModel, cap: int = ROWS) -> None:
         self.model = model
@@ -40,6 +40,7 @@ class Pane:
         self._pending: list[str] = []
         self._size = 0  # characters pending
         self._top = 0
+        self._last: str | None = None  # the last line of the text, once somebody asked
 
     @property
     def waiting(self) -> bool:
@@ -57,13 +58,14 @@ class Pane:
             self._drain()
 
     def reset(self, text: str) -> None:
-        self._pending, self._size, self._top = [], 0, 0
+        self._pending, self._size, self._top, self._last = [], 0, 0, None
         self._tail.reset()
         if text:
             self.feed(text)
 
     def _drain(self) -> None:
         if self._pending:
+            self._last = None
             text = "".join(self._pending)
             self._pending, self._size = [], 0
             self._tail.feed(text)
@@ -118,9 +120,32 @@ class Pane:
         room = max(1, columns - width(head) - width(footer))
         if model.note and model.state != "streaming":
             return head, crop(footer + model.note, columns - width(head))
-        rows = self.look(room, 2, glyphs)
-        last = next((row for row in reversed(rows) if row), "")
-        return head, crop(footer + last, columns - width(head))
+        said = (
+            self._under_way(room, glyphs)
+            if model.state == "streaming"
+            else self._said(room, glyphs)
+        )
+        return head, crop(footer + said, columns - width(head))
+
+    def _under_way(self, columns: int, glyphs: Glyphs) -> str:
+        """The row that is being filled; after a sign where its line began before it."""
+        self._drain()
+        lead = f"{glyphs.ellipsis} "
+        self._tail.resize(columns - len(lead))
+        total = self._tail.total
+        for at in (total - 1, total - 2):  # the last one may have just begun
+            row = "".join(self._tail.rows(at, at + 1)) if at >= 0 else ""
+            if row:
+                said = row if self._tail.begins(at) else lead + row
+                return f"{said} {glyphs.cursor}" if width(said) < columns - 1 else said
+        return fit(self.model.note, columns, glyphs.ellipsis)
+
+    def _said(self, columns: int, glyphs: Glyphs) -> str:
+        """Of a text that is whole how its last line begins: there the answer stands."""
+        self._drain()
+        if self._last is None:
+            self._last = self._tail.last_line()
+        return fit(self._last or self.model.note, columns, glyphs.ellipsis)
 
     def title(self, glyphs: Glyphs, *, with_footer: bool) -> str:
         """Such as `r0 + 812t`."""

@@ -6,21 +6,33 @@ Reads; changes nothing. Blocks while it does, so it belongs into a thread.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 
 from engines.core.errors import StudioError
+from engines.core.events import StepStarted
 from engines.core.run_state import RunState
 from engines.core.state import fold
 from engines.record.run_dir import RunDir
+from studio.tui.batch import Batch, batch_of
 from studio.tui.live_words import happened
 
 
-def recalled(run: RunDir, most: int = 200) -> list[tuple[float, str]]:
-    """The last things that happened: seconds since the epoch, and what, oldest first."""
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What a journal tells of the time before."""
+
+    told: tuple[tuple[float, str], ...]  # seconds since the epoch, and what; oldest first
+    batch: Batch | None  # the last one that was begun, with all that came of it
+
+
+def recalled(run: RunDir, most: int = 200) -> Past:
+    """The last things that happened, and the rollouts of the last batch."""
     from studio.narrate import Lines
 
     out: deque[tuple[float, str]] = deque(maxlen=most)
     state = RunState()
     now = 0.0
+    batch: Batch | None = None
 
     def say(text: str) -> None:
         out.append((now, text))
@@ -30,6 +42,8 @@ def recalled(run: RunDir, most: int = 200) -> list[tuple[float, str]]:
         for entry in run.entries():
             now = entry.at
             fold(state, entry.event)
+            if isinstance(entry.event, StepStarted):
+                batch = batch_of(state)  # its mappings go on being filled until it is through
             told = happened(entry.event)
             if told is None:
                 lines(entry.event)
@@ -38,4 +52,4 @@ def recalled(run: RunDir, most: int = 200) -> list[tuple[float, str]]:
                     say(text)
     except StudioError as error:  # a damaged journal: 5 says so, with the move
         say(str(error))
-    return list(out)
+    return Past(tuple(out), batch)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from textual.messages import TerminalSupportsSynchronizedOutput
 
-from studio.tui.frames import tightened
-from studio.tui.pacer import Pacer
+from studio.tui.frames import Picture, tightened
+from studio.tui.pacer import UNSEEN_BYTES_PER_S, Pacer
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -23,18 +23,20 @@ if TYPE_CHECKING:
     from studio.tui.canvas import StreamCanvas
 
 BEAT_S = 0.1
-SLOW_BEAT_S = 0.2
 _HEADS_EVERY = 5
 """Beats between two drawings of the counts in titles: each costs as much as the text."""
 PROBE = "\x1b[?2026$p"
 """Asks whether synchronized output is on; Textual asks the same once, at the beginning."""
 
 
+_ENTER = "\x1b[?1049h"
+
+
 class Pump:
     """Drains what came and flushes the canvases, once a beat.
 
     Args:
-        low_bandwidth: five beats a second instead of ten.
+        low_bandwidth: every other beat is left out; may be changed at any time.
         pacer: None where nothing limits what is sent.
         queued: whether bytes written before have not left the process.
         probe: asks the terminal.
@@ -56,13 +58,11 @@ class Pump:
         self.held = 0  # beats at which nothing was drawn for want of budget
         self._clock, self._queued, self._probe = clock, queued, probe
         self._unpaced = unpaced
+        self.picture = Picture()
         self._drains: list[Callable[[], None]] = []
         self._canvases: list[StreamCanvas] = []
         self._beats = 0
-
-    @property
-    def beat_s(self) -> float:
-        return SLOW_BEAT_S if self.low_bandwidth else BEAT_S
+        self._idle = False
 
     @property
     def link_text(self) -> str:
@@ -73,6 +73,10 @@ class Pump:
         """Call this at every beat, before canvases are flushed."""
         self._drains.append(drain)
 
+    @property
+    def watched(self) -> tuple[StreamCanvas, ...]:
+        return tuple(self._canvases)
+
     def watch(self, canvas: StreamCanvas) -> None:
         if canvas not in self._canvases:
             self._canvases.append(canvas)
@@ -81,8 +85,14 @@ class Pump:
         if canvas in self._canvases:
             self._canvases.remove(canvas)
 
+    def beat(self) -> None:
+        """What the timer calls: a tick, or at low bandwidth every other time one."""
+        self._idle = self.low_bandwidth and not self._idle
+        if not self._idle:
+            self.tick()
+
     def tick(self) -> None:
-        """One beat."""
+        """Drain and draw."""
         self._beats += 1
         for drain in self._drains:
             drain()
@@ -130,8 +140,8 @@ def install(
 ) -> Pump:
     """Give an app its pump (`app.pump`); call it once, when the app is mounted.
 
-    Without a terminal (tests) there is only the beat. Inside tmux nothing is paced: it draws
-    for itself, drops what its client is too slow for, and answers at once.
+    Without a terminal (tests) there is only the beat. Inside tmux no line can be measured, for
+    it answers at once: here nothing is paced, and over SSH by a fixed budget.
     """
     environ = os.environ if environ is None else environ
     driver: Any = app._driver
@@ -140,7 +150,9 @@ def install(
     else:
         pump = _paced(app, driver, environ, low_bandwidth)
     app.pump = pump  # type: ignore[attr-defined]
-    app.set_interval(pump.beat_s, pump.tick, name="pump")
+    for canvas in app.query("StreamCanvas"):  # mounted before the app was
+        pump.watch(cast("StreamCanvas", canvas))
+    app.set_interval(BEAT_S, pump.beat, name="pump")
     return pump
 
 
@@ -151,13 +163,20 @@ def _paced(app: App[Any], driver: Any, environ: Mapping[str, str], low_bandwidth
     silent = environ.get("TERM_PROGRAM") == "Apple_Terminal" or not driver.input_tty
     why = "link not paced: tmux does that" if inside_tmux else "link not measured"
 
+    pacer: Pacer | None = None
+    if inside_tmux and environ.get("SSH_CONNECTION"):
+        # tmux hides the line and keeps for it what it cannot carry: streams before keys.
+        pacer = Pacer(time.monotonic(), rate=UNSEEN_BYTES_PER_S, fixed=True)
+    elif not (inside_tmux or silent):
+        pacer = Pacer(time.monotonic())
+
     def queued() -> bool:
         writer = driver._writer_thread
         return writer is not None and not writer._queue.empty()
 
     pump = Pump(
         low_bandwidth=low_bandwidth,
-        pacer=None if inside_tmux or silent else Pacer(time.monotonic()),
+        pacer=pacer,
         queued=queued,
         probe=lambda: write(PROBE),
         unpaced=why,
@@ -165,6 +184,8 @@ def _paced(app: App[Any], driver: Any, environ: Mapping[str, str], low_bandwidth
 
     def counted(data: str) -> None:
         write(data)
+        if _ENTER in data:  # a page of its own, which begins empty: also after ctrl+z, or an editor
+            pump.picture.forget()
         pump.wrote(len(data) if data.isascii() else len(data.encode("utf-8", "replace")))
 
     process = driver.process_message
@@ -178,7 +199,7 @@ def _paced(app: App[Any], driver: Any, environ: Mapping[str, str], low_bandwidth
 
     def tight(screen: Any, renderable: Any) -> None:
         before = pump.written
-        display(screen, tightened(renderable))
+        display(screen, tightened(renderable, pump.picture, app.size))
         if pump.written != before:
             pump.drawn()
 

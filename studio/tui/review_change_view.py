@@ -8,6 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from engines.core.flags import (
+    CONTRADICTION,
+    DUPLICATE,
+    FROM_TOOL,
+    HELD_OUT_LEAK,
+    LEAK,
+    REJECTED_BEFORE,
+    TOO_LONG,
+)
 from engines.core.library import Experience, Provenance, effective
 from engines.core.run_state import RunState
 from engines.core.similarity import Change, word_count, word_diff
@@ -32,9 +41,22 @@ def shown(text: str) -> str:
     return settled(inert(text if len(text) <= MOST_CHARS else cut))
 
 
+_SCORES = {
+    DUPLICATE: "similarity",
+    CONTRADICTION: "similarity",
+    REJECTED_BEFORE: "similarity",
+    LEAK: "certainty",
+    HELD_OUT_LEAK: "certainty",
+    TOO_LONG: "too much by",
+    FROM_TOOL: "share of its words",
+}
+"""What the score of a flag is one of, by its name; in [0, 1]."""
+
+
 def flag_text(flag: Flag) -> str:
-    """`duplicate 0.91 of E3`."""
-    score = "" if flag.score is None else f" {flag.score:.2f}"
+    """`duplicate (similarity 0.91) of E3`."""
+    what = _SCORES.get(flag.name, "score")
+    score = "" if flag.score is None else f" ({what} {flag.score:.2f})"
     return words_of(f"{flag.name}{score} {flag.detail}".strip())
 
 
@@ -58,7 +80,9 @@ def head(item: Item, before: str, after: str, at: tuple[int, int], width: int) -
     words = f"{word_count(before)} -> {word_count(after)}" if before and after else ""
     if length := words or (f"{word_count(after or before)}" if after or before else ""):
         spans.append((f"  {length} words", "dim"))
-    if item.standing != "open":
+    if item.is_own and item.standing == "open":
+        spans.append(("  yours, open", "open"))
+    elif item.standing != "open":
         spans.append((f"  {_settled_text(item)}", item.standing if item.decision else "dim"))
     return spread(tuple(spans), right, width)
 
@@ -168,6 +192,8 @@ def change_lines(
     assert op is not None
     before, after, proposed = wordings(item, texts)
     out = [head(item, before, after, at, width), *flag_lines(op, width)]
+    if draft:
+        out += _labelled("yours", f"{shown(draft)} (not handed in; e takes it up)", width)
     gap: list[Line] = [] if compact else [()]
     out += gap
     out += diff_lines(before, after, mode, width, changes)
@@ -184,8 +210,6 @@ def change_lines(
         out += _labelled("flags now", text, width)
     if note:
         out += _labelled("note", f"{shown(note)} (goes with the decision)", width)
-    if draft:
-        out += _labelled("unsaved", f"{shown(draft)} (e goes on)", width)
     if source:
         out += source_lines(op, state, target, width)
     return out

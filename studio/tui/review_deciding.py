@@ -7,7 +7,7 @@ decision does; nothing counts as made here before it is on disk there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from engines.core.errors import ConflictError
 from engines.core.events import DecisionUndone, LessonCommitted, OperationDecided
@@ -15,7 +15,7 @@ from engines.core.library import effective
 from engines.core.run_state import RunState
 from engines.core.types import GATE, Decision, Operation, own_operation_id
 from studio.link.messages import Began, Message, Session, Told
-from studio.tui.review_made import Made, Sitting, again, inverse, standing, told
+from studio.tui.review_made import PAST, Made, Sitting, Step, again, inverse, standing, told
 from studio.tui.review_view import draft_texts
 
 Pair = tuple[Operation, Decision]
@@ -31,8 +31,42 @@ class Outcome:
     go_to: str = ""
 
 
+@dataclass(slots=True)
+class _Undoing:
+    """What became of a step that is taken back, operation by operation."""
+
+    step: Step
+    left: list[Made] = field(default_factory=list)  # not taken back yet
+    undone: list[Made] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)  # undecided by it, others among them
+    restored: list[Decision] = field(default_factory=list)  # what stood before, once more
+    proposed: list[Operation] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.left = list(self.step)
+
+    @property
+    def outcome(self) -> Outcome:
+        stands = {decision.operation_id for decision in self.restored}
+        names = [name for name in dict.fromkeys(self.asked) if name not in stands]
+        parts = [f"{d.operation_id}: {PAST[d.action]} again, as before" for d in self.restored
+                 if d.reviewer != GATE]  # fmt: skip
+        parts += [f"{d.operation_id} does not fit any more: {d.reason}" for d in self.restored
+                  if d.reviewer == GATE]  # fmt: skip
+        if names:
+            parts.insert(0, f"asked again: {', '.join(names)} (ctrl+r decides as before)")
+        parts += [
+            f"{op.id} waits: {op.kind} {op.target or 'anew'}, the inverse of what was committed"
+            for op in self.proposed
+        ]
+        go_to = self.proposed[-1].id if self.proposed else self.step[0].id
+        failed = not (self.undone or self.proposed)
+        return Outcome("; ".join([*parts, *self.words]), failed, go_to=go_to)
+
+
 class Decider:
-    """The requests of one sitting with one run."""
+    """The requests of one person at one screen with one run."""
 
     def __init__(self) -> None:
         self.sitting = Sitting()
@@ -119,27 +153,46 @@ class Decider:
             sitting.steps.append(before)
         if not sitting.steps:
             return Outcome(
-                "nothing was decided in this sitting: there is nothing to take back", True
+                "nothing was decided in this session: there is nothing to take back", True
             )
-        step = sitting.steps[-1]
-        if not any(made.id in state.operations for made in step):
-            return await self._inverted(session, step, texts)
-        asked: list[str] = []
-        for made in reversed(step):
-            if made.id not in self.decisions(session.state):
-                continue  # taken back elsewhere, or along with another one
-            asked += await session.undo(made.id)
-            for name in asked:
-                self.just.pop(name, None)
-            if made.earlier is not None:
-                await session.decide(again(made.earlier))
-        sitting.steps.pop()
-        sitting.undone.append(step)
-        sitting.done = max(0, sitting.done - len(step))
-        names = ", ".join(dict.fromkeys(asked))
-        if not names:
-            return Outcome(f"{step[0].id} was taken back elsewhere already", go_to=step[0].id)
-        return Outcome(f"asked again: {names} (ctrl+r decides as before)", go_to=step[0].id)
+        # Each by itself: some of a step may be committed, and the rest still be open.
+        done = _Undoing(sitting.steps[-1])
+        try:
+            for made in reversed(done.step):
+                await self._take_back(session, made, texts, done)
+                done.left.remove(made)
+        finally:
+            sitting.steps.pop()
+            if done.left:
+                sitting.steps.append(tuple(done.left))
+            if done.undone:
+                sitting.undone.append(tuple(reversed(done.undone)))
+                sitting.done = max(0, sitting.done - len(done.undone))
+        return done.outcome
+
+    async def _take_back(
+        self, session: Session, made: Made, texts: Mapping[str, str], done: _Undoing
+    ) -> None:
+        """One decision: undo it, or propose its inverse where it is committed."""
+        state, name = session.state, made.id
+        if name not in state.operations:
+            await self._invert(session, made, texts, done)
+        elif name in self.decisions(state):
+            asked = await session.undo(name)
+            for each in asked:
+                self.just.pop(each, None)
+            done.undone.append(made)
+            done.asked += asked
+            if made.earlier is not None and made.earlier.reviewer != GATE:
+                # What the gate rejected it judges anew by itself.
+                stands, _ = await session.decide(again(made.earlier))
+                if session.state.decisions.get(name) != stands:
+                    self.just[name] = stands
+                done.restored.append(stands)
+        elif made.decision.action == "defer":
+            done.words.append(f"{name} was put off; it is still open")
+        else:
+            done.words.append(f"{name} was taken back elsewhere already")
 
     async def redo(self, session: Session) -> Outcome:
         """Decide again what was last taken back.
@@ -149,47 +202,42 @@ class Decider:
         """
         if not self.sitting.undone:
             return Outcome("nothing was taken back: there is nothing to decide again", True)
-        step = self.sitting.undone[-1]
-        if any(made.id not in session.state.operations for made in step):
-            self.sitting.undone.pop()
-            return Outcome(f"{step[0].id} is not open any more", True)
-        made = []
-        for one in step:
-            asked = again(one.asked or one.decision)
-            done, _ = await session.decide(asked)
-            if session.state.decisions.get(one.id) != done:
-                self.just[one.id] = done
-            made.append(replace(one, decision=done))
-        self.sitting.undone.pop()
-        self.sitting.steps.append(tuple(made))
-        self.sitting.done += len(made)
-        return Outcome(f"again: {told(made, [''])}", made=tuple(made), go_to=step[0].id)
+        step = self.sitting.undone.pop()
+        gone = [one.id for one in step if one.id not in session.state.operations]
+        left = [one for one in step if one.id not in gone]
+        made: list[Made] = []
+        try:
+            for one in tuple(left):
+                done, _ = await session.decide(again(one.asked or one.decision))
+                if session.state.decisions.get(one.id) != done:
+                    self.just[one.id] = done
+                made.append(replace(one, decision=done))
+                left.remove(one)
+        finally:
+            if left:
+                self.sitting.undone.append(tuple(left))
+            if made:
+                self.sitting.steps.append(tuple(made))
+                self.sitting.done += len(made)
+        words = [f"again: {told(made, [''])}"] if made else []
+        words += [f"{name} is not open any more" for name in gone]
+        return Outcome("; ".join(words), not made, tuple(made), step[0].id)
 
-    async def _inverted(
-        self, session: Session, step: Sequence[Made], texts: Mapping[str, str]
-    ) -> Outcome:
-        proposed: list[Operation] = []
-        words: list[str] = []
-        for made in reversed(step):
-            wanted = inverse(made, self._free_id(session.state), texts)
-            if isinstance(wanted, str):
-                words.append(wanted)
-                continue
-            try:
-                proposed.append(await session.propose(wanted))
-            except ConflictError:
-                if wanted.kind != "add" or wanted.target is None:
-                    raise
-                # Only a revert of a whole version gives an id back.
-                proposed.append(await session.propose(replace(wanted, target=None)))
-                words.append(f"{wanted.target} comes back under a new id")
-        self.sitting.steps.pop()
-        told_ = [
-            f"{op.id} waits: {op.kind} {op.target or 'anew'}, the inverse of what was committed"
-            for op in proposed
-        ]
-        go_to = proposed[0].id if proposed else ""
-        return Outcome("; ".join([*told_, *words]), not proposed, go_to=go_to)
+    async def _invert(
+        self, session: Session, made: Made, texts: Mapping[str, str], done: _Undoing
+    ) -> None:
+        wanted = inverse(made, self._free_id(session.state), texts)
+        if isinstance(wanted, str):
+            done.words.append(wanted)
+            return
+        try:
+            done.proposed.append(await session.propose(wanted))
+        except ConflictError:
+            if wanted.kind != "add" or wanted.target is None:
+                raise
+            # Only a revert of a whole version gives an id back.
+            done.proposed.append(await session.propose(replace(wanted, target=None)))
+            done.words.append(f"{wanted.target} comes back under a new id")
 
     @staticmethod
     def _free_id(state: RunState) -> str:

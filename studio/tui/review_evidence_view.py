@@ -9,7 +9,7 @@ from engines.core.similarity import similarity
 from engines.core.types import Operation
 from studio.inert import inert
 from studio.tui.cells import GLYPHS_UNICODE, Glyphs, fit, settled, wrap
-from studio.tui.lines import Line, Row, line, spread
+from studio.tui.lines import Line, Row, line, spread, width_of
 from studio.tui.review_view import words_of
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ _LIKE = 0.3
 _SHOWN = 2
 """Winners and losers of a group that are shown before it is opened."""
 _WHOLE_CHARS = 4_000
+_EDGE = 2
+"""Cells that a list draws before each of its rows."""
 
 
 def rollout_of(key: str) -> str:
@@ -54,7 +56,7 @@ def evidence_rows(
         name = f"{group.id}  "
         if opened:
             out.append(Row(f"{_first(group)}/q", line((name, "title"), (right, "title"))))
-            text = wrap(settled(inert(asked)), max(8, width - 4))
+            text = wrap(settled(inert(asked)), max(8, width - _EDGE - 2))
             out += [Row(f"{_first(group)}/q{n}", line("  ", piece)) for n, piece in enumerate(text)]
         else:
             room = max(8, width - len(name) - len(right) - 6)
@@ -104,11 +106,14 @@ def _witness_rows(
         words = fit(last, max(8, room - len(tail) - 2), signs.ellipsis)
         told: Line = (*lead, (words, ""), *(((f"  {tail}", "dim"),) if tail else ()))
         return [Row(witness.id, told)]
-    rows = [Row(witness.id, (*lead, (judged, "dim")))]
+    edge = " " * width_of(lead)
+    told = wrap(judged, max(8, width - _EDGE - len(edge)))
+    rows = [Row(witness.id, (*lead, (told[0], "dim")))]
+    rows += [Row(f"{witness.id}/v{n}", line(edge, (each, "dim"))) for n, each in enumerate(told[1:])]
     body = answer if answer is not None else said
     if len(body) > _WHOLE_CHARS:
         body = f"… {body[-_WHOLE_CHARS:]}"
-    pieces = wrap(settled(inert(body.strip())), max(8, width - 6))
+    pieces = wrap(settled(inert(body.strip())), max(8, width - _EDGE - 5))
     rows += [
         Row(f"{witness.id}/{number}", line("     ", piece)) for number, piece in enumerate(pieces)
     ]

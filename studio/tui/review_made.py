@@ -1,4 +1,4 @@
-"""What was decided in this sitting, so that it can be taken back and made again. Pure.
+"""What was decided on this screen, so that it can be taken back and made again. Pure.
 
 Owns the stack of undo and redo, and what operation would undo a change that is committed.
 """
@@ -127,5 +127,5 @@ PAST = {
     "approve": "approved",
     "edit": "approved as edited",
     "reject": "rejected",
-    "defer": "decided later:",
+    "defer": "put off",
 }

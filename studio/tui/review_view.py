@@ -44,12 +44,13 @@ class Item:
     decision: Decision | None = None
     repair: Repair | None = None
     deferred: bool = False
+    is_own: bool = False  # a person proposed it: it was never put off, whatever waits for it
 
     @property
     def standing(self) -> Standing:
         if self.decision is not None:
             return _STANDING[self.decision.action]
-        return "later" if self.deferred else "open"
+        return "later" if self.deferred and not self.is_own else "open"
 
     @property
     def is_open(self) -> bool:
@@ -69,35 +70,43 @@ def items(
     *,
     sort: Sort = "flagged first",
     words: str = "",
+    texts: Mapping[str, str] | None = None,
 ) -> list[Item]:
     """Operations in an order that deciding them does not change, then replies to mend.
+
+    Those that were put off in an earlier step come after all others.
 
     Args:
         state: of the run.
         just: decisions that are on disk, and that the state has not heard of yet.
         sort: flagged ones first, by kind, or as they were proposed.
         words: only what holds all of these.
+        texts: what the targets say, which is looked through too.
     """
     made = {**state.decisions, **just} if just else state.decisions
-    found = [Item(op.id, op, made.get(op.id), None, op.id in state.deferred)
-             for op in state.operations.values()]  # fmt: skip
+    found = [
+        Item(op.id, op, made.get(op.id), None, op.id in state.deferred, op.id in state.own)
+        for op in state.operations.values()
+    ]
     if sort == "flagged first":
         found.sort(key=lambda item: not (item.operation and item.operation.flags))
     elif sort == "by kind":
         found.sort(key=lambda item: KINDS.index(item.operation.kind) if item.operation else 9)
+    found.sort(key=lambda item: item.deferred and not item.is_own)
     found += [Item(repair.id, repair=repair) for repair in state.repairs.values()]
     wanted = words.casefold().split()
-    return [item for item in found if _holds(item, wanted)] if wanted else found
+    return [item for item in found if _holds(item, wanted, texts or {})] if wanted else found
 
 
-def _holds(item: Item, words: Sequence[str]) -> bool:
+def _holds(item: Item, words: Sequence[str], texts: Mapping[str, str]) -> bool:
     if item.repair is not None:
         parts = [item.id, "mend", item.repair.kind, item.repair.reply]
     else:
         op = item.operation
         assert op is not None
         flags = [flag.name for flag in op.flags] + (["flagged"] if op.flags else ["unflagged"])
-        parts = [op.id, op.kind, op.target or "new", op.text, item.standing, *flags]
+        now = texts.get(op.target or "", "")
+        parts = [op.id, op.kind, op.target or "new", op.text, now, item.standing, *flags]
     text = " ".join(parts).casefold()
     return all(word in text for word in words)
 
@@ -110,7 +119,14 @@ def draft_texts(
     The gate has checked each decision against those before it, so that no objection is left
     to be looked for: `Library.commit` gives the same, a thousand times slower.
     """
-    texts = dict(base)
+    return draft_of(base, reviewed)[0]
+
+
+def draft_of(
+    base: Iterable[tuple[str, str]], reviewed: Iterable[tuple[Operation, Decision]]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The same, and by operation id what the experiences said that decisions delete."""
+    texts, deleted = dict(base), {}
     for operation, decision in reviewed:
         if decision.action not in ("approve", "edit"):
             continue
@@ -124,10 +140,10 @@ def draft_texts(
                 if wanted.target in texts:
                     texts[wanted.target] = one_line(wanted.text)
             case "delete":
-                texts.pop(wanted.target or "", None)
+                deleted[operation.id] = texts.pop(wanted.target or "", "")
             case "keep":
                 pass
-    return texts
+    return texts, deleted
 
 
 @lru_cache(maxsize=8192)  # a key press makes the rows of the whole queue anew
@@ -136,8 +152,14 @@ def words_of(text: str) -> str:
     return settled(inert(" ".join(text[:600].split())))[:200]
 
 
-def row(item: Item, texts: Mapping[str, str], signs: Glyphs = GLYPHS_UNICODE) -> Row:
-    """One line: how it stands, what it does, to what, whether it is flagged, how it begins."""
+def row(item: Item, now: str = "", signs: Glyphs = GLYPHS_UNICODE) -> Row:
+    """One line: how it stands, what it does, to what, whether it is flagged, how it begins.
+
+    Args:
+        item: the operation or reply.
+        now: what its target says before it; "" where there is none.
+        signs: glyphs.
+    """
     if item.repair is not None:
         said = words_of(item.repair.reply)
         return Row(item.id, ((signs.open, "open"), (" m ", "flag"), (_id(item.id), "title"),
@@ -146,7 +168,7 @@ def row(item: Item, texts: Mapping[str, str], signs: Glyphs = GLYPHS_UNICODE) ->
     assert op is not None
     standing = item.standing
     sign = "t" if standing == "later" else getattr(signs, standing)
-    said = words_of(op.text or texts.get(op.target or "", ""))
+    said = words_of(op.text or now)
     return Row(
         op.id,
         (
@@ -178,7 +200,7 @@ def legend(
     person: str,
     signs: Glyphs = GLYPHS_UNICODE,
 ) -> list[Line]:
-    """What the signs mean, what is safe, and how the sitting goes. Always as many lines."""
+    """What the signs mean, what is safe, and how this session goes. Always as many lines."""
     safe = sum(item.is_safe for item in found)
     pace = (
         "" if mean_s is None else f", {mean_s:.0f} s/op" if mean_s >= 10 else f", {mean_s:.1f} s/op"
@@ -186,11 +208,11 @@ def legend(
     return [
         _signs((signs.open, "open"), (signs.approved, "approved"), (signs.rejected, "rejected")),
         _signs((signs.edited, "edited"), ("t", "later"), (signs.flag, "flagged")),
-        (),
+        line(("safe: no flag, not a delete", "dim")),
         line(("safe now: ", "dim"), f"{safe}" + ("  (A approves them)" if safe else "")),
         line(("filter: ", "dim"), words_of(words) if words else "all"),
         line(("sort: ", "dim"), f"{sort}", ("  (S)", "dim")),
-        line(("sitting: ", "dim"), f"{done} done{pace}, by {words_of(person)}"),
+        line(("this session: ", "dim"), f"{done} done{pace}, by {words_of(person)}"),
     ]
 
 
@@ -217,8 +239,14 @@ def counts_text(counted: Mapping[str, int]) -> str:
     return ", ".join(f"{counted[name]} {name}" for name in order if counted.get(name)) or "nothing"
 
 
-def commit_lines(state: RunState, found: Sequence[Item]) -> list[Line]:
-    """What `c` would do, before it is done."""
+def commit_lines(state: RunState, found: Sequence[Item], hidden: int = 0) -> list[Line]:
+    """What `c` would do, before it is done.
+
+    Args:
+        state: of the run.
+        found: everything there is, whatever the filter shows of it.
+        hidden: how many of those that are decided the filter does not show.
+    """
     counted = counts(found)
     left = counted.get("open", 0)
     changes = any(
@@ -233,6 +261,9 @@ def commit_lines(state: RunState, found: Sequence[Item]) -> list[Line]:
         ),
         line(("library    ", "dim"), version),
     ]
+    if hidden:
+        what = "of them is" if hidden == 1 else "of them are"
+        lines.append(line((f"filter     {hidden} {what} hidden by it, and committed too", "flag")))
     if left:
         more = "operation is" if left == 1 else "operations are"
         lines.append(
@@ -243,11 +274,31 @@ def commit_lines(state: RunState, found: Sequence[Item]) -> list[Line]:
     return lines
 
 
+def cannot_decide(*, living: bool, driver: str, status: str) -> str:
+    """Why this screen may not decide, and what works.
+
+    Args:
+        living: whether a process of the run answers.
+        driver: who decides, "" for nobody.
+        status: of the run.
+    """
+    if living:
+        return f"{words_of(driver) or 'nobody'} decides in this run; T takes over"
+    if status == "finished":
+        return "the run is finished, and its record is still being opened: press again"
+    return (
+        "the run has no process, and its record is still being opened: press again "
+        "(r on 1 Live or 5 Runs resumes it)"
+    )
+
+
 def why_empty(state: RunState | None, *, words: str = "", living: bool = False) -> list[Line]:
     """What an empty list says: why nothing is here, and the key that helps."""
     if words:
         return _told(f"nothing holds “{words_of(words)}”", "esc clears the filter, / changes it.")
-    if state is None or state.started is None:
+    if state is not None and state.started is None:
+        return _told("The run is being opened.", "What waits for you comes here.")
+    if state is None:
         return _told("No run is open.", "5 lists them, 0 starts or resumes one.")
     match state.status:
         case "finished":

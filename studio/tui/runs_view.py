@@ -18,11 +18,11 @@ from studio.tui.cells import width as cells
 from studio.tui.lines import Line, Row, Span, labelled, line
 
 if TYPE_CHECKING:
-    from studio.listing import KnownRun
+    from studio.listing import KnownRun, Measured
 
 Sort = Literal["time", "reward", "cost", "name"]
 SORTS: tuple[Sort, ...] = ("time", "reward", "cost", "name")
-_LEAST_STATE = 24
+_LEAST_STATE = 26
 _CSV = (
     *("run", "status", "model", "data", "epoch", "epochs", "steps", "library", "version"),
     *("reward", "reward_n", "held_out", "tokens", "cost_usd", "open", "losses", "rehearsal"),
@@ -110,8 +110,9 @@ def state_span(run: KnownRun) -> Span:
     if row.get("ending") == "budget":
         return "budget reached (r: more)", "flag"
     if waiting and shown.word in ("held", "reviewing", "finished", "interrupted"):
-        word = "HELD" if shown.word != "finished" else "finished"
-        return f"{word}: {waiting} wait for you", "flag"
+        if shown.word == "finished":
+            return f"finished: {waiting} wait for you", "flag"
+        return f"HELD: {waiting} wait, no process", "flag"
     if shown.word in _ENDED:
         return f"{shown.word} (r resumes)", "failed" if shown.word == "failed" else ""
     return shown.word, "won" if shown.word == "finished" else ""
@@ -134,19 +135,17 @@ def detail_lines(run: KnownRun | None, width: int, now: float) -> list[Line]:
         judged = f"judged by {back.verifier}, reviewed by {back.reviewer}"
         practised = f"{back.model} on {back.data}; {of}; {judged}"
         out += labelled("practises", one_line(practised, 400), width)
-    scripted = "~" if row["rehearsal"] else ""
+    scripted = "rehearsal, " if row["rehearsal"] else ""
     epochs = [
-        f"epoch {number}: {scripted}{pooled['mean']:.3f} (n={pooled['n']})"
+        f"epoch {number}: {pooled['mean']:.3f} (n={pooled['n']})"
         for number, pooled in row["rewards"].items()
         if pooled["n"]
     ]
-    out += labelled("rewards", ", ".join(epochs) or "none yet", width)
+    told = f"{scripted}{', '.join(epochs)}" if epochs else "none yet"
+    out += labelled("rewards", told, width)
     if back is not None and back.measured:
-        sets = [
-            f"{m.data} {scripted}{m.first:.3f} -> {scripted}{m.last:.3f} (n={m.n})"
-            for m in back.measured
-        ]
-        out += labelled("held out", one_line("; ".join(sets), 400), width)
+        sets = "; ".join(_held_out(measured) for measured in back.measured)
+        out += labelled("held out", one_line(f"{scripted}{sets}", 400), width)
     lost = f", {row['losses']} losses" if row["losses"] else ""
     money = "" if row["cost_usd"] is None else f", ${row['cost_usd']:.4f}"
     steps = f"step {row['steps']}" + (f" of {back.steps}" if back else "")
@@ -159,6 +158,14 @@ def detail_lines(run: KnownRun | None, width: int, now: float) -> list[Line]:
     if row["rehearsal"]:
         out.append(((fit("~ rehearsal: replies were scripted", width), "dim"),))
     return out
+
+
+def _held_out(measured: Measured) -> str:
+    """Before and after, each with its own n; one figure where it was measured once."""
+    last = f"{measured.last:.3f} (n={measured.n})"
+    if measured.first_n is None:
+        return f"{measured.data} {last}, measured once"
+    return f"{measured.data} {measured.first:.3f} (n={measured.first_n}) -> {last}"
 
 
 def when(at: float | None, now: float) -> str:

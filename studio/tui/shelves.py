@@ -41,13 +41,31 @@ def export(workspace: Workspace, folder: LibraryFolder, library: Library) -> str
         RecordError: it cannot be written, or the version's own file is not there.
     """
     source = version_file(folder.path, library.version)
-    target = workspace.path / "exports" / f"{folder.name}-v{library.version:04d}.yaml"
     try:
         data = source.read_bytes()
-        target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RecordError(
             str(source), f"it could not be copied: {error.strerror}.", "Look at `studio doctor`."
+        ) from error
+    return _written(workspace, f"{folder.name}-v{library.version:04d}.yaml", data)
+
+
+def export_text(workspace: Workspace, name: str, text: str) -> str:
+    """Write a text into `exports/` of the workspace, in place of an older one; returns the path.
+
+    Raises:
+        RecordError: it cannot be written.
+    """
+    return _written(workspace, name, text.encode("utf-8", "replace"))
+
+
+def _written(workspace: Workspace, name: str, data: bytes) -> str:
+    target = workspace.path / "exports" / name
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RecordError(
+            str(target.parent), f"it could not be made: {error.strerror}.", "Make room for it."
         ) from error
     write_whole(target, data)
     return str(target)

@@ -73,7 +73,7 @@ def _of_run(run: KnownRun) -> Choice | None:
     row, shown, back = run.listed.row, run.listed.shown, run.background
     if shown.word == "damaged":
         return None  # the page of runs says what is wrong with it
-    steps = f", step {row['steps']}/{back.steps}" if back else ""
+    steps = f", step {back.step}/{back.steps}" if back else ""
     where = f"epoch {row['epoch']}/{row['epochs']}{steps}"
     n = int(row["open"])
     wait = f"{n} operation{'s' * (n != 1)} wait{'s' * (n == 1)} for you"
@@ -90,7 +90,8 @@ def _of_run(run: KnownRun) -> Choice | None:
     if shown.word == "finished":
         return Choice("open", name, name, f"finished, {wait}", "flag", run=run) if n else None
     if n and shown.word in ("reviewing", "held", "interrupted"):
-        return Choice("resume", name, name, f"{where}, HELD: {wait}", "flag", run=run)
+        text = f"{where}, held, no process (enter takes it up): {wait}"
+        return Choice("resume", name, name, text, "flag", run=run)
     return Choice("resume", name, name, f"{where}, {shown.word}", run=run)
 
 

@@ -124,6 +124,24 @@ class TailBuffer:
         """What is kept, inert."""
         return "".join(self._pieces) + self._open + settled(self._stream.provisional)
 
+    def begins(self, row: int) -> bool:
+        """Whether this row is where a line of the text begins, and no rest of one."""
+        before = row - 1 - self._first
+        if before < 0:
+            return row == 0
+        return before < len(self._pieces) and self._pieces[before].endswith("\n")
+
+    def last_line(self) -> str:
+        """The last line of the text in which something stands, whole as far as it is kept."""
+        line = self._open + settled(self._stream.provisional)
+        for piece in reversed(self._pieces):
+            if piece.endswith("\n"):
+                if line.strip():
+                    break
+                line = ""
+            line = piece + line
+        return line.strip()
+
     def take(self) -> int | None:
         """The first row that changed since the last time; None where none did."""
         changed, self._changed = self._changed, None

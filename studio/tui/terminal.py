@@ -72,6 +72,8 @@ def leaving_on_hangup(app: StudioApp) -> Iterator[None]:
         giving_up.start()
         timers.append(giving_up)
         app.drafts.save()
+        if number == getattr(signal, "SIGHUP", None):
+            _silence(app)
         loop.call_soon_threadsafe(app.call_later, app.action_detach)
 
     for name in ("SIGHUP", "SIGTERM"):
@@ -88,6 +90,18 @@ def leaving_on_hangup(app: StudioApp) -> Iterator[None]:
             timer.cancel()
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+def _silence(app: StudioApp) -> None:
+    """Draw no more: the terminal is gone, and Textual's writer has died of it or will.
+
+    What is drawn would wait for room in its queue, for ever. The kernel also sends SIGCONT,
+    which Textual takes for the way back from ctrl+z.
+    """
+    signal.signal(signal.SIGCONT, signal.SIG_IGN)
+    if (driver := app._driver) is not None and hasattr(driver, "_writer_thread"):
+        driver.write = lambda data: None  # type: ignore[method-assign]
+        driver._writer_thread = None
 
 
 def _attributes() -> list[Any] | None:

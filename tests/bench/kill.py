@@ -1,11 +1,13 @@
 """Runs that are killed again and again, and resumed, against one that never was.
 
     python -m tests.bench.kill --kills 200 --seed 1
+    python -m tests.bench.kill --screen --kills 200 --seed 1
 
 Starts a faulty endpoint of its own and real `studio headless` processes. Where a process
 is killed is drawn over what a whole run writes: it is watched until its files have grown
 that far, so that kills fall into every part of a run on any machine. Prints JSON; exits 1
-where a killed run ended in any way other than the undisturbed one.
+where a killed run ended in any way other than the undisturbed one. With `--screen` a robot
+decides at real screens, and they are killed as well: `tests.bench.kill_screen`.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from engines.core.codec import to_dict
 from engines.record import lines
 from engines.record.journal import read_journal
 from engines.record.run_dir import Workspace
+from tests.bench import kill_screen
 
 RUN = "kill"
 SETTINGS = (
@@ -251,7 +254,12 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--share", type=float, default=0.2, help="of the requests that fail")
+    parser.add_argument("--screen", action="store_true", help="decide at screens, and kill those")
     given = parser.parse_args()
+    if given.screen:
+        seated = kill_screen.measure(given.kills, given.seed)
+        print(json.dumps(seated, indent=2))
+        return 0 if kill_screen.is_good(seated) and kill_screen.is_quick(seated) else 1
     found = measure(given.kills, given.seed, given.share)
     print(json.dumps(found, indent=2))
     wrong = ("replies_paid_twice", "replies_served_beyond_kills", "doubled")

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,24 +29,28 @@ from engines.core import events as ev
 from engines.core.codec import to_dict
 from engines.record.journal import read_journal
 from engines.record.run_dir import Workspace
+from studio.tui.drafts import SAVE_EVERY_S
 from tests.cli.screen_terminal import Terminal, read
 
 RUN = "kill"
 SETTINGS = (
     "practice.epochs=1",
-    "practice.batch_size=4",
-    "practice.group_size=3",
-    "data.truncate=12",
+    "practice.batch_size=8",
+    "practice.group_size=4",
+    "data.truncate=24",
     "evaluation.do_eval=false",
+    "policy.pace_tokens_per_s=400",
 )
 STUDIO = (sys.executable, "-W", "error", "-m", "studio")
 KILLS_A_RUN = 8
 BARREN = 5
 """Runs in a row without a single kill after which something is wrong with the bench."""
-STUCK_S = 20.0
-"""Longer than this nothing of these runs takes; then the picture is printed."""
+STUCK_S = 60.0
+"""Longer than this no sitting of these runs takes; then the picture is printed."""
 BACK_S = 1.0
 """Within which who comes back to a living run sees the same operation again (B9)."""
+AGAIN_S = 5.0
+"""Who sees nothing happen for so long looks again, and presses again."""
 SIZES = ((120, 36), (120, 36), (80, 24))
 
 Struck = Literal["app", "run", "both"]
@@ -61,19 +65,18 @@ class Blow:
 
     Args:
         whom: the screen's process, the run's, or both.
-        drawn: bytes that this screen was sent; None where a key is waited for.
-        key: the nth key of this sitting.
+        drawn: bytes that the screen is sent from here on; None where a key is waited for.
+        keys: so many are pressed from here on.
         after_s: between that and the blow.
     """
 
     whom: Struck
     drawn: int | None
-    key: int
+    keys: int
     after_s: float
-    due_at: float | None = None  # once it is known
 
 
-class Killed(Exception):  # noqa: N818  (an end, not an error)
+class Killed(Exception):
     """The blow fell."""
 
 
@@ -82,6 +85,8 @@ class Seen:
     """What the screens of one run showed."""
 
     approved: set[str] = field(default_factory=set)
+    saved_by: float = 0.0  # where the cursor went by itself is kept from then on at the latest
+    struck_at: float = 0.0
     cursor: str = ""  # the operation before the person's eyes, last
     pressed_on: str = ""  # the one decided by a key that was not seen to be answered
     elsewhere: list[str] = field(default_factory=list)  # came back to another operation
@@ -99,7 +104,10 @@ class Outcome:
     lost: list[str]  # shown as approved, and not in the journal
     orphans: list[str]
     seen: Seen
-    kills: int = 0
+
+    @property
+    def kills(self) -> int:
+        return len(self.seen.at)
 
     def same(self, other: Outcome) -> bool:
         return (self.library, self.decisions) == (other.library, other.decisions)
@@ -146,47 +154,34 @@ def measure(kills: int, seed: int) -> dict[str, Any]:
 
 
 def is_good(found: dict[str, Any]) -> bool:
-    """Whether nothing was lost, doubled, mislaid or left behind, and the way back is short.
-
-    The shortest of the ways back counts: a loaded machine delays some, a slow screen all.
-    """
+    """Whether nothing was lost, doubled, mislaid or left behind."""
     wrong = ("lost", "doubled", "came_back_elsewhere", "orphans")
-    shortest = found["back_to_the_same_operation_s"]["min"]
-    quick = shortest is None or shortest <= BACK_S
     decided = found["undisturbed"]["decisions"] > 0
-    return decided and quick and found["all_equal"] and not any(found[name] for name in wrong)
+    return decided and found["all_equal"] and not any(found[name] for name in wrong)
 
 
-def sat_through(
-    workspace: Path, draw: random.Random, blows: Sequence[Blow]
-) -> tuple[Outcome, int]:
+def is_quick(found: dict[str, Any]) -> bool:
+    """Whether the way back is short; the shortest counts: a loaded machine delays the others."""
+    shortest = found["back_to_the_same_operation_s"]["min"]
+    return shortest is None or shortest <= BACK_S
+
+
+def sat_through(workspace: Path, draw: random.Random, blows: Sequence[Blow]) -> tuple[Outcome, int]:
     """One run to its end, through these blows; also the bytes that its last screen was sent."""
-    seen, waiting, drawn = Seen(), list(blows), 0
-    count, first = 0, True
+    seen, waiting, drawn = Seen(), deque(blows), 0
     try:
-        while True:
-            command = _way_in(draw, workspace, first)
+        finished = False
+        while not finished:
             columns, rows = draw.choice(SIZES)
-            blow = waiting[0] if waiting else None
-            with Terminal(command, columns=columns, rows=rows) as terminal:
-                robot = _Robot(terminal, workspace, seen, blow, draw)
-                try:
-                    finished = robot.sit()
-                except Killed:
-                    waiting.pop(0)
-                    count += 1
-                    finished = False
+            with Terminal(_way_in(draw, workspace), columns=columns, rows=rows) as terminal:
+                with suppress(Killed):
+                    finished = _Robot(terminal, workspace, seen, waiting, draw).sit()
                 drawn = max(drawn, len(terminal.raw))
-            first = first and not (workspace / "runs" / RUN / "run.yaml").exists()
-            if finished:
-                break
-        done = outcome(workspace, seen)
+        return outcome(workspace, seen), drawn
     finally:
         for pid in processes(workspace):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-    done.kills = count
-    return done, drawn
 
 
 class _Robot:
@@ -197,30 +192,38 @@ class _Robot:
         terminal: Terminal,
         workspace: Path,
         seen: Seen,
-        blow: Blow | None,
+        blows: deque[Blow],
         draw: random.Random,
     ) -> None:
         self.terminal, self.workspace, self.seen = terminal, workspace, seen
-        self.blow, self.draw = blow, draw
+        self.blows = blows
         self.began = time.monotonic()
-        self.keys = 0
+        self.keys = self.bytes = 0  # pressed and drawn, up to the last blow
+        self.due_at: float | None = None  # the moment of the next one, once it is known
         self.came_back = False  # whether the first operation was looked at
         self.alive = bool(run_pids(workspace))  # as the screen was opened
         self.offline = draw.random() < 0.5  # decide where the run has no process, or resume first
 
     def sit(self) -> bool:
         """Decide all there is; True once the run is finished, False where the screen ended."""
+        until = time.monotonic() + STUCK_S
         while self.terminal.child.poll() is None:
+            if time.monotonic() > until:
+                raise TimeoutError(f"{self.workspace}: stuck\n{self._picture}")
             self._look()
             word, page = self.status, self.page
             if word == "FINISHED":
                 self.terminal.type("q")
                 self.terminal.ended()
                 return True
-            if word == "NO RUN" and page == "start" and self._ready_to_open:
-                self._press("\r", lambda: self.page != "start" or self.status != "NO RUN")
-            elif word in ("NO RUN", "STARTING"):
-                self._wait(lambda was=self._picture: self._picture != was)
+            if word in ("NO RUN", "NO PROC") and page == "start" and self._ready_to_open:
+                self._open()
+            elif word == "NO RUN" and page == "start":
+                if not self._wait(lambda: self._ready_to_open):
+                    self.terminal.type("q")  # it is finished by now
+                    self.terminal.ended()
+            elif word in ("", "NO RUN", "STARTING"):
+                self._changes()
             elif word in ("NO PROC", "STOPPED", "FAILED") and not self._decides_here():
                 self._resume()
             elif page != "review":
@@ -230,10 +233,9 @@ class _Robot:
             elif word in ("HELD", "NO PROC") and self.sign == "?":
                 self._approve()
             elif word in ("HELD", "NO PROC") and self.sign:
-                was = self.shown
-                self._press("n", lambda: self.shown != was or self.status != word)
+                self._next()
             else:
-                self._wait(lambda was=self._picture: self._picture != was)
+                self._changes()
         return False
 
     # -- what it sees --------------------------------------------------------------------------
@@ -287,14 +289,14 @@ class _Robot:
     def _compare(self, shown: str) -> None:
         """Whether the person finds themselves where they were."""
         before, pressed = self.seen.cursor, self.seen.pressed_on
-        if not before or self.sign not in "?" and pressed:
+        if not before or self.seen.struck_at < self.seen.saved_by or (self.sign != "?" and pressed):
             return
         state = Workspace(self.workspace).run(RUN).state()
         if before not in state.operations:
             return  # its lesson was committed meanwhile
         # A key that was under way moves on, or does not: both are where the person was.
         if shown != before and not (pressed == before and before in state.decisions):
-            self.seen.elsewhere.append(f"{before} -> {shown} {'alive' if self.alive else ''}")
+            self.seen.elsewhere.append(f"{before} -> {shown}, after {self.seen.at[-1]}")
         elif self.alive:
             self.seen.back_s.append(time.monotonic() - self.began)
 
@@ -305,6 +307,19 @@ class _Robot:
         self.seen.pressed_on = shown
         self._press("a", lambda: self.shown != shown or self.sign != "?" or self._asks_again)
 
+    def _open(self) -> None:
+        word = self.status
+        self._press("\r", lambda: self.page != "start" or self.status != word)
+
+    def _next(self) -> None:
+        was, word = self.shown, self.status
+        self.seen.saved_by = time.monotonic() + 1.25 * SAVE_EVERY_S
+        self._press("n", lambda: self.shown != was or self.status != word)
+
+    def _changes(self) -> None:
+        was = self._picture
+        self._wait(lambda: self._picture != was)
+
     @property
     def _asks_again(self) -> bool:
         return "press again" in self._picture
@@ -312,56 +327,57 @@ class _Robot:
     def _decides_here(self) -> bool:
         """Whether a few are decided before a run without a process is started again."""
         here = self.page == "review" and self.sign == "?"
-        return self.offline and (here or self.page != "review" and not self.came_back)
+        return self.offline and (here or (self.page != "review" and not self.came_back))
 
     def _resume(self) -> None:
         if self.page != "live":
             self._press("1", lambda: self.page == "live")
-        self._press("r", lambda: self.status not in ("NO PROC", "STOPPED", "FAILED"))
+        ends = ("NO PROC", "STOPPED", "FAILED")
+        self._press("r", lambda: self.status not in ends or self.page == "start")
 
     def _press(self, key: str, done: Callable[[], bool]) -> None:
         self.keys += 1
-        blow = self.blow
-        if blow is not None and blow.drawn is None and self.keys == blow.key:
-            blow.due_at = time.monotonic() + blow.after_s
         self.terminal.type(key)
         self._wait(done)
 
-    def _wait(self, done: Callable[[], bool]) -> None:
-        until = time.monotonic() + STUCK_S
+    def _wait(self, done: Callable[[], bool]) -> bool:
+        """Go on until it holds; False where it does not for so long that one looks again."""
+        until = time.monotonic() + AGAIN_S
         while not done() and self.terminal.child.poll() is None:
             now = time.monotonic()
             if now > until:
-                raise TimeoutError(f"{self.workspace}: stuck\n{self._picture}")
-            due = self.blow.due_at if self.blow is not None else None
-            read(max(0.0, min(0.02, due - now)) if due is not None else 0.02)
+                return False
+            read(max(0.0, min(0.02, self.due_at - now)) if self.due_at is not None else 0.02)
             self._look()
+        return True
 
     def _strike_if_due(self) -> None:
-        blow = self.blow
-        if blow is None:
+        if not self.blows:
             return
-        if blow.drawn is not None and blow.due_at is None and len(self.terminal.raw) >= blow.drawn:
-            blow.due_at = time.monotonic() + blow.after_s
-        if blow.due_at is None or time.monotonic() < blow.due_at:
+        blow, now = self.blows[0], time.monotonic()
+        if self.due_at is None:
+            drawn = len(self.terminal.raw) - self.bytes
+            if self.keys >= blow.keys if blow.drawn is None else drawn >= blow.drawn:
+                self.due_at = now + blow.after_s
+        if self.due_at is None or now < self.due_at:
             return
+        self.blows.popleft()
+        self.seen.struck_at = now
+        self.due_at, self.keys, self.bytes = None, 0, len(self.terminal.raw)
         doing = self.status.lower() or "opening"
         hit = []
-        if blow.whom != "app":
-            for pid in run_pids(self.workspace):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                    hit.append("run")
-            if blow.whom == "run":
-                self.blow = None
-                if not hit:
-                    return
-                self.seen.at.append(f"run, {doing}")
-                raise _RunKilled
-        self.terminal.kill()
-        self.terminal.ended()
-        self.seen.at.append(f"{'both' if hit else 'app'}, {doing}")
-        raise Killed
+        for pid in run_pids(self.workspace) if blow.whom != "app" else ():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                hit = ["run"]
+        if blow.whom != "run":
+            hit.append("app")
+            self.terminal.kill()
+        if hit:
+            self.seen.at.append(f"{' and '.join(hit)}: {doing}")
+        if blow.whom != "run":
+            self.terminal.ended()
+            raise Killed
 
 
 def outcome(workspace: Path, seen: Seen) -> Outcome:
@@ -414,16 +430,17 @@ def run_pids(workspace: Path) -> list[int]:
 
 def _blow(draw: random.Random, drawn: int, keys: int) -> Blow:
     """Half of them anywhere in what is drawn, half within the moments after a key."""
-    whom: Struck = draw.choice(("app", "run", "both"))
+    whom: Struck = draw.choice(("app", "app", "run", "both"))
     if draw.random() < 0.5:
-        return Blow(whom, draw.randrange(drawn), 0, draw.random() * 0.3)
+        return Blow(whom, draw.randrange(drawn // 2), 0, draw.random() * 0.3)
     return Blow(whom, None, draw.randrange(1, max(2, keys // 2)), draw.random() ** 2 * 0.1)
 
 
-def _way_in(draw: random.Random, workspace: Path, first: bool) -> list[str]:
+def _way_in(draw: random.Random, workspace: Path) -> list[str]:
     """How the person comes in: each of the commands that lead to the screen."""
     command = [*STUDIO, "--workspace", str(workspace)]
     again = ("run", "rehearsal", "--name", RUN, "--review", "wait", *SETTINGS)
-    if first:
+    journal = workspace / "runs" / RUN / "journal.jsonl"
+    if not journal.exists() or not journal.stat().st_size:
         return [*command, *again]
     return [*command, *draw.choice([again, ("attach", RUN), ("attach", RUN), ()])]

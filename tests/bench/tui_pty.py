@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pyte
 
@@ -77,6 +78,11 @@ class Terminal:
 
     def press(self, keys: str) -> None:
         self._up.append((time.monotonic() + self.line.rtt_s / 2, keys.encode()))
+
+    def cpu_s(self) -> float:
+        """What the child used so far."""
+        fields = Path(f"/proc/{self.child.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def text(self) -> str:
         return "\n".join(self.screen.display)

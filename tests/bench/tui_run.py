@@ -80,9 +80,9 @@ def _spoken(heard: Sequence[_Event]) -> Iterator[TextStreamed]:
             words.setdefault(event.key, []).extend(re.findall(r"\s*\S+|\s+\Z", event.text))
     texts = {}
     for key in words:
-        group = [said for other, said in words.items() if other.position == key.position]
+        group = [[*said, "\n"] for o, said in words.items() if o.position == key.position]
         at = key.index % len(group)
-        texts[key] = list(itertools.chain(*group[at:], ["\n"], *group[:at]))
+        texts[key] = list(itertools.chain(*group[at:], *group[:at]))
     for number in range(TOKENS):
         for key, said in texts.items():
             yield TextStreamed(key, said[number % len(said)])

@@ -45,7 +45,6 @@ def facts(app: Any) -> dict[str, Any]:
         "theme": app.theme,
         "rss_mb": rss_mb(),
         "on_screen": list(canvas.on_screen),
-        "dbg": [canvas.dirty, canvas.is_on_screen, [repr(w) for w in app.pump._canvases], [canvas._panes[i].waiting for i in canvas.on_screen], str(canvas.display), app.pump._beats],
         "chars": sum(page.streams._known.values()),
         "texts": {id: hashlib.sha256(text.encode()).hexdigest() for id, text in texts.items()},
         "handled_ms": _handled_ms[:],
@@ -56,6 +55,9 @@ def facts(app: Any) -> dict[str, Any]:
 
 def watch(folder: Path) -> None:
     """Hang the clock on the app's classes, which are the real ones."""
+    from studio.attaching import tune
+
+    tune()
     from textual import events
 
     from studio.link.attached import Attached

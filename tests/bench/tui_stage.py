@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shlex
 import shutil
 import signal
@@ -32,6 +33,15 @@ from tests.bench.tui_run import RUN
 ROOT = Path(__file__).parents[2]
 PLAIN = Line()
 SLOW = Line(16_000, 0.1)
+
+
+_NOT_OURS = ("TMUX", "NO_COLOR", "SSH_CONNECTION", "COLORFGBG", "TEXTUAL_FPS")
+COMPILED = {
+    "PYTHONPATH": str(ROOT),
+    "PYTHONDONTWRITEBYTECODE": "",
+    "PYTHONPYCACHEPREFIX": str(Path(tempfile.gettempdir()) / f"studio-bench-{os.getuid()}-pyc"),
+}
+"""A checkout whose bytecode is kept, as an installed program's is."""
 
 
 @cache
@@ -97,17 +107,24 @@ def staged(folder: Path, groups: int, size: int, operations: int | None, held: b
 
 
 def _with_operations(event: ev.LessonProposed, wanted: int) -> ev.LessonProposed:
-    """So many, made of the recorded ones: ids and wordings differ, evidence repeats."""
+    """So many, made of the recorded ones: no two have a wording in common, evidence repeats."""
     known = event.lesson.operations
+    chance = random.Random(wanted)
     made = tuple(
         replace(
             known[number % len(known)],
             id=operation_id(event.step, number + 1),
-            text=f"In case {number + 1}: {known[number % len(known)].text}",
+            text=f"When {_words(chance, 6)} ask, {_words(chance, 10)}.",
         )
         for number in range(wanted)
     )
     return replace(event, lesson=replace(event.lesson, operations=made))
+
+
+def _words(chance: random.Random, count: int) -> str:
+    """Words that nobody ever read: none is like another."""
+    parts = "ba ke li mo nu ra se ti vo zu dor fen gim hal jur".split()  # noqa: SIM905
+    return " ".join("".join(chance.choices(parts, k=3)) for _ in range(count))
 
 
 @dataclass
@@ -137,9 +154,7 @@ class Stage:
         self._run: subprocess.Popen[bytes] | None = None
         self._tmux = f"studio-bench-{os.getpid()}"
         try:
-            self.workspace = staged(
-                self.folder, self.groups, self.size, self.operations, self.held
-            )
+            self.workspace = staged(self.folder, self.groups, self.size, self.operations, self.held)
             if self.theme:
                 (self.workspace.path / "screen.yaml").write_text(f"theme: {self.theme}\n")
             self._serve()
@@ -205,13 +220,9 @@ class Stage:
         module = ["tests.bench.tui_screen", str(self.folder)] if self.hooked else ["studio"]
         command = [sys.executable, "-m", *module, "--workspace", str(self.workspace.path)]
         command += self.words
-        environ = {
-            name: value
-            for name, value in os.environ.items()
-            if name not in ("TMUX", "NO_COLOR", "SSH_CONNECTION", "COLORFGBG", "TEXTUAL_FPS")
-        }
+        environ = {name: value for name, value in os.environ.items() if name not in _NOT_OURS}
         environ |= {"TERM": "xterm-256color", "COLORTERM": "truecolor", "LANG": "C.UTF-8"}
-        environ["PYTHONPATH"] = str(ROOT)
+        environ |= COMPILED
         if self.ssh:
             environ["SSH_CONNECTION"] = "192.0.2.1 50000 192.0.2.2 22"
         if self.tmux:

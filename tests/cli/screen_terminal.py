@@ -25,7 +25,7 @@ from typing import Any
 
 import pyte
 
-LONGEST_S = 30.0
+LONGEST_S = 15.0
 _LOOK_S = 0.02
 """At least so often it is looked whether a command has ended."""
 _LAUNCH = (
@@ -33,8 +33,8 @@ _LAUNCH = (
     "os.execvp(sys.argv[1], sys.argv[1:])"
 )
 """Makes the terminal the controlling one; a function between fork and exec would warn."""
-_QUERY = re.compile(r"\x1b\[(?:[<>=?][0-9;]*[a-zA-Z]|\?[0-9;]*\$p)")
-"""Modes and questions that pyte does not know and would print in part."""
+_QUERY = re.compile(r"\x1b\[(?:[<>=][0-9;]*[a-zA-Z]|\?[0-9;]*(?:\$p|u))")
+"""Keyboard modes and questions that pyte does not know and would print in part."""
 _CUT = re.compile(r"\x1b(?:\[[0-9;?<>=$ ]*|\][^\x07\x1b]*)?\Z")
 _LEFT = "\x1b[?1049l"
 _OPEN: list[Terminal] = []

@@ -181,7 +181,12 @@ def test_status_says_what_is_left_of_a_budget(tmp_path: Path) -> None:
     budget = Budget(Limits(calls=9, cost_usd=1.5), lambda _: None, Amounts(4, 100, 0.25))
     answer = status_of(RunState(), budget)
     assert answer["budget_left"] == {"calls": 5, "cost_usd": 1.25}
-    assert "left of the budget: calls 5, cost_usd 1.25" in status_lines(answer)
+    assert "left of the budget: 5 calls, $1.2500" in status_lines(answer)
+    assert answer["budget"] == {"calls": 9, "cost_usd": 1.5}
+    large = status_of(
+        RunState(), Budget(Limits(tokens=50_000_000), lambda _: None, Amounts(1, 71_800))
+    )
+    assert "left of the budget: 49,928,200 tokens" in status_lines(large)
     assert status_of(RunState())["budget_left"] == {}
 
 

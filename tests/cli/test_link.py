@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +24,8 @@ from engines.record.run_dir import RunDir, Workspace
 from studio import link
 from studio.desk import LivingDesk
 from studio.evidence import EvidenceRoom
-from tests.cli.processes import SMALL, running
+from tests.cli.processes import SMALL, STUDIO, running
+from tests.cli.processes import studio as processes_studio
 from tests.cli.run_studio import studio
 
 
@@ -93,6 +96,7 @@ def test_an_answer_carries_the_protocol_s_version_and_the_request_s_id(living: R
         (b"hello", "it is not JSON"),
         (b"", "it is not JSON"),
         (b"\xff\xfe", "it is not JSON"),
+        (b'{"v": 2, "do": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
         (b'{"v": 2, "id": 7, "do": "explode"}', "a run knows no such request"),
         (b'{"v": 2, "id": 7}', "a run knows no such request"),
         (b'{"v": 2, "id": 7, "do": "decide"}', "cannot be read"),
@@ -184,11 +188,10 @@ def test_a_watcher_hears_of_a_decision_and_may_leave_at_any_time(living: RunDir)
 
 def test_a_line_beyond_all_bounds_ends_that_connection_only(living: RunDir) -> None:
     with connected(living) as client:
-        try:
-            client.say(b"x" * (link.MAX_LINE + 100_000))
-            assert client._file.readline() == b""
-        except ConnectionError:
-            pass  # it hung up while we were still talking
+        client.say(b"x" * (link.MAX_LINE + 100_000))
+        refusal = client.hear()
+        assert refusal["ok"] is False and "too long to be sent" in refusal["cause"]
+        assert client._file.readline() == b""
     with connected(living) as client:
         assert client.ask("status")["ok"] is True
 
@@ -352,12 +355,59 @@ def test_only_who_attached_drives_and_is_sent_text(living: RunDir) -> None:
         assert client.ask("undo", operation="op1.1")["cause"] == "it observes; nobody drives now."
 
 
-def test_a_plain_request_is_answered_although_a_screen_drives(living: RunDir) -> None:
+def test_while_a_screen_drives_a_plain_request_may_steer_and_not_decide(living: RunDir) -> None:
     with connected(living) as screen, connected(living) as client:
         assert screen.ask("attach", drive=True, who="ann")["driver"]["mine"]
-        assert client.ask("decide", decision=a_decision("op1.1"))["ok"] is True
-        assert screen.hear()["event"]["kind"] == "OperationDecided"
-        client.ask("undo", operation="op1.1")
+        assert client.ask("review")["driven_by"] == "ann"
+        for do, more in (
+            ("decide", {"decision": a_decision("op1.1")}),
+            ("undo", {"operation": "op1.1"}),
+            ("propose", {"operation": {"id": "", "kind": "add", "text": "x"}, "reviewer": "bob"}),
+            ("mend", {"repair": "s1", "text": "{}", "reviewer": "bob"}),
+            ("drop", {"repair": "s1", "reason": "no", "reviewer": "bob"}),
+            ("commit", {"step": 1, "reviewer": "bob"}),
+        ):
+            refusal = client.ask(do, **more)
+            assert "ann decides on a screen" in refusal["cause"], do
+            assert "studio attach rehearsal" in refusal["move"]
+        assert client.ask("status")["open"] == 3
+        assert client.ask("pause")["status"] == "paused"
+        assert client.ask("resume")["ok"]
+
+
+def test_a_status_that_nobody_reads_to_its_end_is_no_bug(living: RunDir) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)  # as `head` leaves it
+    words = ("--workspace", str(living.path.parents[1]), "ctl", "status")
+    try:
+        asked = subprocess.run(
+            [*STUDIO, *words], stdout=theirs, stderr=subprocess.PIPE, timeout=60, check=False
+        )
+    finally:
+        os.close(theirs)
+    assert (asked.returncode, asked.stderr) == (0, b"")
+
+
+def test_a_review_beside_a_screen_that_drives_ends_or_waits(living: RunDir) -> None:
+    workspace = living.path.parents[1]
+    with connected(living) as screen:
+        screen.ask("attach", drive=True, who="ann")
+        refused = processes_studio(workspace, "review", typed="a\na\n")
+        assert refused.returncode == 2
+        assert "ann decides on a screen" in refused.stderr and "--wait" in refused.stderr
+        words = ("--workspace", str(workspace), "review", "--wait")
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        waiting = subprocess.Popen([*STUDIO, *words], text=True, **pipes)  # type: ignore[call-overload]
+        try:
+            told = waiting.stderr.readline()
+            assert "ann decides on a screen" in told and "Waiting until it is left" in told
+            screen.close()
+            said, _ = waiting.communicate("q\n", timeout=60)
+        finally:
+            waiting.kill()
+            waiting.communicate()
+    assert "op1.1  ADD" in said and "0 decided, 3 open" in said
+    assert waiting.returncode == 0
 
 
 async def _journal(run: RunDir, event: ev.DurableEvent) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,11 +16,13 @@ from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from engines.core.errors import StudioError
+from engines.record.lock import writing
 from engines.record.run_dir import RunDir, Workspace
 from studio import link
 from studio.attaching import show, why_no_screen
@@ -75,8 +79,11 @@ def test_a_started_run_is_named_serves_its_socket_and_waits_for_a_person(workspa
         assert link.ask(run, "status")["reviewer"] == "wait"
         assert "run mine: new" in ready.text
         assert "rehearsal: replies are scripted" in ready.text
+        assert "paced: each reply streams 40 tokens a second" in ready.text
         assert os.getsid(ready.pid) == ready.pid != os.getsid(0)
         assert run.log.stat().st_mode & 0o777 == 0o600
+        while not link.ask(run, "status")["step"]:
+            pass  # else it is stopped before there is anything to tell
     reaped(ready.pid)
     log = run.log.read_text()
     assert "step 1 of 2" in log
@@ -106,6 +113,60 @@ def test_a_run_that_goes_on_already_is_named_instead_of_started_twice(workspace:
         assert (second.run, second.pid) == (first.run, first.pid)  # type: ignore[union-attr]
         assert "goes on already" in second.text
         assert len(Workspace(workspace).runs()) == 1
+
+
+def test_what_a_run_that_goes_on_does_not_go_by_is_told_on_the_screen_and_after_it(
+    workspace: Path,
+) -> None:
+    with ended_after(workspace):
+        started(workspace, "rehearsal", *SMALL)
+        asked = ("budget.calls=900", "evaluation.limit=9", "practice.group_size=3")
+        second = started(workspace, "--review=auto", "--", "rehearsal", *SMALL, *asked)
+        assert isinstance(second, Ready)
+        assert second.unapplied == ("--review auto", "evaluation.limit=9", "budget.calls=900")
+        said = "goes on as it was started; not applied: --review auto, evaluation.limit=9, budget"
+        assert said in second.text and said in second.warning
+        again = started(workspace, "rehearsal", *SMALL)
+        assert isinstance(again, Ready)
+        assert (again.unapplied, again.warning) == ((), "")
+        starting = start(("rehearsal", *SMALL, "budget.calls=900"), workspace)
+
+        def screen(_: Path, **more: Any) -> tuple[Any, int]:
+            asyncio.run(more["starting"].ready())
+            return SimpleNamespace(shown_run="rehearsal", ended_here=""), 0
+
+        with redirect_stderr(StringIO()) as told:
+            assert show(workspace, starting=starting, screen=screen) == 0
+        assert "not applied: budget.calls=900\n" in told.getvalue()
+        assert "run rehearsal goes on: studio attach rehearsal" in told.getvalue()
+
+
+def test_of_two_starts_at_the_same_moment_the_second_attaches_to_the_first(
+    workspace: Path,
+) -> None:
+    with ended_after(workspace):
+        both = [start(("rehearsal", *SMALL), workspace) for _ in range(2)]
+        first, second = (asyncio.run(starting.ready()) for starting in both)
+        assert isinstance(first, Ready) and isinstance(second, Ready)
+        assert (first.run, first.pid) == (second.run, second.pid)
+        assert len(Workspace(workspace).runs()) == 1
+
+
+def test_a_start_waits_for_who_holds_the_run_and_cannot_be_attached_to_yet(
+    workspace: Path,
+) -> None:
+    run = RunDir(workspace / "runs" / "rehearsal")
+    with writing(run.path), socket.socket(socket.AF_UNIX) as listener:  # another start, that is
+        starting = start(("rehearsal", *SMALL), workspace)
+        while b"looking whether its process answers" not in starting._said:
+            select.select([starting], [], [], 60)
+            assert not starting._ended(), starting._said
+        listener.bind(str(run.socket))
+        listener.listen()
+        ready = asyncio.run(starting.ready())
+        assert isinstance(ready, Ready), ready.text
+        assert (ready.run, ready.pid) == ("rehearsal", os.getpid())
+    run.socket.unlink()
 
 
 def test_a_finished_run_is_named_without_a_process_and_says_how_to_go_on(practised: Path) -> None:
@@ -144,11 +205,13 @@ def test_the_process_outlives_its_starter_which_may_die_before_it_is_ready(
     subprocess.run([sys.executable, "-c", program, str(workspace), *SMALL], check=True, timeout=60)
     with ended_after(workspace):
         # The pipe is broken when it wants to say that it is ready; another starter finds it.
-        for _ in range(20):
-            ready = started(workspace, "rehearsal", *SMALL)
-            if isinstance(ready, Ready):
-                break
-            assert "another process" in ready.text  # it is not so far yet
+        async def found() -> Ready | Refused:
+            async with asyncio.timeout(60):
+                while not any(link.is_alive(run) for run in Workspace(workspace).runs()):
+                    await asyncio.sleep(0.02)  # nobody is left who could tell
+            return await start(["rehearsal", *SMALL], workspace).ready()
+
+        ready = asyncio.run(found())
         assert isinstance(ready, Ready)
         assert "goes on already" in ready.text
         assert len(Workspace(workspace).runs()) == 1

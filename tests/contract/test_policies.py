@@ -17,6 +17,7 @@ from engines.core.types import Message, Sampling
 from engines.data.rollout_log import read_log
 from engines.policies.endpoint import EndpointSettings
 from engines.policies.open import open_policy
+from engines.policies.paced import Paced
 from engines.policies.rehearsal.server import running
 from engines.policies.throttle import Slots, Throttled
 from tests.fake_endpoint import fake_endpoint, says
@@ -56,8 +57,13 @@ async def throttled(folder: Path) -> AsyncIterator[Policy]:
     yield Throttled(open_policy("rehearsal"), Slots(2))
 
 
+@contextlib.asynccontextmanager
+async def paced(folder: Path) -> AsyncIterator[Policy]:
+    yield Paced(open_policy("rehearsal"), 1e6)
+
+
 every_policy = pytest.mark.parametrize(
-    "opened", [rehearsal, rehearsal_served, openai, replay, throttled]
+    "opened", [rehearsal, rehearsal_served, openai, replay, throttled, paced]
 )
 
 
@@ -134,6 +140,7 @@ async def test_a_policy_has_the_name_it_was_opened_with(opened: Opened, tmp_path
         expected = {
             "rehearsal": "rehearsal",
             "throttled": "rehearsal",
+            "paced": "rehearsal",
             "rehearsal_served": "openai:rehearsal",
             "openai": "openai:m",
             "replay": "replay:log",

@@ -11,13 +11,14 @@ import pytest
 
 from engines.agents.single_turn import SingleTurn
 from engines.core import events as ev
-from engines.core.errors import ConflictError
+from engines.core.errors import ConflictError, LockedError
 from engines.core.protocols import OnText, Policy
 from engines.core.state import folded
 from engines.core.types import (
     Attempt,
     CallKey,
     Completion,
+    Decision,
     Job,
     Message,
     Operation,
@@ -35,6 +36,7 @@ from engines.policies.parked import Parked
 from engines.policies.throttle import Slots
 from engines.record.journal import read_journal
 from engines.record.ledger import RecordLedger
+from engines.record.lock import writing
 from engines.record.run_dir import Workspace
 from engines.rollouts.manager import RolloutManager
 from studio.desk import desk_of
@@ -696,3 +698,49 @@ def test_killed_rollouts_are_no_outage() -> None:
     for index in range(IN_A_ROW + 1):
         hear(a_rollout_finished(1, index, error="timeout: no answer within 1 s"))
     assert len(gave_up) > 0
+
+
+async def test_a_commit_that_waits_for_the_library_does_not_hold_the_run_up(desk: Desk) -> None:
+    await desk.propose(ADD)
+    await desk.decide(ADD)
+    with writing(desk.folder.path):
+        committing = asyncio.create_task(desk.gate.commit(1))
+        await idle()  # a wait that held the loop up would be over by now, in vain
+        assert not committing.done()
+    done = await asyncio.wait_for(committing, 20)
+    assert done.library.version == 1
+
+
+async def test_a_library_that_is_held_for_too_long_is_named_with_who_holds_it(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engines.pipeline.gate.LOCK_S", 0.0)
+    await desk.propose(ADD)
+    await desk.decide(ADD)
+    with writing(desk.folder.path), pytest.raises(LockedError, match="is writing here"):
+        await desk.gate.commit(1)
+    assert (await desk.gate.commit(1)).library.version == 1
+
+
+async def test_letting_go_once_commits_one_lesson_and_holds_the_next(desk: Desk) -> None:
+    waiting = desk.opened(Outside())
+    waiting.hold_commit(True)
+    await desk.propose(ADD)
+    reviewing = asyncio.create_task(waiting.review(1))
+    await idle()
+    waiting.let_go_once()
+    await idle()
+    assert not reviewing.done(), "something of it is undecided"
+    await waiting.decide(Decision(ADD.id, "reject", reviewer="ann"))
+    await idle()
+    assert not reviewing.done(), "it was not let go of"
+    waiting.let_go_once()
+    await asyncio.wait_for(reviewing, 20)
+    await waiting.commit(1)
+    await desk.recorder.record(ev.StepFinished(1, 1))
+    await desk.propose(replace(ADD, id="op2.1"), step=2)
+    await waiting.decide(Decision("op2.1", "reject", reviewer="ann"))
+    following = asyncio.create_task(waiting.review(2))
+    await idle()
+    assert not following.done()
+    following.cancel()

@@ -24,6 +24,9 @@ _updating = False
 
 _PID = re.compile(r"\bpid \d+")
 _TIME = re.compile(r"\b\d\d:\d\d:\d\d\b")
+_CLOCK = re.compile(r"\b\d\d:\d\d\b")
+_DATE = re.compile(r"\b\d{4}-\d\d-\d\d\b")
+_TOOK = re.compile(r"\b\d+\.\d\d s\b")
 _VERSION = re.compile(r"\bv\d+\.\d+\.\d+\b")
 
 
@@ -113,6 +116,6 @@ def _settled(strip: Strip, app: StudioApp) -> Strip:
 
 def _hidden(segment: Segment, app: StudioApp) -> Segment:
     text = segment.text
-    for pattern in (_PID, _TIME, _VERSION):
+    for pattern in (_PID, _TIME, _CLOCK, _DATE, _TOOK, _VERSION):
         text = pattern.sub(lambda found: re.sub(r"\d", "0", found[0]), text)
     return Segment(text, segment.style, segment.control)

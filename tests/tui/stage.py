@@ -66,7 +66,7 @@ def _studio(*arguments: str, workspace: Path, code: int) -> None:
     assert done.returncode == code, done.stderr
 
 
-class FakeSession(Session):
+class FakeSession:
     """A session whose run is a folded journal in memory.
 
     Every request lands in `asked` as (name, arguments). Decisions change the state as the
@@ -76,9 +76,11 @@ class FakeSession(Session):
     def __init__(self, run: RunDir, *, living: bool = True, drives: bool = True) -> None:
         self.run = run
         self.living, self.drives, self.driver = living, drives, "" if drives else "ann"
+        self.pace_tokens_per_s: float | None = None
         self.asked: list[tuple[str, Any]] = []
         self.refusal: ConflictError | None = None  # what every deciding request raises
         self.objected = Objected()
+        self.budget: dict[str, float] = {}
         self.subscribed: frozenset[str] = frozenset()
         self.closed = False
         self.state = RunState()
@@ -155,6 +157,8 @@ class FakeSession(Session):
         return "committed"
 
     async def control(self, do: str, **arguments: Any) -> dict[str, Any]:
+        if do == "status":  # the screen asks that by itself
+            return {"budget": self.budget}
         self.asked.append((do, arguments))
         if do == "pause":
             await self._tell(ev.RunPaused())
@@ -165,6 +169,9 @@ class FakeSession(Session):
     async def drive(self) -> None:
         self.asked.append(("drive", None))
         self.drives, self.driver = True, ""
+
+    async def let_go(self) -> None:
+        self.asked.append(("let_go", None))
 
     async def close(self) -> str:
         self.closed = True

@@ -15,7 +15,8 @@ from textual.geometry import Region
 
 from studio.tui import themes
 from studio.tui.canvas import PaneModel, StreamCanvas
-from studio.tui.frames import _slice, tightened
+from studio.tui.frames import Picture, _cut, tightened
+from studio.tui.frames import _cells as cells_of
 from studio.tui.layout import grid
 from studio.tui.pump import install
 
@@ -142,6 +143,27 @@ async def test_the_wall_gives_each_rollout_a_line_in_a_box_with_a_caption() -> N
             "│r7 .        queued                              │",
             "└────────────────────────────────────────────────┘",
         ]
+
+
+async def test_the_wall_shows_how_the_last_line_begins_and_says_where_it_is_cut() -> None:
+    app = Stage()
+    async with app.run_test(size=(40, 3)):
+        app.canvas.set_mode("wall")
+        panes = [PaneModel("a", "r0", "won", 8), PaneModel("b", "r1"), PaneModel("c", "r2")]
+        app.canvas.set_panes(panes)
+        app.canvas.feed("a", "first\nthe answer stands here and goes on and on\n\n")
+        app.canvas.feed("b", "what is said now began far to the left of here")
+        app.canvas.feed("c", "done with that\n")
+        app.canvas.flush()
+        before = drawn(app.canvas)
+        assert before == [
+            "r0 +     8t the answer stands here and..",
+            "r1 >        .. far to the left of here |",
+            "r2 >        done with that |            ",
+        ]
+        app.canvas.set_mode("group")
+        app.canvas.set_mode("wall")
+        assert drawn(app.canvas) == before
 
 
 async def test_solo_follows_the_end_until_the_person_scrolls() -> None:
@@ -282,14 +304,17 @@ async def test_a_full_repaint_changes_no_cell(mode: str, theme: str) -> None:
         await pilot.pause()
         compositor = app.screen._compositor
 
+        picture = Picture()
+
         def paint(*, full: bool) -> None:
             if full:
+                picture.forget()  # else nothing would be sent
                 update = compositor.render_update(full=True)
             else:
                 compositor.update_widgets({app.canvas})
                 update = compositor.render_partial_update()
             if update is not None:
-                stream.feed(tightened(update).render_segments(app.console))
+                stream.feed(tightened(update, picture).render_segments(app.console))
 
         paint(full=True)
         for turn in range(400):
@@ -347,4 +372,4 @@ def test_boxes_never_overlap_and_the_focused_one_is_there(
 def test_a_part_of_a_row_is_cut_by_cells_with_the_marks_on_them(
     text: str, low: int, high: int, cut: str
 ) -> None:
-    assert _slice(text, low, high) == cut
+    assert "".join(_cut(cells_of(text), low, high)) == cut

@@ -36,11 +36,9 @@ async def pressed(pilot: Pilot[int], *keys: str) -> DiffPage:
 
 
 async def typed(pilot: Pilot[int], text: str) -> None:
-    """Answer the prompt, in place of what stands there."""
-    assert isinstance(pilot.app, StudioApp)
-    prompt = pilot.app.screen.query_one(Prompt)
-    assert prompt.asking
-    prompt.query_one("_Field").value = text  # type: ignore[attr-defined]
+    """Type it into the line above the list, as it is."""
+    assert isinstance(pilot.app.focused, PickLine)
+    await pilot.press(*(character_to_key(letter) for letter in text))
     await pressed(pilot, "enter")
 
 
@@ -162,10 +160,10 @@ async def test_a_file_can_be_typed_and_a_wrong_reference_loses_nothing(tmp_path:
     app = app_on(FakeSession(workspace.run("rehearsal")), workspace)
     file = workspace.library("rehearsal").path / "v0001.yaml"
     async with app.run_test(size=(120, 36)) as pilot:
-        page = await pressed(pilot, "4", "b", "home", "enter")
+        page = await pressed(pilot, "4", "b")
         await typed(pilot, str(file))
         assert references(page) == (str(file), "rehearsal@last")
-        await pressed(pilot, "b", "home", "enter")
+        await pressed(pilot, "b")
         await typed(pilot, "nothing@99")
         shown = "\n".join(picture(app))
         assert "no such library" in shown
@@ -173,6 +171,55 @@ async def test_a_file_can_be_typed_and_a_wrong_reference_loses_nothing(tmp_path:
         assert "E4" in shown
         await pressed(pilot, "escape")
         assert "no such library" not in "\n".join(picture(app)[:-2])
+
+
+async def test_what_is_typed_into_the_list_of_choices_is_no_key_of_the_screen(
+    tmp_path: Path,
+) -> None:
+    workspace = finished_workspace(tmp_path)
+    session = FakeSession(workspace.run("rehearsal"))
+    app = app_on(session, workspace)
+    async with app.run_test(size=(120, 36)) as pilot:
+        page = await pressed(pilot, "4", "b", *"xpq:5")
+        assert page.pick.value == "xpq:5" and app.page_name == "diff" and page.choosing
+        assert session.asked == [] and len(app.screen_stack) == 1
+        assert "enter chooses" in picture(app)[-1]
+        await pressed(pilot, "escape")
+        assert not page.choosing and "enter chooses" not in picture(app)[-1]
+
+
+async def test_letters_narrow_the_choices_and_arrows_go_through_them(tmp_path: Path) -> None:
+    workspace = finished_workspace(tmp_path)
+    app = app_on(FakeSession(workspace.run("rehearsal")), workspace)
+    async with app.run_test(size=(80, 24)) as pilot:
+        page = await pressed(pilot, "4", "B", *(character_to_key(c) for c in "step:"))
+        offered = [key for key in page.offers.keys if key.strip()]
+        assert offered and all("step:" in key for key in offered)
+        assert page.offers.key == offered[0]
+        await pressed(pilot, "down")
+        assert page.offers.key == offered[1]
+        await pressed(pilot, "enter")
+        assert references(page)[1] == offered[1]
+
+
+async def test_capital_x_writes_the_difference_beside_other_exports(tmp_path: Path) -> None:
+    workspace = finished_workspace(tmp_path)
+    app = app_on(FakeSession(workspace.run("rehearsal")), workspace)
+    async with app.run_test(size=(120, 36)) as pilot:
+        page = await pressed(pilot, "4", "X")
+        (file,) = (workspace.path / "exports").iterdir()
+        assert file.suffix == ".txt" and file.name.startswith("diff-")
+        assert page.found is not None and file.read_text() == page.found.text + "\n"
+        assert "exports" in picture(app)[-2]
+
+
+async def test_the_title_says_what_the_numbers_count(tmp_path: Path) -> None:
+    workspace = finished_workspace(tmp_path)
+    app = app_on(FakeSession(workspace.run("rehearsal")), workspace)
+    async with app.run_test(size=(120, 36)) as pilot:
+        page = await pressed(pilot, "4")
+        assert page.found is not None
+        assert f"{page.found.target.experiences} experiences" in "\n".join(picture(app))
 
 
 async def test_a_commit_is_followed_without_a_key(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Wordings under way and the place of a person, beside the journal and back."""
 
 import json
+import random
 import stat
 from pathlib import Path
 
@@ -113,6 +114,10 @@ def test_the_file_is_private_and_holds_no_secret(tmp_path: Path) -> None:
         b'"notes": {}}',
         b'{"v": 1, "page": "x", "cursor": "", "scroll": 1, "filter": "", "edits": [], "notes": {}}',
         b"[" * 100_000,
+        b'{"v": 1, "page": "x", "cursor": "", "scroll": 1e999, "filter": "", "edits": {}, '
+        b'"notes": {}}',
+        b'{"v": 1, "page": "x", "cursor": "", "scroll": NaN, "filter": "", "edits": {}, '
+        b'"notes": {}}',
     ],
 )
 def test_a_damaged_or_foreign_file_is_set_aside_and_told(tmp_path: Path, content: bytes) -> None:
@@ -125,6 +130,31 @@ def test_a_damaged_or_foreign_file_is_set_aside_and_told(tmp_path: Path, content
     drafts.page = "review"
     drafts.save()
     assert on_disk(run)["page"] == "review"
+
+
+def test_whatever_stands_in_the_file_the_screen_opens_and_can_save(tmp_path: Path) -> None:
+    chance = random.Random(3)
+    run = a_run(tmp_path)
+    whole = {"v": 1, "page": "p", "cursor": "c", "scroll": 1, "filter": "f", "edits": {"a": "b"},
+             "notes": {}}  # fmt: skip
+    values = ("1e999", "-1e999", "NaN", "null", "true", "[]", "{}", '"\\ud800"', '{"a": [1]}',
+              "9" * 5000, "-1", '""', '{"a": null}', '"\\u0000"')  # fmt: skip
+    for _ in range(400):
+        text = json.dumps(whole)
+        if chance.random() < 0.5:
+            name = chance.choice(list(whole))
+            text = text.replace(
+                f"{json.dumps(name)}: {json.dumps(whole[name])}",
+                f"{json.dumps(name)}: {chance.choice(values)}",
+            )
+        else:
+            at = chance.randrange(len(text))
+            text = text[:at] + chance.choice('{}[]",:\\\0e9-') + text[at + chance.randrange(3) :]
+        (run.path / FILE).write_text(text)
+        drafts = Drafts(run)
+        drafts.page = "another"
+        drafts.save()
+        assert on_disk(run)["page"] == "another", text
 
 
 def test_a_folder_in_the_place_of_the_file_is_no_end(tmp_path: Path) -> None:

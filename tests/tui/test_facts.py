@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from engines.core.run_state import RunState
-from engines.core.types import Usage
+from engines.core.types import Decision, Flag, Usage
 from studio.tui.facts import LineFacts, header, status_word, tabs, tokens_text, waiting_text
 from studio.tui.lines import plain, width_of
 from tests.tui.stage import finished_workspace, held_workspace
@@ -29,25 +29,35 @@ def test_without_a_run_the_line_says_so() -> None:
 def test_the_wide_line_names_run_place_state_and_what_waits(held: RunState) -> None:
     text = plain(header(held, ALIVE, 120))
     assert text.startswith(" studio | mine | epoch 1/2 step 1/4 | HELD for review | ")
-    assert "REVIEW 2!" in text and "rehearsal" in text
+    assert "REVIEW 2" in text and "rehearsal" in text
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 99, 100, 120, 200])
 def test_state_what_waits_and_the_word_rehearsal_outlast_every_width(
     held: RunState, width: int
 ) -> None:
-    facts = LineFacts(living=True, tokens_per_s=3100.0, eta="41 min", left_usd=3.16)
+    facts = LineFacts(living=True, tokens_per_s=3100.0, eta="41 min", budget={"cost_usd": 5.0, "calls": 900, "tokens": 5e7})
     shown = header(held, facts, width)
     text = plain(shown)
-    assert "HELD" in text and "REVIEW 2!" in text and "rehearsal" in text
+    assert "HELD" in text and "REVIEW 2" in text and "rehearsal" in text
     assert width_of(shown) <= width
+
+
+def test_the_line_says_that_replies_are_paced_while_there_is_room_and_a_process(
+    held: RunState,
+) -> None:
+    facts = replace(ALIVE, pace_tokens_per_s=40.0)
+    assert "rehearsal | paced 40 tok/s" in plain(header(held, facts, 120))
+    assert "paced" not in plain(header(held, facts, 60))
+    assert "paced" not in plain(header(held, ALIVE, 200))
+    assert "paced" not in plain(header(held, replace(facts, living=False), 200))
 
 
 def test_an_unknown_price_is_no_price_of_nothing(held: RunState) -> None:
     assert "$" not in plain(header(held, ALIVE, 200))
     held.usage = Usage(prompt_tokens=10, cost_usd=1.84)
     if held.spent.cost_usd is not None:
-        assert "$1.84" in plain(header(held, replace(ALIVE, left_usd=3.16), 200))
+        assert "$1.84 of $5.00" in plain(header(held, replace(ALIVE, budget={"cost_usd": 5.0}), 200))
 
 
 def test_an_observer_reads_who_decides_and_how_to_take_over(held: RunState) -> None:
@@ -83,7 +93,7 @@ def test_the_tabs_fill_the_line_and_bracket_the_open_page(held: RunState) -> Non
     for width in (80, 120):
         shown = tabs(held, "review", width)
         assert width_of(shown) == width
-        assert "[2 Review 2!]" in plain(shown)
+        assert "[2 Review 2]" in plain(shown)
         assert "? help" in plain(shown)
     assert width_of(tabs(held, "live", 60)) <= 80
 
@@ -91,3 +101,20 @@ def test_the_tabs_fill_the_line_and_bracket_the_open_page(held: RunState) -> Non
 def test_flags_and_replies_to_mend_are_counted(held: RunState) -> None:
     assert waiting_text(None) == ""
     assert waiting_text(held) == "REVIEW 2"
+
+
+def test_the_sign_is_there_while_a_flagged_one_waits_and_no_longer(held: RunState) -> None:
+    first, *_ = held.operations
+    flag = Flag("similar", "E1", 0.8)
+    held.operations[first] = replace(held.operations[first], flags=(flag,))
+    assert "REVIEW 2, 1 flagged!" in plain(header(held, ALIVE, 120))
+    assert "2 Review 2!" in plain(tabs(held, "live", 120))
+    held.decisions[first] = Decision(first, "approve")
+    assert "REVIEW 1 " in plain(header(held, ALIVE, 120)) + " "
+    assert "!" not in plain(header(held, ALIVE, 120)) + plain(tabs(held, "live", 120))
+
+
+def test_the_tokens_at_the_top_are_those_of_the_whole_run(held: RunState) -> None:
+    facts = replace(ALIVE, tokens_per_s=36.0)
+    assert "8.5k tok in all, 36/s" in plain(header(held, facts, 120))
+    assert "8.5k tok 36/s" in plain(header(held, facts, 80))

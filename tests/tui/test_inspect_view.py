@@ -151,7 +151,7 @@ def test_a_group_shows_every_rollout_with_a_sign_that_needs_no_colour() -> None:
     group = GroupShown("s1p0", "7d87", 1, 0, members)
     lines = drawn(view.group_rows(group, 40))
     assert [line.split()[1] for line in lines] == ["+", "-", "!", "?", ">", "."]
-    assert lines[0] == "r0  + 1.00    122t" and lines[5].endswith("queued")
+    assert lines[0] == "r0  + 1.00     52t" and lines[5].endswith("queued")
     assert group.won == 1
     assert all(width_of(row.line) <= 20 for row in view.group_rows(group, 20))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 from textual.pilot import Pilot
@@ -14,8 +15,10 @@ from engines.core.run_state import RunState
 from engines.core.state import fold
 from engines.core.types import CallKey, Verdict
 from engines.record.run_dir import RunDir
-from studio.link.messages import Parted, Piece, Streamed, Told
+from studio.link.messages import Began, Parted, Piece, Streamed, Told
+from studio.tui.app import StudioApp
 from studio.tui.pages.live import LivePage
+from studio.tui.streams import Streams
 from studio.tui.widgets.activity import Activity
 from studio.tui.widgets.line_view import LineView
 from tests.tui.stage import FakeSession, app_on, finished_workspace, held_workspace, picture
@@ -48,9 +51,7 @@ class Watched:
 
     async def read(self) -> None:
         """Wait for texts that are read from the records."""
-        busy = [worker for worker in self.app.workers if worker.group in ("texts", "recall")]
-        if busy:
-            await self.app.workers.wait_for_complete(busy)
+        await all_read(self.app)
         await self.drawn()
 
     async def drawn(self) -> None:
@@ -397,7 +398,7 @@ async def test_a_finished_run_shows_before_and_after(tmp_path: Path) -> None:
         shown = "\n".join(picture(app))
         assert "FINISHED after step 4 of 4" in shown
         assert "held-out reward, before and after" in shown
-        assert "4 what was learned" in shown
+        assert "3 what was learned  4 what changed" in shown
 
 
 async def test_r_resumes_a_run_that_ended_early(tmp_path: Path) -> None:
@@ -484,3 +485,133 @@ def test_texts_of_no_record_are_sentences(tmp_path: Path) -> None:
     gone = RecordRef("step-0001.jsonl", 0, 10, "x")
     (said,) = recorded_texts(RunDir(tmp_path).records, {"s1p0r0": (gone,)}).values()
     assert said.startswith("its record cannot be read")
+
+
+async def beats(live: Watched) -> None:
+    """What the pump does by itself, with no key and no other reason to draw."""
+    for _ in range(4):
+        await live.pilot.pause()
+        live.app.pump.tick()
+        await all_read(live.app)
+    await live.pilot.pause()
+
+
+async def all_read(app: StudioApp) -> None:
+    """Wait for what is read from the run's folder."""
+    busy = [worker for worker in app.workers if worker.group in ("texts", "recall")]
+    if busy:
+        await app.workers.wait_for_complete(busy)
+
+
+@pytest.mark.parametrize("zoom", ["group", "wall"])
+async def test_tiles_catch_up_with_a_step_that_is_through_before_the_first_frame(
+    tmp_path: Path, zoom: str
+) -> None:
+    async with watching(tmp_path, begun=False) as live:
+        live.page.zoom = zoom
+        ended = [event for at in range(6) for event in live.events_of(at)]
+        step = next(event for event in live.events if isinstance(event, ev.StepStarted))
+        await live.session.push(*(Told(event) for event in (step, *ended)))
+        await beats(live)
+        assert "queued" not in live.screen.replace(". queued ", "")
+        assert "####" in live.screen  # how a reply ends: its text came from the records
+
+
+async def test_texts_of_what_ended_while_the_line_was_cut_come_from_the_records(
+    tmp_path: Path,
+) -> None:
+    async with watching(tmp_path) as live:
+        await live.press("right_square_bracket")
+        await live.stream(Piece("s1p1r0", 0, "the beginning of"))
+        await live.session.push(Parted("cut", ended=False))
+        for event in live.events_of(1):
+            fold(live.session.state, event)
+        await live.session.push(Began())
+        await beats(live)
+        assert live.page.canvas.pane_text("s1p1r0").startswith("Step 1")
+
+
+async def test_a_late_screen_shows_as_streaming_what_the_run_says_is_under_way(
+    tmp_path: Path,
+) -> None:
+    async with watching(tmp_path) as live:
+        live.page.zoom = "wall"
+        await live.session.push(Began(frozenset({"s1p0r0", "s1p5r3"})))
+        await live.drawn()
+        assert live.page.under_way == {"s1p5r3"}  # the other one has ended
+        assert "s1p5  ...>" in live.screen
+
+
+async def test_a_run_that_is_finished_shows_its_last_rollouts_when_asked(tmp_path: Path) -> None:
+    workspace = finished_workspace(tmp_path)
+    app = app_on(FakeSession(workspace.run("rehearsal"), living=False), workspace)
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.pause()
+        await all_read(app)
+        live = Watched(app.session, pilot, [])
+        await live.press("z")
+        await beats(live)
+        assert live.page.canvas.display and "s4p0r0" in live.page.canvas.focused
+        assert "####" in live.page.canvas.pane_text("s4p0r0")
+
+
+async def test_what_was_hidden_is_folded_for_the_width_it_gets(tmp_path: Path) -> None:
+    async with watching(tmp_path, NARROW) as live:
+        await live.pilot.resize_terminal(*WIDE)
+        await beats(live)
+        assert "1 with winners and losers:" in live.screen
+        await live.hear(ev.RunEnded("stopped", "somebody at the screen asked for it"))
+        await beats(live)
+        assert "somebody at the screen asked for it" in live.screen
+
+
+async def test_a_page_that_is_opened_shows_nothing_of_what_it_held_before(tmp_path: Path) -> None:
+    app = app_on(None, held_workspace(tmp_path))
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.press("1")
+        await pilot.press("5")
+        assert "No run is open" in app.page("live").query_one("#live-told").text()
+        app.session = FakeSession(app.workspace.run("mine"))
+        app.open_page("live")  # nothing is awaited from here on: this is its first frame
+        assert not app.page("live").query_one("#live-told").display
+        assert app.page("live").canvas.display
+
+
+async def test_resuming_is_offered_while_the_run_has_no_process(tmp_path: Path) -> None:
+    async with watching(tmp_path) as live:
+        assert "r resume" not in live.screen.splitlines()[-1]
+        live.session.living = False
+        await live.session.push(Parted("the process of mine ended", ended=True))
+        await live.drawn()
+        for width in (120, 80, 60):
+            await live.pilot.resize_terminal(width, 24)
+            await live.drawn()
+            assert "r resume" in live.screen.splitlines()[-1]
+        await live.hear(ev.RunEnded("finished", ""))
+        assert "r resume" not in live.screen.splitlines()[-1]
+
+
+async def test_a_rate_falls_on_the_screen_although_nothing_comes_any_more(tmp_path: Path) -> None:
+    async with watching(tmp_path) as live:
+        now = 1_000.0
+        live.app.clock = lambda: now
+        await live.press("right_square_bracket")
+        await live.stream(Piece("s1p1r0", 0, "x" * 4_000))
+        assert "/s" in live.screen.splitlines()[0]
+        now += 60.0
+        live.app.pump.tick()
+        await live.pilot.pause()
+        assert "/s" not in live.screen.splitlines()[0]
+
+
+async def test_a_screen_that_is_left_while_it_reads_breaks_nothing(tmp_path: Path) -> None:
+    class Gone:
+        """The page once it was taken down: it has no canvases any more."""
+
+        session = FakeSession(held_workspace(tmp_path).run("mine"))
+        is_attached = False
+
+    streams = Streams(cast(LivePage, Gone()))
+    streams.prune(["s1p0r0"])
+    await streams._read({"s1p0r0": ()})
+    assert not streams.has("s1p0r0")

@@ -101,6 +101,15 @@ def test_stages_count_rollouts_verdicts_groups_and_operations() -> None:
     assert all(width(row) <= 32 for row in shown.split("\n"))
 
 
+def test_the_first_measurement_is_said_to_come_before_practice() -> None:
+    begun = ev.EvaluationProgressed(0, "arithmetic-heldout", 0, 20)
+    assert "measuring before practice on arithmetic-heldout" in plain(
+        now(a_state(), None, LIVES, begun)
+    )
+    later = ev.EvaluationProgressed(4, "arithmetic-heldout", 0, 20)
+    assert "measuring on arithmetic-heldout" in plain(now(a_state(), None, LIVES, later))
+
+
 def test_facts_show_an_evaluation_with_its_set_and_bar() -> None:
     event = ev.EvaluationProgressed(0, "arithmetic-heldout", 5, 20)
     shown = text(facts(a_state(), None, LIVES, event, 32))
@@ -141,7 +150,7 @@ def test_now_says_what_is_waited_for_and_the_key_that_helps() -> None:
 
 def test_now_says_how_a_run_ended_and_how_to_go_on() -> None:
     for how, words in (
-        ("finished", "4 shows what was learned"),
+        ("finished", "3 shows what was learned, 4 what changed"),
         ("stopped", "r resumes it"),
         ("failed", "failed: no model; r resumes and tries again"),
         ("budget", "r resumes with more"),

@@ -239,7 +239,7 @@ async def test_escape_keeps_the_wording_and_e_goes_on_with_it(tmp_path: Path) ->
         await desk.press("e", "x", "y", "escape")
         assert desk.made == []
         assert desk.app.drafts.edits["op1.1"].endswith("column.xy")
-        assert "unsaved" in desk.screen
+        assert "yours " in desk.screen
         await desk.press("e", "enter")
         assert (desk.decided[0].text or "").endswith("column.xy")
         assert desk.app.drafts.edits == {}
@@ -253,7 +253,7 @@ async def test_a_new_flag_is_shown_and_a_second_key_approves_anyway(
         desk.session.objected = Objected(flags=(Flag("duplicate", 0.91, "of E3"),))
         await desk.press("e", "x", "enter")
         assert desk.made == []
-        assert "duplicate 0.91 of E3" in desk.screen
+        assert "duplicate (similarity 0.91) of E3" in desk.screen
         await desk.press(key)
         assert desk.made == [("op1.1", "edit")]
 

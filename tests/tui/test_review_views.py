@@ -89,11 +89,11 @@ def test_only_unflagged_undecided_operations_that_delete_nothing_are_safe() -> N
 
 def test_a_row_says_how_it_stands_without_any_colour() -> None:
     flagged = Operation("op1.2", "modify", "E14", "Count paths.", flags=(Flag("leak"),))
-    assert plain(row(Item("a", flagged), {}).line) == "? ~ E14   ! Count paths."
+    assert plain(row(Item("a", flagged)).line) == "? ~ E14   ! Count paths."
     rejected = replace(approve(flagged), action="reject")
-    assert plain(row(Item("a", flagged, rejected), {}).line).startswith("x ~ E14")
+    assert plain(row(Item("a", flagged, rejected)).line).startswith("x ~ E14")
     gone = Operation("op1.3", "delete", "E7")
-    assert plain(row(Item("a", gone), {"E7": "Try small cases."}).line).endswith("small cases.")
+    assert plain(row(Item("a", gone), "Try small cases.").line).endswith("small cases.")
 
 
 def test_the_legend_never_changes_its_height() -> None:
@@ -296,12 +296,12 @@ def test_the_rows_of_a_thousand_operations_take_a_few_milliseconds() -> None:
     state = a_state(*(add(n, f"When case {n} comes up, " + "word " * 40) for n in range(1_000)))
     for n in range(0, 1_000, 2):
         state.decisions[f"op1.{n}"] = approve(add(n), f"E{n}")
-    [row(item, {}) for item in items(state)]
+    [row(item) for item in items(state)]
 
     def once() -> float:
         began = time.perf_counter()
         found = items(state)
-        [row(item, {}) for item in found]
+        [row(item) for item in found]
         draft_texts([], state.reviewed)
         return time.perf_counter() - began
 

@@ -65,7 +65,7 @@ async def test_the_table_is_read_and_enter_attaches(
         asked = Asked(app, monkeypatch)
         await pilot.press("5")
         await has_read(pilot)
-        assert any("mine" in row and "HELD: 2 wait for you" in row for row in picture(app))
+        assert any("mine" in row and "HELD: 2 wait, no process" in row for row in picture(app))
         await pilot.press("enter")
         assert asked.attached == ["mine"]
         assert app.page_name == "live"
@@ -157,7 +157,7 @@ async def test_x_writes_the_list_into_the_workspace_and_tells_where(
         await has_read(pilot)
         await pilot.press("X")
         await has_read(pilot)
-        path = workspace.path / "runs.csv"
+        path = workspace.path / "exports" / "runs.csv"
         assert (
             path.read_text().splitlines()[1].startswith("rehearsal,finished,rehearsal,arithmetic")
         )

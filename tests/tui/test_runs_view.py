@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import csv
+from copy import copy
+from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from studio.listing import Background, KnownRun, ListedRun, Measured, ShownStatus
+from engines.core.run_state import RunState
+from studio.listing import Background, KnownRun, ListedRun, Measured, ShownStatus, background
 from studio.tui.lines import plain, width_of
 from studio.tui.runs_view import detail_lines, runs_csv, runs_rows, shown_runs, state_span, when
+from tests.tui.stage import finished_workspace
 
 NOW = datetime(2026, 3, 9, 18, 0).timestamp()
 HOSTILE = "漢字[red]\x1b[2J‮👩‍👩‍👧"
@@ -55,7 +60,7 @@ def a_run(
         **row,
     }
     measured = (Measured("held", 0.25, held_out, 20),) if held_out is not None else ()
-    back = Background(model, data, "math", "wait", 3, 6, 4, 8, measured)
+    back = Background(model, data, "math", "wait", 3, 6, 4, 8, measured, step=4)
     return KnownRun(ListedRun(facts, ShownStatus(word, alive, move)), back)
 
 
@@ -76,7 +81,7 @@ def test_columns_go_where_there_is_no_room_and_run_and_state_stay(width: int) ->
     rows = runs_rows([a_run("a-name", waiting=9)], width, NOW)
     assert all(width_of(row.line) <= width for row in rows)
     text = plain(rows[1].line)
-    assert "a-name" in text and "HELD: 9 wait for you" in text
+    assert "a-name" in text and "HELD: 9 wait, no process" in text
 
 
 def test_hostile_and_wide_names_leave_the_columns_aligned() -> None:
@@ -100,7 +105,7 @@ def test_scripted_rewards_carry_a_tilde_and_unknown_money_is_never_zero() -> Non
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
-        (a_run(word="held", waiting=9), "HELD: 9 wait for you"),
+        (a_run(word="held", waiting=9), "HELD: 9 wait, no process"),
         (a_run(word="reviewing", alive=True, waiting=2), "HELD for review: 2"),
         (a_run(word="running", alive=True), "running, its process lives"),
         (a_run(word="interrupted"), "interrupted (r resumes)"),
@@ -121,6 +126,45 @@ def test_a_damaged_run_tells_its_damage_and_the_doctor() -> None:
     lines = detail_lines(a_run(word="damaged", move=f"line 3 fails. {HOSTILE}"), 70, NOW)
     text = "\n".join(plain(line) for line in lines)
     assert "line 3 fails." in text and "studio doctor --repair" in text and "\x1b" not in text
+
+
+def detail(*measured: Measured) -> str:
+    run = a_run()
+    assert run.background is not None
+    run = replace(run, background=replace(run.background, measured=measured))
+    return "\n".join(plain(each) for each in detail_lines(run, 116, NOW))
+
+
+def test_a_set_that_was_measured_once_has_one_figure_and_no_arrow() -> None:
+    told = detail(Measured("held", 0.31, 0.31, 40))
+    assert "held 0.310 (n=40), measured once" in told and "->" not in told
+
+
+def test_before_and_after_come_each_with_its_own_n() -> None:
+    told = detail(Measured("held", 0.31, 0.42, 38, first_n=40))
+    assert "held 0.310 (n=40) -> 0.420 (n=38)" in told
+
+
+def test_what_is_measured_once_is_known_from_the_run_itself(tmp_path: Path) -> None:
+    workspace = finished_workspace(tmp_path)
+    state = workspace.run("rehearsal").state()
+    once = measured_of(state, 1)
+    assert [m.first_n for m in once] == [None]
+    assert [m.first_n for m in measured_of(state, 2)] == [state.evaluations[0].n]
+
+
+def measured_of(state: RunState, most: int) -> tuple[Measured, ...]:
+    state = copy(state)
+    first = state.evaluations[0]
+    state.evaluations = [one for one in state.evaluations if one.data == first.data][:most]
+    found = background(state)
+    assert found is not None
+    return found.measured
+
+
+def test_scripted_rewards_are_called_a_rehearsal_in_the_detail() -> None:
+    told = "\n".join(plain(each) for each in detail_lines(a_run(rehearsal=True), 116, NOW))
+    assert "rehearsal, epoch 1: 0.500 (n=24)" in told
 
 
 def test_runs_are_sorted_by_what_was_asked_for() -> None:

@@ -69,3 +69,14 @@ def test_a_new_text_begins_at_row_zero() -> None:
     buffer.feed("a\n" * 50)
     buffer.reset("b\u200d")
     assert (buffer.lines(), buffer.first) == (wrap(inert("b\u200d"), 10), 0)
+
+
+def test_the_last_line_is_known_whole_and_where_each_line_begins() -> None:
+    buffer = TailBuffer(10)
+    assert buffer.last_line() == "" and buffer.begins(0)
+    buffer.feed("one\nthe answer is forty two\n\n")
+    assert buffer.last_line() == "the answer is forty two"
+    assert buffer.lines() == ["one", "the answer", "is forty", "two", "", ""]
+    assert [buffer.begins(at) for at in range(6)] == [True, True, False, False, True, True]
+    buffer.resize(40)
+    assert buffer.last_line() == "the answer is forty two"

@@ -56,6 +56,7 @@ class Process(Desk):
             gate=self.gate,
             control=Control(self.recorder),
             budget=None,
+            pace_tokens_per_s=40.0,
             records=self.run.records,
             rollouts=SimpleNamespace(kill=self._kill),
         )
@@ -220,6 +221,7 @@ async def test_a_screen_begins_with_the_journal_and_goes_on_with_events(process:
         assert isinstance(screen.told[0], Began)
         assert session.state == process.state and session.state is not process.state
         assert (session.living, session.drives, session.driver) == (True, True, "ann")
+        assert session.pace_tokens_per_s == 40.0  # as its process says
         decision, note = await session.decide(Decision("op1.1", "approve", reviewer="ann"))
         assert (decision.assigned, note) == ("E3", "becomes E3")
         assert session.state == process.state, "the event came before the answer"
@@ -355,6 +357,17 @@ async def test_a_late_screen_gets_the_text_from_its_beginning(process: Process) 
             await late.until(lambda: late.text() == "one two three")
         offsets = [m.pieces[0].offset for m in late.told if isinstance(m, Streamed)]
         assert offsets[0] == 0
+
+
+async def test_a_late_screen_is_told_which_rollouts_are_under_way(process: Process) -> None:
+    await process.propose()
+    for index in range(3):
+        process.streams("text", index)
+    await process.finishes(1)
+    screen = await Screen(Attached(process.run, "ann")).attached()
+    began = next(message for message in screen.told if isinstance(message, Began))
+    assert began.under_way == {"s1p0r0", "s1p0r2"}
+    await screen.close()
 
 
 async def test_what_is_no_longer_subscribed_to_is_not_sent_and_begins_anew_later(

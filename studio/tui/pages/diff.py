@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -11,6 +11,7 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widget import Widget
+from textual.widgets import Input
 from textual.worker import Worker
 
 from engines.core.errors import StudioError
@@ -18,10 +19,11 @@ from studio.inert import one_line
 from studio.link.messages import Began, Message, Told
 from studio.tui import diff_view as view
 from studio.tui.diff_view import Block, Choice, Comparison
-from studio.tui.keymap import bindings
+from studio.tui.keymap import Key, bindings
 from studio.tui.lines import Line, Row, line, paragraph
 from studio.tui.page import Page
 from studio.tui.widgets.line_view import LineView
+from studio.tui.widgets.pick_line import PICK_KEYS, PickLine
 from studio.tui.widgets.row_list import RowList
 
 _MOVES_A_HEAD = ("LessonCommitted", "EvaluationFinished", "StepFinished")
@@ -37,7 +39,9 @@ class DiffPage(Page):
     DiffPage { layout: vertical; }
     DiffPage #diff-head { height: 5; padding: 0 1; }
     DiffPage #diff-body, DiffPage #diff-choices { height: 1fr; }
-    DiffPage #diff-choices { display: none; }
+    DiffPage #diff-choices, DiffPage #diff-pick { display: none; }
+    DiffPage.-choosing #diff-choices, DiffPage.-choosing #diff-pick { display: block; }
+    DiffPage.-choosing #diff-body { display: none; }
     """
 
     def __init__(self) -> None:
@@ -54,12 +58,14 @@ class DiffPage(Page):
         self._run: str | None = None
         self._choices: tuple[Choice, ...] | None = None
         self._laid: tuple[object, list[Block]] = (None, [])
+        self._narrowed = ""  # what the list of choices was last narrowed to
 
     def compose(self) -> ComposeResult:
         head = LineView(id="diff-head")
         head.can_focus = False
         yield head
         yield LineView(id="diff-body", classes="pane")
+        yield PickLine("diff-choices", id="diff-pick")
         yield RowList(id="diff-choices", classes="pane")
 
     @property
@@ -70,8 +76,18 @@ class DiffPage(Page):
     def offers(self) -> RowList:
         return self.query_one("#diff-choices", RowList)
 
+    @property
+    def pick(self) -> PickLine:
+        return self.query_one("#diff-pick", PickLine)
+
     def home(self) -> Widget:
-        return self.offers if self.choosing else self.body
+        return self.pick if self.choosing else self.body
+
+    def panes(self) -> list[Widget]:
+        return [self.home()]
+
+    def footer_keys(self) -> Sequence[Key]:
+        return PICK_KEYS if self.choosing else ()
 
     # -- what is compared ------------------------------------------------------------------
 
@@ -228,13 +244,23 @@ class DiffPage(Page):
 
     def _draw_choices(self) -> None:
         which = "compare with" if self.choosing == "base" else "compare"
-        self.offers.border_title = f"{which} …  enter chooses, esc leaves"
+        self.offers.border_title = f"{which} …"
         if self._choices is None:
             self.offers.show_rows([Row("", line(("reading what there is …", "dim")))])
             return
-        rows = view.choice_rows(self._choices, self.filter_text, max(12, self.offers.room - 2))
-        typed = Row(_TYPED, line("another: type NAME@V, RUN@epoch:N, RUN@step:N or a file"))
-        self.offers.show_rows([typed, *rows])
+        text = self.pick.value.strip()
+        rows = view.choice_rows(self._choices, text, max(12, self.offers.room - 2))
+        listed = [row.key for row in rows if row.key]
+        if not text:
+            told = "arrows choose; or type NAME@V, RUN@epoch:N, RUN@step:N or a file"
+            rows.insert(0, Row("", line((told, "dim"))))
+        elif text not in listed:
+            rows.insert(0, Row(_TYPED, line(("as it is typed: ", "dim"), one_line(text, 400))))
+        wanted = None
+        if text != self._narrowed:  # the likeliest, unless somebody has moved since
+            wanted = text if text in listed else next(iter(listed), _TYPED)
+        self._narrowed = text
+        self.offers.show_rows(rows, wanted)
 
     def _show_change(self) -> None:
         """Bring the change under the cursor into view, all of it where it fits."""
@@ -288,9 +314,11 @@ class DiffPage(Page):
 
     def _choose(self, which: str) -> None:
         self.choosing = which
-        self.filter_text = ""
-        self.body.display, self.offers.display = False, True
-        self.offers.focus(scroll_visible=False)
+        self.filter_text = self._narrowed = ""
+        self.add_class("-choosing")
+        with self.prevent(Input.Changed):
+            self.pick.value = ""
+        self.screen.set_focus(self.pick, scroll_visible=False)
         self.call_after_refresh(self._draw_if_open)  # only then the size of the list is known
         self._work("choices", self._list_choices)
         self.studio.draw_now()
@@ -314,17 +342,44 @@ class DiffPage(Page):
         if not self.choosing:
             self.studio.tell("b chooses what to compare with, B what is compared")
         elif self.offers.key == _TYPED:
-            self._work("type", self._type)
+            self._take(self.pick.value.strip())
         elif self.offers.key:
             self._take(self.offers.key)
 
-    async def _type(self) -> None:
-        found = self.found
-        side = (found.base if self.choosing == "base" else found.target) if found else None
-        value = side.reference if side is not None else ""
-        typed = await self.studio.ask("NAME@V, RUN@epoch:N, RUN@best or a file:", value)
-        if typed is not None and typed.strip():
-            self._take(typed.strip())
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        if self.choosing:
+            self._draw_choices()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        if self.choosing:
+            self.action_choose()
+
+    def on_pick_line_left(self, event: PickLine.Left) -> None:
+        event.stop()
+        if self.choosing:
+            self._leave_choices()
+            self.studio.draw_now()
+
+    def action_export(self) -> None:
+        if self.found is None:
+            self.studio.tell("nothing is compared, so there is nothing to write down", "failed")
+        elif not self.choosing:
+            self._work("export", partial(self._export, self.found))
+
+    async def _export(self, found: Comparison) -> None:
+        from studio.tui import shelves
+
+        name = view.file_name(found)
+        try:
+            path = await asyncio.to_thread(
+                shelves.export_text, self.studio.workspace, name, found.text + "\n"
+            )
+        except StudioError as error:
+            self.studio.tell(str(error), "failed")
+        else:
+            self.studio.tell(f"the difference is written to {path}")
 
     def _take(self, reference: str) -> None:
         which = self.choosing
@@ -339,8 +394,8 @@ class DiffPage(Page):
     def _leave_choices(self) -> None:
         self.choosing = ""
         self.filter_text = ""
-        self.body.display, self.offers.display = True, False
-        self.body.focus(scroll_visible=False)
+        self.remove_class("-choosing")
+        self.screen.set_focus(self.body, scroll_visible=False)
         self.call_after_refresh(self._draw_if_open)
 
     def back(self) -> bool:

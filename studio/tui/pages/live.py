@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence, Set
+from dataclasses import replace
 from typing import ClassVar
 
 from rich.text import Text
@@ -24,14 +25,15 @@ from engines.core.types import rollout_id
 from studio.inert import one_line
 from studio.link.messages import Began, Message, Parted, Session, Streamed, Told
 from studio.tui import live_view, live_words, themes
-from studio.tui.batch import Batch, Try, batch_of
+from studio.tui.batch import Batch, Try
 from studio.tui.canvas import PaneModel, StreamCanvas
 from studio.tui.cells import glyphs
-from studio.tui.keymap import bindings
+from studio.tui.keymap import Key, bindings
 from studio.tui.layout import Mode
 from studio.tui.lines import Row, line
 from studio.tui.page import Page
 from studio.tui.streams import Streams
+from studio.tui.watched import Watched
 from studio.tui.widgets.activity import Activity
 from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.line_view import LineView
@@ -69,9 +71,7 @@ class LivePage(Page):
         super().__init__()
         self.streams = Streams(self)
         self.zoom: Mode | None = None  # None: as the width suggests
-        self.tried: Batch | None = None
-        self.under_way: set[str] = set()  # ids of rollouts that have begun and not ended
-        self.evaluating: ev.EvaluationProgressed | None = None
+        self.watched = Watched()
         self._position = 0  # of the group that is looked at
         self._past = False  # the rollouts of a run that ended are looked at, not its summary
         self._attached: Session | None = None
@@ -107,6 +107,19 @@ class LivePage(Page):
             return wanted
         encoding = getattr(sys.__stderr__, "encoding", None)
         return themes.ascii_only(self.studio.environ, encoding)
+
+    @property
+    def tried(self) -> Batch | None:
+        """The batch that is looked at."""
+        return self.watched.batch if self.session is not None else None
+
+    @property
+    def under_way(self) -> Set[str]:
+        return self.watched.under_way
+
+    @property
+    def evaluating(self) -> ev.EvaluationProgressed | None:
+        return self.watched.evaluating
 
     @property
     def canvas(self) -> StreamCanvas:
@@ -162,60 +175,40 @@ class LivePage(Page):
             case Streamed(pieces=pieces):
                 for piece in pieces:
                     if self.streams.took(piece):
-                        self._begun(piece.rollout)
+                        self.watched.text_came(piece.rollout)
             case Told(event=event):
                 self._told(event)
-            case Began():
-                self._began()
+            case Began(under_way=under_way):
+                self._began(under_way)
             case Parted(reason=reason):
-                self.under_way.clear()
-                self.evaluating = None
+                self.watched.parted()
                 self.activity.say(reason, "failed")
 
-    def _begun(self, rollout: str) -> None:
-        place = self.tried.place(rollout) if self.tried else None
-        if self.tried and place is not None and place not in self.tried.rollouts:
-            self.under_way.add(rollout)
-
-    def _began(self) -> None:
+    def _began(self, under_way: Collection[str] | None) -> None:
         """The state is another object: everything that was taken from the old one is stale."""
         session = self.session
         anew = session is not self._attached
         self._attached = session
-        self.under_way.clear()
-        self.evaluating = None
         self._narrate = None
         self._past = False
         if anew:
             self.activity.forget()
-            self.tried, self._position = None, 0
-        self.tried = batch_of(self.state) or self.tried
+            self._position = 0
+        self.watched.began(self.state, under_way, anew=anew)
         self.streams.began(anew)
-        if anew and session is not None:
-            self.run_worker(self._recall(session), group="recall", exclusive=True)
+        if session is not None and (anew or self.state is None or self.state.current is None):
+            self.run_worker(self._recall(session, anew), group="recall", exclusive=anew)
 
     def _told(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
+        self.watched.told(event, self.state)
         match event:
             case ev.RolloutStarted(key=key) if key.purpose == "rollout":
-                name = rollout_id(key.step, key.position, key.index)
-                self.under_way.add(name)
-                self.streams.reset(name)
+                self.streams.reset(rollout_id(key.step, key.position, key.index))
             case ev.RolloutFinished():
-                name = rollout_id(event.step, event.position, event.index)
-                self.under_way.discard(name)
-                self.streams.ended(name)
+                self.streams.ended(rollout_id(event.step, event.position, event.index))
             case ev.StepStarted():
-                self.under_way.clear()
-                self.evaluating, self._position = None, 0
-                self.tried = batch_of(self.state) or self.tried
-            case ev.EvaluationProgressed():
-                self.evaluating = event if event.done < event.total else None
-            case ev.EvaluationFinished():
-                self.evaluating = None
-            case ev.RunEnded():
-                self.under_way.clear()
-                self.evaluating, self._past = None, False
-            case ev.RunResumed():
+                self._position = 0
+            case ev.RunEnded() | ev.RunResumed():
                 self._past = False
         said = live_words.happened(event)
         if said is None:
@@ -234,22 +227,22 @@ class LivePage(Page):
             self._narrate = Lines(self.state, self.activity.say)
         self._narrate(event)
 
-    async def _recall(self, session: Session) -> None:
+    async def _recall(self, session: Session, anew: bool) -> None:
         """Let the activity begin with what the journal tells of the time before."""
         from studio.tui.past import recalled
 
         before = await asyncio.to_thread(recalled, session.run)
         if session is self._attached:
-            self.activity.recall(before)
+            if anew:
+                self.activity.recall(before.told)
+            self.watched.recalled(before.batch, self.state)
             self.studio.redraw_soon()
 
     # -- drawing -------------------------------------------------------------------------------
 
     def draw(self) -> None:
         state, facts = self.state, self.studio.line_facts
-        self.tried = batch_of(state) or self.tried
-        if self.session is None:
-            self.tried = None
+        self.watched.look(state)
         signs = glyphs(self._ascii)
         self._arrange()
         rows = live_view.group_rows(self.tried, self.under_way, self.filter_text, signs)
@@ -267,9 +260,10 @@ class LivePage(Page):
         self.query_one("#live-strip", Chrome).show_line(0, strip)
         n = len(self.tried.problems) if self.tried else 0
         self._title("#live-left", f"Groups {n}" if n else "Groups")
-        self.query_one("#live-left").border_subtitle = (
-            Text(f"filter: {one_line(self.filter_text, 20)}") if self.filter_text else ""
-        )
+        left = self.query_one("#live-left")
+        under = f"filter: {one_line(self.filter_text, 20)}" if self.filter_text else ""
+        if str(left.border_subtitle or "") != under:  # setting one draws all that is in it
+            left.border_subtitle = Text(under)
         self._draw_streams()
         self._draw_told(state)
         self.activity.draw()
@@ -410,6 +404,23 @@ class LivePage(Page):
 
     def on_hide(self, event: Hide) -> None:
         self.streams.leave()
+
+    def offered(self, keys: Sequence[Key]) -> Sequence[Key]:
+        """What would be of no use now is left away; resuming comes first where it is due."""
+        if self._can_resume:
+            first = [replace(key, rank=10) for key in keys if key.id == "live.resume"]
+            keys = [*first, *(key for key in keys if key.id != "live.resume")]
+        if not self.showing_streams:
+            keys = [key for key in keys if key.id not in ("live.follow", "live.next_group")]
+        return keys
+
+    @property
+    def _can_resume(self) -> bool:
+        """Whether the run could go on, and no process of it is at work."""
+        state, session = self.state, self.session
+        if state is None or state.started is None or session is None:
+            return False
+        return not session.living and state.ending != "finished"
 
     def opened(self, target: str = "") -> None:
         if target:
@@ -603,8 +614,7 @@ class LivePage(Page):
     def _end(self, by: int) -> None:
         if self.mode == "solo":
             self.canvas.scroll_rows(by * 1_000_000)
-        elif self.tried is not None and self.showing_streams:
-            tries = self._tries()
+        elif self.tried is not None and self.showing_streams and (tries := self._tries()):
             self.canvas.focus_pane(tries[-1 if by > 0 else 0].id)
 
 

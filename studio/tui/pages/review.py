@@ -87,6 +87,7 @@ class ReviewPage(ReviewAnswers):
             self.studio.tell("as you left it; esc keeps it again")
         self._drawn = ()
         self.draw()
+        self.studio.draw_chrome()  # other keys are heard now
 
     @staticmethod
     def _is_merge(editing: Editing) -> bool:
@@ -211,6 +212,9 @@ class ReviewPage(ReviewAnswers):
             return
         if text is None:
             self.studio.tell("nothing was saved, so nothing is decided")
+            return
+        if " ".join(text.split()) == " ".join(inert(before).split()):
+            self.studio.tell("nothing was changed, so nothing is decided")
             return
         drafts.edits[editing.draft_key] = text
         drafts.changed()

@@ -5,12 +5,12 @@ Nothing counts as decided before the run has said so (`studio.tui.review_decidin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from engines.core.types import Decision, DecisionAction, Operation
+from engines.core.types import GATE, Decision, DecisionAction, Operation
 from studio.link.messages import Session
+from studio.tui.keymap import Key
 from studio.tui.lines import Line, line
 from studio.tui.pages.review_desk import ReviewDesk
 from studio.tui.review_change_view import (
@@ -20,6 +20,7 @@ from studio.tui.review_deciding import Outcome, Pair
 from studio.tui.review_view import (
     VERBS,
     Item,
+    cannot_decide,
     commit_lines,
     counts,
     counts_text,
@@ -27,12 +28,13 @@ from studio.tui.review_view import (
     words_of,
 )
 
-if TYPE_CHECKING:
-    pass
-
 
 class ReviewAnswers(ReviewDesk):
     """Approve, reject, put off, note; ranges and all that is safe; undo, redo and commit."""
+
+    def offered(self, keys: Sequence[Key]) -> Sequence[Key]:
+        """Nothing is decided on a terminal that shows too little of it."""
+        return () if self.studio.is_small else keys
 
     # -- deciding ------------------------------------------------------------------------------
 
@@ -41,9 +43,13 @@ class ReviewAnswers(ReviewDesk):
         session = self.session
         if session is None:
             self.studio.tell("no run is open here: 5 lists them, 0 starts one", "failed")
+        elif self.studio.is_small:
+            self.studio.tell("deciding wants 60x16: too little is seen here", "failed")
         elif not session.drives:
-            who = words_of(session.driver) or "nobody"
-            self.studio.tell(f"{who} decides in this run; T takes over", "failed")
+            why = cannot_decide(
+                living=session.living, driver=session.driver, status=session.state.status
+            )
+            self.studio.tell(why, "failed")
         else:
             return session
         return None
@@ -72,7 +78,13 @@ class ReviewAnswers(ReviewDesk):
         if item.repair is not None:
             return Item(name, repair=state.repairs.get(name))
         decision = self.deciding.just.get(name) or state.decisions.get(name)
-        return Item(name, state.operations.get(name), decision, deferred=name in state.deferred)
+        return Item(
+            name,
+            state.operations.get(name),
+            decision,
+            deferred=name in state.deferred,
+            is_own=name in state.own,
+        )
 
     def _operation(self) -> tuple[Item, Operation] | None:
         item = self._at_hand()
@@ -113,7 +125,36 @@ class ReviewAnswers(ReviewDesk):
         ):
             self.studio.tell(f"{op.id} is {item.standing} already; u takes it back")
             return
-        self._hand_in([(op, self._decision(op, action, reason))])
+        if action == "approve" and self._has_wording(op.id) and self._said_draft != op.id:
+            self._said_draft = op.id
+            self.studio.tell(
+                "you have a wording of your own: e takes it up, a again approves as proposed",
+                "flag",
+            )
+            return
+        decision = self._decision(op, action, reason)
+        if action == "approve" and standing is not None and standing.reviewer == GATE:
+            if (session := self._may()) is not None:
+                self.deciding.busy.add(op.id)
+                self.studio.act(self._approved_if_it_fits(session, op, decision))
+            return
+        self._hand_in([(op, decision)])
+
+    def _has_wording(self, name: str) -> bool:
+        """Whether a wording of an operation was begun and not handed in."""
+        return any(key.partition(">")[0] == name for key in self.studio.drafts.edits)
+
+    async def _approved_if_it_fits(self, session: Session, op: Operation, asked: Decision) -> None:
+        """What the gate rejected is asked again only where it would say something else."""
+        try:
+            found = await session.weigh(asked)
+            if found.objection:
+                text = f"{op.id} still does not fit: {found.objection} (e rewords it, r rejects it)"
+                self.studio.tell(text, "failed")
+                return
+            await self._decided(session, [(op, asked)])
+        finally:
+            self.deciding.busy.discard(op.id)
 
     def _hand_in(self, pairs: Sequence[Pair]) -> None:
         """Queue decisions; nothing of them is shown as made before the run says so."""
@@ -134,7 +175,9 @@ class ReviewAnswers(ReviewDesk):
                 del drafts.edits[key]
         drafts.changed()
         self._after(outcome)
-        drafts.save()
+        drafts.cursor = self.ops.key or drafts.cursor  # its own message comes after the save
+        # Once it is drawn: nobody need wait for this file.
+        self.studio.call_after_refresh(drafts.save)
 
     def _after(self, outcome: Outcome) -> None:
         """Say what came of it, and go where it leads, unless the person went elsewhere."""
@@ -200,6 +243,8 @@ class ReviewAnswers(ReviewDesk):
         if self._may() is None:
             return
         chosen = [item for item in self._ranged() if item.is_open and item.operation is not None]
+        if action == "approve":
+            chosen = [item for item in chosen if not self._has_wording(item.id)]
         word = "Approve" if action == "approve" else "Reject"
         if not chosen:
             self.studio.tell("nothing in the range is undecided")
@@ -213,10 +258,12 @@ class ReviewAnswers(ReviewDesk):
             self.run_worker(self._approve_safe())
 
     async def _approve_safe(self) -> None:
-        safe = [item for item in self._items if item.is_safe]
+        # Nor is what somebody has begun to reword approved in passing.
+        safe = [item for item in self._items if item.is_safe and not self._has_wording(item.id)]
         if not safe:
             self.studio.tell(
-                "nothing is safe: what is left is flagged, deletes, or is a reply to mend"
+                "nothing is safe: what is left is flagged, deletes, is being reworded "
+                "or is a reply to mend"
             )
             return
         title = f"Approve {len(safe)} safe operation{'s' if len(safe) > 1 else ''}?"
@@ -280,26 +327,46 @@ class ReviewAnswers(ReviewDesk):
 
     def action_commit(self) -> None:
         if (session := self._may()) is not None:
-            self.run_worker(self._commit(session))
+            # In turn: decisions whose keys came before it belong to it, those after it do not.
+            self.studio.act(self._commit(session))
 
     async def _commit(self, session: Session) -> None:
-        await self.studio.settled()  # decisions whose keys came before this one belong to it
         state, found = session.state, self._current()
         if not any(item.operation for item in found):
             self.studio.tell("there is nothing to commit")
-            return
-        decided = self.deciding.decisions(state)
-        left = [op for op in state.undecided if op.id not in decided]
-        if left:
-            keys = {"enter": "commits"}
-            title = f"Commit, with {len(left)} undecided?"
-            if not await self.studio.confirm(title, commit_lines(state, found), keys):
-                self.studio.tell("nothing was committed")
-                return
-        text = counts_text({k: v for k, v in counts(found).items() if k not in ("open", "later")})
-        self.studio.act(self._committed(session, text))
+        elif self._left(session) or self._hidden(found):
+            self.run_worker(self._commit_asked(session))
+        else:
+            await self._committed(session, self.deciding.decisions(state))
 
-    async def _committed(self, session: Session, text: str) -> None:
+    def _left(self, session: Session) -> int:
+        decided = self.deciding.decisions(session.state)
+        return sum(op.id not in decided for op in session.state.undecided)
+
+    def _hidden(self, found: Sequence[Item]) -> int:
+        """How many that are decided the filter keeps out of sight."""
+        seen = {item.id for item in self._items}
+        return sum(item.decision is not None and item.id not in seen for item in found)
+
+    async def _commit_asked(self, session: Session) -> None:
+        await self.studio.settled()  # what was asked in the same breath
+        found = self._current()
+        left, hidden = self._left(session), self._hidden(found)
+        shown = self.deciding.decisions(session.state)
+        title = f"Commit, with {left} undecided?" if left else f"Commit, with {hidden} hidden?"
+        lines = commit_lines(session.state, found, hidden)
+        if not await self.studio.confirm(title, lines, {"enter": "commits"}):
+            self.studio.tell("nothing was committed")
+            return
+        self.studio.act(self._committed(session, shown))
+
+    async def _committed(self, session: Session, shown: Mapping[str, Decision]) -> None:
+        """Commit what was shown, and nothing else."""
+        if dict(shown) != self.deciding.decisions(session.state):
+            self.studio.tell("something else is decided by now: c shows it again", "failed")
+            return
+        made = counts(self._current())
+        text = counts_text({k: v for k, v in made.items() if k not in ("open", "later")})
         told = await session.commit()
         self.studio.tell(f"{text}: {told}")
         self.studio.drafts.save()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -24,9 +24,9 @@ from engines.core.errors import StudioError
 from engines.core.library import Library
 from engines.core.types import Operation, OperationKind
 from studio.inert import one_line
-from studio.link.messages import Message, Parted, Session
-from studio.tui.cells import GLYPHS_ASCII, GLYPHS_UNICODE
-from studio.tui.keymap import bindings
+from studio.link.messages import Message, Parted, Session, Told
+from studio.tui.cells import GLYPHS_ASCII, GLYPHS_UNICODE, Glyphs
+from studio.tui.keymap import Key, bindings
 from studio.tui.lines import BLANK, Line, Row, line
 from studio.tui.page import Page
 from studio.tui.review_change_view import (
@@ -43,6 +43,7 @@ from studio.tui.review_findings import Findings, ReadingRoom, Wanted
 from studio.tui.review_view import (
     SORTS,
     Item,
+    draft_of,
     draft_texts,
     items,
     legend,
@@ -51,15 +52,13 @@ from studio.tui.review_view import (
     words_of,
 )
 from studio.tui.widgets.chrome import Chrome
-from studio.tui.widgets.edit_box import EditBox
+from studio.tui.widgets.edit_box import EDIT_KEYS, MEND_KEYS, EditBox
 from studio.tui.widgets.line_view import LineView
+from studio.tui.widgets.prompt import Prompt
 from studio.tui.widgets.row_list import RowList
 
-if TYPE_CHECKING:
-    pass
-
 _TABS = ("review-evidence", "review-similar", "review-source")
-_LEGEND_LINES = 8
+_BRINGS_ANOTHER = ("LessonProposed", "LessonCommitted")
 
 
 class ChangeView(LineView):
@@ -69,6 +68,7 @@ class ChangeView(LineView):
         super().__init__(id=id, classes=classes)
         self._shows: object = None
         self._painted: object = None
+        self._tells_more = False
 
     def show_change(self, token: object, lines: Sequence[Line]) -> None:
         """Show lines of what `token` stands for; None: of nothing that could be decided."""
@@ -77,6 +77,19 @@ class ChangeView(LineView):
             self.scroll_to(y=0, animate=False, force=True)
             self.refresh(Region(0, 0, self.size.width, 1))
         self.show_lines(lines)
+        self._tell_more()
+
+    def _tell_more(self) -> None:
+        """In the border: whether there is more than is seen, and how it is reached."""
+        height = self.scrollable_content_region.height
+        more = len(self.lines) > round(self.scroll_y) + height > 0
+        if more != self._tells_more:
+            self._tells_more = more
+            self.border_subtitle = Content("more below (tab, j)") if more else None
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        self._tell_more()
 
     def has_painted(self, token: object) -> bool:
         return token is not None and token == self._painted
@@ -86,6 +99,8 @@ class ChangeView(LineView):
         return super().render_line(y)
 
     def on_resize(self) -> None:
+        super().on_resize()
+        self._tell_more()
         _drawn_anew(self)
 
 
@@ -166,6 +181,7 @@ class ReviewDesk(Page):
         self._stamp = 0  # of the texts: changes when they do
         self._texts: dict[str, str] = {}
         self._items: list[Item] = []
+        self._rows: dict[str, tuple[tuple[object, ...], Row]] = {}  # from what, and how drawn
         self._seen: tuple[Any, ...] = ()  # what the rows were made from
         self._drawn: tuple[Any, ...] = ()  # what the change was drawn from
         self._wanted: Wanted | None = None
@@ -178,6 +194,9 @@ class ReviewDesk(Page):
         self._titles: dict[str, str] = {}
         self._widths: tuple[Any, ...] = ()  # of the panes, when they were wrapped
         self._problems: dict[str, tuple[str, ...]] = {}  # of replies that were mended in vain
+        self._deleted: dict[str, str] = {}  # what decisions delete, by operation id
+        self._is_anew = False  # another lesson is there, or a commit was made
+        self._said_draft = ""  # the operation whose approval was held back for a wording begun
         self._parted = ""
 
     def compose(self) -> ComposeResult:
@@ -305,6 +324,8 @@ class ReviewDesk(Page):
 
     def heard(self, message: Message) -> None:
         self.deciding.heard(message)
+        if isinstance(message, Told) and type(message.event).__name__ in _BRINGS_ANOTHER:
+            self._is_anew = True
         if isinstance(message, Parted):
             self._parted = message.reason if not message.ended else ""
         else:
@@ -322,6 +343,7 @@ class ReviewDesk(Page):
         self._wanted = self._found = None
         self._anchor, self._problems, self._parted = "", {}, ""
         self._seen = self._drawn = ()
+        self._rows.clear()
         if self._editing is not None:
             self._close_box()
 
@@ -335,24 +357,43 @@ class ReviewDesk(Page):
         if self._seen != seen:
             self._seen = seen
             self._items = []
+            n = 0
             if state is not None:
-                just = self.deciding.just
-                self._items = items(state, just, sort=self.sort, words=self.filter_text)
                 reviewed = self.deciding.reviewed(state)
-                texts = draft_texts(self._base_texts, reviewed)
+                texts, self._deleted = draft_of(self._base_texts, reviewed)
+                self._items = items(
+                    state, self.deciding.just, sort=self.sort, words=self.filter_text,
+                    texts={**dict(self._base_texts), **texts} if self.filter_text else None,
+                )  # fmt: skip
+                n = len(state.operations) + len(state.repairs)
                 if texts != self._texts:
                     self._texts = texts
                     self._stamp += 1
                     self._seen = (*seen[:5], self._stamp, seen[6])
-            rows = [row(item, self._texts, signs) for item in self._items]
+            rows = [self._row(item, signs) for item in self._items]
             if not rows:
                 living = self.session is not None and self.session.living
                 told = why_empty(state, words=self.filter_text, living=living)
                 rows = [Row("", each) for each in told]
-            self.ops.show_rows(rows, key=self.ops.key or self._first())
-            self._title("review-ops", f"Operations {len(self._items)}")
+            self.ops.show_rows(rows, key=self._cursor())
+            shown = f"{len(self._items)} of {n}" if self.filter_text else f"{n}"
+            self._title("review-ops", f"Operations {shown}")
         self._draw_legend()
         self._draw_change()
+
+    def _row(self, item: Item, signs: Glyphs) -> Row:
+        """As it was drawn before, where nothing of it is new: a queue may hold thousands."""
+        text = ""
+        if (op := item.operation) is not None:
+            # What is about to be deleted still stands in its own row.
+            text = self._texts.get(op.target or "", "") or self._deleted.get(op.id, "")
+        of = (item.operation, item.decision, item.repair, item.deferred, text, signs)
+        known = self._rows.get(item.id)
+        if known is None or any(
+            a is not b and a != b for a, b in zip(known[0], of, strict=True)
+        ):  # fmt: skip
+            known = self._rows[item.id] = (of, row(item, text, signs))
+        return known[1]
 
     @property
     def _signs(self) -> Any:
@@ -361,6 +402,14 @@ class ReviewDesk(Page):
     @property
     def _base_texts(self) -> list[tuple[str, str]]:
         return [(e.id, e.text) for e in self._base.experiences] if self._base else []
+
+    def _cursor(self) -> str:
+        """What the cursor belongs on: where it is, but on what is new once something is."""
+        anew, self._is_anew = self._is_anew, False
+        is_typing = self._editing is not None or self.studio.query_one(Prompt).asking
+        if anew and not is_typing and not self._anchor:
+            return next((item.id for item in self._items if item.is_open), self.ops.key)
+        return self.ops.key or self._first()
 
     def _first(self) -> str:
         """Where the person was, else the first undecided one."""
@@ -382,7 +431,11 @@ class ReviewDesk(Page):
             person=self.studio.person,
             signs=self._signs,
         )
-        last = line(("all decided: c commits", "flag")) if self._all_decided else BLANK
+        session, last = self.session, BLANK
+        if self._all_decided:
+            last = line(("all decided: c commits", "flag"))
+        elif session is not None and session.drives and not session.living:
+            last = line(("no process: decided here, 1 r resumes", "dim"))
         shown = self.query_one("#review-legend", Chrome)
         for number, each in enumerate([*lines, last]):
             shown.show_line(number, each)
@@ -492,9 +545,14 @@ class ReviewDesk(Page):
     def _show_findings(self, op: Operation | None) -> None:
         evidence, similar, found = self.evidence, self.similar, self._found
         if op is None or found is None:
-            wait = [Row("", line(("looking …", "dim")))] if op is not None else []
+            here = self.item
+            told = "of each operation, what it rests on and resembles"
+            if op is not None:
+                told = "looking …"
+            elif here is not None:
+                told = "nothing was drawn from this reply yet"
             for each in (evidence, similar):
-                each.show_rows(wait)
+                each.show_rows([Row("", line((told, "dim")))])
             self._title("review-evidence", "", below=True)
         else:
             rows = evidence_rows(
@@ -599,6 +657,7 @@ class ReviewDesk(Page):
         state = self.state
         if state is None or not (name in state.operations or name in state.repairs):
             return False
+        self._is_anew = False
         if self.is_attached and not self.ops.go_to(name):
             if self.filter_text:
                 self.filter_text = self.studio.drafts.filter = ""
@@ -610,6 +669,11 @@ class ReviewDesk(Page):
     def filtered(self, text: str) -> None:
         self.studio.drafts.filter = text
         super().filtered(text)
+
+    def footer_keys(self) -> Sequence[Key]:
+        if self._editing is None:
+            return ()
+        return EDIT_KEYS if self._editing.item.repair is None else MEND_KEYS
 
     def back(self) -> bool:
         if self._anchor:
@@ -693,4 +757,5 @@ class ReviewDesk(Page):
         self._arrange()
         self._drawn = ()
         if self.is_open:
+            self.studio.draw_chrome()
             self.ops.focus(scroll_visible=False)

@@ -236,11 +236,12 @@ class RunsPage(Page):
         self.run_worker(self._export(runs_csv(shown), len(shown)), group="export")
 
     async def _export(self, text: str, n: int) -> None:
-        from engines.record.appender import write_whole
+        from studio.tui import shelves
 
-        path = self.studio.workspace.path / "runs.csv"
         try:
-            await asyncio.to_thread(write_whole, path, text.encode("utf-8", "replace"))
+            path = await asyncio.to_thread(
+                shelves.export_text, self.studio.workspace, "runs.csv", text
+            )
         except StudioError as error:
             self.studio.tell(str(error), "failed")
         else:

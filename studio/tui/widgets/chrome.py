@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.segment import Segment
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from studio.tui import themes
 from studio.tui.keymap import Key
-from studio.tui.lines import Line, Span, cropped, line, width_of
+from studio.tui.lines import Line, Span, line, width_of
+from studio.tui.widgets.line_view import strip_of
 
 
 class Chrome(Widget):
@@ -36,13 +35,8 @@ class Chrome(Widget):
             self.refresh(Region(0, at, self.size.width, 1))
 
     def render_line(self, y: int) -> Strip:
-        base, width = self.rich_style, self.size.width
-        shown = cropped(self._lines[y], width) if y < len(self._lines) else ()
-        segments = [
-            Segment(text, base + themes.style(style, self.app.theme) if style else base)
-            for text, style in shown
-        ]
-        return Strip(segments).adjust_cell_length(width, base)
+        shown = self._lines[y] if y < len(self._lines) else ()
+        return strip_of(shown, self.size.width, self.rich_style, self.app.theme)
 
 
 def footer(keys: Sequence[Key], width: int) -> Line:

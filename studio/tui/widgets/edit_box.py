@@ -10,9 +10,24 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from engines.core.inert import inert
+from studio.tui.keymap import Key
 
 MOST_CHARS = 200_000
 """What is pasted beyond is refused: nothing that a person reviews is as long."""
+_MOVES = (
+    Key("edit.left", "escape", "", "keeps it for later", "", 8),
+    Key("edit.start", "ctrl+a", "", "line start", "", 3),
+    Key("edit.end", "ctrl+e", "", "line end", "", 3),
+    Key("edit.word", "ctrl+w", "", "cuts a word", "", 4),
+    Key("edit.rest", "ctrl+k", "", "cuts the rest", "", 4),
+)
+EDIT_KEYS = (Key("edit.take", "enter", "", "hands it in", "", 9), *_MOVES)
+"""What the bottom line tells of while a text is edited."""
+MEND_KEYS = (
+    Key("edit.take", "ctrl+o", "", "hands it in", "", 9),
+    Key("edit.line", "enter", "", "new line", "", 7),
+    *_MOVES,
+)
 
 
 class EditBox(TextArea):

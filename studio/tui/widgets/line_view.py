@@ -6,15 +6,64 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+from textual.content import Content, ContentText
 from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.widget import Widget
 
 from studio.tui import themes
+from studio.tui.cells import flat
 from studio.tui.keymap import bindings
 from studio.tui.lines import Line, cropped, plain
+
+
+@lru_cache(maxsize=1024)
+def strip_of(of: Line, width: int, base: Style, theme: str) -> Strip:
+    """Exactly `width` cells of a line, as every terminal draws them.
+
+    The one way from a line to segments: what a view left unsettled is settled here.
+    """
+    settled = tuple((flat(text), style) for text, style in of)
+    segments = [
+        Segment(text, base + themes.style(style, theme) if style else base)
+        for text, style in cropped(settled, width)
+    ]
+    return Strip(segments).adjust_cell_length(width, base)
+
+
+class Title:
+    """A title of a border: setting one draws its row alone, and nothing where it is the same.
+
+    Textual's own draws the whole widget, with what is in it, whatever the title was.
+    """
+
+    def __init__(self, *, below: bool = False) -> None:
+        self._below = below
+
+    def __set_name__(self, owner: type[Widget], name: str) -> None:
+        self._kept = f"_{name}"
+        self._given = f"_given_{name}"
+
+    def __set__(self, of: Widget, title: Text | ContentText | None) -> None:
+        if isinstance(title, Text):
+            title = Content.from_rich_text(title)
+        if title == of.__dict__.get(self._given, ""):
+            return
+        of.__dict__[self._given] = title
+        shown = None if title is None else of.render_str(title).expand_tabs(4).split()[0]
+        setattr(of, self._kept, shown)
+        width, height = of.outer_size
+        of.refresh(Region(-1, height - 2 if self._below else -1, width, 1))
+
+    def __get__(self, of: Widget, owner: type[Widget] | None = None) -> str | None:
+        title = getattr(of, self._kept, None)
+        return None if title is None else title.markup
 
 
 class LineView(ScrollView, can_focus=True):
@@ -24,10 +73,24 @@ class LineView(ScrollView, can_focus=True):
     DEFAULT_CSS = """
     LineView { height: 1fr; width: 1fr; overflow-x: hidden; overflow-y: auto; scrollbar-size: 0 0; }
     """
+    border_title = Title()
+    border_subtitle = Title(below=True)
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self._lines: list[Line] = []
+        self._folded_for = 0  # the room there was when lines were last shown
+
+    def on_resize(self) -> None:
+        self._fold_anew()
+
+    def on_show(self) -> None:
+        self._fold_anew()  # hidden, it had no room at all
+
+    def _fold_anew(self) -> None:
+        """Where the lines were folded for another width their page draws them once more."""
+        if self._folded_for != self.room and (redraw := getattr(self.app, "redraw_soon", None)):
+            redraw()
 
     @property
     def lines(self) -> Sequence[Line]:
@@ -35,12 +98,13 @@ class LineView(ScrollView, can_focus=True):
 
     @property
     def room(self) -> int:
-        """Cells a line may take."""
-        return max(1, self.scrollable_content_region.width)
+        """Cells a line may take; before its place is known, those of the whole screen."""
+        return self.scrollable_content_region.width or max(1, self.app.size.width)
 
     def show_lines(self, lines: Sequence[Line]) -> None:
         """Show these; only those that differ from before are drawn again."""
         old, self._lines = self._lines, list(lines)
+        self._folded_for = self.room
         if len(old) != len(self._lines):
             self.virtual_size = Size(self.room, len(self._lines))
         top = round(self.scroll_y)
@@ -61,13 +125,7 @@ class LineView(ScrollView, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         at = y + round(self.scroll_y)
-        width = self.size.width
-        base = self.rich_style
-        segments = [
-            Segment(text, base + themes.style(style, self.app.theme) if style else base)
-            for text, style in cropped(self.line_at(at), width)
-        ]
-        return Strip(segments).adjust_cell_length(width, base)
+        return strip_of(self.line_at(at), self.size.width, self.rich_style, self.app.theme)
 
     def _scroll_by(self, rows: int) -> None:
         self.scroll_to(y=self.scroll_y + rows, animate=False)

@@ -15,6 +15,9 @@ from textual.widgets import Input, Static
 class _Field(Input):
     """An input that leaves on escape, and offers its first letter to who asked."""
 
+    def on_mount(self) -> None:
+        self.cursor_blink = False
+
     def on_key(self, event: events.Key) -> None:
         if event.key == "escape":
             event.stop()

@@ -1,0 +1,53 @@
+"""The line above a list that is chosen from: letters narrow the list, arrows go through it."""
+
+from __future__ import annotations
+
+from textual import events
+from textual.message import Message
+from textual.widgets import Input
+
+from studio.tui.keymap import Key
+from studio.tui.widgets.row_list import RowList
+
+PICK_KEYS = (
+    Key("pick.take", "enter", "", "chooses", "", 9),
+    Key("pick.down", "down", "", "next", "", 6),
+    Key("pick.up", "up", "", "previous", "", 6),
+    Key("pick.left", "escape", "", "leaves", "", 8),
+)
+"""What the bottom line tells of meanwhile."""
+
+
+class PickLine(Input):
+    """Has the focus, so that no letter that is typed is a key of the screen."""
+
+    DEFAULT_CSS = """
+    PickLine { border: none; height: 1; padding: 0 2; width: 1fr; background: transparent; }
+    PickLine:focus { border: none; }
+    """
+
+    class Left(Message):
+        """Escape."""
+
+    def __init__(self, of: str, *, id: str | None = None) -> None:
+        super().__init__(id=id, compact=True, select_on_focus=False)
+        self.cursor_blink = False
+        self._of = of  # the id of the list
+
+    def on_key(self, event: events.Key) -> None:
+        rows = self.screen.query_one(f"#{self._of}", RowList)
+        match event.key:
+            case "escape":
+                self.post_message(self.Left())
+            case "down":
+                rows.action_down()
+            case "up":
+                rows.action_up()
+            case "pagedown":
+                rows.action_page_down()
+            case "pageup":
+                rows.action_page_up()
+            case _:
+                return
+        event.stop()
+        event.prevent_default()
