@@ -103,7 +103,15 @@ class Drafts:
                 return
             found = json.loads(path.read_bytes())
             theirs = _texts(found["edits"]), _texts(found["notes"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            ArithmeticError,
+            RecursionError,
+        ):
             return  # there is none, or none that says anything
         ours = self.edits, self.notes
         for mine, known, other in zip(ours, self._known, theirs, strict=True):
@@ -141,7 +149,7 @@ class Drafts:
             self._known = dict(self.edits), dict(self.notes)
         except OSError as error:
             self.trouble = f"{path}: your drafts cannot be read ({error.strerror})."
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
             self.page, self.cursor, self.scroll, self.filter = "", "", 0, ""
             self.edits, self.notes = {}, {}
             aside = path.with_name(f"{FILE}.damaged")

@@ -109,14 +109,14 @@ def _cells(text: str) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=8192)
-def _disputed(cell: str) -> bool:
+def _disputed(cell: str | None) -> bool:
     """Whether terminals may give it another width: marks, emoji, what is new in Unicode.
 
     tmux 3.3 draws the vowel signs of Devanagari (U+093F) in cells of their own, and a keycap in
     two; emoji are as wide as the version of Unicode that a terminal was built with says.
     """
-    if len(cell) != 1:
-        return cell != ""
+    if not cell or len(cell) > 1:
+        return bool(cell)
     if cell < "\u0300":
         return False
     if "\u1160" <= cell <= "\u11ff" or "\U0001f000" <= cell < "\U00020000":
@@ -215,7 +215,7 @@ class Picture:
                 begin -= 1
             while end < len(chars) and chars[end] == "":
                 end += 1
-            if any(cell and _disputed(cell) for cell in chars[begin:end]):
+            if not _text(chars[begin:end]).isascii() and any(map(_disputed, chars[begin:end])):
                 end = len(chars)
             at = max(begin, done)
             done = max(end, done)
@@ -226,6 +226,10 @@ class Picture:
                 if chars[at] is not None:
                     _write(writer, chars[at:to], codes[at], at, y)
                 at = to
+
+
+def _text(chars: Sequence[str | None]) -> str:
+    return "".join(char or "" for char in chars)
 
 
 def _alike(chars: Sequence[str | None], codes: Sequence[str], at: int, to: int) -> bool:
@@ -263,15 +267,16 @@ def _bridged(
 
 def _write(writer: _Writer, chars: Sequence[str | None], codes: str, x: int, y: int) -> None:
     """Send cells of one colour; each disputed one where it belongs, on blanks."""
+    if (text := _text(chars)).isascii():
+        _write_plain(writer, text, codes, x, y)
+        return
     begin = 0
     while begin < len(chars):
         end = begin
-        while end < len(chars) and not _disputed(chars[end] or ""):
+        while end < len(chars) and not _disputed(chars[end]):
             end += 1
         if end > begin:
-            _write_plain(
-                writer, "".join(char or "" for char in chars[begin:end]), codes, x + begin, y
-            )
+            _write_plain(writer, _text(chars[begin:end]), codes, x + begin, y)
         begin = end
         if begin < len(chars):
             end = begin + 1

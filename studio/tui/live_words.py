@@ -55,7 +55,7 @@ def now(
         bar = signs.bar(evaluating.done, evaluating.total, 22)
         when = "" if evaluating.step else " before practice"
         what = f" measuring{when} on {one_line(evaluating.data, 40)} "
-        return line((what, "title"), (bar, "bar"), f" {evaluating.done}/{evaluating.total}")
+        return line((what, "title"), f"{evaluating.done}/{evaluating.total} ", (bar, "bar"))
     return line((f" {_at_work(state, batch)}", "title"))
 
 

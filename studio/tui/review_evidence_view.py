@@ -107,9 +107,11 @@ def _witness_rows(
         told: Line = (*lead, (words, ""), *(((f"  {tail}", "dim"),) if tail else ()))
         return [Row(witness.id, told)]
     edge = " " * width_of(lead)
-    told = wrap(judged, max(8, width - _EDGE - len(edge)))
+    told = wrap(_judged(witness, whole=True), max(8, width - _EDGE - len(edge)))
     rows = [Row(witness.id, (*lead, (told[0], "dim")))]
-    rows += [Row(f"{witness.id}/v{n}", line(edge, (each, "dim"))) for n, each in enumerate(told[1:])]
+    rows += [
+        Row(f"{witness.id}/v{n}", line(edge, (each, "dim"))) for n, each in enumerate(told[1:])
+    ]
     body = answer if answer is not None else said
     if len(body) > _WHOLE_CHARS:
         body = f"… {body[-_WHOLE_CHARS:]}"
@@ -120,11 +122,12 @@ def _witness_rows(
     return rows
 
 
-def _judged(witness: Witness) -> str:
+def _judged(witness: Witness, *, whole: bool = False) -> str:
     verdict = witness.verdict
     if verdict is None:
         return "not judged"
-    return words_of(verdict.critique or verdict.error or "")
+    said = verdict.critique or verdict.error or ""
+    return settled(inert(said[:_WHOLE_CHARS])) if whole else words_of(said)
 
 
 def files_of(groups: Sequence[GroupEvidence]) -> str:

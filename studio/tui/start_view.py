@@ -69,6 +69,13 @@ def choices(
     return (*waiting, *living, *ended[:MOST_RESUMED], *new)
 
 
+def first_choice(found: Sequence[Choice]) -> str:
+    """Where the cursor begins: on what waits or lives, else on what costs nothing to begin."""
+    asked = (one.key for one in found if one.style == "flag" or one.do == "attach")
+    offline = (one.key for one in found if (one.do, one.argument) == ("new", "rehearsal"))
+    return next(asked, next(offline, ""))
+
+
 def _of_run(run: KnownRun) -> Choice | None:
     row, shown, back = run.listed.row, run.listed.shown, run.background
     if shown.word == "damaged":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from engines.core import events as ev
 from engines.record.run_dir import Workspace
@@ -12,7 +13,6 @@ from studio.library_edit import commit_changes
 from studio.link.messages import Told
 from studio.tui.app import StudioApp
 from studio.tui.pages.diff import DiffPage
-from studio.tui.widgets.prompt import Prompt
 from tests.tui.stage import FakeSession, app_on, finished_workspace, picture
 
 
@@ -37,8 +37,8 @@ async def pressed(pilot: Pilot[int], *keys: str) -> DiffPage:
 
 async def typed(pilot: Pilot[int], text: str) -> None:
     """Type it into the line above the list, as it is."""
-    assert isinstance(pilot.app.focused, PickLine)
-    await pilot.press(*(character_to_key(letter) for letter in text))
+    assert isinstance(pilot.app.focused, Input)
+    await pilot.press(*text)
     await pressed(pilot, "enter")
 
 
@@ -192,7 +192,7 @@ async def test_letters_narrow_the_choices_and_arrows_go_through_them(tmp_path: P
     workspace = finished_workspace(tmp_path)
     app = app_on(FakeSession(workspace.run("rehearsal")), workspace)
     async with app.run_test(size=(80, 24)) as pilot:
-        page = await pressed(pilot, "4", "B", *(character_to_key(c) for c in "step:"))
+        page = await pressed(pilot, "4", "B", *"step:")
         offered = [key for key in page.offers.keys if key.strip()]
         assert offered and all("step:" in key for key in offered)
         assert page.offers.key == offered[0]

@@ -9,7 +9,7 @@ import pytest
 
 from engines.record.run_dir import RunDir
 from studio import masked
-from studio.tui.drafts import FILE, SAVE_EVERY_S, Drafts
+from studio.tui.drafts import FILE, SAVE_EVERY_S, Drafts, merged
 
 
 def a_run(folder: Path) -> RunDir:
@@ -199,3 +199,58 @@ def test_a_run_that_was_removed_meanwhile_is_told(tmp_path: Path) -> None:
     drafts.page = "live"
     drafts.save()
     assert "drafts are not kept" in drafts.trouble
+
+
+def test_who_takes_over_has_what_the_other_screen_began(tmp_path: Path) -> None:
+    run = a_run(tmp_path)
+    looks_on, drives = Drafts(run), Drafts(run)
+    looks_on.writes = False
+    drives.edits["op1.1"] = "Carry one, always."
+    drives.changed()
+    drives.save()
+    looks_on.take_up()
+    looks_on.writes = True
+    assert looks_on.edits == {"op1.1": "Carry one, always."}
+    looks_on.edits["op1.2"] = "Check units."
+    looks_on.changed()
+    looks_on.save()
+    assert Drafts(run).edits == {"op1.1": "Carry one, always.", "op1.2": "Check units."}
+
+
+def test_two_screens_that_save_lose_nothing_of_each_other(tmp_path: Path) -> None:
+    run = a_run(tmp_path)
+    begun = Drafts(run)
+    begun.edits.update({"a": "one", "b": "two"})
+    begun.changed()
+    begun.save()
+    mine, other = Drafts(run), Drafts(run)
+    other.edits["c"], other.edits["b"] = "three", "two and more"
+    del other.edits["a"]  # decided there
+    other.changed()
+    other.save()
+    mine.notes["b"] = "ask ann"
+    mine.changed()
+    mine.save()
+    found = Drafts(run)
+    assert found.edits == {"b": "two and more", "c": "three"} and found.notes == {"b": "ask ann"}
+
+
+def test_a_secret_that_is_hidden_in_the_file_stays_in_what_is_typed(tmp_path: Path) -> None:
+    run = a_run(tmp_path)
+    masked.remember(["sk-very-secret-key"])
+    try:
+        drafts = Drafts(run)
+        drafts.edits["a"] = typed = "use sk-very-secret-key to call"
+        for _ in range(2):
+            drafts.changed()
+            drafts.save()
+            assert drafts.edits["a"] == typed
+    finally:
+        masked.forget()
+    assert "sk-very" not in (run.path / FILE).read_text()
+
+
+def test_what_both_changed_is_as_it_is_here() -> None:
+    assert merged({"a": "0"}, {"a": "1"}, {"a": "2"}) == {"a": "1"}
+    assert merged({"a": "0"}, {}, {"a": "0"}) == {}
+    assert merged({"a": "0"}, {"a": "0"}, {}) == {}

@@ -110,6 +110,7 @@ TRIED = {
         "test_diff_page::test_w_goes_through_words_lines_and_columns_where_there_is_room"
     ),
     "diff.same": "test_diff_page::test_space_hides_what_is_equal_and_says_how_many",
+    "diff.export": "test_diff_page::test_capital_x_writes_the_difference_beside_other_exports",
     "diff.choose": "test_diff_page::test_b_and_capital_b_choose_from_a_list_of_what_there_is",
     "runs.open": "test_runs::test_the_table_is_read_and_enter_attaches",
     "runs.compare": "test_runs::test_c_marks_one_run_and_compares_the_next_with_it",
@@ -208,7 +209,7 @@ async def test_the_palette_opens_by_either_of_its_keys(tmp_path: Path, key: str)
     async with on_stage(HELD, tmp_path, (120, 36)) as stage:
         await stage.pilot.press(key)
         await stage.pilot.pause()
-        assert type(stage.app.screen).__name__ == "CommandPalette"
+        assert type(stage.app.screen).__name__ == "Palette"
 
 
 async def test_g_goes_to_an_id_of_another_page_and_says_when_there_is_none(

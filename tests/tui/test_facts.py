@@ -36,7 +36,12 @@ def test_the_wide_line_names_run_place_state_and_what_waits(held: RunState) -> N
 def test_state_what_waits_and_the_word_rehearsal_outlast_every_width(
     held: RunState, width: int
 ) -> None:
-    facts = LineFacts(living=True, tokens_per_s=3100.0, eta="41 min", budget={"cost_usd": 5.0, "calls": 900, "tokens": 5e7})
+    facts = LineFacts(
+        living=True,
+        tokens_per_s=3100.0,
+        eta="41 min",
+        budget={"cost_usd": 5.0, "calls": 900, "tokens": 5e7},
+    )
     shown = header(held, facts, width)
     text = plain(shown)
     assert "HELD" in text and "REVIEW 2" in text and "rehearsal" in text
@@ -57,7 +62,9 @@ def test_an_unknown_price_is_no_price_of_nothing(held: RunState) -> None:
     assert "$" not in plain(header(held, ALIVE, 200))
     held.usage = Usage(prompt_tokens=10, cost_usd=1.84)
     if held.spent.cost_usd is not None:
-        assert "$1.84 of $5.00" in plain(header(held, replace(ALIVE, budget={"cost_usd": 5.0}), 200))
+        assert "$1.84 of $5.00" in plain(
+            header(held, replace(ALIVE, budget={"cost_usd": 5.0}), 200)
+        )
 
 
 def test_an_observer_reads_who_decides_and_how_to_take_over(held: RunState) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from engines.core import events as ev
 from engines.core.codec import dumps
@@ -28,7 +29,7 @@ from studio.citations import Citations
 from studio.link.messages import Told
 from studio.tui.app import StudioApp
 from studio.tui.pages.library import LibraryPage
-from studio.tui.widgets.prompt import Prompt
+from studio.tui.widgets.edit_box import EditBox
 from tests.builders import a_run, a_step
 from tests.tui.stage import FakeSession, app_on, finished_workspace, held_workspace, picture
 
@@ -53,15 +54,24 @@ async def pressed(pilot: Pilot[int], *keys: str) -> LibraryPage:
 
 
 async def answer(pilot: Pilot[int], text: str) -> None:
-    """Type an answer into the prompt, in place of what stands there."""
+    """Type an answer where one is asked for, in place of what stands there."""
     assert isinstance(pilot.app, StudioApp)
-    prompt = pilot.app.screen.query_one(Prompt)
-    assert prompt.asking
-    prompt.query_one("_Field").value = text  # type: ignore[attr-defined]
+    asked = pilot.app.focused
+    if isinstance(asked, EditBox):
+        asked.load_text(text)
+    else:
+        assert isinstance(asked, Input)
+        asked.value = text
     await pilot.press("enter")
     await pilot.pause()
     await pilot.app.settled()
     await pilot.pause()
+
+
+def page_of(app: StudioApp) -> LibraryPage:
+    page = app.page("library")
+    assert isinstance(page, LibraryPage)
+    return page
 
 
 def a_session(workspace: Workspace) -> FakeSession:
@@ -92,7 +102,27 @@ async def test_a_wording_that_was_refused_is_still_there(tmp_path: Path) -> None
         await answer(pilot, "Carry always.")
         assert "ann decides" in "\n".join(picture(app))
         await pressed(pilot, "e")
-        assert app.screen.query_one("#prompt _Field").value == "Carry always."  # type: ignore[attr-defined]
+        assert page_of(app).box.text == "Carry always."
+
+
+@pytest.mark.parametrize("size", [(120, 36), (80, 24)])
+async def test_a_long_wording_is_edited_whole_and_kept_by_escape(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    session = a_session(finished_workspace(tmp_path))
+    app = app_on(session, Workspace(tmp_path / "practice"))
+    async with app.run_test(size=size) as pilot:
+        page = await pressed(pilot, "3", "e")
+        page.box.load_text("begin " + "word " * 30 + "end.")
+        await pilot.pause()
+        drawn = "\n".join(picture(app))
+        assert "begin" in drawn and drawn.count("word") == 30 and "end." in drawn
+        assert "enter hands it in" in picture(app)[-1] and "delete" not in picture(app)[-1]
+        await pressed(pilot, "x", "escape")
+        assert session.asked == [] and not page.box.display
+        assert "enter hands it in" not in picture(app)[-1]
+        await pressed(pilot, "e")
+        assert page.box.text.endswith("x")
 
 
 async def test_an_unchanged_wording_proposes_nothing(tmp_path: Path) -> None:

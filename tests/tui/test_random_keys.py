@@ -133,7 +133,7 @@ class Watched:
         found = {item.id for item in page._items if item.operation is not None and item.is_open}
         assert found == undecided or (page.filter_text and found <= undecided)
         if self.app.size.width >= 80 and len(self.app.screen_stack) == 1:
-            shown = re.search(r"2 Review(?: (\d+)!)?", picture(self.app)[1])
+            shown = re.search(r"2 Review(?: (\d+)!?)?", picture(self.app)[1])
             assert shown is not None
             assert int(shown[1] or 0) == (len(undecided) or len(state.open))
         if isinstance(token := page.change._painted, tuple):

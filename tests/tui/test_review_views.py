@@ -14,7 +14,7 @@ from engines.core.library import Experience, Library
 from engines.core.run_state import RunState
 from engines.core.types import Decision, Flag, Operation, Usage, Verdict
 from studio.evidence import GroupEvidence, Witness
-from studio.tui.lines import Line, plain, width_of
+from studio.tui.lines import Line, cropped, plain, width_of
 from studio.tui.review_change_view import change_lines, diff_lines, side_by_side, text_of
 from studio.tui.review_evidence_view import evidence_rows, near_ones, near_rows, rollout_of
 from studio.tui.review_findings import ReadingRoom, Wanted
@@ -222,6 +222,19 @@ def test_evidence_of_any_text_fits_its_pane(opened: bool) -> None:
     group = GroupEvidence("s1p0", HOSTILE * 4, 0, 1, (a_witness(0, 0.0, HOSTILE * 9),))
     for each in evidence_rows([group], 50, opened=opened):
         assert width_of(each.line) <= 50 and "\x1b" not in plain(each.line)
+
+
+@pytest.mark.parametrize("width", [40, 53, 78])
+def test_opened_evidence_loses_no_word_in_a_list(width: int) -> None:
+    said = "carry one into the next column, and say so in words that go on and on. " * 4
+    judged = "that is what was expected of it " * 12
+    witness = replace(a_witness(0, 0.0), verdict=Verdict(0.0, judged))
+    group = GroupEvidence("s1p0", said, 0, 1, (witness,))
+    rows = evidence_rows([group], width, opened=True, answers={witness.id: said})
+    # A list draws two cells before each row and cuts what is wider.
+    text = " ".join(" ".join(plain(cropped(each.line, width - 2)).split()) for each in rows)
+    assert text.count("carry one into the next column, and say so in words") == 8
+    assert text.count("that is what was expected of it") == 12
 
 
 def test_similar_ones_leave_the_target_out_and_come_by_likeness() -> None:

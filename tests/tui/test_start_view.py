@@ -16,6 +16,7 @@ from studio.tui.start_view import (
     choice_rows,
     choices,
     facts_lines,
+    first_choice,
     refusal_lines,
 )
 from tests.tui.test_runs_view import HOSTILE, a_run
@@ -62,6 +63,13 @@ def test_a_run_that_holds_says_how_many_operations_wait() -> None:
     assert choice.text == "epoch 1/2, step 4/8, held, no process (enter takes it up): 9 operations wait for you"
     (single,) = choices([a_run(waiting=1)], [], [])
     assert single.text.endswith("1 operation waits for you")
+
+
+def test_the_cursor_begins_on_what_waits_or_on_what_costs_nothing() -> None:
+    ended = a_run("old", "stopped")
+    assert first_choice(choices([ended], PRESETS, [])) == "new rehearsal"
+    assert first_choice(choices([ended, a_run("held", waiting=2)], PRESETS, [])) == "resume held"
+    assert first_choice(choices([ended], [], [])) == ""
 
 
 def test_a_run_without_budget_names_the_setting_that_must_be_raised() -> None:

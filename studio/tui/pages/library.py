@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from asyncio import Future, get_running_loop
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -11,6 +12,7 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container
+from textual.content import Content
 from textual.widget import Widget
 from textual.worker import Worker
 
@@ -23,10 +25,11 @@ from studio.inert import one_line
 from studio.link.messages import Began, Message, Session, Told
 from studio.tui import library_view as view
 from studio.tui.diff_view import shown
-from studio.tui.keymap import bindings
+from studio.tui.keymap import Key, bindings
 from studio.tui.library_view import History, Item, Shelf
 from studio.tui.lines import Line, Row, line, paragraph
 from studio.tui.page import Page
+from studio.tui.widgets.edit_box import EDIT_KEYS, EditBox
 from studio.tui.widgets.line_view import LineView
 from studio.tui.widgets.row_list import RowList
 
@@ -48,6 +51,9 @@ class LibraryPage(Page):
     LibraryPage #library-side { width: 9fr; height: 1fr; }
     LibraryPage #library-about, LibraryPage #library-uses { height: 1fr; width: 1fr; }
     LibraryPage #library-uses { display: none; }
+    .-short LibraryPage.-editing #library-about { display: none; }
+    .-flat LibraryPage.-editing #library-about { display: none; }
+    LibraryPage.-editing #library-uses { display: none; }
     .-narrow LibraryPage #library-panes, .-tiny LibraryPage #library-panes { layout: vertical; }
     .-narrow LibraryPage #library-list, .-tiny LibraryPage #library-list { width: 1fr; }
     .-narrow LibraryPage #library-side, .-tiny LibraryPage #library-side { width: 1fr; }
@@ -71,6 +77,7 @@ class LibraryPage(Page):
         self._looking: tuple[str, str] | None = None  # what is compared with the others now
         self._told: list[str] | None = None  # the history of the one under the cursor
         self._typed: dict[tuple[str, str | None], str] = {}  # wordings that were refused
+        self._wording: Future[str | None] | None = None  # asked for in the box
         self._wanted = ""  # an id to go to as soon as it is known
         self._chosen = ""  # a library of the workspace, where no run is open
         self._found: tuple[Mapping[str, Any], ...] | None = None
@@ -83,6 +90,9 @@ class LibraryPage(Page):
             with Container(id="library-side"):
                 yield LineView(id="library-about", classes="pane")
                 yield RowList(id="library-uses", classes="pane")
+                box = EditBox(id="library-edit")
+                box.add_class("pane")
+                yield box
 
     @property
     def entries(self) -> RowList:
@@ -96,8 +106,18 @@ class LibraryPage(Page):
     def uses(self) -> RowList:
         return self.query_one("#library-uses", RowList)
 
+    @property
+    def box(self) -> EditBox:
+        return self.query_one("#library-edit", EditBox)
+
     def home(self) -> Widget:
-        return self.entries
+        return self.entries if self._wording is None else self.box
+
+    def panes(self) -> list[Widget]:
+        return super().panes() if self._wording is None else [self.box]
+
+    def footer_keys(self) -> Sequence[Key]:
+        return EDIT_KEYS if self._wording is not None else ()
 
     # -- what is there ---------------------------------------------------------------------
 
@@ -410,11 +430,10 @@ class LibraryPage(Page):
     async def _edit(self, one: Item) -> None:
         now = one.drafted or one.text
         key = ("modify", one.id)
-        text = await self.studio.ask(f"{one.id}:", self._typed.get(key, now))
+        text = await self._worded(f"{shown(one.id)}: new wording", key, now)
         if text is None or " ".join(text.split()) in ("", now):
             self.studio.tell(f"{one.id} stays as it is")
             return
-        self._typed[key] = text
         self._propose(self._operation("modify", one.id, text))
 
     def action_delete(self) -> None:
@@ -460,12 +479,12 @@ class LibraryPage(Page):
             return
         now = other.drafted or other.text
         key = (f"merge {one.id}", other.id)
-        joined = self._typed.get(key, f"{now} {one.drafted or one.text}")
-        text = await self.studio.ask(f"{other.id} with {one.id} in it:", joined)
+        joined = f"{now} {one.drafted or one.text}"
+        title = f"{shown(other.id)} with {shown(one.id)} in it"
+        text = await self._worded(title, key, joined)
         if text is None or not text.strip():
             self.studio.tell(f"{one.id} stays")
             return
-        self._typed[key] = text
         why = f"merged: {one.id} into {other.id}"
         changes = [self._operation("delete", one.id, "", why)]
         if " ".join(text.split()) != now:
@@ -478,12 +497,46 @@ class LibraryPage(Page):
 
     async def _insert(self) -> None:
         key = ("add", None)
-        text = await self.studio.ask("new experience:", self._typed.get(key, ""))
+        text = await self._worded("new experience", key, "")
         if text is None or not text.strip():
             self.studio.tell("nothing was proposed")
             return
-        self._typed[key] = text
         self._propose(self._operation("add", None, text))
+
+    async def _worded(self, title: str, key: tuple[str, str | None], text: str) -> str | None:
+        """Ask for a wording in the box; None where it was left. What was typed is kept."""
+        box, wording = self.box, get_running_loop().create_future()
+        self._wording = wording
+        box.border_title, box.border_subtitle = Content(title), "enter proposes it, esc leaves"
+        self.add_class("-editing")
+        box.open(self._typed.get(key, text))
+        begun = box.text
+        self.studio.draw_now()
+        try:
+            found: str | None = await wording
+            if not box.text.strip():
+                self._typed.pop(key, None)
+            elif box.text != begun or found is not None:
+                self._typed[key] = box.text
+            return found
+        finally:
+            if self._wording is wording and self.query("#library-list"):  # else it is torn down
+                self._wording = None
+                box.close()
+                self.remove_class("-editing")
+                if self.is_open:
+                    self.entries.focus(scroll_visible=False)
+                    self.call_after_refresh(self._draw_if_open)
+
+    def on_edit_box_handed_in(self, event: EditBox.HandedIn) -> None:
+        event.stop()
+        if self._wording is not None and not self._wording.done():
+            self._wording.set_result(event.text)
+
+    def on_edit_box_left(self, event: EditBox.Left) -> None:
+        event.stop()
+        if self._wording is not None and not self._wording.done():
+            self._wording.set_result(None)
 
     def _operation(
         self, kind: OperationKind, target: str | None, text: str, why: str = ""

@@ -28,6 +28,7 @@ from studio.tui.start_view import (
     choice_rows,
     choices,
     facts_lines,
+    first_choice,
     refusal_lines,
     run_lines,
 )
@@ -182,7 +183,9 @@ class StartPage(Page):
         found.border_title = Content("Start or resume")
         shown = self._shown()
         if shown:
-            found.show_rows(choice_rows(shown, found.room - 2))
+            found.show_rows(
+                choice_rows(shown, found.room - 2), found.key or first_choice(shown) or None
+            )
         else:
             found.show_rows([Row("", told) for told in self._instead(found.room - 2)])
         self._draw_facts()
