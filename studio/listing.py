@@ -148,7 +148,9 @@ def _measured(state: RunState) -> tuple[Measured, ...]:
         if found.mean is not None:
             by_set.setdefault(found.data, []).append((found.mean, found.n))
     return tuple(
-        Measured(data, *means[0][:1], *means[-1], means[0][1] if len(means) > 1 else None)
+        Measured(
+            data, means[0][0], means[-1][0], means[-1][1], means[0][1] if len(means) > 1 else None
+        )
         for data, means in by_set.items()
     )
 

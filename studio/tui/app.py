@@ -48,7 +48,6 @@ from studio.tui.pages.review import ReviewPage
 from studio.tui.pages.runs import RunsPage
 from studio.tui.pages.start import StartPage
 from studio.tui.palette import Palette, commands
-from studio.tui.review_view import cannot_decide
 from studio.tui.settings import ScreenSettings
 from studio.tui.tempo import Tempo
 from studio.tui.terminal import use_ascii
@@ -332,9 +331,8 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
             self.drafts.save()
         self.drafts.writes = mine
         session = self.session
-        if not mine and session is not None:
-            status = session.state.status
-            self.tell(cannot_decide(living=session.living, driver=who, status=status))
+        if not mine and (session is None or session.living):
+            self.tell(f"{who or 'nobody'} decides now; T takes over")
 
     def _restore(self) -> None:
         """Once a run is known: the page and place the person left it at."""

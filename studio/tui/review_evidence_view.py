@@ -107,10 +107,10 @@ def _witness_rows(
         told: Line = (*lead, (words, ""), *(((f"  {tail}", "dim"),) if tail else ()))
         return [Row(witness.id, told)]
     edge = " " * width_of(lead)
-    told = wrap(_judged(witness, whole=True), max(8, width - _EDGE - len(edge)))
-    rows = [Row(witness.id, (*lead, (told[0], "dim")))]
+    reason = wrap(_judged(witness, whole=True), max(8, width - _EDGE - len(edge)))
+    rows = [Row(witness.id, (*lead, (reason[0], "dim")))]
     rows += [
-        Row(f"{witness.id}/v{n}", line(edge, (each, "dim"))) for n, each in enumerate(told[1:])
+        Row(f"{witness.id}/v{n}", line(edge, (each, "dim"))) for n, each in enumerate(reason[1:])
     ]
     body = answer if answer is not None else said
     if len(body) > _WHOLE_CHARS:

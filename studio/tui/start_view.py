@@ -97,7 +97,7 @@ def _of_run(run: KnownRun) -> Choice | None:
     if shown.word == "finished":
         return Choice("open", name, name, f"finished, {wait}", "flag", run=run) if n else None
     if n and shown.word in ("reviewing", "held", "interrupted"):
-        text = f"{where}, held, no process (enter takes it up): {wait}"
+        text = f"{wait}: held, no process (enter takes it up); {where}"
         return Choice("resume", name, name, text, "flag", run=run)
     return Choice("resume", name, name, f"{where}, {shown.word}", run=run)
 

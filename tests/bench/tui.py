@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -461,6 +462,7 @@ def main() -> int:
     wanted = arguments.only.split(",")
     if unknown := set(wanted) - set(MEASURED):
         parser.error(f"{sorted(unknown)}: choose from {', '.join(MEASURED)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended
     results: Facts = {}
     for name in wanted:
         repeats = 1 if name in _ONCE else arguments.repeat

@@ -224,6 +224,7 @@ _PLAIN: dict[str, str | None] = {
     "TERM": "xterm-256color",
     "LC_ALL": "C.UTF-8",
     **dict.fromkeys(("NO_COLOR", "COLORTERM", "COLORFGBG", "TMUX", "SSH_CONNECTION", "EDITOR")),
+    **dict.fromkeys(("COLUMNS", "LINES")),  # the terminal says how large it is
 }
 """A terminal of its own, whatever the one is that the tests are started from."""
 _SWITCHES = (

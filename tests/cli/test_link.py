@@ -24,6 +24,7 @@ from engines.record.run_dir import RunDir, Workspace
 from studio import link
 from studio.desk import LivingDesk
 from studio.evidence import EvidenceRoom
+from studio.link.socket_file import bound, reached
 from tests.cli.processes import SMALL, STUDIO, running
 from tests.cli.processes import studio as processes_studio
 from tests.cli.run_studio import studio
@@ -45,7 +46,8 @@ class Client:
     def __init__(self, run: RunDir) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.settimeout(20)
-        self._socket.connect(str(run.socket))
+        with reached(run) as place:
+            self._socket.connect(place)
         self._file = self._socket.makefile("rwb")
 
     def say(self, line: bytes) -> None:
@@ -209,8 +211,8 @@ def test_a_run_without_a_process_is_refused_with_the_command_that_starts_one(
 @contextmanager
 def a_process_that(answers: Callable[[socket.socket], None], run: RunDir) -> Iterator[None]:
     """Something that accepts one connection on the run's socket, and is gone afterwards."""
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(run.socket))
+    with bound(run.socket) as place, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(place)
         listener.listen()
 
         def attend() -> None:

@@ -27,6 +27,7 @@ from engines.record.run_dir import RunDir, Workspace
 from studio import link
 from studio.attaching import show, why_no_screen
 from studio.detached import Ready, Refused, Starting, start
+from studio.link.socket_file import bound
 from studio.summary import exit_code
 from tests.cli.processes import SMALL, running
 from tests.cli.processes import studio as process
@@ -156,17 +157,20 @@ def test_a_start_waits_for_who_holds_the_run_and_cannot_be_attached_to_yet(
     workspace: Path,
 ) -> None:
     run = RunDir(workspace / "runs" / "rehearsal")
-    with writing(run.path), socket.socket(socket.AF_UNIX) as listener:  # another start, that is
+    with (
+        writing(run.path),  # another start, that is
+        bound(run.socket) as place,
+        socket.socket(socket.AF_UNIX) as listener,
+    ):
         starting = start(("rehearsal", *SMALL), workspace)
         while b"looking whether its process answers" not in starting._said:
             select.select([starting], [], [], 60)
             assert not starting._ended(), starting._said
-        listener.bind(str(run.socket))
+        listener.bind(place)
         listener.listen()
         ready = asyncio.run(starting.ready())
         assert isinstance(ready, Ready), ready.text
         assert (ready.run, ready.pid) == ("rehearsal", os.getpid())
-    run.socket.unlink()
 
 
 def test_a_finished_run_is_named_without_a_process_and_says_how_to_go_on(practised: Path) -> None:

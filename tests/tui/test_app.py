@@ -48,8 +48,12 @@ async def test_the_number_keys_open_the_pages_and_escape_goes_back(tmp_path: Pat
             assert f"[{number} {page.capitalize()}" in picture(app)[1]
         await pilot.press("0")
         assert app.page_name == "start"
+        await pilot.press("escape")  # a number key leaves nothing behind to come back to
+        assert app.page_name == "start" and "q leaves" in picture(app)[-2]
+        app.open_page("inspect", "s1p0r0")
+        await pilot.pause()
         await pilot.press("escape")
-        assert app.page_name == "inspect"
+        assert app.page_name == "start"
 
 
 async def test_q_detaches_and_the_run_is_asked_nothing(tmp_path: Path) -> None:

@@ -60,11 +60,10 @@ def test_the_line_says_that_replies_are_paced_while_there_is_room_and_a_process(
 
 def test_an_unknown_price_is_no_price_of_nothing(held: RunState) -> None:
     assert "$" not in plain(header(held, ALIVE, 200))
-    held.usage = Usage(prompt_tokens=10, cost_usd=1.84)
-    if held.spent.cost_usd is not None:
-        assert "$1.84 of $5.00" in plain(
-            header(held, replace(ALIVE, budget={"cost_usd": 5.0}), 200)
-        )
+    held.usage = held.under_way = Usage()
+    held.paid = Usage(prompt_tokens=6058, calls=30, cost_usd=1.84)
+    assert held.spent.cost_usd == 1.84
+    assert "$1.84 of $5.00" in plain(header(held, replace(ALIVE, budget={"cost_usd": 5.0}), 200))
 
 
 def test_an_observer_reads_who_decides_and_how_to_take_over(held: RunState) -> None:

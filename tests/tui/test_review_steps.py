@@ -9,8 +9,9 @@ import pytest
 
 from engines.core import events as ev
 from engines.core.errors import ConflictError
-from engines.core.types import Decision, Operation
-from studio.link.messages import Objected, Told
+from engines.core.types import Decision, Lesson, Operation
+from studio.link.messages import Driven, Objected, Told
+from studio.tui.drafts import Drafts
 from studio.tui.widgets.prompt import Prompt
 from tests.tui.stage import FakeSession, picture
 from tests.tui.test_review import Desk, a_desk, an_add
@@ -78,10 +79,10 @@ async def test_an_undo_that_is_refused_half_way_leaves_the_rest_of_the_step_to_u
         await desk.press("v", "j", "a", "enter")
         undo = desk.session.undo
 
-        async def once(name: str) -> tuple[str, ...]:
-            if name == "op1.1":
+        async def once(operation_id: str) -> tuple[str, ...]:
+            if operation_id == "op1.1":
                 raise ConflictError("run mine", "its disk is full.", "Make room.")
-            return await undo(name)
+            return await undo(operation_id)
 
         desk.session.undo = once  # type: ignore[method-assign]
         await desk.press("u")
@@ -248,7 +249,7 @@ async def test_a_new_lesson_is_where_the_cursor_goes_unless_somebody_types(tmp_p
             state.deferred = set(state.operations)
             op = an_add(number)
             state.operations[op.id] = op
-            desk.page.heard(Told(ev.LessonProposed(1, (op,))))
+            desk.page.heard(Told(ev.LessonProposed(1, Lesson(1, 0, (op,)))))
             desk.page._seen = ()
             desk.app.draw_now()
 
@@ -313,3 +314,23 @@ async def test_without_a_process_the_advice_is_one_that_works(tmp_path: Path) ->
     async with a_desk(tmp_path, change=gone) as desk:
         await desk.press("a")
         assert "T takes over" not in desk.screen and "r on 1 Live" in desk.told
+
+
+async def test_who_takes_over_goes_on_with_the_wording_that_the_other_screen_began(
+    tmp_path: Path,
+) -> None:
+    def observe(session: FakeSession) -> None:
+        session.drives, session.driver = False, "ann"
+
+    async with a_desk(tmp_path, change=observe) as desk:
+        await desk.session.push(Driven(False, "ann"))
+        other = Drafts(desk.session.run)
+        other.edits["op1.1"] = "Carry one, says ann."
+        other.changed()
+        other.save()
+        desk.session.drives, desk.session.driver = True, ""
+        await desk.session.push(Driven(True, ""))
+        await desk.rest()
+        assert "Carry one, says ann." in desk.screen
+        await desk.press("e", "x", "escape", "q")
+        assert Drafts(desk.session.run).edits == {"op1.1": "Carry one, says ann.x"}

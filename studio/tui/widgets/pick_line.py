@@ -30,7 +30,7 @@ class PickLine(Input):
         """Escape."""
 
     def __init__(self, of: str, *, id: str | None = None) -> None:
-        super().__init__(id=id, compact=True, select_on_focus=False)
+        super().__init__(id=id, compact=True, select_on_focus=False, placeholder="type here")
         self.cursor_blink = False
         self._of = of  # the id of the list
 
