@@ -104,7 +104,8 @@ class RolloutManager:
     slots: Slots
     task_timeout_s: float
     cleared: Callable[[], Awaitable[None]] | None = None  # None: nothing ever pauses
-    _under_way: dict[CallKey, _UnderWay] = field(default_factory=dict, init=False)
+    # By rollout, since two held-out sets may hold the same problem at the same place.
+    _under_way: dict[_UnderWay, CallKey] = field(default_factory=dict, init=False)
 
     def kill(self, step: int, position: int, index: int, reason: str) -> bool:
         """End one rollout that is under way as a failed one; its group goes on.
@@ -118,7 +119,7 @@ class RolloutManager:
         Returns:
             False where no such rollout is under way: it waits, or has ended.
         """
-        for key, found in self._under_way.items():
+        for found, key in self._under_way.items():
             place = key.step, key.position, key.index
             if key.purpose == "rollout" and place == (step, position, index):
                 found.kill(reason)
@@ -148,7 +149,7 @@ class RolloutManager:
             recorded = RecordedPolicy(policy, self.ledger, job.key)
             began = time.monotonic()
             under_way = _UnderWay()
-            self._under_way[job.key] = under_way
+            self._under_way[under_way] = job.key
             try:
                 async with under_way.cut, deadline(self.task_timeout_s):
                     attempt = await self.agent.attempt(job, recorded, on_text)
@@ -164,7 +165,7 @@ class RolloutManager:
             except Exception as error:  # an agent's own fault is a fact of this rollout
                 attempt = _failed(f"{type(error).__name__}: {error}", recorded.usage, began)
             finally:
-                del self._under_way[job.key]
+                del self._under_way[under_way]
             if under_way.killed and attempt.status != "failed":  # it ended in the same moment
                 attempt = _failed(under_way.killed, recorded.usage, began)
             return attempt, tuple(recorded.refs)

@@ -247,6 +247,7 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
             self._asked_to_start = ()
             self.refused(str(error))
             return
+        self.draw_now()
         self.run_worker(self._started(starting), exit_on_error=True)
 
     def attach(self, run: str) -> None:
@@ -476,7 +477,12 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         return self.size.width < 60 or self.size.height < 16
 
     def tell(self, text: str, style: str = "") -> None:
-        """Say it on the line above the keys: what was done last, or what went wrong."""
+        """Say it on the line above the keys: what was done last, or what went wrong.
+
+        Paths are named from the workspace on, so that the line has room for what happened.
+        """
+        for folder in (self.workspace.path.absolute(), self.workspace.path):
+            text = text.replace(f"{folder}/", "")
         self._told, self._told_small = ((" " + fit(inert(text), 400), style),), self.is_small
         self.screen_stack[0].query_one("#bottom", Chrome).show_line(0, self._told)
 

@@ -96,7 +96,11 @@ def ending(state: RunState) -> Line:
     why = f": {one_line(state.reason, 160)}" if state.reason else ""
     match state.ending:
         case "finished":
-            return line((" finished; ", "title"), ("3", "key"), " shows what was learned, ", ("4", "key"), " what changed")
+            return line(
+                (" finished; ", "title"),
+                *(("3", "key"), " shows what was learned, "),
+                *(("4", "key"), " what changed"),
+            )
         case "held":
             n = len(state.open)
             waits = f"{n} operation waits" if n == 1 else f"{n} operations wait"

@@ -343,7 +343,7 @@ def b10() -> Facts:
             stage.quiet()
             if not held:
                 stage.play()
-                stage.terminal.run(4.5)
+                stage.terminal.run(16)  # ten seconds later no tokens a second are told any more
             for page in "1234560":
                 for key in (page, "j", "j", "k", "G", "\t", "j"):
                     stage.terminal.press(key)

@@ -6,6 +6,7 @@ trip and no faster than the line carries it, and so do keys and answers.
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import pty
@@ -23,7 +24,8 @@ from pathlib import Path
 
 import pyte
 
-_SYNC = re.compile(rb"\x1b\[\?2026\$p")
+_SYNC = "\x1b[?2026$p"
+_WHOLE = re.compile(r"\x1b(?:\[[0-9;?<>=$ ]*[@-~]|[^\[])")
 _UNKNOWN = re.compile(r"\x1b\[(?:[<>=?][0-9;]*[a-zA-Z]|\?[0-9;]*\$p)")
 _CHUNK = 1024
 
@@ -56,7 +58,8 @@ class Terminal:
         self._up: deque[tuple[float, bytes]] = deque()  # on the way to the child
         self._down: deque[tuple[float, bytes]] = deque()  # on the way to the screen
         self._free = 0.0  # when the line has room again
-        self._tail = b""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._tail = ""
 
     def start(self, command: Sequence[str], environ: Mapping[str, str], cwd: str) -> None:
         master, slave = pty.openpty()
@@ -130,30 +133,17 @@ class Terminal:
 
     def _draw(self, data: bytes) -> None:
         self.taken += len(data)
-        data = self._tail + data
-        # A sequence that is cut in two waits for its other half.
-        cut = data.rfind(b"\x1b", -24)
-        if cut >= 0 and not re.match(rb"\x1b(?:\[[0-9;?<>=$ ]*[@-~]|[^\[])", data[cut:]):
-            data, self._tail = data[:cut], data[cut:]
+        # A character or a sequence that is cut in two waits for its other half.
+        text = self._tail + self._decoder.decode(data)
+        cut = text.rfind("\x1b", max(0, len(text) - 24))
+        if cut >= 0 and not _WHOLE.match(text, cut):
+            text, self._tail = text[:cut], text[cut:]
         else:
-            self._tail = b""
-        while (data and data[-1] & 0xC0 == 0x80) or data[-1:] >= b"\xc0":
-            if self._whole(data):
-                break
-            data, self._tail = data[:-1], data[-1:] + self._tail
+            self._tail = ""
         if self.answers:
-            for _ in _SYNC.findall(data):
+            for _ in range(text.count(_SYNC)):
                 self._up.append((time.monotonic() + self.line.rtt_s / 2, b"\x1b[?2026;2$y"))
-        text = data.decode("utf-8", "replace")
         self.stream.feed(_UNKNOWN.sub("", text))
-
-    @staticmethod
-    def _whole(data: bytes) -> bool:
-        try:
-            data[-4:].decode("utf-8")
-        except UnicodeDecodeError as error:
-            return error.reason != "unexpected end of data"
-        return True
 
     def stop(self) -> None:
         """End the child, politely first."""

@@ -17,9 +17,11 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from studio.tui.app import StudioApp
+from tests.tui.reading import has_read
 from tests.tui.stage import FakeSession, app_on, finished_workspace, held_workspace
 
 SIZES = ((120, 36), (80, 24))
+SHOWN = {"review-120x36", "review-80x24", "library-120x36", "diff-80x24", "inspect-120x36"}
 _FONT_FACE = re.compile(r"@font-face\s*\{[^}]*\}\s*")
 
 Keys = Callable[[StudioApp, "Pilot[int]"], Awaitable[None]]
@@ -46,14 +48,14 @@ async def draw(folder: Path) -> list[Path]:
                 ("inspect", held, "mine", ("2", "o")),
             )
             for name, workspace, run, keys in shots:
+                if f"{name}-{size[0]}x{size[1]}" not in SHOWN:
+                    continue
                 session = FakeSession(workspace.run(run), living=run == "mine")
                 app = app_on(session, workspace)
                 async with app.run_test(size=size) as pilot:
                     await pilot.pause()
                     await _pressed(app, pilot, *keys)
-                    await app.workers.wait_for_complete(
-                        [worker for worker in app.workers if worker.group == "load"]
-                    )
+                    await has_read(pilot)
                     await pilot.pause()
                     picture = _FONT_FACE.sub("", app.export_screenshot(title="studio"))
                 path = folder / f"{name}-{size[0]}x{size[1]}.svg"

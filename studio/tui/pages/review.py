@@ -156,7 +156,7 @@ class ReviewPage(ReviewAnswers):
                     return
                 if new := [flag for flag in found.flags if flag not in op.flags]:
                     told = ", ".join(flag_text(flag) for flag in new)
-                    text = f"FLAG {told}: enter or y approves it anyway"
+                    text = f"enter or y approves it anyway: FLAG {told}"
                     await self._say_in_box(editing, decision, text)
                     self.box.warned = decision.text or ""
                     return

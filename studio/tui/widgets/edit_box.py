@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from rich.segment import Segment
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
+from textual.strip import Strip
 from textual.widgets import TextArea
 
 from engines.core.inert import inert
+from studio.tui.cells import settled
 from studio.tui.keymap import Key
 
 MOST_CHARS = 200_000
@@ -64,6 +67,17 @@ class EditBox(TextArea):
         self.cursor_blink = False
         self.several_lines = False
         self.warned = ""  # the text about which something was said; handed in again it stands
+
+    def render_line(self, y: int) -> Strip:
+        """As Textual draws it, without what terminals and Textual measure differently.
+
+        What is edited keeps its joiners and marks; only the picture goes without them.
+        """
+        strip = super().render_line(y)
+        if all(segment.text.isascii() for segment in strip):
+            return strip
+        settling = [Segment(settled(text), style, control) for text, style, control in strip]
+        return Strip(settling).adjust_cell_length(strip.cell_length, self.rich_style)
 
     def open(self, text: str, *, several_lines: bool = False) -> None:
         """Show a text with the cursor at its end, and take the keys."""

@@ -13,7 +13,7 @@ from studio.tui.widgets.line_view import LineView
 
 
 class RowList(LineView):
-    """Rows, one of them under the cursor (marked `>` and bold)."""
+    """Rows, one of them under the cursor: marked `>`, what is plain in it bold."""
 
     class Moved(Message):
         """The cursor stands on another row."""
@@ -84,7 +84,7 @@ class RowList(LineView):
         mark = ">" if here else "*" if row.key and row.key in self.chosen else " "
         if not here:
             return ((mark + " ", "focus" if mark == "*" else ""), *row.line)
-        return ((mark + " ", "focus"), *((text, style or "focus") for text, style in row.line))
+        return ((mark + " ", "focus"), *((text, style or "title") for text, style in row.line))
 
     def _move(self, number: int) -> None:
         if number == self._at or not 0 <= number < len(self._rows):
