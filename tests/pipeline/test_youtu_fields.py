@@ -292,7 +292,13 @@ async def base(folder: Path, row: Row) -> Seen:
     return _bases[known]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.name}={row.value}"[:60])
+def named(row: Row) -> str:
+    """The same in every process: a stand-in for "no such value" has its place in memory."""
+    value = "…" if type(row.value) is object else row.value
+    return f"{row.name}={value}"[:60]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=named)
 async def test_a_field_has_an_effect(row: Row, tmp_path: Path) -> None:
     before = row.watch(await base(tmp_path / "base", row))
     after = row.watch(

@@ -21,7 +21,14 @@ from tests.tui.reading import has_read
 from tests.tui.stage import FakeSession, app_on, finished_workspace, held_workspace
 
 SIZES = ((120, 36), (80, 24))
-SHOWN = {"review-120x36", "review-80x24", "library-120x36", "diff-80x24", "inspect-120x36"}
+SHOWN = {
+    "live-120x36",
+    "review-120x36",
+    "review-80x24",
+    "library-120x36",
+    "diff-80x24",
+    "inspect-120x36",
+}
 _FONT_FACE = re.compile(r"@font-face\s*\{[^}]*\}\s*")
 
 Keys = Callable[[StudioApp, "Pilot[int]"], Awaitable[None]]
@@ -42,6 +49,7 @@ async def draw(folder: Path) -> list[Path]:
             held = held_workspace(Path(place) / "held")
             finished = finished_workspace(Path(place) / "finished")
             shots = (
+                ("live", held, "mine", ("1",)),
                 ("review", held, "mine", ("2",)),
                 ("library", finished, "rehearsal", ("3",)),
                 ("diff", finished, "rehearsal", ("4",)),
