@@ -305,6 +305,25 @@ async def test_a_commit_that_is_let_go_goes_through_although_the_next_is_held_at
     await second
 
 
+async def test_who_leaves_in_the_middle_and_comes_back_says_when_it_is_committed(
+    desk: Desk,
+) -> None:
+    await desk.propose(ADD, MORE)
+    gate = desk.opened(Outside())
+    gate.hold_commit(True)
+    review = asyncio.create_task(gate.review(1))
+    await idle()
+    await desk.decide(ADD)
+    gate.hold_commit(False)  # they leave, with one operation open
+    await idle()
+    gate.hold_commit(True)  # and come back
+    await desk.decide(MORE)
+    await idle()
+    assert not review.done()
+    gate.hold_commit(False)
+    await review
+
+
 async def test_letting_go_of_nothing_lets_no_later_lesson_go(desk: Desk) -> None:
     gate = desk.opened(Outside())
     gate.hold_commit(False)
