@@ -7,30 +7,18 @@ from typing import Annotated
 import typer
 
 from engines.core.errors import ConfigError
-
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to override.")
-]
+from studio.commands.practising import AcceptChanges, Name, Overrides, RestartStep, RunFile
 
 
 def headless(
     context: typer.Context,
-    runfile: Annotated[
-        str | None, typer.Argument(metavar="RUNFILE|PRESET", help="What to practise.")
-    ] = None,
+    runfile: RunFile = None,
     overrides: Overrides = None,
-    name: Annotated[str | None, typer.Option(help="Name of the run instead of exp_id.")] = None,
+    name: Name = None,
     resume: Annotated[
         str | None, typer.Option(metavar="RUN", help="Take up this run by its run-id.")
     ] = None,
-    restart_step: Annotated[
-        str | None,
-        typer.Option(
-            metavar="null|0|N",
-            help="null resumes the newest run of the name (default), 0 starts a new one, N "
-            "starts a new one that adopts the first N steps.",
-        ),
-    ] = None,
+    restart_step: RestartStep = None,
     review: Annotated[
         str | None,
         typer.Option(
@@ -49,12 +37,7 @@ def headless(
         str | None,
         typer.Option("--config-name", metavar="NAME", help="Which of its configs/practice."),
     ] = None,
-    accept_changes: Annotated[
-        bool,
-        typer.Option(
-            "--accept-changes", help="Resume although settings that change results differ."
-        ),
-    ] = False,
+    accept_changes: AcceptChanges = False,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Only print what it would cost; asks and writes nothing."),

@@ -7,27 +7,15 @@ from typing import Annotated
 import typer
 
 from engines.core.errors import ConfigError
-
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to override.")
-]
+from studio.commands.practising import AcceptChanges, Name, Overrides, RestartStep, RunFile
 
 
 def run(
     context: typer.Context,
-    runfile: Annotated[
-        str | None, typer.Argument(metavar="RUNFILE|PRESET", help="What to practise.")
-    ] = None,
+    runfile: RunFile = None,
     overrides: Overrides = None,
-    name: Annotated[str | None, typer.Option(help="Name of the run instead of exp_id.")] = None,
-    restart_step: Annotated[
-        str | None,
-        typer.Option(
-            metavar="null|0|N",
-            help="null resumes the newest run of the name (default), 0 starts a new one, N "
-            "starts a new one that adopts the first N steps.",
-        ),
-    ] = None,
+    name: Name = None,
+    restart_step: RestartStep = None,
     review: Annotated[
         str | None,
         typer.Option(
@@ -36,12 +24,7 @@ def run(
             "resumed run keeps its reviewer.",
         ),
     ] = None,
-    accept_changes: Annotated[
-        bool,
-        typer.Option(
-            "--accept-changes", help="Resume although settings that change results differ."
-        ),
-    ] = False,
+    accept_changes: AcceptChanges = False,
 ) -> int:
     """Practise with the screen; starts a run, resumes it, or attaches to it where it goes on.
 

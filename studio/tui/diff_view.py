@@ -24,6 +24,7 @@ TWO_COLUMNS = 96
 """Cells from which two columns are readable; below, they become one."""
 
 _INTERVAL = re.compile(r" \[[^]]*\]")
+_COUNT = re.compile(r" \(n=[\d,]+\)")
 
 STYLES = {"+": "added", "-": "removed", "~": "flag", "=": ""}
 
@@ -152,11 +153,17 @@ def head(of: Comparison, mode: Mode, width: int, height: int) -> list[Line]:
 
 
 def _measured(one: Measured, width: int) -> Line:
-    """A held-out set on one line: the sides' own intervals give way to the difference's."""
+    """A held-out set on one line: the sides' own intervals give way to the difference's.
+
+    Where that is not enough an n that both sides share is said once.
+    """
     sides = (one.before or "not measured", one.after or "not measured")
+    brief = tuple(_INTERVAL.sub("", side) for side in sides)
+    counts = [_COUNT.findall(side) for side in brief]
+    once = (_COUNT.sub("", brief[0]), brief[1]) if counts[0] == counts[1] else brief
     name = (f"{shown(one.data)}  ", "dim")
     verdict = (f"   {one.verdict}", "title")
-    for before, after in (sides, tuple(_INTERVAL.sub("", side) for side in sides)):
+    for before, after in (sides, brief, once):
         whole = line(name, f"{before} -> {after}", verdict)
         if width_of(whole) <= width or not one.verdict:
             return whole

@@ -29,12 +29,10 @@ from urllib.request import urlopen
 
 import orjson
 
-from engines.core import events as ev
-from engines.core.codec import to_dict
 from engines.record import lines
-from engines.record.journal import read_journal
 from engines.record.run_dir import Workspace
 from tests.bench import kill_screen
+from tests.bench.outcome import left
 
 RUN = "kill"
 SETTINGS = (
@@ -147,25 +145,8 @@ def killed(workspace: Path, settings: Sequence[str], places: Sequence[int]) -> O
 
 def outcome(workspace: Path, code: int) -> Outcome:
     """Read what a run left."""
-    space = Workspace(workspace)
-    folder, run = space.library(RUN), space.run(RUN)
-    head = to_dict(folder.head())
-    for experience in head["experiences"]:
-        for origin in experience.get("history", ()):
-            origin.pop("at", None)
-    library = {name: head[name] for name in ("version", "next_number", "experiences")}
-    decisions, decided = [], Counter[str]()
-    for entry in read_journal(run.journal):
-        match entry.event:
-            case ev.OperationDecided(decision=decision):
-                data = to_dict(decision)
-                decisions.append({k: v for k, v in data.items() if k not in ("at", "took_s")})
-                decided[decision.operation_id] += 1
-            case ev.LessonCommitted(step=step):
-                decided[f"step {step}"] += 1
-    for _, commit in folder.history():
-        if commit is not None:
-            decided[f"commit {commit.step}"] += 1
+    library, decisions, decided = left(workspace, RUN)
+    run = Workspace(workspace).run(RUN)
     paid: Counter[str] = Counter()
     for path in sorted(run.records.glob("*.jsonl")):
         for line in lines.read(path, chained=False).lines:

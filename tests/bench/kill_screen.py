@@ -25,11 +25,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from engines.core import events as ev
-from engines.core.codec import to_dict
-from engines.record.journal import read_journal
 from engines.record.run_dir import Workspace
 from studio.tui.drafts import SAVE_EVERY_S
+from tests.bench.outcome import left
 from tests.cli.screen_terminal import Terminal, read
 
 RUN = "kill"
@@ -383,33 +381,15 @@ class _Robot:
 def outcome(workspace: Path, seen: Seen) -> Outcome:
     """Read what a run left, once its process has ended."""
     until = time.monotonic() + STUCK_S
-    while (left := processes(workspace)) and time.monotonic() < until:
+    while (living := processes(workspace)) and time.monotonic() < until:
         time.sleep(0.01)
-    space = Workspace(workspace)
-    folder, run = space.library(RUN), space.run(RUN)
-    head = to_dict(folder.head())
-    for experience in head["experiences"]:
-        for origin in experience.get("history", ()):
-            origin.pop("at", None)
-    library = {name: head[name] for name in ("version", "next_number", "experiences")}
-    decisions, decided = [], Counter[str]()
-    for entry in read_journal(run.journal):
-        match entry.event:
-            case ev.OperationDecided(decision=decision):
-                data = to_dict(decision)
-                decisions.append({k: v for k, v in data.items() if k not in ("at", "took_s")})
-                decided[decision.operation_id] += 1
-            case ev.LessonCommitted(step=step):
-                decided[f"step {step}"] += 1
-    for _, commit in folder.history():
-        if commit is not None:
-            decided[f"commit {commit.step}"] += 1
+    library, decisions, decided = left(workspace, RUN)
     return Outcome(
         library,
         sorted(decisions, key=lambda data: data["operation_id"]),
         sum(n - 1 for n in decided.values()),
         sorted(seen.approved - decided.keys()),
-        sorted(left.values()),
+        sorted(living.values()),
         seen,
     )
 

@@ -291,6 +291,18 @@ def test_with_no_color_no_colour_is_sent(workspace: Path) -> None:
     assert b"1" in sent or b"7" in sent  # weight and reverse tell the states apart
 
 
+@pytest.mark.parametrize("mouse", [True, False])
+def test_the_mouse_is_left_to_the_terminal_where_the_settings_say_so(
+    workspace: Path, mouse: bool
+) -> None:
+    workspace.mkdir()
+    (workspace / "screen.yaml").write_text(f"mouse: {str(mouse).lower()}\n")
+    with seated(workspace) as screen:
+        screen.until("Start or resume").type("q")
+        screen.ended()
+        assert (b"\x1b[?1000h" in screen.raw) is mouse
+
+
 def test_in_a_locale_without_utf8_only_ascii_is_sent(workspace: Path) -> None:
     environ: dict[str, str | None] = {"LC_ALL": "C", "LANG": "C", "PYTHONUTF8": None}
     with seated(workspace, *STARTED, environ=environ) as screen:

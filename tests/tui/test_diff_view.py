@@ -97,6 +97,22 @@ def test_the_head_counts_and_says_that_nothing_was_measured() -> None:
     assert "neither side was evaluated" in shown[2]
 
 
+def test_what_was_measured_gives_way_in_order_and_the_rates_stay_with_their_n() -> None:
+    n = "(n=100)"
+    one = view.Measured("set", f"0.31 [0.2, 0.4] {n}", f"0.90 [0.8, 1.0] {n}", "+0.59 helps")
+    side = view.Side("a", "a", 1, 1)
+
+    def at(width: int, measured: view.Measured = one) -> str:
+        return plain(view.head(Comparison(side, side, (), (measured,)), "words", width, 5)[2])
+
+    assert at(80) == f"set  0.31 [0.2, 0.4] {n} -> 0.90 [0.8, 1.0] {n}   +0.59 helps"
+    assert at(60) == f"set  0.31 {n} -> 0.90 {n}   +0.59 helps"
+    assert at(40) == f"set  0.31 -> 0.90 {n}   +0.59 helps"
+    assert at(30) == "set  +0.59 helps"
+    other = view.Measured("set", "0.31 (n=90)", f"0.90 {n}", "+0.59 helps")
+    assert at(40, other) == "set  +0.59 helps"  # two different n: neither may go
+
+
 def test_more_sets_than_there_is_room_for_are_counted() -> None:
     measured = tuple(view.Measured(f"set{n}", "0.1", "0.2", "+0.1 helps") for n in range(4))
     side = view.Side("a", "a", 1, 1)
