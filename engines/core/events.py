@@ -46,6 +46,7 @@ class RunStarted:
     forked_from: str | None = None  # run-id whose first `forked_steps` steps are adopted
     forked_steps: int = 0
     remembered: int | None = None  # ideas its library remembered then; None in older journals
+    policy_version: int = 0  # of the weights that a fork adopted
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +239,27 @@ class EvaluationFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineOpened:
+    """What an engine with weights of its own runs on, as it was first opened.
+
+    `facts` are JSON values: threads, device, dtype, digest of the base model, number of
+    parameters, of trainable ones, and versions. A resumed run uses the same threads.
+    """
+
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSaved:
+    """The engine's state after a step is on disk, below the run's folder."""
+
+    step: int
+    folder: str  # relative to the run's folder
+    policy_version: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunPaused:
     pass
 
@@ -309,6 +331,8 @@ DurableEvent = (
     | LessonCommitted
     | StepFinished
     | EvaluationFinished
+    | EngineOpened
+    | CheckpointSaved
     | RunPaused
     | RunContinued
     | RunEnded

@@ -203,6 +203,8 @@ class Library:
             case "delete" | "keep":
                 if self.get(operation.target) is None:
                     return self._absence(operation.target)
+            case "weights":
+                return "a weight update is no part of a library"
         return None
 
     def commit(
@@ -326,7 +328,7 @@ class Library:
             case "delete":
                 entries = tuple(e for e in self.experiences if e.id != wanted.target)
                 return replace(self, experiences=entries), wanted.target
-            case "keep":
+            case "keep" | "weights":  # there is always an objection to the latter
                 return self, wanted.target
 
 

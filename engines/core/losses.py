@@ -67,7 +67,9 @@ def forget_failures(state: RunState) -> None:
         return
     if step.lesson is not None:
         lost = step.lesson.losses
-        if step.lesson.operations or not lost or any(loss.reply for loss in lost):
+        if step.lesson.operations or step.lesson.update is not None:
+            return
+        if not lost or any(loss.reply for loss in lost):
             return
         step.lesson = None  # its call failed, so there is nothing of it to lose
         find(state, lost)

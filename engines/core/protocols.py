@@ -91,8 +91,13 @@ class Ledger(Protocol):
         messages: Sequence[Message],
         sampling: Sampling,
         on_text: OnText | None = None,
+        *,
+        again: bool = False,
     ) -> tuple[Completion, RecordRef]:
         """Return the recorded reply for key and request, or ask, record, then return.
+
+        With `again` the policy is asked beside the record too, for nothing but its company:
+        one that decodes many tries at once rounds by who is among them.
 
         The seed of `sampling` is replaced by the one that follows from the key. The
         record is on disk when this returns. Raises what `Policy.complete` raises.
@@ -145,9 +150,24 @@ class Engine(Protocol):
         """Make a computed update the current weights; returns the new policy version."""
         ...
 
-    async def save(self, folder: Path) -> None: ...
+    async def save(self, folder: Path) -> str:
+        """Write everything from which `restore` goes on to the same numbers.
 
-    async def restore(self, folder: Path) -> None: ...
+        Returns:
+            The digest of what was written; "" where the engine has no state of its own.
+
+        Raises:
+            RecordError: it could not be written.
+        """
+        ...
+
+    async def restore(self, folder: Path) -> None:
+        """Go on from what `save` wrote.
+
+        Raises:
+            StudioError: it is not there, damaged or of another model; nothing has changed.
+        """
+        ...
 
 
 class Linter(Protocol):

@@ -70,6 +70,7 @@ class StepState:
     verdicts: dict[tuple[int, int], Verdict] = field(default_factory=dict)
     reflections: dict[int, Reflection] = field(default_factory=dict)
     lesson: Lesson | None = None
+    policy_version: int = 0  # as it began
 
 
 @dataclass(slots=True)
@@ -149,6 +150,12 @@ class RunState:
     under_way: Usage = NO_USAGE  # see `RunEnded.under_way`
     paid: Usage | None = None  # what the records added up to when a process last let go of it
     hold_after: int | None = None  # the step after which a stepped run holds
+    # Of a run that trains weights: what it runs on, each step's computed update, what became
+    # of it, the checkpoints in order, and the steps that were taken back to earlier weights.
+    engine_facts: Mapping[str, Any] = field(default_factory=dict)
+    training: dict[int, Mapping[str, float]] = field(default_factory=dict)
+    checkpoints: list[ev.CheckpointSaved] = field(default_factory=list)
+    rolled_back: dict[int, int] = field(default_factory=dict)  # step → step gone back to
 
     @property
     def current(self) -> StepState | None:
@@ -195,8 +202,24 @@ class RunState:
         return tuple(
             (self.operations[key], decision)
             for key, decision in self.decisions.items()
-            if decision.action != "defer" and key in self.operations
+            if decision.action != "defer"
+            and key in self.operations
+            and self.operations[key].kind != "weights"
         )
+
+    @property
+    def weights_decided(self) -> tuple[Operation, Decision] | None:
+        """The standing decision about the weight update under review; None without any."""
+        for key, decision in self.decisions.items():
+            operation = self.operations.get(key)
+            if operation is not None and operation.kind == "weights":
+                return operation, decision
+        return None
+
+    @property
+    def trains(self) -> bool:
+        """Whether the run updates weights instead of a library."""
+        return bool(self.engine_facts or self.training)
 
     @property
     def spent(self) -> Usage:

@@ -22,6 +22,7 @@ from engines.core.types import (
     Operation,
     Usage,
     rollout_id,
+    weights_operation,
 )
 
 
@@ -34,7 +35,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             state.epochs, state.reviewer = event.epochs, event.reviewer
             state.settings = event.settings
             state.library_version = state.base_version = event.library_version
-            state.step = event.forked_steps
+            state.step, state.policy_version = event.forked_steps, event.policy_version
         case ev.RunResumed():
             if state.ending == "failed":
                 losses.forget_failures(state)
@@ -54,6 +55,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
                 event.problems,
                 event.library_version,
                 event.remembered,
+                policy_version=event.policy_version,
             )
         case ev.RolloutFinished():
             _rollout_finished(state, event)
@@ -71,6 +73,11 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             step.lesson, step.operations = event.lesson, len(event.lesson.operations)
             state.base_version = event.lesson.base_version
             state.operations.update((op.id, op) for op in event.lesson.operations)
+            if event.lesson.update is not None:
+                asked = weights_operation(event.step, event.lesson.update)
+                state.operations[asked.id] = asked
+                step.operations += 1
+                state.training[event.step] = event.lesson.update.metrics
             state.status = "reviewing"
             _spend(state, step, event.lesson.usage)
             losses.lose(state, event.lesson.losses)
@@ -116,6 +123,10 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
                 where = f"{event.data} after step {event.step}"
                 state.lost["held-out rollout"] += event.unjudged
                 state.losses.append(Loss("held-out rollout", where, event.trouble))
+        case ev.EngineOpened():
+            state.engine_facts = event.facts
+        case ev.CheckpointSaved():
+            state.checkpoints.append(event)
         case ev.RunPaused():
             state.status = "paused"
         case ev.RunContinued():
@@ -231,6 +242,11 @@ def _tally(state: RunState, operation: Operation | None, decision: Decision) -> 
         counted.times_s.append(decision.took_s)
 
 
+def applied_update(event: ev.LessonCommitted) -> bool:
+    """Whether a commit made its step's weight update the current weights."""
+    return any(outcome.kind == "weights" and outcome.applied for outcome in event.outcomes)
+
+
 def _committed(state: RunState, event: ev.LessonCommitted) -> None:
     for outcome in event.outcomes:
         operation = state.operations.pop(outcome.operation_id, None)
@@ -249,6 +265,9 @@ def _committed(state: RunState, event: ev.LessonCommitted) -> None:
     state.content_hash, state.policy_version = event.content_hash, event.policy_version
     step = state.steps.get(event.step)
     if step is not None:
+        update = step.lesson.update if step.lesson is not None else None
+        if update is not None and update.rollback_to is not None and applied_update(event):
+            state.rolled_back[event.step] = update.rollback_to
         step.committed, step.committed_version = True, event.library_version
         step.remembered_after = event.remembered
         step.outcomes = event.outcomes

@@ -23,7 +23,8 @@ Purpose = Literal[
     "embedding",
     "ping",
 ]
-OperationKind = Literal["add", "modify", "delete", "keep"]
+OperationKind = Literal["add", "modify", "delete", "keep", "weights"]
+"""What a change is; "weights" is a weight update, which the gate decides like the others."""
 DecisionAction = Literal["approve", "edit", "reject", "defer"]
 GroupOutcome = Literal["used", "all-right", "all-wrong", "failed", "unjudged"]
 AttemptStatus = Literal["ok", "truncated", "failed"]
@@ -94,11 +95,18 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
+    """One message of a conversation.
+
+    `token_ids` are the exact ids of a reply that a policy with weights of its own sampled, so
+    that a later turn is never tokenised from text again.
+    """
+
     role: Role
     content: str
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str = ""
+    token_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +127,9 @@ class Completion:
 
     `finish` is the endpoint's word for why it ended: "stop", "length",
     "tool_calls", "content_filter" or whatever else it said. `token_ids` and
-    `logprobs` are aligned and present only where the policy owns its weights.
+    `logprobs` are aligned and present only where the policy owns its weights, as are
+    `prompt_ids`, the exact ids that it was shown. A log-probability is that of the sampling
+    policy at its temperature: log_softmax(logits / T).
     """
 
     text: str
@@ -130,9 +140,32 @@ class Completion:
     model: str = ""
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
+    prompt_ids: tuple[int, ...] = ()
+
+    @property
+    def turn(self) -> Turn | None:
+        """As a turn that can be trained on; None where the policy told no ids."""
+        if not self.token_ids:
+            return None
+        return Turn(self.prompt_ids, self.token_ids, self.logprobs, self.finish)
 
     def as_message(self) -> Message:
-        return Message("assistant", self.text, self.reasoning, self.tool_calls)
+        return Message(
+            "assistant", self.text, self.reasoning, self.tool_calls, token_ids=self.token_ids
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One reply inside a try, as ids: what was shown, what was sampled, and how likely it was.
+
+    `logprobs` are aligned with `token_ids`, see `Completion`.
+    """
+
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish: str = "stop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +211,8 @@ class Attempt:
     """One agent's try at a problem, without provenance.
 
     `answer` is the text of the last reply, from which a verifier extracts what it
-    judges; None only when status is "failed".
+    judges; None only when status is "failed". `turns` are there where the policy owns its
+    weights, also of a failed try.
     """
 
     messages: tuple[Message, ...]
@@ -187,6 +221,7 @@ class Attempt:
     usage: Usage = Usage()
     elapsed_s: float = 0.0
     error: str | None = None
+    turns: tuple[Turn, ...] = ()
 
     @property
     def tool_calls(self) -> int:
@@ -316,10 +351,16 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class WeightUpdate:
-    """A computed but not yet applied change of weights."""
+    """A computed but not yet applied change of weights.
+
+    `handle` is the engine's own name for it; `note` says in words what is unusual about it.
+    One that goes back to weights of an earlier step names that step in `rollback_to`.
+    """
 
     metrics: Mapping[str, float]
     handle: str
+    note: str = ""
+    rollback_to: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,6 +460,25 @@ class Decision:
     flags: tuple[Flag, ...] = ()
 
 
+def weights_operation(step: int, update: WeightUpdate) -> Operation:
+    """A step's weight update as reviewers decide it; its text tells the figures in words."""
+    shown = [
+        f"{name} {update.metrics[name]:.4g}" for name in _TOLD_OF_UPDATES if name in update.metrics
+    ]
+    if update.rollback_to is not None:
+        shown.insert(0, f"back to the weights of step {update.rollback_to}")
+    return Operation(
+        update_id(step),
+        "weights",
+        text=", ".join(shown) or update.handle,
+        rationale=update.note,
+        proposer="grpo",
+    )
+
+
+_TOLD_OF_UPDATES = ("reward", "loss", "kl", "clip_share", "entropy", "grad_norm", "length")
+
+
 def group_id(step: int, position: int) -> str:
     return f"s{step}p{position}"
 
@@ -430,6 +490,11 @@ def rollout_id(step: int, position: int, index: int) -> str:
 def operation_id(step: int, number: int) -> str:
     """Number counts from 1 within the step's lesson."""
     return f"op{step}.{number}"
+
+
+def update_id(step: int) -> str:
+    """Of the weight update of a step's lesson, as the gate decides it: `op2.w`."""
+    return f"op{step}.w"
 
 
 def own_operation_id(step: int, number: int) -> str:

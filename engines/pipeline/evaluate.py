@@ -98,7 +98,8 @@ class Measured:
 class Evaluation:
     """What a run evaluates, how, and when.
 
-    `folder` receives one JSON file an evaluation; `book` opens the scores of a guidance;
+    `folder` receives one JSON file an evaluation; `book` opens the scores of a guidance and
+    the digest of the weights that were prompted with it, "" where the policy owns none;
     `fingerprint` covers all that results depend on besides library and problems; `account`
     is the run's own, also among runs of one name.
     """
@@ -106,7 +107,7 @@ class Evaluation:
     sets: tuple[HeldOut, ...]
     measuring: Measuring
     folder: Path
-    book: Callable[[str], ScoreBook]
+    book: Callable[[str, str], ScoreBook]
     fingerprint: str
     account: str
     strategy: Literal["epoch", "steps"] = "epoch"
@@ -175,13 +176,18 @@ def known_so_far(book: ScoreBook, problems: Sequence[Problem], k: int) -> Measur
     )
 
 
-async def evaluate(evaluation: Evaluation, recorder: Recorder, step: int, library: Library) -> None:
-    """Evaluate a run's library on every set that this step has no result for yet."""
+async def evaluate(
+    evaluation: Evaluation, recorder: Recorder, step: int, library: Library, weights: str = ""
+) -> None:
+    """Evaluate a run's library and weights on every set that this step has no result for yet.
+
+    `weights` is the digest of those the policy has now, "" where it owns none.
+    """
     state = recorder.state
     done = {found.data for found in state.evaluations if found.step == step}
     pinned = Pinned(library.guidance(), library.version, state.policy_version)
     measuring = evaluation.measuring
-    book = evaluation.book(pinned.guidance)
+    book = evaluation.book(pinned.guidance, weights)
     try:
         for held_out in evaluation.sets:
             if held_out.name in done:

@@ -29,6 +29,8 @@ from engines.core.types import (
     Usage,
     own_operation_id,
 )
+from engines.pipeline import weights
+from engines.pipeline.bounds import Bounds
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers import HoldExpired, Outside
 from engines.record.libraries import Committer, LibraryFolder
@@ -69,8 +71,22 @@ class Gate:
         limit: int | None = None,
         clock: Callable[[], float] = time.time,
         linter: Linter | None = None,
+        apply: weights.Apply | None = None,
     ) -> None:
+        """Stand on the library as the run's journal knows it.
+
+        Args:
+            recorder: of the run.
+            folder: of the library.
+            reviewers: asked in turn.
+            run: its id.
+            limit: the most experiences the library may hold.
+            clock: gives the time of a decision.
+            linter: what a reviewer should look at; None: nothing.
+            apply: carries out approved weight updates; None where no engine is at hand.
+        """
         self._linter = linter
+        self._apply = apply
         self._recorder = recorder
         self._folder = folder
         self._reviewers = tuple(reviewers)
@@ -88,6 +104,8 @@ class Gate:
         for reviewer in self._reviewers:
             if isinstance(reviewer, Outside):
                 reviewer.watches(lambda: not self._recorder.state.undecided)
+            if isinstance(reviewer, Bounds):
+                reviewer.reads(lambda operation: weights.figures(recorder.state, operation))
 
     @property
     def library(self) -> Library:
@@ -113,8 +131,9 @@ class Gate:
                     head = library.head
                     done = library.earlier(self._run, step, self._base.version)
                 if done is not None and step in state.steps:
-                    self._stand(done.library)
-                    await self._recorder.record(_committed(step, done, state.policy_version))
+                    if not weights.can_conclude(state, step, self._apply):
+                        return self._base  # the process that trains will tell of it
+                    await self._conclude(step, done)
                 elif head.version == self._base.version:
                     if head.remembered > self._base.remembered:
                         self._stand(head)  # rejections from elsewhere make no new version
@@ -165,7 +184,8 @@ class Gate:
 
     def _has_lesson(self, step: int) -> bool:
         found = self._recorder.state.steps.get(step)
-        return found is not None and found.lesson is not None and bool(found.lesson.operations)
+        lesson = found.lesson if found is not None else None
+        return lesson is not None and bool(lesson.operations or lesson.update)
 
     async def _ready(self, step: int) -> bool:
         """Wait while the commit is held; False where something was taken back meanwhile."""
@@ -214,9 +234,12 @@ class Gate:
         self._poke()
 
     async def defer_undecided(self, reviewer: str) -> int:
-        """Put off what is undecided, so that the rest can be committed; returns how many."""
+        """Put off what is undecided, so that the rest can be committed; returns how many.
+
+        A weight update cannot be put off, and stays undecided.
+        """
         deferred = 0
-        while left := self._recorder.state.undecided:
+        while left := [op for op in self._recorder.state.undecided if op.kind != "weights"]:
             decision = Decision(left[0].id, "defer", reviewer=reviewer)
             settled = await self._take(decision, unless_decided=True)
             deferred += settled.decision.action == "defer"
@@ -280,7 +303,8 @@ class Gate:
         with the objection as its reason.
 
         Raises:
-            ConflictError: no such operation is open.
+            ConflictError: no such operation is open, or a weight update is to be edited or put
+                off.
         """
         return await self._take(decision)
 
@@ -288,11 +312,13 @@ class Gate:
         """Tell of an edit what `decide` would find, before it is decided.
 
         Raises:
-            ConflictError: no such operation is open.
+            ConflictError: as `decide` would.
         """
         async with self._turn:
             operation = self._operation(decision.operation_id)
-            if decision.action in ("reject", "defer"):
+            if operation.kind == "weights":
+                weights.refuse(decision)
+            if operation.kind == "weights" or decision.action in ("reject", "defer"):
                 return Weighed()
             wanted, draft, objection = self._weighed(operation, decision)
             if objection or decision.action != "edit":
@@ -325,7 +351,9 @@ class Gate:
             settled = await self._settle(operation, replace(decision, at=self._clock()))
             paid = self._paid()
             await self._recorder.record(ev.OperationDecided(state.step, settled.decision, paid))
-            if superseded:
+            if operation.kind == "weights":
+                pass  # no draft holds it, and nothing rests on it
+            elif superseded:
                 self._draft = None
                 await self._ask_again(operation.id)
             elif self._draft is not None and settled.decision.action != "defer":
@@ -425,13 +453,23 @@ class Gate:
                 if step not in state.steps or not state.undecided:
                     done, head = await self._try(step)
                     if done is not None:
-                        self._stand(done.library)
-                        await self._recorder.record(_committed(step, done, state.policy_version))
-                        return done
+                        return await self._conclude(step, done)
                     await self._return(step, head)
             await self.review(step)
             if step in state.steps and state.undecided:
                 raise HoldExpired
+
+    async def _conclude(self, step: int, done: Committed) -> Committed:
+        """Carry out what was decided about weights, then tell of the commit.
+
+        Cut off before it is told, it is found again in the library, and the weights are
+        computed and changed again.
+        """
+        version, carried_out = await weights.concluded(self._recorder.state, step, self._apply)
+        done = Committed(done.library, (*done.outcomes, *carried_out))
+        self._stand(done.library)
+        await self._recorder.record(_committed(step, done, version))
+        return done
 
     async def _try(self, step: int) -> tuple[Committed | None, Library]:
         """Commit on the head, unless it has moved; the head comes second."""
@@ -526,6 +564,9 @@ class Gate:
 
     async def _settle(self, operation: Operation, decision: Decision) -> Settled:
         decision = replace(decision, flags=())  # they are the gate's to find
+        if operation.kind == "weights":
+            weights.refuse(decision)
+            return Settled(decision)
         if decision.action in ("reject", "defer"):
             return Settled(decision)
         wanted, draft, objection = self._weighed(operation, decision)
@@ -556,6 +597,8 @@ class Gate:
         if wanted.kind == "add" and wanted.target is not None:
             # Only a revert, which knows the old text, may bring an id back.
             return "an addition names no experience"
+        if wanted.kind == "weights":
+            return "only an engine proposes weights"
         return draft.objection(wanted, self._limit)
 
     async def _lint(

@@ -231,6 +231,24 @@ def smallest_effect(
     return effect if effect <= 1 else math.inf
 
 
+LITTLE_CONTRAST = 0.25
+"""The share of groups with contrast below which training learns from too little of a step."""
+
+
+def little_contrast(informative: int, groups: int) -> str:
+    """A warning where few groups have rewards that differ; "" where there is nothing to warn of.
+
+    Advantages are differences inside a group, so that the others teach nothing.
+    """
+    if not groups or informative >= LITTLE_CONTRAST * groups:
+        return ""
+    return (
+        f"only {informative} of {groups} groups of the first step have rewards that differ, and "
+        "only those are learned from: practise on problems that are neither all solved nor all "
+        "failed, or raise group_size or the temperature"
+    )
+
+
 def _changes(before: ByQuestion, after: ByQuestion) -> tuple[float, ...]:
     pairs = ((_known(before[name]), _known(after[name])) for name in before if name in after)
     return tuple(math.fsum(b) / len(b) - math.fsum(a) / len(a) for a, b in pairs if a and b)

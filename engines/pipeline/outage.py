@@ -126,7 +126,7 @@ def call_failed(lesson: Lesson) -> bool:
 def _to_reflect(state: RunState, number: int) -> int:
     """Groups that are judged and not reflected on yet, about."""
     step, started = state.steps[number], state.started
-    judged = len(step.verdicts) // started.group_size if started else 0
+    judged = len(step.verdicts) // max(1, started.group_size) if started else 0
     return max(0, judged - len(step.reflections))
 
 

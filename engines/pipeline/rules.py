@@ -17,6 +17,11 @@ that no rule settles goes on to the next reviewer.
         reason: the library says so already
       - when: {kind: [add, modify], groups_at_least: 2}
         do: approve
+      - when: {kind: weights}
+        do: approve
+
+A weight update is meant by rules that name its kind or no condition at all; it cannot be put
+off, so that `defer` asks instead.
 """
 
 from __future__ import annotations
@@ -102,6 +107,11 @@ class Conditions(BaseModel):
                 raise ValueError(f"not a regular expression: {error}") from error
         return value
 
+    @property
+    def mean_weights(self) -> bool:
+        """Whether a weight update can be meant: what is said of wordings says nothing of it."""
+        return "weights" in self.kind or self == Conditions()
+
     def hold(self, operation: Operation, library: Library) -> bool:
         groups = len({rollout.rpartition("r")[0] for rollout in operation.evidence})
         checks = [
@@ -162,10 +172,13 @@ class Rules:
         self, operations: Sequence[Operation], library: Library
     ) -> AsyncIterator[Decision]:
         for operation in operations:
+            weights = operation.kind == "weights"
             for number, rule in enumerate(self._rules, 1):
+                if weights and not rule.when.mean_weights:
+                    continue
                 if not rule.when.hold(operation, library):
                     continue
-                if rule.do != "ask":
+                if rule.do != "ask" and not (weights and rule.do == "defer"):
                     reason = rule.reason or f"rule {number}"
                     yield Decision(operation.id, rule.do, reason=reason, reviewer=self.name)
                 break

@@ -11,6 +11,7 @@ from typing import Literal
 from engines.core.events import RunEnded
 from engines.pipeline.evaluate import evaluate
 from engines.pipeline.practice import Practice
+from engines.pipeline.recompute import catch_up
 from engines.pipeline.reviewers import HoldExpired
 from engines.pipeline.step import practise_step
 
@@ -45,10 +46,13 @@ async def practise(practice: Practice) -> Ending:
 async def _steps(practice: Practice) -> Ending:
     state = practice.recorder.state
     practice.publish(practice.gate.library)
+    await catch_up(practice.engine, practice.history, practice.problems, practice.tell)
+    await practice.save_if_due(state.steps_finished)  # cut between the two
     assert state.started is not None
     begun_with = state.started.forked_steps  # 0 unless the run adopted steps of another
     if practice.evaluation and state.steps_finished == begun_with and state.current is None:
-        await evaluate(practice.evaluation, practice.recorder, begun_with, practice.gate.library)
+        library, weights = practice.gate.library, practice.weights_digest()
+        await evaluate(practice.evaluation, practice.recorder, begun_with, library, weights)
         practice.publish(practice.gate.library)
     for step in range(state.steps_finished + 1, practice.sampler.total_steps + 1):
         await practice.control.cleared()

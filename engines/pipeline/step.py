@@ -18,19 +18,11 @@ from engines.core import events as ev
 from engines.core.concurrently import all_of
 from engines.core.library import Library
 from engines.core.run_state import StepState
-from engines.core.types import (
-    Attempt,
-    CallKey,
-    Group,
-    Message,
-    Problem,
-    Reflection,
-    Rollout,
-    Verdict,
-)
+from engines.core.types import CallKey, Group, Problem, Reflection, Rollout, Verdict
 from engines.pipeline.evaluate import evaluate
+from engines.pipeline.metrics import little_contrast
 from engines.pipeline.practice import Practice
-from engines.record.ledger import trajectory
+from engines.pipeline.recompute import last_text, remembered
 
 TAIL_CHARS = 200
 """Of an answer, kept in the journal for display; the whole is in the records."""
@@ -50,6 +42,7 @@ async def practise_step(practice: Practice, step: int) -> None:
     await _commit(practice, now)
     await _evaluate(practice, now)
     await practice.recorder.record(ev.StepFinished(now.epoch, step))
+    await practice.save_if_due(step)
     practice.ledger.forget()
 
 
@@ -77,8 +70,10 @@ async def _practise_batch(practice: Practice, now: StepState) -> list[tuple[Grou
     if now.lesson is not None or now.committed:
         return []
     library = _shown(practice, now)
+    made = practice.group_size * len(practice.batch(now.step))
+    ghosts = practice.cohort and len(now.rollouts) < made
     return await all_of(
-        _practise_group(practice, now, position, problem, library)
+        _practise_group(practice, now, position, problem, library, ghosts)
         for position, problem in enumerate(practice.batch(now.step))
     )
 
@@ -92,11 +87,16 @@ def _shown(practice: Practice, now: StepState) -> Library:
 
 
 async def _practise_group(
-    practice: Practice, now: StepState, position: int, problem: Problem, library: Library
+    practice: Practice,
+    now: StepState,
+    position: int,
+    problem: Problem,
+    library: Library,
+    ghosts: bool,
 ) -> tuple[Group, Reflection]:
     """Roll out, judge and reflect on one problem; no other group is waited for."""
     tries = await all_of(
-        _practise_rollout(practice, now, position, index, problem, library)
+        _practise_rollout(practice, now, position, index, problem, library, ghosts)
         for index in range(practice.group_size)
     )
     rollouts = tuple(rollout for rollout, _ in tries)
@@ -118,14 +118,21 @@ async def _practise_rollout(
     index: int,
     problem: Problem,
     library: Library,
+    ghosts: bool,
 ) -> tuple[Rollout, Verdict]:
-    """One try at one problem, and its verdict as soon as it ends."""
+    """One try at one problem, and its verdict as soon as it ends.
+
+    With `ghosts` a try that is known takes part once more, so that those which are not come
+    out as they would have: they are decoded in the same company.
+    """
     key = CallKey("rollout", now.epoch, now.step, position, index)
     done = now.rollouts.get((position, index))
     if done is None:
         rollout = await _rolled_out(practice, key, problem, library)
     else:
-        rollout = _remembered(practice, now, done)
+        if ghosts:
+            await practice.rollouts.ghost(practice.job(key, problem, library))
+        rollout = remembered(practice.records, now, done)
 
     verdict = now.verdicts.get((position, index))
     if verdict is None:
@@ -142,6 +149,8 @@ async def _propose(
         return
     practice.recorder.emit(ev.StageEntered(now.step, "consolidation"))
     groups = [group for group, _ in batch]
+    if now.step == 1 and practice.group_size and practice.recorder.state.trains:
+        practice.tell_of(little_contrast(sum(g.informative for g in groups), len(groups)))
     reflections = [reflection for _, reflection in batch]
     library = _shown(practice, now)
     lesson = await practice.engine.consolidate(groups, reflections, library)
@@ -165,7 +174,8 @@ async def _commit(practice: Practice, now: StepState) -> None:
 async def _evaluate(practice: Practice, now: StepState) -> None:
     measured = practice.evaluation
     if measured is not None and measured.due(now.step, practice.sampler.ends_epoch(now.step)):
-        await evaluate(measured, practice.recorder, now.step, practice.gate.library)
+        library, weights = practice.gate.library, practice.weights_digest()
+        await evaluate(measured, practice.recorder, now.step, library, weights)
         practice.publish(practice.gate.library)  # another version may be the best now
 
 
@@ -185,7 +195,7 @@ async def _rolled_out(
         key.index,
         seed,
         attempt.status,
-        None if attempt.answer == _last_text(attempt.messages) else attempt.answer,
+        None if attempt.answer == last_text(attempt.messages) else attempt.answer,
         attempt.error,
         attempt.usage,
         attempt.elapsed_s,
@@ -203,31 +213,3 @@ async def _rolled_out(
         job.policy_version,
         job.library_version,
     )
-
-
-def _remembered(practice: Practice, now: StepState, done: ev.RolloutFinished) -> Rollout:
-    """A rollout of an earlier process, its messages put together from the records."""
-    failed = done.status == "failed"
-    messages = () if failed else trajectory(practice.records, done.refs)
-    attempt = Attempt(
-        messages,
-        _last_text(messages) if done.answer is None else done.answer,
-        done.status,
-        done.usage,
-        done.elapsed_s,
-        done.error,
-    )
-    return Rollout(
-        attempt,
-        now.epoch,
-        done.step,
-        done.position,
-        done.index,
-        done.seed,
-        practice.recorder.state.policy_version,
-        now.library_version,
-    )
-
-
-def _last_text(messages: Sequence[Message]) -> str | None:
-    return messages[-1].content if messages else None

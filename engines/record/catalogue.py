@@ -153,6 +153,7 @@ def run_row(run: RunDir) -> dict[str, Any]:
         "steps": state.steps_finished,
         "library": started.library if started else "",
         "version": state.library_version,
+        "policy_version": state.policy_version if state.trains else None,
         "open": len(state.open),
         "rewards": {
             str(epoch): {"mean": pooled.mean, "n": pooled.n}

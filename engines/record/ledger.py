@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,8 @@ class RecordLedger:
         messages: Sequence[Message],
         sampling: Sampling,
         on_text: OnText | None = None,
+        *,
+        again: bool = False,
     ) -> tuple[Completion, RecordRef]:
         """See `engines.core.protocols.Ledger.ask`."""
         name = file_name(key)
@@ -110,6 +113,9 @@ class RecordLedger:
         found = known.get((key, request))
         if found is not None:
             self.reused += 1
+            if again:
+                with suppress(CallFailed):
+                    await policy.complete(messages, sampling)
             return found
         self.asked += 1
         began = time.monotonic()
@@ -220,7 +226,11 @@ def file_name(key: CallKey) -> str:
 
 def request_hash(policy: str, messages: Sequence[Message], sampling: Sampling) -> str:
     """Identifies a request: who is asked, what, and how the reply is drawn."""
-    return digest([policy, _plain(messages), _plain(sampling)])
+    asked = _plain(messages)
+    for message in asked:
+        if not message["token_ids"]:  # as if there were no such field: older records have none
+            del message["token_ids"]
+    return digest([policy, asked, _plain(sampling)])
 
 
 def read_record(folder: Path, ref: RecordRef) -> Record:
@@ -264,9 +274,13 @@ def spent(folder: Path) -> Iterator[tuple[str, Usage]]:
 
 def trajectory(folder: Path, refs: Sequence[RecordRef]) -> tuple[Message, ...]:
     """The messages of a try, put together from its records in order."""
+    return joined(read_record(folder, ref) for ref in refs)
+
+
+def joined(records: Iterable[Record]) -> tuple[Message, ...]:
+    """The messages of a try."""
     messages: tuple[Message, ...] = ()
-    for ref in refs:
-        record = read_record(folder, ref)
+    for record in records:
         messages = (*messages[: record.base], *record.messages, record.reply.as_message())
     return messages
 

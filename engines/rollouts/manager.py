@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 from engines.core.deadline import deadline
@@ -23,6 +24,7 @@ from engines.core.types import (
     Message,
     RecordRef,
     Sampling,
+    Turn,
     Usage,
 )
 from engines.policies.congestion import reporting
@@ -39,7 +41,9 @@ class RecordedPolicy:
     inner: Policy
     ledger: Ledger
     key: CallKey
+    again: bool = False  # ask also for what is recorded, see `Ledger.ask`
     refs: list[RecordRef] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)  # those that can be trained on
     usage: Usage = NO_USAGE
     chars: int = 0  # of all replies
 
@@ -52,7 +56,9 @@ class RecordedPolicy:
     ) -> Completion:
         key = replace(self.key, turn=len(self.refs))
         try:
-            reply, ref = await self.ledger.ask(key, self.inner, messages, sampling, on_text)
+            reply, ref = await self.ledger.ask(
+                key, self.inner, messages, sampling, on_text, again=self.again
+            )
         except CallFailed as failed:
             self.usage += failed.usage
             raise
@@ -60,6 +66,8 @@ class RecordedPolicy:
             self.usage += lost_to(cut)
             raise
         self.refs.append(ref)
+        if reply.turn is not None:
+            self.turns.append(reply.turn)
         self.usage += reply.usage
         self.chars += len(reply.text) + len(reply.reasoning)
         self.chars += sum(len(call.arguments) for call in reply.tool_calls)
@@ -96,6 +104,8 @@ class RolloutManager:
     Waiting for money, or for a slot again that an endpoint had too much of, is not in it.
 
     `cleared` is awaited in the slot, so that a pause also holds jobs that had queued.
+    `attending` is entered round each try: a policy that decodes many at once waits until
+    all who attend have asked.
     """
 
     agent: Agent
@@ -104,6 +114,7 @@ class RolloutManager:
     slots: Slots
     task_timeout_s: float
     cleared: Callable[[], Awaitable[None]] | None = None  # None: nothing ever pauses
+    attending: Callable[[], AbstractContextManager[None]] | None = None  # None: nobody counts
     # By rollout, since two held-out sets may hold the same problem at the same place.
     _under_way: dict[_UnderWay, CallKey] = field(default_factory=dict, init=False)
 
@@ -146,13 +157,16 @@ class RolloutManager:
             policy = reporting(self.policy, self.slots.congestion)
             if isinstance(policy, JobBound):
                 policy = policy.for_job(job)
-            recorded = RecordedPolicy(policy, self.ledger, job.key)
+            # Practice alone must come out as it was: held-out tries are known by their scores.
+            again = self.attending is not None and job.key.purpose == "rollout"
+            recorded = RecordedPolicy(policy, self.ledger, job.key, again)
             began = time.monotonic()
             under_way = _UnderWay()
             self._under_way[under_way] = job.key
             try:
-                async with under_way.cut, deadline(self.task_timeout_s):
-                    attempt = await self.agent.attempt(job, recorded, on_text)
+                with self.attending() if self.attending else nullcontext():
+                    async with under_way.cut, deadline(self.task_timeout_s):
+                        attempt = await self.agent.attempt(job, recorded, on_text)
             except StudioError:
                 raise
             except TimeoutError:
@@ -168,7 +182,17 @@ class RolloutManager:
                 del self._under_way[under_way]
             if under_way.killed and attempt.status != "failed":  # it ended in the same moment
                 attempt = _failed(under_way.killed, recorded.usage, began)
+            if recorded.turns:
+                attempt = replace(attempt, turns=tuple(recorded.turns))
             return attempt, tuple(recorded.refs)
+
+    async def ghost(self, job: Job) -> None:
+        """Take part once more with a try whose result is known; nothing comes of it.
+
+        What a policy that decodes many tries at once gives the others depends, by rounding,
+        on who is among them. Its replies are taken from the records, and asked for beside.
+        """
+        await self.roll(job)
 
 
 def _failed(reason: str, usage: Usage, began: float) -> Attempt:

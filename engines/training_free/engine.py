@@ -202,8 +202,9 @@ class TrainingFreeEngine:
     async def apply(self, update: WeightUpdate) -> int:
         raise ValueError("a frozen model has no weights to update")
 
-    async def save(self, folder: Path) -> None:
+    async def save(self, folder: Path) -> str:
         """The library is the only state, and it is not the engine's."""
+        return ""
 
     async def restore(self, folder: Path) -> None:
         """See `save`."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from engines.core.protocols import Engine
-from engines.core.types import WeightUpdate
+from engines.core.types import Group, Turn, WeightUpdate
 from engines.record.ledger import RecordLedger
 from engines.training_free.engine import TrainingFreeEngine
 from engines.training_free.settings import TrainingFreeSettings
@@ -24,7 +25,25 @@ def training_free(folder: Path) -> Engine:
     return TrainingFreeEngine(settings, answering(*[reply] * 3), RecordLedger(folder, 1))
 
 
-every_engine = pytest.mark.parametrize("opened", [training_free])
+def grpo(folder: Path) -> Engine:
+    from engines.grpo.engine import GRPOEngine
+    from engines.grpo.settings import GRPOSettings
+    from tests.numerics.models import a_local
+
+    local = a_local(folder / "model", trained=True)
+    return GRPOEngine(GRPOSettings(), local, total_steps=5, seed=1, tell=lambda line: None)
+
+
+def with_ids(group: Group) -> Group:
+    """The same as a policy with weights of its own would have made it."""
+    rollouts = tuple(
+        replace(r, attempt=replace(r.attempt, turns=(Turn((7, 8), (9 + n, 40), (-1.0, -1.0)),)))
+        for n, r in enumerate(group.rollouts)
+    )
+    return replace(group, rollouts=rollouts)
+
+
+every_engine = pytest.mark.parametrize("opened", [training_free, grpo])
 
 
 @every_engine
@@ -32,7 +51,7 @@ async def test_a_lesson_holds_operations_or_one_update_and_changes_nothing(
     opened: Opened, tmp_path: Path
 ) -> None:
     engine, library = opened(tmp_path), a_library("one", version=4)
-    groups = [a_group([1, 0], step=2, position=p) for p in range(2)]
+    groups = [with_ids(a_group([1, 0], step=2, position=p)) for p in range(2)]
     reflections = [await engine.reflect(group, library) for group in groups]
     assert [(r.step, r.position, r.outcome) for r in reflections] == [
         (2, 0, "used"),
@@ -49,7 +68,7 @@ async def test_a_lesson_holds_operations_or_one_update_and_changes_nothing(
 
 @every_engine
 async def test_a_batch_without_contrast_teaches_nothing(opened: Opened, tmp_path: Path) -> None:
-    engine, group = opened(tmp_path), a_group([1, 1])
+    engine, group = opened(tmp_path), with_ids(a_group([1, 1]))
     reflection = await engine.reflect(group, a_library())
     assert reflection.outcome == "all-right"
     lesson = await engine.consolidate([group], [reflection], a_library())
@@ -59,7 +78,7 @@ async def test_a_batch_without_contrast_teaches_nothing(opened: Opened, tmp_path
 @every_engine
 async def test_what_was_saved_is_restored(opened: Opened, tmp_path: Path) -> None:
     engine = opened(tmp_path)
-    await engine.save(tmp_path)
+    assert await engine.save(tmp_path) == await engine.save(tmp_path)
     await engine.restore(tmp_path)
     assert (await engine.reflect(a_group([1, 0]), a_library())).outcome == "used"
 
@@ -67,3 +86,15 @@ async def test_what_was_saved_is_restored(opened: Opened, tmp_path: Path) -> Non
 async def test_a_frozen_model_refuses_an_update_of_weights(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no weights"):
         await training_free(tmp_path).apply(WeightUpdate({}, "h"))
+
+
+async def test_an_applied_update_is_a_new_policy_version_and_nothing_before_it(
+    tmp_path: Path,
+) -> None:
+    engine, library = grpo(tmp_path), a_library()
+    group = with_ids(a_group([1, 0]))
+    lesson = await engine.consolidate([group], [await engine.reflect(group, library)], library)
+    assert lesson.update is not None
+    assert await engine.apply(lesson.update) == 1
+    with pytest.raises(ValueError, match="no computed update"):
+        await engine.apply(lesson.update)

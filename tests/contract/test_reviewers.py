@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from engines.core.protocols import Reviewer
-from engines.core.types import Decision
+from engines.core.types import Decision, WeightUpdate, weights_operation
+from engines.pipeline.bounds import Bounds
 from engines.pipeline.reviewers import Auto, HoldExpired, Outside
 from engines.pipeline.rules import read_rules
 from tests.builders import a_library, an_operation
@@ -17,6 +18,7 @@ OPERATIONS = (
     an_operation("delete", "E1", id="op1.1"),
     an_operation("add", None, "three", id="op1.2"),
     an_operation("modify", "E9", "x", id="op1.3"),
+    weights_operation(1, WeightUpdate({"kl": 2.0}, "step-1")),
 )
 LIBRARY = a_library("one", "two")
 
@@ -37,7 +39,13 @@ def outside(folder: Path) -> Reviewer:
     return reviewer
 
 
-every_reviewer = pytest.mark.parametrize("opened", [auto, rules, outside])
+def bounds(folder: Path) -> Reviewer:
+    reviewer = Bounds(max_kl=1.0)
+    reviewer.reads(lambda operation: {"kl": 2.0})
+    return reviewer
+
+
+every_reviewer = pytest.mark.parametrize("opened", [auto, rules, outside, bounds])
 Opened = Callable[[Path], Reviewer]
 
 
@@ -52,7 +60,7 @@ async def test_only_what_is_asked_is_decided_at_most_once_and_in_order(
 ) -> None:
     reviewer = opened(tmp_path)
     asked = [operation.id for operation in OPERATIONS]
-    found = [d.operation_id for d in await decisions_of(reviewer, 0, 1, 2)]
+    found = [d.operation_id for d in await decisions_of(reviewer, 0, 1, 2, 3)]
     assert found == [name for name in asked if name in found]
     assert {d.operation_id for d in await decisions_of(reviewer, 1)} <= {asked[1]}
     assert await decisions_of(reviewer) == []
@@ -63,7 +71,7 @@ async def test_decisions_name_their_reviewer_and_leave_time_and_id_to_the_gate(
     opened: Opened, tmp_path: Path
 ) -> None:
     reviewer = opened(tmp_path)
-    for decision in await decisions_of(reviewer, 0, 1, 2):
+    for decision in await decisions_of(reviewer, 0, 1, 2, 3):
         assert decision.reviewer
         assert (decision.at, decision.assigned) == (0.0, None)
 
@@ -71,12 +79,18 @@ async def test_decisions_name_their_reviewer_and_leave_time_and_id_to_the_gate(
 @every_reviewer
 async def test_the_same_question_is_decided_the_same_way(opened: Opened, tmp_path: Path) -> None:
     reviewer = opened(tmp_path)
-    assert await decisions_of(reviewer, 0, 1, 2) == await decisions_of(reviewer, 0, 1, 2)
+    first = await decisions_of(reviewer, 0, 1, 2, 3)
+    assert await decisions_of(reviewer, 0, 1, 2, 3) == first
 
 
 async def test_auto_approves_everything_and_rules_leave_the_rest_undecided(tmp_path: Path) -> None:
     assert [d.action for d in await decisions_of(Auto(), 0, 1, 2)] == ["approve"] * 3
     assert [d.operation_id for d in await decisions_of(rules(tmp_path), 0, 1, 2)] == ["op1.2"]
+
+
+async def test_bounds_decide_weight_updates_alone(tmp_path: Path) -> None:
+    found = await decisions_of(bounds(tmp_path), 0, 1, 2, 3)
+    assert [(d.operation_id, d.action) for d in found] == [("op1.w", "reject")]
 
 
 async def test_a_hold_ends_only_when_something_is_still_undecided() -> None:

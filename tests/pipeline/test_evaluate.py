@@ -109,6 +109,8 @@ class NoRecord:
         messages: Sequence[Message],
         sampling: Sampling,
         on_text: OnText | None = None,
+        *,
+        again: bool = False,
     ) -> tuple[Completion, RecordRef]:
         drawn = replace(sampling, seed=call_seed(self._seed, key))
         return await policy.complete(messages, drawn), RecordRef("", 0, 0, "")

@@ -1,0 +1,54 @@
+"""`Bounds`: a weight update whose figures are out of bounds is rejected without asking anyone.
+
+Owns the two limits. Everything else, library operations included, is left to whoever comes
+next.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+from engines.core.library import Library
+from engines.core.types import Decision, Operation
+
+_NAMES = {"kl": "the KL divergence", "grad_norm": "the gradient norm"}
+
+
+class Bounds:
+    """Rejects updates that moved too far.
+
+    Args:
+        max_kl: the most mean KL divergence from the reference, in nats; None: any finite one.
+        max_grad_norm: the most gradient norm before clipping; None: any finite one.
+    """
+
+    name = "bounds"
+
+    def __init__(self, max_kl: float | None = None, max_grad_norm: float | None = None) -> None:
+        self._limits = {"kl": max_kl, "grad_norm": max_grad_norm}
+        self._figures: Callable[[Operation], Mapping[str, float]] = lambda _: {}
+
+    def reads(self, figures: Callable[[Operation], Mapping[str, float]]) -> None:
+        """Say where the metrics of an update are found; the gate does."""
+        self._figures = figures
+
+    async def review(
+        self, operations: Sequence[Operation], library: Library
+    ) -> AsyncIterator[Decision]:
+        for operation in operations:
+            found = self._figures(operation) if operation.kind == "weights" else {}
+            reason = self._objection(found)
+            if reason:
+                yield Decision(operation.id, "reject", reason=reason, reviewer=self.name)
+
+    def _objection(self, found: Mapping[str, float]) -> str:
+        for name, limit in self._limits.items():
+            value = found.get(name)
+            if value is None:
+                continue
+            if not math.isfinite(value):
+                return f"{_NAMES[name]} ({name}) is not finite"
+            if limit is not None and value > limit:
+                return f"{_NAMES[name]} ({name}) is {value:.4g}, above its limit of {limit:.4g}"
+        return ""
