@@ -21,7 +21,9 @@ from engines.policies.replay import Replay
 if TYPE_CHECKING:
     import httpx2
 
-PREFIXES = ("openai", "rehearsal", "replay")
+    from engines.policies.hf_local.settings import LocalSettings
+
+PREFIXES = ("openai", "hf", "rehearsal", "replay")
 SCRIPTED = ("rehearsal", "replay")
 """Their replies are there at once, so that a pace can be given to them."""
 ANY_ENDPOINT = EndpointSettings()
@@ -36,25 +38,30 @@ def open_policy(
     *,
     folder: Path | None = None,
     read_log: ReadLog | None = None,
+    local: LocalSettings | None = None,
 ) -> Policy:
-    """Open `openai:MODEL`, `rehearsal`, `rehearsal:VARIANT` or `replay:FILE`.
+    """Open `openai:MODEL`, `hf:MODEL`, `rehearsal`, `rehearsal:VARIANT` or `replay:FILE`.
 
     Args:
         spec: the name.
         endpoint: terms of an endpoint; its model is replaced by the one of `spec`.
             Rehearsal takes deadline, limits and prices from it, but no address or key: with
             prices written down money can be rehearsed, without them the cost is unknown.
-        folder: where a relative FILE is looked up; the working directory unless given.
+        folder: where a relative FILE, or folder of a model, is looked up; the working directory
+            unless given.
         read_log: reads FILE; without it there is no replay.
+        local: how a model of this process is loaded; its path is replaced by that of `spec`.
 
     Raises:
-        PolicyError: the name has no known form.
+        PolicyError: the name has no known form, or a model of this process cannot be loaded.
         DataError: the log of a replay cannot be read.
     """
     prefix, _, rest = spec.partition(":")
     match prefix, rest:
         case "openai", model if model:
             return OpenAICompat(replace(endpoint, model=model))
+        case "hf", model if model:
+            return _local(spec, model, local, folder)
         case "rehearsal", _:
             return _rehearsal(spec.removesuffix(":"), endpoint)
         case "replay", file if file and read_log is not None:
@@ -68,6 +75,18 @@ def open_policy(
 def is_scripted(spec: str) -> bool:
     """Whether replies of the policy are made or read here, without asking a model."""
     return spec.partition(":")[0] in SCRIPTED
+
+
+def _local(spec: str, path: str, settings: LocalSettings | None, folder: Path | None) -> Policy:
+    from engines.policies.hf_local.loading import load_local
+    from engines.policies.hf_local.settings import LocalSettings
+
+    beside = (folder or Path()) / Path(path).expanduser()
+    found = str(beside) if beside.is_dir() else path
+    model = load_local(replace(settings or LocalSettings(found), path=found))
+    from engines.policies.hf_local.policy import HFLocal  # imports torch, which is there now
+
+    return HFLocal(model, name=spec)
 
 
 def _rehearsal(spec: str, endpoint: EndpointSettings) -> Policy:
@@ -101,7 +120,10 @@ def _move(spec: str, prefix: str) -> str:
     near = get_close_matches(prefix, PREFIXES, n=1)
     if near:
         return f"Did you mean {near[0]}{spec[len(prefix) :]}?"
-    return f"Write openai:{spec} for a model behind an endpoint, rehearsal, or replay:FILE."
+    return (
+        f"Write openai:{spec} for a model behind an endpoint, hf:{spec} for one in this process, "
+        "rehearsal, or replay:FILE."
+    )
 
 
 def _argument(prefix: str) -> str:

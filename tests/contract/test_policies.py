@@ -62,8 +62,16 @@ async def paced(folder: Path) -> AsyncIterator[Policy]:
     yield Paced(open_policy("rehearsal"), 1e6)
 
 
+@contextlib.asynccontextmanager
+async def hf_local(folder: Path) -> AsyncIterator[Policy]:
+    from engines.policies.hf_local.policy import HFLocal  # torch takes seconds to import
+    from tests.numerics.models import a_local
+
+    yield HFLocal(a_local(folder, says_little=True), name="hf:little")
+
+
 every_policy = pytest.mark.parametrize(
-    "opened", [rehearsal, rehearsal_served, openai, replay, throttled, paced]
+    "opened", [rehearsal, rehearsal_served, openai, replay, throttled, paced, hf_local]
 )
 
 
@@ -144,5 +152,6 @@ async def test_a_policy_has_the_name_it_was_opened_with(opened: Opened, tmp_path
             "rehearsal_served": "openai:rehearsal",
             "openai": "openai:m",
             "replay": "replay:log",
+            "hf_local": "hf:little",
         }
         assert policy.name == expected[opened.__name__]  # type: ignore[attr-defined]

@@ -1,0 +1,200 @@
+"""Collects calls and has them decoded together, in a thread.
+
+Owns when a batch is decoded and who gets what of it. Knows no model: `decode` is given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from engines.core.errors import CallFailed
+from engines.core.protocols import OnText
+from engines.policies.hf_local.decoding import Drawn, Row
+
+_ROUNDS = 2
+"""Turns of the loop that are waited, so that tasks started together are together."""
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """One reply that somebody waits for. `gone` is read by the decoding thread."""
+
+    row: Row
+    on_text: OnText | None
+    future: asyncio.Future[Drawn]
+    owner: object | None
+    gone: bool = False
+    shown: str = ""  # what on_text has received
+
+
+Decode = Callable[[Sequence[Call], "Batch"], Sequence[Drawn | CallFailed]]
+"""Runs in the thread: replies aligned with the calls; raises `Stopped` when told to stop."""
+
+
+@dataclass(eq=False, slots=True)
+class Batch:
+    """What the thread sees of the loop it works for."""
+
+    loop: asyncio.AbstractEventLoop
+    stopped: bool = False
+
+    def show(self, pieces: Sequence[tuple[Call, str]]) -> None:
+        """Hand out new text, from the thread."""
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            self.loop.call_soon_threadsafe(_hand_out, pieces)
+
+
+@dataclass(eq=False)
+class Batches:
+    """The queue.
+
+    With tries attending a batch begins once each of them waits in it, so that its members
+    follow from the run and not from timing. A call from outside any try never waits for them:
+    a try could be waiting for it. Calls are ordered by prompt and seed for the same reason.
+
+    Args:
+        decode: answers a batch.
+        limit: rows decoded at a time, asked before each batch.
+    """
+
+    decode: Decode
+    limit: Callable[[], int]
+    waiting: list[Call] = field(default_factory=list)
+    _attending: int = 0
+    _try: ContextVar[object | None] = field(
+        default_factory=lambda: ContextVar("try", default=None)
+    )  # which try a call belongs to; tasks that the try starts inherit it
+    _serving: asyncio.Task[None] | None = None
+    _scheduled: bool = False
+    _batch: Batch | None = None
+    _thread: ThreadPoolExecutor | None = None
+
+    @contextlib.contextmanager
+    def attending(self) -> Iterator[None]:
+        """One try under way; inside another it is a part of that one."""
+        if self._try.get() is not None:
+            yield
+            return
+        self._attending += 1
+        before = self._try.set(object())
+        try:
+            yield
+        finally:
+            self._try.reset(before)
+            self._attending -= 1
+            self._consider()
+
+    async def ask(self, row: Row, on_text: OnText | None) -> tuple[Drawn, str]:
+        """The reply to one row, and what of its text was shown.
+
+        Raises:
+            CallFailed: it could not be decoded, or the policy was closed meanwhile.
+        """
+        call = Call(row, on_text, asyncio.get_running_loop().create_future(), self._try.get())
+        self.waiting.append(call)
+        self._consider()
+        try:
+            return await call.future, call.shown
+        finally:
+            call.gone = True
+            if call in self.waiting:
+                self.waiting.remove(call)
+                self._consider()
+
+    async def aclose(self) -> None:
+        """Stop what is being decoded; whoever waits gets a `CallFailed`."""
+        left, self.waiting = self.waiting, []
+        _fail(left, "the policy was closed")
+        if self._batch is not None:
+            self._batch.stopped = True
+        if self._serving is not None:
+            await asyncio.gather(self._serving, return_exceptions=True)
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
+
+    def _consider(self) -> None:
+        if self._scheduled or self._serving is not None or not self.waiting:
+            return
+        self._scheduled = True
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._later, loop, _ROUNDS - 1)
+
+    def _later(self, loop: asyncio.AbstractEventLoop, rounds: int) -> None:
+        if rounds:
+            loop.call_soon(self._later, loop, rounds - 1)
+            return
+        self._scheduled = False
+        released = self._release()
+        if released:
+            self._serving = loop.create_task(self._serve(loop, released))
+
+    def _release(self) -> list[Call]:
+        tries = {id(call.owner) for call in self.waiting if call.owner is not None}
+        complete = len(tries) >= self._attending
+        released = [call for call in self.waiting if complete or call.owner is None]
+        self.waiting = [] if complete else [c for c in self.waiting if c.owner is not None]
+        return sorted(released, key=lambda call: (call.row.prompt_ids, call.row.seed))
+
+    async def _serve(self, loop: asyncio.AbstractEventLoop, released: list[Call]) -> None:
+        self._thread = self._thread or ThreadPoolExecutor(1, "decode")
+        self._batch = batch = Batch(loop)
+        calls: list[Call] = []
+        try:
+            while released and not batch.stopped:
+                limit = self.limit()
+                calls, released = released[:limit], released[limit:]
+                calls = [call for call in calls if not call.gone]
+                if not calls:
+                    continue
+                try:
+                    drawn = await loop.run_in_executor(self._thread, self.decode, calls, batch)
+                except Exception as error:  # torch raises whatever it likes; nobody may hang
+                    _fail(calls, _words(error, batch))
+                else:
+                    _deliver(calls, drawn)
+                    del drawn
+        finally:
+            batch.stopped = True  # also when this task is cancelled: the thread ends soon
+            _fail([*calls, *released], "the policy was closed")
+            self._batch = self._serving = None
+            self._consider()
+
+
+def _deliver(calls: Sequence[Call], drawn: Sequence[Drawn | CallFailed]) -> None:
+    for call, one in zip(calls, drawn, strict=True):
+        if call.future.done():
+            continue
+        if isinstance(one, CallFailed):
+            call.future.set_exception(one)
+        else:
+            call.future.set_result(one)
+
+
+def _fail(calls: Sequence[Call], reason: str) -> None:
+    for call in calls:
+        if not call.future.done():
+            call.future.set_exception(CallFailed("failed", reason))
+
+
+def _words(error: Exception, batch: Batch) -> str:
+    if batch.stopped:
+        return "the policy was closed"
+    return f"decoding raised {type(error).__name__}: {error}"
+
+
+def _hand_out(pieces: Sequence[tuple[Call, str]]) -> None:
+    for call, piece in pieces:
+        if call.gone or call.future.done() or call.on_text is None:
+            continue
+        call.shown += piece
+        try:
+            call.on_text(piece)
+        except Exception as error:  # the listener's own: its call ends with it
+            call.gone = True
+            call.future.set_exception(error)

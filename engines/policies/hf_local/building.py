@@ -1,0 +1,198 @@
+"""Builds a LocalModel with transformers and peft.
+
+Owns the calls of both libraries at load time and the words for what they refuse.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from engines.core.errors import PolicyError
+from engines.policies.hf_local import lora
+from engines.policies.hf_local.chat import template_note
+from engines.policies.hf_local.model import LocalModel
+from engines.policies.hf_local.settings import LocalSettings
+from engines.policies.hf_local.threads import choose_threads
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_LANGUAGE_MODEL = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+
+
+def build(
+    settings: LocalSettings, folder: Path | None, place: str, tell: Callable[[str], None]
+) -> LocalModel:
+    """Load from `folder`, or by name from the hub where it is None.
+
+    Raises:
+        PolicyError: what is there is no causal language model, or its parts do not fit.
+    """
+    device = _device(settings.device, place)
+    dtype = _dtype(settings.dtype, device)
+    source = settings.path if folder is None else str(folder)
+    with _quiet(), _explained(place, source, folder):
+        config = transformers.AutoConfig.from_pretrained(
+            source, trust_remote_code=settings.trust_remote_code
+        )
+        _check_config(config, place)
+        threads = choose_threads(settings.threads, device)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            source, trust_remote_code=settings.trust_remote_code, padding_side="left"
+        )
+        model, info = transformers.AutoModelForCausalLM.from_pretrained(
+            source,
+            config=config,
+            dtype=dtype,
+            trust_remote_code=settings.trust_remote_code,
+            output_loading_info=True,
+            **_placement(settings, device, place),
+        )
+    _check_weights(info, place)
+    if settings.device != "spread" and settings.quantise == "none":
+        model.to(device)
+    if settings.quantise == "nf4":
+        model = lora.prepared_for_kbit(model, settings)
+    _give_pad(tokenizer)
+    digest = lora.base_digest(model)
+    model.requires_grad_(False)
+    with _quiet():
+        if settings.adapter is not None:
+            model = lora.with_adapter(model, settings.adapter, settings.lora is not None)
+        elif settings.lora is not None:
+            model = lora.with_lora(model, settings.lora, settings.seed, place)
+    local = LocalModel(model, tokenizer, settings, device, dtype, threads, digest)
+    for line in (template_note(tokenizer), local.decoder_note, local.trainable_note()):
+        if line:
+            tell(line)
+    return local
+
+
+def _device(name: str, place: str) -> torch.device:
+    if name in ("auto", "spread"):
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise PolicyError(
+            place,
+            f"there is no device {name!r} here ({_first_line(error)}).",
+            "Write device: auto, cpu, or one that torch knows.",
+        ) from None
+    return device
+
+
+def _dtype(name: str, device: torch.device) -> torch.dtype:
+    if name != "auto":
+        return _DTYPES[name]
+    good = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.bfloat16 if good else torch.float32
+
+
+def _placement(settings: LocalSettings, device: torch.device, place: str) -> dict[str, Any]:
+    if settings.quantise == "nf4":
+        if device.type != "cuda":
+            raise PolicyError(
+                place,
+                "4-bit weights (quantise: nf4) need a GPU, and there is none.",
+                "Write quantise: none.",
+            )
+        return {
+            "quantization_config": transformers.BitsAndBytesConfig(
+                load_in_4bit=True,
+                bnb_4bit_quant_type="nf4",
+                bnb_4bit_compute_dtype=torch.bfloat16,
+                bnb_4bit_use_double_quant=True,
+            ),
+            "device_map": "auto" if settings.device == "spread" else {"": device},
+        }
+    return {"device_map": "auto"} if settings.device == "spread" else {}
+
+
+def _check_config(config: Any, place: str) -> None:
+    named = tuple(getattr(config, "architectures", None) or ())
+    known = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or "AutoModelForCausalLM" in (
+        getattr(config, "auto_map", None) or {}
+    )
+    fits = not named or any(name.endswith(_LANGUAGE_MODEL) for name in named)
+    if not known or not fits or getattr(config, "is_encoder_decoder", False):
+        what = named[0] if named else config.model_type
+        raise PolicyError(
+            place,
+            f"{what} is no causal language model.",
+            "Choose a decoder such as Llama, Qwen, Mistral or Gemma.",
+        )
+
+
+def _check_weights(info: Any, place: str) -> None:
+    # transformers fills what is missing with random numbers and goes on.
+    missing = sorted(info["missing_keys"])
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise PolicyError(
+            place,
+            f"its files lack the weight {missing[0]}{more}.",
+            "Save the model again, or choose another folder.",
+        )
+
+
+def _give_pad(tokenizer: Any) -> None:
+    tokenizer.padding_side = "left"
+    if tokenizer.pad_token_id is None and tokenizer.eos_token_id is not None:
+        tokenizer.pad_token = tokenizer.eos_token
+
+
+@contextlib.contextmanager
+def _explained(place: str, source: str, folder: Path | None) -> Iterator[None]:
+    try:
+        yield
+    except PolicyError:
+        raise
+    except Exception as error:  # libraries raise OSError, ValueError, KeyError, safetensors' own
+        if "trust_remote_code" in str(error):
+            raise PolicyError(
+                place,
+                "it comes with program code of its own, which is not run unasked.",
+                "Read that code, then write trust_remote_code: true.",
+            ) from None
+        if folder is None and isinstance(error, OSError):
+            raise PolicyError(
+                place,
+                f"there is no folder {source!r} here, and the hub gave none of that name "
+                f"({_first_line(error)}).",
+                "Check the name and the connection, or write the folder of a model.",
+            ) from None
+        raise PolicyError(
+            place,
+            f"transformers cannot load it ({type(error).__name__}: {_first_line(error)}).",
+            "Check that the folder is whole and made for transformers 5.",
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__).rstrip(".")[:200]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without progress bars and reports on stderr, which would tear a screen."""
+    level = transformers.utils.logging.get_verbosity()
+    bar = transformers.utils.logging.is_progress_bar_enabled()
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        transformers.utils.logging.set_verbosity(level)
+        if bar:
+            transformers.utils.logging.enable_progress_bar()

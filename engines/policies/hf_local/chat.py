@@ -1,0 +1,188 @@
+"""Messages as the ids a model is shown.
+
+Owns the chat template and the exactness of many turns: what a policy sampled is never
+tokenised from text again, as far as the template leaves it in place.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from engines.core.errors import CallFailed
+from engines.core.types import Message
+
+if TYPE_CHECKING:
+    from engines.policies.hf_local.model import LocalModel
+
+Tools = Sequence[Mapping[str, Any]]
+_MARK = "\u27e6turn {number}\u27e7"
+"""Stands for a sampled reply while the template is asked what it puts around it."""
+
+
+def encode_prompt(local: LocalModel, messages: Sequence[Message], tools: Tools = ()) -> list[int]:
+    """The ids of the messages and of what invites the next reply.
+
+    Where the template shows an earlier reply as it was (up to white space around it), its
+    exact `token_ids` stand in its place; a template that rewrites the past has the whole
+    tokenised afresh, and that turn is then a sample of its own.
+
+    Raises:
+        CallFailed: the template refuses the messages.
+    """
+    tokenizer = local.tokenizer
+    sampled = [
+        (index, body)
+        for index, message in enumerate(messages)
+        if message.role == "assistant" and message.token_ids
+        if (body := _body(local, message)) is not None
+    ]
+    if sampled:
+        exact = _exact(tokenizer, messages, sampled, tools, local.eos_ids)
+        if exact is not None:
+            return exact
+    return _tokenised(tokenizer, _rendered(tokenizer, messages, tools), first=True)
+
+
+def template_note(tokenizer: Any) -> str | None:
+    """What a person should know of the template before the first prompt."""
+    if not tokenizer.chat_template:
+        return (
+            "The tokenizer has no chat template: messages are shown to the model one after "
+            "another, each followed by a line break."
+        )
+    if not _takes_system(tokenizer):
+        return (
+            "The chat template takes no system message: one is put before the first message "
+            "of the user."
+        )
+    return None
+
+
+def _body(local: LocalModel, message: Message) -> str | None:
+    """The reply's whole text; None where `content` is no longer what was sampled."""
+    body = local.spoken(message.token_ids)
+    kept = message.content.strip()
+    return body if body.strip().startswith(kept) or kept == body.strip() else None
+
+
+def _exact(
+    tokenizer: Any,
+    messages: Sequence[Message],
+    sampled: Sequence[tuple[int, str]],
+    tools: Tools,
+    eos_ids: frozenset[int],
+) -> list[int] | None:
+    marked, real = list(messages), list(messages)
+    for index, body in sampled:
+        marked[index] = replace(messages[index], content=_MARK.format(number=index))
+        real[index] = replace(messages[index], content=body)
+    rest = _rendered(tokenizer, marked, tools)
+    parts = []
+    for index, _ in sampled:
+        part, found, rest = rest.partition(_MARK.format(number=index))
+        if not found:
+            return None
+        parts.append(part)
+    parts.append(rest)
+    bodies = [body for _, body in sampled]
+    if _rendered(tokenizer, real, tools) not in (
+        _joined(parts, bodies),
+        _joined(parts, [body.strip() for body in bodies]),
+    ):
+        return None
+    ids = _tokenised(tokenizer, parts[0], first=True)
+    for (index, _), part in zip(sampled, parts[1:], strict=True):
+        own = messages[index].token_ids
+        ids += own
+        if own[-1] not in eos_ids:
+            ids += _tokenised(tokenizer, part)
+            continue
+        end = tokenizer.decode([own[-1]], skip_special_tokens=False)
+        if not part.startswith(end):
+            return None  # the template ends a turn otherwise than the policy did
+        # With the end in front: some tokenizers begin a text with a space of their own.
+        closed = _tokenised(tokenizer, part)
+        ids += closed[1:] if closed[:1] == [own[-1]] else _tokenised(tokenizer, part[len(end) :])
+    return ids
+
+
+def _joined(parts: Sequence[str], bodies: Sequence[str]) -> str:
+    around = zip(parts, (*bodies, ""), strict=True)
+    return "".join(part + body for part, body in around)
+
+
+def _rendered(tokenizer: Any, messages: Sequence[Message], tools: Tools) -> str:
+    if not tokenizer.chat_template:
+        return "".join(f"{message.content}\n" for message in messages)
+    try:
+        return _templated(tokenizer, messages, tools)
+    except Exception as error:  # jinja's errors, and whatever the template's filters raise
+        if messages and messages[0].role == "system" and not _takes_system(tokenizer):
+            return _rendered(tokenizer, _folded(messages), tools)
+        reason = f"the chat template refuses the messages ({type(error).__name__}: {error})"
+        raise CallFailed("failed", reason) from error
+
+
+def _templated(tokenizer: Any, messages: Sequence[Message], tools: Tools) -> str:
+    text: str = tokenizer.apply_chat_template(
+        [_as_dict(message) for message in messages],
+        tools=[_tool(tool) for tool in tools] or None,
+        tokenize=False,
+        add_generation_prompt=True,
+    )
+    return text
+
+
+def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(tool) if "function" in tool else {"type": "function", "function": dict(tool)}
+
+
+def _tokenised(tokenizer: Any, text: str, *, first: bool = False) -> list[int]:
+    special = first and not tokenizer.chat_template  # a template writes them itself
+    ids: list[int] = tokenizer(text, add_special_tokens=special)["input_ids"]
+    return list(ids)
+
+
+def _takes_system(tokenizer: Any) -> bool:
+    probe = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
+    try:
+        tokenizer.apply_chat_template(probe, tokenize=False, add_generation_prompt=True)
+    except Exception:  # templates raise whatever they like
+        return False
+    return True
+
+
+def _folded(messages: Sequence[Message]) -> list[Message]:
+    """The system message in front of the first user message."""
+    system, *others = messages
+    for index, message in enumerate(others):
+        if message.role == "user":
+            text = f"{system.content}\n\n{message.content}"
+            return [*others[:index], replace(message, content=text), *others[index + 1 :]]
+    return [replace(system, role="user"), *others]
+
+
+def _as_dict(message: Message) -> dict[str, Any]:
+    made: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        made["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": _arguments(call.arguments)},
+            }
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id:
+        made["tool_call_id"] = message.tool_call_id
+    return made
+
+
+def _arguments(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

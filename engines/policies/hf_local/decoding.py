@@ -1,0 +1,198 @@
+"""Samples replies for a batch of prompts.
+
+Owns the loop over tokens: when a row ends, when rows are dropped, and what was drawn. Knows
+no asyncio; whoever calls holds the model's lock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from engines.policies.hf_local.fused import Fused
+from engines.policies.hf_local.plain import Plain
+from engines.policies.hf_local.sampling import pick, uniforms
+
+if TYPE_CHECKING:
+    from engines.policies.hf_local.model import LocalModel
+
+SHOWN_EVERY = 8
+"""Tokens between two looks at what streams to the screen."""
+_DROP_SHARE = 6
+"""One in so many rows has to be finished before the batch is packed again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One reply to be made; `max_tokens` fits the window."""
+
+    prompt_ids: tuple[int, ...]
+    seed: int
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Drawn:
+    """What was sampled, the end of turn included; `finish` is "" while it goes on."""
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finish: str = ""
+
+
+class Decoder(Protocol):
+    def start(
+        self, prompts: Sequence[Sequence[int]], owner: Sequence[int], total: int
+    ) -> Tensor: ...
+
+    def step(self, tokens: Tensor) -> Tensor: ...
+
+    def keep(self, rows: Tensor) -> None: ...
+
+
+class Stopped(Exception):
+    """Whoever watched a batch wants no more of it."""
+
+
+@dataclass(slots=True)
+class Watch:
+    """What happens around a batch while it is decoded, all of it optional.
+
+    `stop` ends it at the next token; a row that is `dropped` ends without a reply. `shown`
+    receives the `streamed` rows, by index, every SHOWN_EVERY tokens.
+    """
+
+    stop: Callable[[], bool] = lambda: False
+    dropped: Callable[[int], bool] = lambda index: False
+    streamed: frozenset[int] = frozenset()
+    shown: Callable[[Sequence[tuple[int, Drawn]]], None] = lambda grown: None
+
+
+def decode(local: LocalModel, rows: Sequence[Row], watch: Watch | None = None) -> list[Drawn]:
+    """Sample a reply for each row, aligned with them; `finish` of a dropped one stays "".
+
+    Raises:
+        Stopped: `watch.stop` said so.
+        FloatingPointError: the model's scores are no numbers.
+    """
+    watch = watch or Watch()
+    order = sorted(range(len(rows)), key=lambda index: rows[index].prompt_ids)
+    drawn = [Drawn() for _ in rows]
+    with torch.inference_mode(), local.uncheckpointed():
+        _run(local, rows, order, drawn, watch)
+    return drawn
+
+
+def _run(
+    local: LocalModel, rows: Sequence[Row], order: list[int], drawn: list[Drawn], watch: Watch
+) -> None:
+    prompts: dict[tuple[int, ...], int] = {}
+    owner = [prompts.setdefault(rows[i].prompt_ids, len(prompts)) for i in order]
+    decoder = _decoder(local)
+    total = max(len(row.prompt_ids) + row.max_tokens for row in rows)
+    logits = decoder.start(list(prompts), owner, total)
+    chance = _Chance([rows[i] for i in order], local.device)
+    live = order  # row index of each line of the batch
+    number = 0
+    while True:
+        tokens, logp = chance.draw(logits, number)
+        # One transfer for both; a float64 holds every token id exactly.
+        pairs = torch.stack((tokens.double(), logp.double())).tolist()
+        for index, token, score in zip(live, *pairs, strict=True):
+            one = drawn[index]
+            if one.finish:
+                continue
+            if math.isnan(score):
+                raise FloatingPointError("its scores are not numbers: the weights have diverged")
+            one.token_ids.append(int(token))
+            one.logprobs.append(score)
+            one.finish = _finish(local, rows[index], one)
+        number += 1
+        if watch.streamed and number % SHOWN_EVERY == 0:
+            watch.shown([(i, drawn[i]) for i in live if i in watch.streamed])
+        if watch.stop():
+            raise Stopped
+        alive = [
+            line
+            for line, index in enumerate(live)
+            if not drawn[index].finish and not watch.dropped(index)
+        ]
+        if not alive:
+            return
+        going = len(live)
+        if (going - len(alive)) * _DROP_SHARE >= going and getattr(decoder, "can_drop", True):
+            lines = torch.tensor(alive, device=local.device)
+            decoder.keep(lines)
+            chance.keep(lines)
+            tokens, live = tokens[lines], [live[line] for line in alive]
+        logits = decoder.step(tokens)
+
+
+def _decoder(local: LocalModel) -> Decoder:
+    if local.decoder_note is not None:
+        return Plain(local)
+    return Fused(local.decoding_weights(), local.device)
+
+
+def _finish(local: LocalModel, row: Row, one: Drawn) -> str:
+    if one.token_ids[-1] in local.eos_ids:
+        return "stop"
+    if row.stop and _says_stop(local, row, one.token_ids):
+        return "stop"
+    return "length" if len(one.token_ids) >= row.max_tokens else ""
+
+
+def _says_stop(local: LocalModel, row: Row, ids: list[int]) -> bool:
+    # A character takes at most four tokens, so an end that just came lies in this tail.
+    tail = 4 * max(map(len, row.stop)) + 4
+    text = local.tokenizer.decode(ids[-tail:], skip_special_tokens=True)
+    if not any(stop in text for stop in row.stop):
+        return False
+    whole = local.tokenizer.decode(ids, skip_special_tokens=True)
+    return any(stop in whole for stop in row.stop)
+
+
+class _Chance:
+    """The sampling settings of the rows in a batch, as tensors; None where they need no work.
+
+    A row of temperature 0 takes the likeliest token, with log-probabilities at 1.
+    """
+
+    def __init__(self, rows: Sequence[Row], device: torch.device) -> None:
+        def column(
+            values: Sequence[float], idle: float, dtype: torch.dtype = torch.float32
+        ) -> Tensor | None:
+            if all(value == idle for value in values):
+                return None
+            return torch.tensor(values, dtype=dtype, device=device)
+
+        seeds = [_signed(row.seed) for row in rows]
+        self.seeds = torch.tensor(seeds, dtype=torch.int64, device=device)
+        self.columns = {
+            "temperature": column([row.temperature or 1.0 for row in rows], 1.0),
+            "greedy": column([row.temperature == 0 for row in rows], False, torch.bool),
+            "top_p": column([min(row.top_p, 1.0) for row in rows], 1.0),
+        }
+
+    def draw(self, logits: Tensor, number: int) -> tuple[Tensor, Tensor]:
+        return pick(logits, uniforms(self.seeds, number), **self.columns)
+
+    def keep(self, lines: Tensor) -> None:
+        self.seeds = self.seeds[lines]
+        self.columns = {
+            name: None if column is None else column[lines] for name, column in self.columns.items()
+        }
+
+
+def _signed(seed: int) -> int:
+    """The seed's low 64 bits as torch stores them."""
+    low = seed & (2**64 - 1)
+    return low - 2**64 if low >> 63 else low

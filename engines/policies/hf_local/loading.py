@@ -1,0 +1,103 @@
+"""Loads a local model, after looking for everything that could be missing.
+
+Imports no torch itself, so that a missing extra is a sentence and no traceback.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engines.core.errors import PolicyError
+from engines.policies.hf_local.settings import LocalSettings
+
+if TYPE_CHECKING:
+    from engines.policies.hf_local.model import LocalModel
+
+EXTRA = "Install the extra: pip install 'practice-studio[grpo]'."
+_HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*(/[\w.-]+)?$")
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+
+
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def load_local(settings: LocalSettings, tell: Callable[[str], None] = _to_stderr) -> LocalModel:
+    """Load model and tokenizer, and put an adapter on it where one is wanted.
+
+    Args:
+        settings: what to load and how.
+        tell: receives one line for each thing that a person should know of.
+
+    Raises:
+        PolicyError: a package is missing, or the folder cannot be used.
+    """
+    place = f"policy 'hf:{settings.path}'"
+    _check_packages(settings, place)
+    folder = _checked_folder(settings.path, place)
+    if settings.adapter is not None:
+        _check_adapter(settings.adapter)
+    from engines.policies.hf_local.building import build
+
+    return build(settings, folder, place, tell)
+
+
+def _check_packages(settings: LocalSettings, place: str) -> None:
+    needed = ["torch", "transformers"]
+    if settings.lora is not None or settings.adapter is not None:
+        needed.append("peft")
+    if settings.device == "spread" or settings.quantise == "nf4":
+        needed.append("accelerate")
+    missing = [name for name in needed if find_spec(name) is None]
+    if missing:
+        raise PolicyError(place, f"{' and '.join(missing)} cannot be imported.", EXTRA)
+    if settings.quantise == "nf4" and find_spec("bitsandbytes") is None:
+        raise PolicyError(
+            place,
+            "4-bit weights (quantise: nf4) need bitsandbytes, which cannot be imported.",
+            "pip install bitsandbytes, or write quantise: none.",
+        )
+
+
+def _checked_folder(path: str, place: str) -> Path | None:
+    """The folder, or None where `path` can only be a name on the hub."""
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        if _HUB_NAME.match(path) and not folder.exists():
+            return None
+        raise PolicyError(
+            place,
+            f"{folder} is {'a file' if folder.exists() else 'no folder'}.",
+            "Write the folder of a transformers model, or its name on the hub.",
+        )
+    if not (folder / "config.json").is_file():
+        if (folder / "adapter_config.json").is_file():
+            raise PolicyError(
+                place,
+                "the folder holds an adapter and no model.",
+                "Name it as the adapter (policy.adapter) and its base model as the model.",
+            )
+        raise PolicyError(
+            place, "the folder has no config.json.", "Write the folder of a transformers model."
+        )
+    if not any((folder / name).is_file() for name in _TOKENIZERS):
+        raise PolicyError(
+            place,
+            "the folder has no tokenizer.",
+            "Copy the tokenizer files of its base model into it (tokenizer.json and the rest).",
+        )
+    return folder
+
+
+def _check_adapter(adapter: Path) -> None:
+    if not (adapter / "adapter_config.json").is_file():
+        raise PolicyError(
+            f"adapter {adapter}",
+            "there is no adapter_config.json." if adapter.is_dir() else "it is no folder.",
+            "Write a folder that PEFT wrote, such as one of a checkpoint.",
+        )

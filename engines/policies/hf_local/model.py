@@ -1,0 +1,244 @@
+"""A loaded model with its tokenizer, adapter and locks.
+
+Owns which weights are current. Not thread safe: whoever runs it (decoding, training,
+evaluation) holds `lock`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from engines.core.errors import PolicyError
+from engines.policies.hf_local.lora import Unmergeable, raw_bytes
+from engines.policies.hf_local.settings import LocalSettings
+from engines.policies.hf_local.weights import Merged, merged
+
+SANE_WINDOW = 10**7
+"""Tokenizers without a limit say 10^30."""
+NO_WINDOW = 2048
+"""Positions of a model whose config names none."""
+
+
+class LocalModel:
+    """A model in this process, always in eval mode: no pass ever drops anything out.
+
+    Attributes:
+        pad_id: what left padding is made of.
+        eos_ids: each of these ends a reply.
+        window: positions, prompt and reply together.
+        max_batch: rows decoded at a time; halved when memory ran out.
+        decoder_note: why transformers' own forward decodes, None where the fused one does.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        settings: LocalSettings,
+        device: torch.device,
+        dtype: torch.dtype,
+        threads: int,
+        base_digest: str,
+    ) -> None:
+        self.model, self.tokenizer, self.settings = model, tokenizer, settings
+        self.device, self.dtype, self.threads = device, dtype, threads
+        self.base_digest = base_digest
+        self.name = f"hf:{settings.path}"
+        self.lock = threading.Lock()
+        self.max_batch = max(1, settings.max_batch)
+        self.eos_ids = _eos_ids(self.base, tokenizer)
+        self.pad_id = _pad_id(tokenizer, self.eos_ids)
+        self.window = _window(self.base.config, tokenizer)
+        self._disabled = False
+        self._updates = 0
+        self._merged: tuple[tuple[int, ...], Merged] | None = None
+        self._digest: tuple[tuple[int, ...], str] | None = None
+        self._into_eval_mode()
+        self.decoder_note = self._decoder_note()
+
+    @property
+    def base(self) -> Any:
+        """The transformers model, below an adapter where there is one."""
+        wrapped = hasattr(self.model, "peft_config") and hasattr(self.model, "get_base_model")
+        return self.model.get_base_model() if wrapped else self.model
+
+    def trainable(self) -> list[tuple[str, nn.Parameter]]:
+        """Parameters that learn, sorted by name."""
+        named = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
+        return sorted(named, key=lambda pair: pair[0])
+
+    def adapter_state(self) -> dict[str, Tensor]:
+        """Copies of what is trainable, by name."""
+        return {name: parameter.detach().clone() for name, parameter in self.trainable()}
+
+    def load_adapter_state(self, state: Mapping[str, Tensor]) -> None:
+        """Put values back that `adapter_state` gave.
+
+        Raises:
+            ValueError: names or shapes are not those of this adapter; nothing was changed.
+        """
+        own = dict(self.trainable())
+        odd = sorted(set(own) ^ set(state)) or sorted(
+            name for name in own if own[name].shape != state[name].shape
+        )
+        if odd:
+            raise ValueError(f"{odd[0]} does not fit this adapter ({len(odd)} such)")
+        with torch.no_grad():
+            for name, parameter in own.items():
+                parameter.copy_(state[name])
+        self.changed()
+
+    @contextlib.contextmanager
+    def reference(self) -> Iterator[None]:
+        """The model as it was before its adapter, for the time of the block."""
+        if not hasattr(self.model, "disable_adapter"):
+            yield
+            return
+        before, self._disabled = self._disabled, True
+        try:
+            with self.model.disable_adapter():
+                yield
+        finally:
+            self._disabled = before
+
+    def spoken(self, ids: Sequence[int]) -> str:
+        """What sampled ids say, without the token that ends the turn."""
+        said = ids[:-1] if ids and ids[-1] in self.eos_ids else ids
+        text: str = self.tokenizer.decode(list(said), skip_special_tokens=True)
+        return text
+
+    def changed(self) -> None:
+        """Say that weights changed, so that what was merged from them is stale."""
+        self._updates += 1
+
+    def weights_digest(self) -> str:
+        """Hex digest of base and adapter."""
+        key = self._key()
+        if self._digest is None or self._digest[0] != key:
+            digest = hashlib.sha256(self.base_digest.encode())
+            for name, parameter in self.trainable() or self._adapter():
+                digest.update(name.encode())
+                digest.update(raw_bytes(parameter))
+            self._digest = (key, digest.hexdigest())
+        return self._digest[1]
+
+    def decoding_weights(self) -> Merged:
+        """Weights for the fused decoder, merged at most once per change of weights."""
+        key = self._key()
+        if self._merged is None or self._merged[0] != key:
+            self._merged = None  # the old ones are freed before the new ones are made
+            with torch.inference_mode():
+                self._merged = (key, merged(self.base, self.dtype))
+        return self._merged[1]
+
+    def facts(self) -> dict[str, Any]:
+        """What decides the numbers of a run, as plain JSON values."""
+        return {
+            "name": self.name,
+            "threads": self.threads,
+            "device": str(self.device),
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "base": self.base_digest,
+            "trainable": sum(parameter.numel() for _, parameter in self.trainable()),
+            "parameters": self._count(),
+            "decoder": "transformers" if self.decoder_note else "fused",
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        }
+
+    def trainable_note(self) -> str:
+        count, every = sum(p.numel() for _, p in self.trainable()), self._count()
+        share = 100 * count / every
+        return f"trainable {count:,} of {_in_words(every)} parameters ({share:.2g} %)"
+
+    def _count(self) -> int:
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
+    def _adapter(self) -> list[tuple[str, nn.Parameter]]:
+        return sorted((n, p) for n, p in self.model.named_parameters() if "lora_" in n)
+
+    def _key(self) -> tuple[int, ...]:
+        # An optimiser counts up each parameter's version, so a forgotten `changed` is harmless.
+        versions = sum(p._version for p in self.model.parameters() if p.requires_grad)
+        return (int(self._disabled), self._updates, versions)
+
+    @contextlib.contextmanager
+    def uncheckpointed(self) -> Iterator[None]:
+        """Without gradient checkpointing, under which transformers' layers keep no cache."""
+        if not self.settings.gradient_checkpointing:
+            yield
+            return
+        self._checkpoint(False)
+        try:
+            yield
+        finally:
+            self._checkpoint(True)
+
+    def _into_eval_mode(self) -> None:
+        self.model.eval()
+        if not self.settings.gradient_checkpointing:
+            return
+        if not self.base.supports_gradient_checkpointing:
+            raise PolicyError(
+                f"policy {self.name!r}",
+                "the model supports no gradient checkpointing.",
+                "Write gradient_checkpointing: false.",
+            )
+        self.base.activation_checkpointing_enable({"use_reentrant": False})
+        self._checkpoint(True)
+
+    def _checkpoint(self, on: bool) -> None:
+        for module in self.model.modules():
+            # transformers checkpoints only in training mode. The flag of these modules alone
+            # turns that on, and no dropout, which reads the flag of the modules inside.
+            if isinstance(module, GradientCheckpointingLayer):
+                module.training = on
+
+    def _decoder_note(self) -> str | None:
+        try:
+            with torch.inference_mode():
+                merged(self.base, self.dtype, check_only=True)
+        except Unmergeable as odd:
+            return (
+                f"The fast decoder does not know {odd}; transformers' own forward samples, "
+                "which is slower."
+            )
+        return None
+
+
+def _eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    named = [tokenizer.eos_token_id]
+    for config in (getattr(model, "generation_config", None), model.config):
+        eos = getattr(config, "eos_token_id", None)
+        named += eos if isinstance(eos, list | tuple) else [eos]
+    return frozenset(int(one) for one in named if one is not None)
+
+
+def _pad_id(tokenizer: Any, eos_ids: frozenset[int]) -> int:
+    if tokenizer.pad_token_id is not None:
+        return int(tokenizer.pad_token_id)
+    return min(eos_ids, default=0)
+
+
+def _window(config: Any, tokenizer: Any) -> int:
+    text = config.get_text_config()
+    positions = getattr(text, "max_position_embeddings", None)
+    limit = getattr(tokenizer, "model_max_length", None)
+    known = [int(n) for n in (positions, limit) if n and n < SANE_WINDOW]
+    return min(known, default=NO_WINDOW)
+
+
+def _in_words(count: int) -> str:
+    """0.68 M, 494 M, 7.6 B."""
+    if count >= 10**9:
+        return f"{count / 1e9:.1f} B"
+    return f"{count / 1e6:.0f} M" if count >= 10**7 else f"{count / 1e6:.2f} M"

@@ -1,0 +1,200 @@
+"""The policy: calls are encoded, decoded in batches and given back as completions."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+
+import torch
+
+from engines.core.errors import CallFailed
+from engines.core.protocols import OnText
+from engines.core.types import Completion, Message, Sampling, Usage
+from engines.policies.hf_local.batching import Batch, Batches, Call
+from engines.policies.hf_local.chat import encode_prompt
+from engines.policies.hf_local.decoding import Drawn, Row, Watch, decode
+from engines.policies.hf_local.model import LocalModel
+
+MOST_TOKENS = 1024
+"""Tokens of a reply whose sampling names no limit, as far as the window allows."""
+_REMEMBERED = 512
+"""Encoded prompts that are kept: those of a group are the same."""
+
+Decoding = Callable[[LocalModel, Sequence[Row], Watch | None], list[Drawn]]
+"""`decoding.decode`, or what stands in for it."""
+
+
+class HFLocal:
+    """Answers with a model of this process.
+
+    A reply with `top_p` 1 carries the ids and log-probabilities that training needs. One
+    drawn with `top_p` below 1 carries neither: scores of a cut distribution are not the
+    policy's. A temperature that is left open is 1.
+
+    Args:
+        local: the model; it may be trained between batches by whoever holds its lock.
+        name: the `hf:...` it was opened with, where that is not the model's path.
+        tell: receives a line when memory ran out.
+    """
+
+    def __init__(
+        self,
+        local: LocalModel,
+        *,
+        name: str | None = None,
+        tell: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
+    ) -> None:
+        self.local = local
+        self._name = name or local.name
+        self._tell = tell
+        self.decode: Decoding = decode  # another takes its place where several ranks share the rows
+        self._batches = Batches(self._decoded, lambda: local.max_batch)
+        self._encoded: OrderedDict[tuple[Message, ...], tuple[int, ...]] = OrderedDict()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+    ) -> Completion:
+        """Answer once, together with the calls that wait at the same time.
+
+        Raises:
+            CallFailed: the prompt is longer than the window ("too long"), or decoding failed.
+        """
+        prompt = self._prompt(messages, sampling)
+        room = self.local.window - len(prompt)
+        if room < 1:
+            raise CallFailed(
+                "too long",
+                f"the prompt has {len(prompt)} tokens, and the model has {self.local.window} "
+                "positions",
+            )
+        row = _row(prompt, sampling, room)
+        drawn, shown = await self._batches.ask(row, on_text)
+        text = reply_text(self.local, row, drawn)
+        if on_text is not None and text.startswith(shown) and text != shown:
+            on_text(text[len(shown) :])
+        exact = row.top_p >= 1
+        return Completion(
+            text,
+            finish=drawn.finish,
+            usage=Usage(len(prompt), len(drawn.token_ids), 1, 0.0),
+            model=self._name,
+            token_ids=tuple(drawn.token_ids) if exact else (),
+            logprobs=tuple(drawn.logprobs) if exact else (),
+            prompt_ids=prompt if exact else (),
+        )
+
+    def attending(self) -> AbstractContextManager[None]:
+        """One try under way: a batch is decoded once every attending try waits in it.
+
+        Enter it for all tries of a step before the first of them can wait.
+        """
+        return self._batches.attending()
+
+    async def ping(self) -> None:
+        """A loaded model answers."""
+
+    async def aclose(self) -> None:
+        await self._batches.aclose()
+
+    def _prompt(self, messages: Sequence[Message], sampling: Sampling) -> tuple[int, ...]:
+        if sampling.tools:
+            return tuple(encode_prompt(self.local, messages, sampling.tools))
+        key = tuple(messages)
+        known = self._encoded.get(key)
+        if known is None:
+            known = self._encoded[key] = tuple(encode_prompt(self.local, messages))
+            if len(self._encoded) > _REMEMBERED:
+                self._encoded.popitem(last=False)
+        return known
+
+    def _decoded(self, calls: Sequence[Call], batch: Batch) -> Sequence[Drawn | CallFailed]:
+        """In the thread: decode, in two halves where memory does not suffice for all."""
+        with self.local.lock:
+            try:
+                return self._run(calls, batch)
+            except RuntimeError as error:
+                if not _out_of_memory(error):
+                    raise
+            _forget_memory()
+            self.local.max_batch = max(1, len(calls) // 2)
+            self._tell(
+                f"Memory ran out with {len(calls)} rows; from now on {self.local.max_batch} are "
+                "decoded at a time."
+            )
+            made: list[Drawn | CallFailed] = []
+            for begin in range(0, len(calls), self.local.max_batch):
+                half = calls[begin : begin + self.local.max_batch]
+                try:
+                    made += self._run(half, batch)
+                except RuntimeError as error:
+                    if not _out_of_memory(error):
+                        raise
+                    _forget_memory()
+                    reason = f"memory ran out, also with {len(half)} rows at a time"
+                    made += [CallFailed("failed", reason) for _ in half]
+            return made
+
+    def _run(self, calls: Sequence[Call], batch: Batch) -> list[Drawn]:
+        local, given = self.local, [""] * len(calls)
+
+        def show(grown: Sequence[tuple[int, Drawn]]) -> None:
+            pieces = []
+            for index, drawn in grown:
+                text = safe_text(local, calls[index].row, drawn)
+                if len(text) > len(given[index]) and text.startswith(given[index]):
+                    pieces.append((calls[index], given[index], text))
+                    given[index] = text
+            if pieces:
+                batch.show([(call, text[len(before) :]) for call, before, text in pieces])
+
+        watch = Watch(
+            stop=lambda: batch.stopped,
+            dropped=lambda index: calls[index].gone,
+            streamed=frozenset(i for i, call in enumerate(calls) if call.on_text is not None),
+            shown=show,
+        )
+        return self.decode(local, [call.row for call in calls], watch)
+
+
+def reply_text(local: LocalModel, row: Row, drawn: Drawn) -> str:
+    """What a reply says, without the end of its turn and from a stop string on."""
+    text = local.spoken(drawn.token_ids)
+    cuts = [at for stop in row.stop if (at := text.find(stop)) >= 0]
+    return text[: min(cuts)] if cuts else text
+
+
+def safe_text(local: LocalModel, row: Row, drawn: Drawn) -> str:
+    """As much of an unfinished reply as later tokens cannot take back."""
+    text = reply_text(local, row, drawn)
+    if not drawn.finish:
+        held = max(map(len, row.stop), default=1) - 1
+        text = text[: len(text) - held]
+    return text.rstrip("\ufffd")  # bytes of a character that is not whole yet
+
+
+def _row(prompt: tuple[int, ...], sampling: Sampling, room: int) -> Row:
+    wanted = sampling.max_tokens if sampling.max_tokens is not None else MOST_TOKENS
+    return Row(
+        prompt,
+        seed=sampling.seed if sampling.seed is not None else secrets.randbits(63),
+        max_tokens=max(1, min(wanted, room)),
+        temperature=1.0 if sampling.temperature is None else sampling.temperature,
+        top_p=1.0 if sampling.top_p is None else sampling.top_p,
+        stop=tuple(stop for stop in sampling.stop if stop),
+    )
+
+
+def _out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error).lower()
+
+
+def _forget_memory() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -1,0 +1,209 @@
+"""The weights of a decoder, laid out for sampling.
+
+Reads a transformers model of a known family: the adapter is merged, q, k and v are one
+matrix, and so are gate and up. Refuses with `Unmergeable` what it does not know.
+
+Source: modeling files of transformers 5.23 for the families named in FAMILIES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from engines.policies.hf_local.lora import Unmergeable, plain_linear
+
+FAMILIES = ("Llama", "Qwen2", "Qwen3", "Mistral", "Gemma", "Gemma2", "Gemma3")
+_STATIC_ROPE = {"default", "linear", "llama3", "yarn", "proportional"}
+"""Kinds of rotary embedding whose frequencies do not depend on the length of the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    weight: Tensor  # (out, in)
+    bias: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    qkv: Linear
+    out: Linear
+    gate_up: Linear
+    down: Linear
+    norm_in: Tensor  # float32, as all norms; Gemma's 1 + w is already added
+    norm_attended: Tensor | None  # Gemma 2 and 3: after attention
+    norm_mlp: Tensor
+    norm_after: Tensor | None  # Gemma 2 and 3: after the MLP
+    norm_qk: Tensor | None  # (heads + kv_heads, head_dim)
+    activation: Callable[[Tensor], Tensor]
+    window: int | None  # positions a token looks back on, itself included
+    kind: str  # key of its rotary tables
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    embed: Tensor  # (vocabulary, hidden)
+    embed_scale: Tensor | None
+    layers: tuple[Layer, ...]
+    norm: Tensor
+    head: Linear
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    eps: float
+    softcap: float | None  # of attention scores
+    final_softcap: float | None
+    rotary: Callable[[Tensor, str], tuple[Tensor, Tensor]]
+    """Positions (T,) and a kind of layer → cos and sin, each (T, head_dim)."""
+
+
+def merged(model: Any, dtype: torch.dtype, *, check_only: bool = False) -> Merged:
+    """Lay out the weights of `model`, as they are now.
+
+    Args:
+        model: a `...ForCausalLM` of transformers, LoRA layers allowed.
+        dtype: of the matrices.
+        check_only: join nothing (the result cannot decode), only find what is unknown.
+
+    Raises:
+        Unmergeable: something the decoder does not know; the text says what.
+    """
+    config = model.config
+    _check(model, config)
+    inner = model.model
+    first = inner.layers[0].self_attn
+    join = _first if check_only else torch.cat
+    head_dim = first.head_dim
+    return Merged(
+        embed=_embedding(inner.embed_tokens),
+        embed_scale=getattr(inner.embed_tokens, "embed_scale", None),
+        layers=tuple(
+            _layer(layer, config, index, dtype, join) for index, layer in enumerate(inner.layers)
+        ),
+        norm=_norm(inner.norm),
+        head=Linear(*plain_linear(model.lm_head, dtype)),
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_dim=head_dim,
+        scale=first.scaling,
+        eps=_eps(inner.norm),
+        # Gemma 3 keeps the number and does not use it.
+        softcap=config.attn_logit_softcapping if config.model_type == "gemma2" else None,
+        final_softcap=getattr(config, "final_logit_softcapping", None),
+        rotary=_rotary(inner.rotary_emb, dtype, head_dim),
+    )
+
+
+def _check(model: Any, config: Any) -> None:
+    name = type(model).__name__
+    known = type(model).__module__.startswith("transformers.models.")
+    if not known or name.removesuffix("ForCausalLM") not in FAMILIES or name == "ForCausalLM":
+        raise Unmergeable(f"the architecture {name}")
+    if getattr(model, "is_quantized", False):
+        raise Unmergeable("quantised weights")
+    if len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1:
+        raise Unmergeable("a model spread over several devices")
+    if getattr(config, "use_bidirectional_attention", False):
+        raise Unmergeable("attention in both directions")
+    rope = config.rope_parameters or {}
+    kinds = [part for part in rope.values() if isinstance(part, dict)] or [rope]
+    for kind in kinds:
+        if kind.get("rope_type", "default") not in _STATIC_ROPE:
+            raise Unmergeable(f"rotary embeddings of type {kind['rope_type']}")
+        if kind.get("partial_rotary_factor", 1.0) != 1.0:
+            raise Unmergeable("partial rotary embeddings")
+    others = set(getattr(config, "layer_types", None) or ()) - {
+        "full_attention",
+        "sliding_attention",
+    }
+    if others:
+        raise Unmergeable(f"layers of type {min(others)}")
+
+
+def _layer(
+    layer: Any, config: Any, index: int, dtype: torch.dtype, join: Callable[..., Tensor]
+) -> Layer:
+    attention, mlp = layer.self_attn, layer.mlp
+    kinds = getattr(config, "layer_types", None)
+    sandwich = hasattr(layer, "pre_feedforward_layernorm")
+    after_attention = _norm(layer.post_attention_layernorm)
+    window = (
+        config.sliding_window
+        if config.model_type == "mistral"
+        else getattr(attention, "sliding_window", None)
+    )
+
+    def joined(*modules: nn.Module) -> Linear:
+        parts = [plain_linear(module, dtype) for module in modules]
+        biases = [bias for _, bias in parts if bias is not None]
+        if biases and len(biases) < len(parts):
+            raise Unmergeable("a bias on some of its projections")
+        bias = join(biases) if biases else None
+        return Linear(join([weight for weight, _ in parts]), bias)
+
+    return Layer(
+        qkv=joined(attention.q_proj, attention.k_proj, attention.v_proj),
+        out=Linear(*plain_linear(attention.o_proj, dtype)),
+        gate_up=joined(mlp.gate_proj, mlp.up_proj),
+        down=Linear(*plain_linear(mlp.down_proj, dtype)),
+        norm_in=_norm(layer.input_layernorm),
+        norm_attended=after_attention if sandwich else None,
+        norm_mlp=_norm(layer.pre_feedforward_layernorm) if sandwich else after_attention,
+        norm_after=_norm(layer.post_feedforward_layernorm) if sandwich else None,
+        norm_qk=_norm_qk(attention, config),
+        activation=mlp.act_fn,
+        window=window,
+        kind=kinds[index] if kinds else "",
+    )
+
+
+def _norm(module: Any) -> Tensor:
+    if not type(module).__name__.endswith("RMSNorm"):
+        raise Unmergeable(f"a norm of kind {type(module).__name__}")
+    weight: Tensor = module.weight.detach().float()
+    return 1.0 + weight if type(module).__name__.startswith("Gemma") else weight
+
+
+def _norm_qk(attention: Any, config: Any) -> Tensor | None:
+    if not hasattr(attention, "q_norm"):
+        return None
+    q, k = _norm(attention.q_norm), _norm(attention.k_norm)
+    return torch.cat(
+        (
+            q.expand(config.num_attention_heads, -1),
+            k.expand(config.num_key_value_heads, -1),
+        )
+    )
+
+
+def _eps(norm: Any) -> float:
+    return float(norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps)
+
+
+def _embedding(module: nn.Module) -> Tensor:
+    if not isinstance(module, nn.Embedding):
+        raise Unmergeable(f"embeddings of kind {type(module).__name__}")
+    return module.weight.detach()
+
+
+def _rotary(
+    module: Any, dtype: torch.dtype, head_dim: int
+) -> Callable[[Tensor, str], tuple[Tensor, Tensor]]:
+    by_kind = hasattr(module, "layer_types")
+
+    def tables(positions: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+        like = torch.empty(0, dtype=dtype, device=positions.device)
+        extra = (kind,) if by_kind else ()
+        cos, sin = module(like, positions[None], *extra)
+        return cos[0], sin[0]
+
+    return tables
+
+
+def _first(tensors: Sequence[Tensor]) -> Tensor:
+    return tensors[0]
