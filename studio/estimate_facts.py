@@ -129,7 +129,7 @@ def facts_of(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
         held_out=len(contents) * k,
         held_out_question=question(held_out),
         evaluated_after=_evaluated_after(plan, len(sets)) if sets else (),
-        known=len(contents) * k - book(guidance).missing(contents, k),
+        known=len(contents) * k - book(guidance, "").missing(contents, k),
         replayed=config.policy.model.startswith("replay:"),
         under_way=_under_way(plan.run, state),
         lesson_known=now is not None and (now.lesson is not None or now.committed),
@@ -160,6 +160,8 @@ def _verifiers(spec: object) -> list[str]:
     inner = spec.get("of")
     if isinstance(inner, list | tuple):
         return [name for entry in inner for name in _verifiers(entry)]
+    if inner is not None:  # the one that is shaped
+        return _verifiers(inner)
     return [str(spec.get("name"))]
 
 

@@ -21,6 +21,10 @@ _BUILT_IN = {
     "math": "Is the stated answer mathematically the expected one?",
     "text": "Does the stated answer match the expected text? (exact, contains, choice, regex)",
     "judge": "Does a model find that the response meets a rubric?",
+    "accuracy": "1 for a right answer, else 0 (by: math or text)",
+    "length_penalty": "The reward of another verifier, less what is too long (of, max_length)",
+    "step": "The reward of another verifier and a bonus for shown steps: it may pay for padding",
+    "format": "Does the response match a regular expression? (pattern)",
 }
 
 

@@ -141,10 +141,14 @@ def _portable(spec: Mapping[str, Any], ready: Readied) -> dict[str, Any]:
     if ready.path is not None:
         plain |= {"file": ready.path.stem, "digest": _digest(ready.path)}
     if ready.of:
-        plain["of"] = [
-            _portable(entry, criterion.verifier)
-            for entry, criterion in zip(spec["of"], ready.of, strict=True)
-        ]
+        inner = spec.get("of")
+        if isinstance(inner, list | tuple):
+            plain["of"] = [
+                _portable(entry, criterion.verifier)
+                for entry, criterion in zip(inner, ready.of, strict=True)
+            ]
+        elif isinstance(inner, Mapping):  # the one that is shaped
+            plain["of"] = _portable(inner, ready.of[0].verifier)
     return plain
 
 

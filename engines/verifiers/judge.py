@@ -11,7 +11,7 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from engines.core.errors import CallFailed, VerifierError
@@ -20,8 +20,10 @@ from engines.core.reply import Parsed, ReplyProblem, ask_with_repair, objects_in
 from engines.core.types import Completion, Message, Problem, RecordRef, Rollout, Verdict
 from engines.verifiers.judging import Judging, judge_key
 from engines.verifiers.stated_answer import rollout_trouble, shown
+from engines.verifiers.text_match import TextSettings, TextVerifier
 
 Score = Literal["binary", "graded"]
+Fallback = Literal["text"]
 
 DEFAULT_RUBRIC = """\
 The response is right when the final answer it states means the same as an expected answer.
@@ -51,10 +53,14 @@ class JudgeSettings:
     Args:
         rubric: what decides it, in words.
         score: binary: right or wrong; graded: a reward from 0 to 1.
+        fallback: text: where the judge gives no verdict, a response is right that holds the
+            words of an expected answer, hedged or denied ones too; the critique says so and
+            the metric `fallback` is 1. null leaves it unjudged.
     """
 
     rubric: str = DEFAULT_RUBRIC
     score: Score = "binary"
+    fallback: Fallback | None = None
 
     def __post_init__(self) -> None:
         place = 'verifier "judge"'
@@ -63,6 +69,9 @@ class JudgeSettings:
         if self.score not in get_args(Score):
             known = " or ".join(get_args(Score))
             raise VerifierError(place, f'score "{self.score}" is unknown.', f"Set it to {known}.")
+        if self.fallback not in (None, *get_args(Fallback)):
+            cause = f'fallback "{self.fallback}" is unknown.'
+            raise VerifierError(place, cause, "Set it to text or null.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +89,27 @@ class JudgeVerifier:
         self._prompt = load_prompt(_PACKAGE, "judge")
         self._form = load_prompt(_PACKAGE, f"form_{settings.score}").render()
         self._repair = load_prompt(_PACKAGE, "repair")
+        self._fallback = TextVerifier(TextSettings("contains")) if settings.fallback else None
 
     async def check(self) -> None:
         """Nothing to load; the run asks the endpoint of every role before it starts."""
 
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
-        verdicts = await asyncio.gather(*(self._judge(problem, rollout) for rollout in rollouts))
+        verdicts = await asyncio.gather(*(self._verdict(problem, r) for r in rollouts))
         return tuple(verdicts)
+
+    async def _verdict(self, problem: Problem, rollout: Rollout) -> Verdict:
+        judged = await self._judge(problem, rollout)
+        if self._fallback is None or rollout.attempt.answer is None:
+            return judged
+        if judged.reward is not None:
+            return replace(judged, metrics={"fallback": 0.0})
+        (found,) = await self._fallback.verify(problem, (rollout,))
+        if found.reward is None:
+            return judged  # there is no answer to look for
+        said = f"fallback, a text match: {found.critique}. The judge: {judged.error}"
+        critique, metrics = shown(said, CRITIQUE_CHARS), {"fallback": 1.0}
+        return Verdict(found.reward, critique, metrics, usage=judged.usage, refs=judged.refs)
 
     async def aclose(self) -> None:
         """The model is not ours to close."""

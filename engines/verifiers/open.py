@@ -18,10 +18,21 @@ from engines.verifiers.compose import Part, WeightedVerifier
 from engines.verifiers.judge import JudgeSettings, JudgeVerifier
 from engines.verifiers.judging import Judging
 from engines.verifiers.math_answer import MathSettings, MathVerifier
+from engines.verifiers.shaping import (
+    AccuracySettings,
+    FormatSettings,
+    FormatVerifier,
+    LengthPenalty,
+    ShapedVerifier,
+    StepBonus,
+)
 from engines.verifiers.spec import At, SpecError, find_file, found_file, offer, read_settings
 from engines.verifiers.text_match import TextSettings, TextVerifier
 
-KNOWN = ("math", "text", "judge", "function")
+KNOWN = ("math", "text", "judge", "accuracy", "length_penalty", "step", "format", "function")
+SHAPES = {"length_penalty": LengthPenalty, "step": StepBonus}
+SHAPED = "accuracy"
+"""What a shape shapes where its `of` says nothing."""
 _METRIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 Spec = Mapping[str, Any] | str
@@ -40,7 +51,8 @@ class Criterion:
 class Readied:
     """A verifier that is read and not yet opened.
 
-    `path` is the file of a function; `of` holds the criteria of a list.
+    `path` is the file of a function; `of` holds the criteria of a list, or the one verifier
+    whose reward is shaped.
     """
 
     at: At
@@ -66,7 +78,8 @@ def open_verifier(
 
     Args:
         spec: a name, or {name: NAME} with the settings of that verifier beside it; a
-            function has its `file`, a weighted list its criteria below `of`.
+            function has its `file`, a weighted list its criteria below `of`, a shape the
+            verifier whose reward it shapes.
         judging: the model that verifiers may ask; None where there is none.
         folders: where a verifier's file is looked up, in order.
         columns: of the data beside question and answer (`columns_of`); a function that
@@ -90,7 +103,7 @@ def read_spec(spec: Spec, folders: Sequence[Path] = ()) -> Readied:
 
 def needs_answer(spec: Spec) -> bool:
     """Whether problems without an answer are of no use to it."""
-    return _any(spec, lambda name: name in ("math", "text"))
+    return _any(spec, lambda name: name in ("math", "text", "accuracy"))
 
 
 def asks_judge(spec: Spec) -> bool:
@@ -100,18 +113,30 @@ def asks_judge(spec: Spec) -> bool:
 
 def _any(spec: object, holds: Callable[[object], bool]) -> bool:
     """Looks no closer than needed: what is wrong in a specification `read_spec` says."""
+    spec = _as_mapping(spec)
     if not isinstance(spec, Mapping):
         return holds(spec)
-    inner = spec.get("of")
-    if spec.get("name") == "weighted" and isinstance(inner, Sequence):
+    name, inner = spec.get("name"), spec.get("of")
+    if name == "weighted" and isinstance(inner, Sequence):
         return any(_any(entry, holds) for entry in inner)
-    return holds(spec.get("name"))
+    if isinstance(name, str) and name in SHAPES:
+        return _any(inner or SHAPED, holds)
+    return holds(name)
+
+
+def _as_mapping(given: object) -> object:
+    """A verifier as a mapping with its name, where that can be told."""
+    if isinstance(given, str):
+        return {"name": given}
+    if isinstance(given, Mapping) and "name" not in given and "file" in given:
+        return {**given, "name": "function"}
+    return given
 
 
 def _read(spec: Mapping[str, Any], folders: Sequence[Path], at: At) -> Readied:
     settings = dict(spec)
     name = settings.pop("name", None)
-    if name in ("math", "text", "judge") and "file" in settings:
+    if isinstance(name, str) and name in KNOWN[:-1] and "file" in settings:
         cause = f'"file" stands beside the name "{name}".'
         raise SpecError((*at, "file"), "verifier", cause, "Leave one of them out.")
     match name:
@@ -121,6 +146,13 @@ def _read(spec: Mapping[str, Any], folders: Sequence[Path], at: At) -> Readied:
             return Readied(at, read_settings(TextSettings, name, settings, at))
         case "judge":
             return Readied(at, read_settings(JudgeSettings, name, settings, at))
+        case "accuracy":
+            return Readied(at, read_settings(AccuracySettings, name, settings, at))
+        case "format":
+            return Readied(at, read_settings(FormatSettings, name, settings, at))
+        case "length_penalty" | "step":
+            inner = _read_inner(settings.pop("of", SHAPED), folders, (*at, "of"))
+            return Readied(at, read_settings(SHAPES[name], name, settings, at), of=(inner,))
         case "function":
             file = settings.pop("file", None)
             if not isinstance(file, str) or not file.strip():
@@ -139,6 +171,21 @@ def _read(spec: Mapping[str, Any], folders: Sequence[Path], at: At) -> Readied:
     if isinstance(name, str) and (found := find_file(name, folders)):
         move = f"{found.name} is a file: write {{file: {found.name}}}."
     raise SpecError((*at, "name"), f'verifier "{name}"', "there is no such verifier.", move)
+
+
+def _read_inner(given: object, folders: Sequence[Path], at: At) -> Criterion:
+    """The one verifier below a shape's `of`."""
+    entry = _as_mapping(given)
+    if not isinstance(entry, Mapping):
+        cause = "it is a list." if isinstance(given, list | tuple) else "it is no verifier."
+        move = "Write a name or {name: …}; for several: {name: weighted, of: […]}."
+        raise SpecError(at, "verifier to be shaped", cause, move)
+    verifier = _read(entry, folders, at)
+    return Criterion(_usual_name(entry, verifier), 1.0, verifier)
+
+
+def _usual_name(settings: Mapping[str, Any], verifier: Readied) -> str:
+    return verifier.path.stem if verifier.path else str(settings["name"])
 
 
 def _read_list(given: Mapping[str, Any], folders: Sequence[Path], at: At) -> Readied:
@@ -185,11 +232,10 @@ def _read_entry(entry: object, folders: Sequence[Path], at: At) -> tuple[str, fl
     if own is not None and not (isinstance(own, str) and _METRIC.fullmatch(own)):
         move = "Use letters, digits, dots and dashes."
         raise SpecError((*at, "as"), place, f'"as" is {own!r}, which names no metric.', move)
-    if settings.get("name") == "weighted" or "of" in settings:
+    if settings.get("name") == "weighted" or ("of" in settings and "name" not in settings):
         raise SpecError(at, place, "it is a list itself.", "Write its entries in the outer list.")
     verifier = _read(settings, folders, at)
-    usual = verifier.path.stem if verifier.path else str(settings["name"])
-    return own or usual, float(weight), verifier, own is not None
+    return own or _usual_name(settings, verifier), float(weight), verifier, own is not None
 
 
 def _opened(ready: Readied, judging: Judging | None, columns: frozenset[str] | None) -> Verifier:
@@ -204,6 +250,15 @@ def _opened(ready: Readied, judging: Judging | None, columns: frozenset[str] | N
                 move = "Set judge: openai:MODEL, or judge: rehearsal to try it out."
                 raise SpecError(ready.at, 'verifier "judge"', cause, move)
             return JudgeVerifier(settings, judging)
+        case AccuracySettings(by="text"):
+            return TextVerifier()
+        case AccuracySettings():
+            return MathVerifier()
+        case FormatSettings() as settings:
+            return FormatVerifier(settings)
+        case LengthPenalty() | StepBonus() as shape:
+            (shaped,) = ready.of
+            return ShapedVerifier(shape, shaped.name, _opened(shaped.verifier, judging, columns))
     if ready.path is not None:
         from engines.verifiers.foreign.verifier import FunctionVerifier
 

@@ -176,9 +176,15 @@ def decimal_comma(one: str, other: str) -> bool:
 
 
 def pattern_task() -> Task:
-    """The last match of a pattern: what its first group holds, or None."""
+    """The last match of a pattern: what its first group holds, or None.
+
+    A question with flags of its own asks only whether there is a match.
+    """
 
     def find(question: dict[str, Any]) -> dict[str, Any]:
+        if "flags" in question:
+            matched = re.search(question["pattern"], question["text"], question["flags"])
+            return {"found": matched is not None}
         found = None
         for match in re.finditer(question["pattern"], question["text"], re.MULTILINE):
             found = match[1]

@@ -30,19 +30,23 @@ def normalise_verifier(composed: Composed) -> None:
             ("verifier",), '"verifier" is empty.', "Name one: math, text or judge; or a file."
         )
     if isinstance(given, list):
-        given = composed.tree["verifier"] = {"name": "weighted", "of": given}
+        composed.tree["verifier"] = _named({"name": "weighted", "of": given})
         for key in [k for k in composed.places if k[0] == "verifier" and len(k) > 1]:
             composed.places["verifier", "of", *key[1:]] = composed.places.pop(key)
     elif given is not None:
-        given = composed.tree["verifier"] = _named(given)
-    if isinstance(given, dict) and isinstance(entries := given.get("of"), list):
-        given["of"] = [_named(entry) for entry in entries]
+        composed.tree["verifier"] = _named(given)
 
 
 def _named(given: Any) -> Any:
     if isinstance(given, str):
         return {"name": given}
-    if not isinstance(given, dict) or given.get("name") is not None:
+    if not isinstance(given, dict):
+        return given
+    if isinstance(entries := given.get("of"), list):
+        given = {**given, "of": [_named(entry) for entry in entries]}
+    elif isinstance(entries, dict):  # the one that is shaped
+        given = {**given, "of": _named(entries)}
+    if given.get("name") is not None:
         return given
     if "file" in given or "function" in given:
         return {**given, "name": "function"}

@@ -6,14 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from engines.agents.single_turn import SingleTurn, prompt
+from engines.agents.open import KINDS, open_agent
+from engines.agents.single_turn import prompt
 from engines.core.errors import CallFailed
 from engines.core.protocols import Agent
 from engines.core.types import Completion, Sampling, ToolCall, Usage
 from tests.builders import a_job, a_library, a_problem, a_timeout, answering
 
 INSTRUCTIONS = "Solve it."
-every_agent = pytest.mark.parametrize("agent", [SingleTurn(INSTRUCTIONS, Sampling(0.3))])
+every_agent = pytest.mark.parametrize(
+    "agent", [open_agent(kind, INSTRUCTIONS, Sampling(0.3)) for kind in KINDS], ids=KINDS
+)
 
 
 @every_agent

@@ -43,6 +43,13 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
         "0.5",
         "A: 0.5",
     ),
+    "accuracy": ({"name": "accuracy", "by": "text"}, "Paris", "Answer: paris"),
+    "length_penalty": (
+        {"name": "length_penalty", "of": "text", "unit": "chars", "max_length": 20},
+        "Paris",
+        "Answer: paris",
+    ),
+    "step": ({"name": "step", "of": {"name": "text"}}, "Paris", "Answer: paris"),
     "choice": ({"name": "text", "mode": "choice"}, "B", "(B)"),
     "regex": ({"name": "text", "mode": "regex", "pattern": r"= (\d+)"}, "4", "2 + 2 = 4"),
     "youtu": ({"name": "function", "source": YOUTU}, "Paris", "It is Paris."),

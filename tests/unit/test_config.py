@@ -682,6 +682,15 @@ VERIFIERS: dict[str, tuple[str, dict[str, object]]] = {
             ],
         },
     ),
+    "a shape of a name": ("{name: step, of: judge}", {"name": "step", "of": "judge"}),
+    "a shape of a file": (
+        "{name: length_penalty, of: {file: exact.py}, max_length: 9}",
+        {
+            "name": "length_penalty",
+            "of": {"name": "function", "file": "exact.py"},
+            "max_length": 9,
+        },
+    ),
 }
 
 
@@ -808,21 +817,25 @@ def test_a_roles_own_concurrency_is_not_handed_on_to_other_roles(tmp_path: Path)
     assert (config.policy.concurrency, config.judge.concurrency) == (4, None)
 
 
+@pytest.mark.parametrize(
+    "written",
+    ["[math, {file: mine.py, workers: 2}]", "{name: step, of: {file: mine.py}}"],
+)
 def test_what_a_verifier_file_holds_belongs_to_the_fingerprint_and_its_folder_does_not(
-    tmp_path: Path,
+    tmp_path: Path, written: str
 ) -> None:
     from engines.record.run_dir import Workspace
     from studio.verifying import fingerprint_of
 
     def verifier(folder: Path, text: str) -> object:
         write(folder, text, "mine.py")
-        run = loaded(folder, f"{SMALL}verifier: [math, {{file: mine.py, workers: 2}}]\n")
+        run = loaded(folder, f"{SMALL}verifier: {written}\n")
         return fingerprint_of(run, Workspace(folder / "workspace"), "d")["verifier"]
 
     first = verifier(tmp_path / "a", FUNCTION)
     assert first == verifier(tmp_path / "b", FUNCTION)
     assert first != verifier(tmp_path / "a", FUNCTION + "# changed\n")
-    assert isinstance(first, dict) and first["of"][1]["file"] == "mine"
+    assert "'file': 'mine'" in str(first) and "'digest': " in str(first)
     assert str(tmp_path) not in str(first)
 
 

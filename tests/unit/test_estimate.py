@@ -104,6 +104,8 @@ def test_tries_are_summarised_only_where_they_are_long() -> None:
         ({"name": "judge"}, Range(1, 1)),
         ({"name": "weighted", "of": ["math", {"name": "judge", "weight": 2}]}, Range(1, 1)),
         ({"name": "function", "file": "mine.py"}, Range(0, 1)),
+        ({"name": "step", "of": "judge"}, Range(1, 1)),
+        ({"name": "length_penalty"}, Range(0, 0)),
     ],
 )
 def test_a_judge_is_asked_where_the_verifier_asks_one(spec: object, questions: Range) -> None:

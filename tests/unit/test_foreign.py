@@ -281,7 +281,8 @@ async def test_a_range_is_mapped_to_rewards(tmp_path: Path) -> None:
     path = a_file(tmp_path, "def verify_func(sample): return float(sample.response)")
     verdicts = await judged(path, "-1", "0", "1", "1.5", range=[-1, 1])
     assert [verdict.reward for verdict in verdicts] == [0.0, 0.5, 1.0, None]
-    assert verdicts[3].error == "failed: the verifier returned 1.5, outside -1 to 1"
+    wrong = "failed: the verifier returned 1.5, outside -1 to 1 (verify_func in mine.py)"
+    assert verdicts[3].error == wrong
 
 
 # Reward of the last number against 10, after the documented example: an error below 0.01
@@ -329,7 +330,7 @@ async def test_the_shipped_examples_judge() -> None:
     rewarded = await judged(SHIPPED / "webwalker.py", "a", "b", "c", problem=paris, asks=asks)
     assert sorted(str(v.reward) for v in rewarded) == ["0.0", "1.0", "None"]
     (unread,) = [verdict for verdict in rewarded if verdict.reward is None]
-    expected = "failed: ValueError: the judge gave no verdict: 'Hm.' (webwalker.py:"
+    expected = "failed: ValueError: the judge gave no verdict: 'Hm.' (verify_func in "
     assert (unread.error or "").startswith(expected)
     assert unread.usage.calls == 1
 

@@ -248,10 +248,10 @@ def test_a_setting_that_cannot_be_is_refused(settings: dict[str, Any], cause: st
 
 # What the function does, and the error of the verdict; never a reward.
 UNJUDGED = {
-    "raise ValueError('no idea')": "failed: ValueError: no idea (mine.py:2)",
-    "raise KeyError": "failed: KeyError (mine.py:2)",
-    "import sys; sys.exit()": "failed: SystemExit (mine.py:2)",
-    "raise BaseException('b')": "failed: BaseException: b (mine.py:2)",
+    "raise ValueError('no idea')": "failed: ValueError: no idea (verify_func in mine.py:2)",
+    "raise KeyError": "failed: KeyError (verify_func in mine.py:2)",
+    "import sys; sys.exit()": "failed: SystemExit (verify_func in mine.py:2)",
+    "raise BaseException('b')": "failed: BaseException: b (verify_func in mine.py:2)",
     "return None": "failed: the verifier returned None, not a reward",
     "return 'good'": "failed: the verifier returned 'good', not a number",
     "return {'score': 1}": "failed: the verifier returned {'score': 1}, without \"reward\"",
@@ -281,6 +281,8 @@ async def test_what_cannot_be_used_is_unjudged_and_never_zero(tmp_path: Path) ->
     verdicts = await judged(path, *map(str, range(len(UNJUDGED) + 1)))
     for n, (verdict, error) in enumerate(zip(verdicts, UNJUDGED.values(), strict=False)):
         expected = error.replace("mine.py:2", f"mine.py:{4 + 2 * n}")
+        if not expected.startswith("timeout") and "mine.py" not in expected:
+            expected += " (verify_func in mine.py)"
         assert (verdict.reward, verdict.error) == (None, expected)
     assert verdicts[-1] == Verdict(1.0)
 
@@ -302,7 +304,7 @@ async def test_an_exception_that_cannot_be_told_costs_its_own_verdict_at_once(
 ) -> None:
     path = a_file(tmp_path, UNTELLABLE.replace("DEF", form))
     bad, good = await judged(path, "5", "6", timeout_score=0.0, deadline_s=600)
-    assert bad == Verdict(None, error="failed: Bad (mine.py:7)")
+    assert bad == Verdict(None, error="failed: Bad (judge in mine.py:7)")
     assert good.reward == 1.0
 
 
@@ -315,13 +317,14 @@ async def test_an_exception_that_cannot_be_told_costs_its_own_verdict_at_once(
 )
 async def test_only_what_was_given_our_nan_can_hand_it_back(tmp_path: Path, source: str) -> None:
     (verdict,) = await judged(a_file(tmp_path, source), "5")
-    assert verdict == Verdict(None, error="failed: the verifier returned nan")
+    name = source.partition("def ")[2].partition("(")[0]
+    assert verdict == Verdict(None, error=f"failed: the verifier returned nan ({name} in mine.py)")
 
 
 async def test_not_a_number_is_a_wrong_return_where_timeouts_have_a_score(tmp_path: Path) -> None:
     path = a_file(tmp_path, "def verify_func(sample): return float('nan')\n")
     (verdict,) = await judged(path, "5", timeout_score=0.5)
-    assert verdict.error == "failed: the verifier returned nan"
+    assert verdict.error == "failed: the verifier returned nan (verify_func in mine.py)"
 
 
 async def test_rewards_of_a_group_that_do_not_fit_are_told(tmp_path: Path) -> None:
@@ -332,7 +335,7 @@ async def test_rewards_of_a_group_that_do_not_fit_are_told(tmp_path: Path) -> No
     }
     for n, (code, error) in enumerate(rows.items()):
         path = a_file(tmp_path, f"def reward(completions, **kwargs):\n    {code}\n", f"r{n}.py")
-        assert {v.error for v in await judged(path, "5", "6")} == {error}
+        assert {v.error for v in await judged(path, "5", "6")} == {f"{error} (reward in r{n}.py)"}
     path = a_file(tmp_path, "def reward(completions): return [1.0, 3.0]\n")
     assert [v.reward for v in await judged(path, "5", "6")] == [1.0, None]
 

@@ -233,7 +233,9 @@ class FunctionVerifier:
         try:
             return Verdict(scaled(reward, *self._settings.range), critique, metrics)
         except WrongReturn as error:
-            return Verdict(None, critique, metrics, f"failed: {error}")
+            assert self._pool.loaded is not None
+            place = f"{self._pool.loaded['function']} in {self._path.name}"
+            return Verdict(None, critique, metrics, f"failed: {error} ({place})")
 
     def _troubled(self, trouble: Trouble) -> Verdict:
         text = f"{trouble.kind}: {shown(trouble.text, 300)}"
@@ -284,7 +286,7 @@ def _message(given: Mapping[str, str]) -> Message:
 
 
 def _failed(text: str) -> Verdict:
-    return Verdict(None, error=f"failed: {shown(text, 300)}")
+    return Verdict(None, error=f"failed: {shown(text, 400)}")
 
 
 def _check_word(name: str, given: object, known: Sequence[str]) -> None:

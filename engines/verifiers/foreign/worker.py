@@ -144,7 +144,8 @@ class Call:
         return {"done": self._order["call"], "results": results}
 
     def failed(self, error: BaseException) -> dict[str, Any]:
-        return {"done": self._order["call"], "error": told(error, self._loaded.file)}
+        chosen, file = self._loaded.chosen, self._loaded.file
+        return {"done": self._order["call"], "error": told(error, file, chosen.name)}
 
 
 def work(loaded: Loaded, channel: Channel) -> None:
@@ -187,14 +188,15 @@ async def work_together(loaded: Loaded, channel: Channel) -> None:
     await asyncio.get_running_loop().create_future()
 
 
-def told(error: BaseException, file: str) -> str:
-    """An exception in one line, with the line of the user's file that raised it."""
-    if isinstance(error, WrongReturn):
-        return str(error)
+def told(error: BaseException, file: str, function: str) -> str:
+    """An exception in one line, with the function, its file and the line there that raised it."""
     if isinstance(error, Refused):
         return f"the function cannot be called: {error.cause}"
-    text, place = _named(error), _place(error, file)
-    return f"{text} ({place})" if place else text
+    if isinstance(error, WrongReturn):
+        text, place = str(error), ""
+    else:
+        text, place = _named(error), _place(error, file)
+    return f"{text} ({function} in {place or Path(file).name})"
 
 
 def said(error: BaseException) -> str:

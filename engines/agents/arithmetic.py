@@ -1,0 +1,75 @@
+"""The value of an expression of whole numbers: +, -, * and round brackets.
+
+Owns what may be computed and its limits. Text of a model is parsed and walked, never
+evaluated as a program; no expression within the limits takes longer than a moment.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+
+MAX_CHARS = 200
+"""Which bounds the depth of the walk as well."""
+MAX_DIGITS = 30
+"""Of every number, the results in between included."""
+
+_LIMIT = 10**MAX_DIGITS
+# Python's grammar has more numbers (0x1f, 1_000, 1e3) and more white space.
+_ODD = re.compile(r"[^0-9+\-*() ]")
+
+
+class Uncomputable(Exception):
+    """An expression without a value here; the text says why, for the model."""
+
+
+def value_of(expression: str) -> int:
+    """Compute.
+
+    Raises:
+        Uncomputable: it is no such expression, or beyond a limit.
+    """
+    if len(expression) > MAX_CHARS:
+        raise Uncomputable(f"the expression is longer than {MAX_CHARS} characters")
+    if odd := _ODD.search(expression):
+        raise Uncomputable(f"{odd[0]!a} is not allowed, only whole numbers, + - * and brackets")
+    if not expression.strip():
+        raise Uncomputable("there is no expression")
+    if max(map(len, re.findall(r"\d+", expression)), default=0) > MAX_DIGITS:
+        raise _too_large()
+    # A leading zero is no number to Python, and one to everybody else.
+    plain = re.sub(r"(?<!\d)0+(?=\d)", "", expression).strip()
+    try:
+        tree = ast.parse(plain, mode="eval")
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise Uncomputable("the expression cannot be read") from error
+    return _walk(tree.body)
+
+
+def _walk(node: ast.expr) -> int:
+    match node:
+        case ast.Constant(value=int(value)):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_walk(operand)
+        case ast.UnaryOp(op=ast.UAdd(), operand=operand):
+            return _walk(operand)
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult() as op, right=right):
+            value = _computed(op, _walk(left), _walk(right))
+            if abs(value) >= _LIMIT:
+                raise _too_large()
+            return value
+    raise Uncomputable("only +, - and * of whole numbers are computed")
+
+
+def _computed(op: ast.operator, one: int, other: int) -> int:
+    match op:
+        case ast.Add():
+            return one + other
+        case ast.Sub():
+            return one - other
+    return one * other
+
+
+def _too_large() -> Uncomputable:
+    return Uncomputable(f"a number has more than {MAX_DIGITS} digits")

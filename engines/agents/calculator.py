@@ -1,0 +1,85 @@
+"""Two turns and more: the model may ask a calculator before it answers.
+
+Owns the conversation: what a request is, what the result says, when a try ends. Arithmetic
+is `arithmetic`'s. Knows nothing of training: whoever records the calls has each turn's ids.
+
+A request is a whole line `calc: EXPRESSION`, and a try ends with the first reply that has
+none: both are exact forms, never words somewhere in a text.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+
+from engines.agents.arithmetic import Uncomputable, value_of
+from engines.agents.single_turn import prompt, unusable
+from engines.core.errors import ConfigError
+from engines.core.protocols import OnText, Policy
+from engines.core.types import NO_USAGE, Attempt, Job, Message, Sampling
+
+MAX_TURNS = 100
+
+# Blanks of one line only: `\s` would reach over lines.
+_REQUEST = re.compile(r"^[ \t]*calc:(.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class CalculatorLoop:
+    """Asks until a reply requests nothing, at most `max_turns` times.
+
+    The answer is the last reply, whatever stands in it: one that still requests something
+    when the turns are used up is judged as it is. A reply that was cut ends the try, since
+    half an expression is another expression.
+
+    Raises:
+        ConfigError: there are no turns, or too many.
+    """
+
+    instructions: str
+    sampling: Sampling
+    max_turns: int = 2
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_turns <= MAX_TURNS:
+            raise ConfigError(
+                "agent.max_turns",
+                f"it is {self.max_turns}, not from 1 to {MAX_TURNS}.",
+                "Set it to 2, for one calculation and an answer.",
+            )
+
+    async def attempt(self, job: Job, policy: Policy, on_text: OnText | None = None) -> Attempt:
+        messages = prompt(self.instructions, job.guidance, job.problem.question)
+        usage, began = NO_USAGE, time.monotonic()
+        for turn in range(1, self.max_turns + 1):
+            reply = await policy.complete(messages, self.sampling, on_text)
+            usage += reply.usage
+            messages = (*messages, reply.as_message())
+            error, cut = unusable(reply), reply.finish == "length"
+            expression = None if error or cut else requested(reply.text)
+            if expression is None or turn == self.max_turns:
+                break
+            messages = (*messages, Message("user", result_of(expression)))
+        return Attempt(
+            messages=messages,
+            answer=reply.text if error is None else None,
+            status="failed" if error else "truncated" if cut else "ok",
+            usage=usage,
+            elapsed_s=round(time.monotonic() - began, 4),
+            error=error,
+        )
+
+
+def requested(reply: str) -> str | None:
+    """The expression of the last line `calc: EXPRESSION` of a reply; None where there is none."""
+    found = _REQUEST.findall(reply)
+    return str(found[-1]).strip() if found else None
+
+
+def result_of(expression: str) -> str:
+    """What the model is told: `result: 42`, or `error: ` and what was wrong."""
+    try:
+        return f"result: {value_of(expression)}"
+    except Uncomputable as error:
+        return f"error: {error}"

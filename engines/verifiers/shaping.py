@@ -1,0 +1,239 @@
+r"""Rewards that look at more than whether the answer is right: `length_penalty`, `step`, `format`.
+
+Owns how length and shown steps change the reward of another verifier, and whether an answer
+has a form. Judges no answer itself: that is the verifier's below `of`, and where that one
+says nothing, nothing is said here either. Every reward is in [0, 1], and what it was made
+of stands in its metrics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, get_args
+
+from engines.core.errors import VerifierError
+from engines.core.protocols import Verifier
+from engines.core.types import Attempt, Problem, Rollout, Verdict
+from engines.verifiers.stated_answer import rollout_trouble, shown
+from engines.verifiers.worker_pool import WorkerPool
+from engines.verifiers.worker_process import Trouble
+
+Unit = Literal["tokens", "chars"]
+
+FORMAT_CHARS = 64_000
+"""A longer answer is not tried against a pattern, and stays unjudged."""
+FORMAT_DEADLINE_S = 1.0
+"""For one answer: a pattern may backtrack without end."""
+
+# A line with an equation, or one that opens as "Step 2", "2." or "2)".
+_LABEL = re.compile(r"[ \t>*_#-]*(?:step[ \t]*\d|\d+[.)][ \t])", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class AccuracySettings:
+    """1 for a right answer, 0 for a wrong one.
+
+    Args:
+        by: what tells them apart, `math` or `text`, with their own defaults.
+    """
+
+    by: Literal["math", "text"] = "math"
+
+
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """A reward before it is clipped to [0, 1], what it was made of, and that in words."""
+
+    reward: float
+    metrics: dict[str, float]
+    note: str = ""
+
+
+class Shape(Protocol):
+    def of(self, reward: float, attempt: Attempt) -> Shaped | str:
+        """Shape the reward of an answer; a text says why it cannot be done."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LengthPenalty:
+    """reward - penalty_weight · max(0, length - max_length), clipped to [0, 1].
+
+    A wrong answer has nothing to lose: its length costs nothing.
+
+    Args:
+        max_length: what is free.
+        penalty_weight: for each token or character beyond it.
+        unit: tokens of all replies of the try, thoughts included, as the policy counted
+            them; or characters of what stands in them.
+    """
+
+    max_length: int = 1024
+    penalty_weight: float = 0.001
+    unit: Unit = "tokens"
+
+    def __post_init__(self) -> None:
+        place = 'verifier "length_penalty"'
+        if self.max_length < 0:
+            raise VerifierError(place, "max_length is below 0.", "Set it to 1024, for instance.")
+        if not self.penalty_weight > 0:
+            raise VerifierError(
+                place, "penalty_weight is not above 0.", "Set it to 0.001, for instance."
+            )
+        if self.unit not in get_args(Unit):
+            known = " or ".join(get_args(Unit))
+            raise VerifierError(place, f'unit "{self.unit}" is unknown.', f"Set it to {known}.")
+
+    def of(self, reward: float, attempt: Attempt) -> Shaped | str:
+        length = _tokens(attempt) if self.unit == "tokens" else _chars(attempt)
+        if length is None:
+            return "length_penalty has no token count of this try; set unit: chars"
+        beyond = max(0, length - self.max_length)
+        penalty = self.penalty_weight * beyond
+        note = f"{beyond:,} {self.unit} beyond {self.max_length:,} cost {penalty:.3g}"
+        metrics = {"length": float(length), "penalty": penalty}
+        return Shaped(reward - penalty, metrics, note if beyond else "")
+
+
+@dataclass(frozen=True, slots=True)
+class StepBonus:
+    """reward + step_bonus · steps, at most 1.
+
+    It may pay for padding: a wrong answer of many lines can earn as much as a right one,
+    and a right one of reward 1 has nothing to gain. Look at the metric `steps` while it is
+    in use, or weigh it against a criterion that cannot be padded.
+
+    Args:
+        step_bonus: for each step: a line that holds "=", or opens as "Step 2", "2." or "2)".
+    """
+
+    step_bonus: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not self.step_bonus > 0:
+            raise VerifierError(
+                'verifier "step"', "step_bonus is not above 0.", "Set it to 0.1, for instance."
+            )
+
+    def of(self, reward: float, attempt: Attempt) -> Shaped | str:
+        steps = shown_steps(attempt.answer or "")
+        bonus = self.step_bonus * steps
+        note = f"{steps:,} {'step' if steps == 1 else 'steps'} shown" if steps else ""
+        return Shaped(reward + bonus, {"steps": float(steps), "bonus": bonus}, note)
+
+
+def shown_steps(text: str) -> int:
+    """How many lines of a text show a step, see `StepBonus`."""
+    return sum("=" in line or bool(_LABEL.match(line)) for line in text.splitlines())
+
+
+class ShapedVerifier:
+    """Shapes the rewards of another verifier, which stand in the metrics under its name.
+
+    Args:
+        shape: what is done to a reward.
+        name: of the other verifier.
+        inner: the other verifier.
+    """
+
+    def __init__(self, shape: Shape, name: str, inner: Verifier) -> None:
+        self._shape, self._name, self._inner = shape, name, inner
+
+    async def check(self) -> None:
+        await self._inner.check()
+
+    async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
+        verdicts = await self._inner.verify(problem, rollouts)
+        pairs = zip(rollouts, verdicts, strict=True)
+        return tuple(self._shaped(rollout.attempt, verdict) for rollout, verdict in pairs)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    def _shaped(self, attempt: Attempt, verdict: Verdict) -> Verdict:
+        """What was not judged, or could not be, stays so: its error passes through."""
+        metrics = {f"{self._name}/{name}": value for name, value in verdict.metrics.items()}
+        reward, critique, error = verdict.reward, verdict.critique, verdict.error
+        if reward is not None:
+            metrics = {self._name: reward, **metrics}
+            shaped = self._shape.of(reward, attempt)
+            if isinstance(shaped, str):
+                reward, error = None, f"failed: {shaped}"
+            else:
+                reward = min(1.0, max(0.0, shaped.reward))
+                metrics |= shaped.metrics
+                critique = "\n".join(part for part in (critique, shaped.note) if part) or None
+        return Verdict(reward, critique, metrics, error, verdict.usage, verdict.refs)
+
+
+@dataclass(frozen=True, slots=True)
+class FormatSettings:
+    r"""1 where the answer has a form, whatever it says.
+
+    Args:
+        pattern: a regular expression, searched in the whole answer (`.` crosses lines, `^`
+            and `$` are its ends; `(?m)` in front makes them those of lines). It has a
+            second, in a process of its own, and answers of up to 64,000 characters; beyond
+            either the answer stays unjudged.
+    """
+
+    pattern: str = ""
+
+    def __post_init__(self) -> None:
+        place = 'verifier "format"'
+        if not self.pattern:
+            move = r"Give one, such as '^<think>.*</think>.*\\boxed'."
+            raise VerifierError(place, "pattern is missing.", move)
+        try:
+            re.compile(self.pattern, re.DOTALL)
+        except (re.error, OverflowError, RecursionError) as error:
+            cause = f"pattern {shown(repr(self.pattern), 80)} is not a regular expression"
+            raise VerifierError(place, f"{cause} ({error}).", "Mend it.") from error
+
+
+class FormatVerifier:
+    """Judges by form alone; a problem needs no answer for it."""
+
+    def __init__(self, settings: FormatSettings) -> None:
+        self._pattern = settings.pattern
+        self._pool = WorkerPool("pattern", workers=1, deadline_s=FORMAT_DEADLINE_S, memory_mb=512)
+
+    async def check(self) -> None:
+        """Nothing to load: its process starts with the first answer."""
+
+    async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
+        return tuple(await asyncio.gather(*(self._judge(rollout) for rollout in rollouts)))
+
+    async def aclose(self) -> None:
+        await self._pool.aclose()
+
+    async def _judge(self, rollout: Rollout) -> Verdict:
+        if trouble := rollout_trouble(rollout, ("",)):
+            return trouble
+        text = rollout.attempt.answer or ""
+        if len(text) > FORMAT_CHARS:
+            said = f"{len(text):,} characters; a pattern is tried on {FORMAT_CHARS:,} at most"
+            return Verdict(None, error=f"too long: {said}")
+        found = await self._pool.ask(
+            {"pattern": self._pattern, "text": text, "flags": int(re.DOTALL)}
+        )
+        if isinstance(found, Trouble):
+            return Verdict(None, error=f"{found.kind}: {shown(found.text, 120)}")
+        has = bool(found["found"])
+        return Verdict(float(has), "has the form" if has else "has not the form that was asked for")
+
+
+def _tokens(attempt: Attempt) -> int | None:
+    """None where there is text, and an endpoint that counted nothing."""
+    counted = attempt.usage.completion_tokens
+    return counted if counted or not attempt.answer else None
+
+
+def _chars(attempt: Attempt) -> int:
+    replies = [message for message in attempt.messages if message.role == "assistant"]
+    if not replies:
+        return len(attempt.answer or "")
+    return sum(len(reply.content) + len(reply.reasoning) for reply in replies)
