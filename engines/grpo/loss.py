@@ -1,0 +1,130 @@
+"""The loss of GRPO: what each sampled token contributes, and what it is averaged over.
+
+Owns formulas only: functions of tensors, with no settings object and no model inside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from engines.grpo.settings import Aggregation
+
+
+@dataclass(frozen=True, slots=True)
+class TokenStats:
+    """Sums over trainable tokens, 0-d and without gradient, so that parts of a batch add up."""
+
+    tokens: Tensor
+    clipped_low: Tensor  # ratio below 1 - clip_low while the advantage is negative
+    clipped_high: Tensor  # ratio above 1 + clip_high while the advantage is positive
+    kl: Tensor  # k3 with the reference; 0 without one
+    ratio_max: Tensor  # the largest ratio (1 where nothing is trainable); this one is no sum
+
+
+def token_losses(
+    logp: Tensor,
+    old: Tensor | None,
+    ref: Tensor | None,
+    advantages: Tensor,
+    *,
+    clip_low: float,
+    clip_high: float,
+    beta: float,
+    trainable: Tensor | None = None,
+) -> tuple[Tensor, TokenStats]:
+    """Clipped surrogate and KL, token by token.
+
+    Args:
+        logp: (B, T) log-probabilities under the weights being trained, at the rollouts'
+            temperature.
+        old: (B, T) the same under the weights before the update, without gradient; None: they
+            are `logp` itself, so every ratio is 1 and only the gradient is left.
+        ref: (B, T) under the reference, without gradient; None only where beta is 0.
+        advantages: (B,) one per sequence, or (B, T).
+        clip_low: ratios below 1 - clip_low gain nothing.
+        clip_high: ratios above 1 + clip_high gain nothing.
+        beta: weight of the KL estimate k3. It is multiplied with the ratio, since a signed
+            log-ratio has zero expected gradient.
+        trainable: (B, T) bool; None: all. Elsewhere the loss is 0, and the inputs may hold
+            anything: they are masked before `exp`, which would make inf · 0 of a padded -1e4.
+
+    Returns:
+        (B, T) losses, with gradient to `logp`, and the sums of `TokenStats`.
+
+    Source: PPO clip, arXiv:1707.06347; k3, arXiv:2402.03300 equation 4; two bounds, DAPO,
+        arXiv:2503.14476.
+    """
+    if trainable is None:
+        trainable = torch.ones_like(logp, dtype=torch.bool)
+    if advantages.dim() == 1:
+        advantages = advantages[:, None]
+    logp = torch.where(trainable, logp, 0.0)
+    old = logp.detach() if old is None else torch.where(trainable, old, 0.0)
+    ratio = torch.exp(logp - old)
+    bounded = ratio.clamp(1 - clip_low, 1 + clip_high)
+    losses = -torch.minimum(ratio * advantages, bounded * advantages)
+    kl = None
+    if ref is not None:
+        gap = torch.where(trainable, ref, 0.0) - logp
+        kl = torch.expm1(gap) - gap  # k3
+        if beta:
+            losses = losses + beta * kl * ratio
+    losses = torch.where(trainable, losses, 0.0)
+    with torch.no_grad():
+        low = (ratio < 1 - clip_low) & (advantages < 0) & trainable
+        high = (ratio > 1 + clip_high) & (advantages > 0) & trainable
+        stats = TokenStats(
+            trainable.sum(),
+            low.sum(),
+            high.sum(),
+            logp.new_zeros(()) if kl is None else kl.detach().sum(),
+            ratio.detach().amax() if ratio.numel() else logp.new_ones(()),
+        )
+    return losses, stats
+
+
+def aggregate(
+    losses: Tensor,
+    trainable: Tensor,
+    how: Aggregation,
+    *,
+    max_completion_tokens: int | None = None,
+    normaliser: float | None = None,
+) -> Tensor:
+    """Reduce token losses to one scalar.
+
+    - grpo: the mean over sequences of each one's mean over its trainable tokens.
+    - bnpo: the mean over the trainable tokens of one optimiser step.
+    - dr_grpo: the sum over tokens, over sequences · max_completion_tokens.
+    - dapo: the sum over tokens, over the trainable tokens of the whole generation batch.
+
+    Args:
+        losses: (B, T), 0 where not trainable.
+        trainable: (B, T) bool.
+        how: see above.
+        max_completion_tokens: what dr_grpo divides by; the longest a completion can be.
+        normaliser: where these rows are only a part (a micro-batch, a rank's share), what the
+            whole is divided by: sequences for grpo and dr_grpo, trainable tokens for bnpo and
+            dapo. The parts' results then add up to that of the whole. None: these rows are
+            the whole.
+
+    Returns:
+        0-d, in the type of `losses`.
+    """
+    if how == "grpo":
+        per_sequence = losses.sum(1) / trainable.sum(1).clamp(min=1)
+        return per_sequence.sum() / (len(losses) if normaliser is None else normaliser)
+    if how == "dr_grpo":
+        if not max_completion_tokens:
+            raise ValueError("dr_grpo divides by max_completion_tokens")
+        sequences = len(losses) if normaliser is None else normaliser
+        return losses.sum() / (sequences * max_completion_tokens)
+    if normaliser is None:
+        return losses.sum() / trainable.sum().clamp(min=1)
+    return losses.sum() / normaliser

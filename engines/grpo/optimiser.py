@@ -1,0 +1,122 @@
+"""AdamW over everything that learns, laid out as one vector of float32.
+
+Owns the master weights: a model in bfloat16 would round small steps away, so sums are kept here
+and rounded copies are given to the model. One vector also makes snapshots and sums over ranks
+single operations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from engines.core.errors import PolicyError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from engines.grpo.settings import GRPOSettings
+    from engines.policies.hf_local.model import LocalModel
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Weights and moments at one moment; nothing else refers to the tensors."""
+
+    master: Tensor  # (P,) float32
+    first: Tensor  # (P,) float32, mean of gradients
+    second: Tensor  # (P,) float32, mean of their squares
+    moments: int  # steps that the two means have seen
+
+
+class Optimiser:
+    """The weights that learn, their gradient and their moments.
+
+    Raises:
+        PolicyError: the model has nothing to train.
+    """
+
+    def __init__(self, local: LocalModel, settings: GRPOSettings) -> None:
+        named = local.trainable()
+        if not named:
+            raise PolicyError(
+                f"policy {local.name!r}",
+                "none of its weights can be trained.",
+                "Give it an adapter: policy.local.lora.rank, for instance 8.",
+            )
+        self._parameters = [parameter for _, parameter in named]
+        self._home: torch.device = self._parameters[0].device
+        self._settings = settings
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin anew from the weights that the model has."""
+        flat = [p.detach().reshape(-1).float().to(self._home) for p in self._parameters]
+        self._set(torch.cat(flat), None)
+
+    def snapshot(self) -> Snapshot:
+        state = self._adamw.state[self._master]
+        return Snapshot(
+            self._master.detach().clone(),
+            state["exp_avg"].clone(),
+            state["exp_avg_sq"].clone(),
+            int(state["step"].item()),
+        )
+
+    def load(self, snapshot: Snapshot) -> None:
+        """Take weights and moments over, into the model too."""
+        self._set(snapshot.master.to(self._home).clone(), snapshot)
+        self._publish()
+
+    def zero_grad(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def gradient(self) -> Tensor:
+        """(P,) float32: what has accumulated since `zero_grad`."""
+        return torch.cat(
+            [
+                (torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1).float()
+                for p in self._parameters
+            ]
+        )
+
+    def step(self, gradient: Tensor, learning_rate: float) -> None:
+        """Move against a gradient, already clipped."""
+        self._master.grad = gradient
+        self._adamw.param_groups[0]["lr"] = learning_rate
+        self._adamw.step()
+        self._master.grad = None
+        self._publish()
+
+    def _set(self, master: Tensor, snapshot: Snapshot | None) -> None:
+        settings = self._settings
+        self._master = torch.nn.Parameter(master)
+        self._adamw = torch.optim.AdamW(
+            [self._master],
+            lr=settings.learning_rate,
+            betas=settings.betas,
+            weight_decay=settings.weight_decay,
+        )
+        zeros = torch.zeros_like(master)
+        self._adamw.state[self._master] = {
+            "step": torch.tensor(float(snapshot.moments if snapshot else 0)),
+            "exp_avg": snapshot.first.to(master.device).clone() if snapshot else zeros,
+            "exp_avg_sq": snapshot.second.to(master.device).clone() if snapshot else zeros.clone(),
+        }
+
+    @torch.no_grad()
+    def _publish(self) -> None:
+        at = 0
+        for parameter in self._parameters:
+            piece = self._master[at : at + parameter.numel()]
+            parameter.copy_(piece.view(parameter.shape))
+            at += parameter.numel()
+
+
+def clipped(gradient: Tensor, max_norm: float) -> tuple[Tensor, float]:
+    """The gradient at no more than a norm, and the norm that it had."""
+    norm = float(gradient.norm())
+    return (gradient * (max_norm / norm) if norm > max_norm else gradient), norm

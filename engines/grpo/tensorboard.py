@@ -1,0 +1,79 @@
+"""Scalars for TensorBoard, below `monitor/tensorboard` of a run's checkpoints.
+
+A monitor never stops a training run: where it cannot write, that is told once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+
+class Scalars:
+    """Writes figures by step.
+
+    Args:
+        folder: where the event files lie; made if it is missing.
+        first_step: the first step that this process will write. Whatever an earlier process
+            wrote from there on is hidden, so that a resumed run shows each step once.
+        tell: receives one line where nothing can be written.
+        clock: seconds since the epoch, TensorBoard's "wall time".
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        first_step: int,
+        tell: Callable[[str], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._tell, self._clock = tell, clock
+        self._writer: Any = None
+        try:
+            # Its own writer: torch's wrapper around it takes twice as long to import.
+            from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+            from tensorboard.compat.proto.summary_pb2 import Summary
+            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        except ImportError:
+            tell("No scalars for TensorBoard: pip install 'practice-studio[grpo]' adds them.")
+            return
+        self._event, self._summary = Event, Summary
+        try:
+            again = any(folder.glob("events.out.tfevents.*"))
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._writer = EventFileWriter(str(folder))
+            if again:
+                start = SessionLog(status=SessionLog.START)
+                self._writer.add_event(Event(step=first_step, wall_time=clock(), session_log=start))
+        except OSError as error:
+            self._give_up(error)
+
+    def write(self, step: int, figures: Mapping[str, float], group: str = "train") -> None:
+        """One point of each curve `group/name`, on disk when it returns."""
+        if self._writer is None or not figures:
+            return
+        values = [
+            self._summary.Value(tag=f"{group}/{name}", simple_value=float(figure))
+            for name, figure in figures.items()
+        ]
+        event = self._event(step=step, wall_time=self._clock(), summary=self._summary(value=values))
+        try:
+            self._writer.add_event(event)
+            self._writer.flush()
+        except OSError as error:
+            self._give_up(error)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            try:
+                writer.close()
+            except OSError as error:
+                self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        self._writer = None
+        self._tell(f"No more scalars for TensorBoard: {error.strerror or error}.")
