@@ -87,11 +87,32 @@ def measures(older: Found, newer: Found) -> tuple[Measure, ...]:
 def as_lines(older: Found, newer: Found) -> list[Line]:
     """The text form."""
     found = newer.library.diff(older.library)
-    lines = [Line(f"{inert(older.label)} -> {inert(newer.label)}  {counts(found)}")]
+    sides = f"{inert(older.label)} -> {inert(newer.label)}"
+    weights = weights_lines(older, newer)
+    lines = [Line(f"{sides}  {counts(found)}" if not weights else sides)]
+    lines += [Line(text) for text in weights]
     for side, which in ((older, "before"), (newer, "after")):
         lines += [Line(f"{which}: {inert(result)}") for result in side.evaluations]
+    if weights:
+        lines += [
+            Line(f"{inert(one.data)}: {one.verdict}")
+            for one in measures(older, newer)
+            if one.verdict
+        ]
+        return lines
     changes = [Line(text, _COLOURS[text[0]]) for text in diff_lines(found)]
     return lines + (changes or [Line("no experience differs")])
+
+
+def weights_lines(older: Found, newer: Found) -> list[str]:
+    """Of two steps that differ in weights alone: that they do, and the figures of both."""
+    found = newer.library.diff(older.library)
+    if not (older.weights or newer.weights) or found.added or found.removed or found.modified:
+        return []
+    told = ["this run changes weights, not its library: there is no experience to compare"]
+    for side, which in ((older, "before"), (newer, "after")):
+        told += [f"{which}: {inert(side.weights)}"] if side.weights else []
+    return told
 
 
 def as_data(older: Found, newer: Found) -> dict[str, Any]:
@@ -132,6 +153,7 @@ def as_html(older: Found, newer: Found) -> str:
         for side, which in ((older, "before"), (newer, "after"))
         for result in side.evaluations
     )
+    results = "".join(f"<p>{_safe(text)}</p>" for text in weights_lines(older, newer)) + results
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         f"<title>{title}</title><style>"
@@ -155,6 +177,7 @@ def _side(found: Found) -> dict[str, Any]:
         "version": found.library.version,
         "experiences": len(found.library.experiences),
         "evaluations": list(found.evaluations),
+        "weights": found.weights or None,
     }
 
 

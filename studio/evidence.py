@@ -67,8 +67,20 @@ class EvidenceRoom:
                 self._verdicts[rollout_id(event.step, event.position, event.index)] = event.verdict
 
     def of(self, operation: Operation) -> tuple[GroupEvidence, ...]:
-        """Evidence by group, in the order of the operation."""
+        """Evidence by group, in the order of the operation.
+
+        A weight update names no rollouts: it rests on all groups of its step.
+        """
+        if operation.kind == "weights":
+            return self._of_step(operation.id)
         return self.groups(operation.evidence)
+
+    def _of_step(self, update: str) -> tuple[GroupEvidence, ...]:
+        step = update.removeprefix("op").partition(".")[0]
+        self.refresh()
+        names = [name for name in self._members if name.partition("p")[0] == f"s{step}"]
+        names.sort(key=lambda name: int(name.partition("p")[2]))
+        return tuple(self._group(name, self._members[name]) for name in names)
 
     def groups(self, rollouts: Sequence[str]) -> tuple[GroupEvidence, ...]:
         """Rollouts by group, in the order given."""

@@ -20,6 +20,7 @@ from engines.record.export import unescaped
 from engines.record.libraries import LibraryFolder, check_name
 from engines.record.run_dir import RunDir, Workspace
 from studio.rates import evaluation_text
+from studio.training_text import figures_text, trained_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Found:
     library: Library
     evaluations: tuple[str, ...] = ()
     measured: tuple[EvaluationFinished, ...] = ()  # the same as values
+    weights: str = ""  # of a step of a training run: its figures, for the library stays as it is
 
 
 def find(reference: str, workspace: Workspace) -> Found:
@@ -121,7 +123,17 @@ def _of_run(run: RunDir, kind: str, number: str, workspace: Workspace, reference
     library = workspace.library(started.library).at(version)
     measured = tuple(e for e in state.evaluations if e.step == step and e.mean is not None)
     results = tuple(f"{e.data}: mean reward {evaluation_text(e)}" for e in measured)
+    if state.trains:
+        label = f"{reference} (weights after step {step})"
+        return Found(label, library, results, measured, _weights(state, step))
     return Found(f"{reference} ({started.library}@{version})", library, results, measured)
+
+
+def _weights(state: RunState, step: int) -> str:
+    found = trained_step(state, step)
+    if found is None:
+        return "the weights as they were loaded, before the first step"
+    return f"step {step}: {figures_text(found)}; its update: {found.became}"
 
 
 def _of_end(run: RunDir, which: str, workspace: Workspace, reference: str) -> Found:

@@ -21,6 +21,8 @@ from studio.evidence import EvidenceRoom, GroupEvidence
 from studio.inert import inert, one_line
 from studio.mending import with_comments, without_comments
 
+WHOLE = "a weight update is approved or rejected as a whole: a, or r REASON"
+
 HELP = """\
 a            approve
 e [TEXT]     edit: change the wording (in $EDITOR without TEXT), then approve it
@@ -108,6 +110,8 @@ class Sitting:
             match key:
                 case "a":
                     return self._decide(Decision(operation.id, "approve"))
+                case "e" | "m" | "d" if operation.kind == "weights":
+                    self._say(WHOLE)
                 case "e":
                     if self._edited(operation, rest):
                         return True
@@ -327,19 +331,28 @@ class Sitting:
         prompt = f", prompt {operation.prompt_hash}" if operation.prompt_hash else ""
         lines.append(f"  proposed  by {inert(operation.proposer) or '(unknown)'}{prompt}")
         lines += [f"  flag      {flag_text(flag)}" for flag in operation.flags]
-        for group in self._room.groups(operation.evidence):
-            lines += evidence_lines(group)
+        for group in self._rests_on(operation):
+            # A batch may have hundreds of rollouts: of each group a line, and v shows all.
+            lines += evidence_lines(group)[: 1 if operation.kind == "weights" else None]
         near = nearest_text(operation, texts)
         if near is not None:
             lines.append(f"  similar   {near[0]} {near[1]:.2f}  {one_line(texts[near[0]], 90)}")
         self._say("\n".join(lines))
 
     def _view(self, operation: Operation) -> None:
-        self._view_evidence(operation.evidence)
+        self._view_groups(self._rests_on(operation))
+
+    def _rests_on(self, operation: Operation) -> tuple[GroupEvidence, ...]:
+        if operation.kind == "weights":  # of all groups of its step, which it does not name
+            return self._room.of(operation)
+        return self._room.groups(operation.evidence)
 
     def _view_evidence(self, rollouts: Sequence[str]) -> None:
         """Questions once, then what each rollout said; the rest of a prompt is all the same."""
-        for group in self._room.groups(rollouts):
+        self._view_groups(self._room.groups(rollouts))
+
+    def _view_groups(self, groups: Sequence[GroupEvidence]) -> None:
+        for group in groups:
             self._say(f"\n=== {group.id}\n{inert(group.question)}")
             for witness in group.witnesses:
                 verdict = witness.verdict
@@ -361,6 +374,8 @@ class Sitting:
             self._say(f"{operation.id:8} {operation.kind:7} {one_line(what, 90)}")
         for repair in sheet.repairs:
             self._say(f"{repair.id:8} to mend {one_line(' '.join(repair.reasons), 90)}")
+        if not sheet.draft and any(op.kind == "weights" for op in sheet.open):
+            return
         empty = "" if sheet.draft else " empty"
         self._say(f"the library as it would become:{empty}")
         for name, text in sheet.draft:
@@ -379,6 +394,8 @@ def change_lines(operation: Operation, texts: dict[str, str]) -> list[str]:
             return [f"- {inert(before)}"]
         case "keep":
             return [f"= {inert(before)}"]
+        case "weights":
+            return [f"^ {inert(figure)}" for figure in operation.text.split(", ")]
 
 
 def repair_lines(repair: Repair, left: int) -> list[str]:
@@ -412,7 +429,7 @@ def evidence_lines(group: GroupEvidence) -> list[str]:
 def nearest_text(operation: Operation, texts: dict[str, str]) -> tuple[str, float] | None:
     """The other experience most like an operation's text, if any is like it at all."""
     others = [(name, text) for name, text in texts.items() if name != operation.target]
-    if not operation.text or not others:
+    if not operation.text or not others or operation.kind == "weights":
         return None
     name, score = max(
         ((name, similarity(operation.text, text)) for name, text in others), key=lambda p: p[1]

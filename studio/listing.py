@@ -20,6 +20,7 @@ from studio.link import is_alive
 from studio.presets import list_presets
 from studio.printing import COLUMNS, indented, table
 from studio.summary import raised
+from studio.training_text import learned_text
 
 _LIVING = ("new", "running", "reviewing", "paused")
 """What a journal says of a run whose process did not say that it let go."""
@@ -193,7 +194,7 @@ def runs_table(runs: Sequence[ListedRun]) -> str:
             run.shown.word,
             f"{run.row['epoch']}/{run.row['epochs']}",
             _reward(run.row),
-            f"{run.row['library']}@{run.row['version']}",
+            learned_text(run.row),
             str(run.row["open"]),
             str(run.row["losses"]),
         )

@@ -20,6 +20,19 @@ from studio.inert import inert, one_line
 from studio.printing import reader_left
 from studio.rates import evaluation_text
 from studio.summary import count, mean, progress, spent
+from studio.training_text import (
+    became_text,
+    demonstrated,
+    engine_text,
+    figures_text,
+    learnt_steps,
+    loss_curve,
+    loss_text,
+    measured_steps,
+    reward_curve,
+    trained_step,
+    trained_steps,
+)
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -46,6 +59,17 @@ class Lines:
         state = self._state
         where = progress(state)
         match event:
+            case ev.EngineOpened():
+                return [f"weights: {engine_text(event.facts)}"]
+            case ev.StepStarted() | ev.LessonProposed() if state.trains:
+                return []  # one line a step, once it is known what came of its update
+            case ev.LessonCommitted() if state.trains and event.step in state.steps:
+                return [training_line(state, event.step)]
+            case ev.CheckpointSaved():
+                return [
+                    f"checkpoint of step {event.step} (policy v{event.policy_version}): "
+                    f"{one_line(event.folder, 200)}"
+                ]
             case ev.StepStarted():
                 return [
                     f"step {event.step} of {where.steps}, epoch {event.epoch} of {where.epochs}: "
@@ -53,6 +77,15 @@ class Lines:
                 ]
             case ev.LessonProposed():
                 return [f"step {event.step}: {step_line(state.steps[event.step])}"]
+            case ev.StageEntered(stage="review" | "hold") if state.undecided and state.trains:
+                if event.stage == "review" and state.reviewer != "wait":
+                    return []
+                found = trained_step(state, event.step)
+                told = f": {figures_text(found)}" if found else ""
+                return [
+                    f"step {event.step}: its weight update waits for a person "
+                    f"({_review(state)}){told}"
+                ]
             case ev.StageEntered(stage="review") if state.reviewer == "wait" and state.undecided:
                 return [
                     f"step {event.step}: {count(len(state.undecided), 'operation')} to review "
@@ -109,6 +142,14 @@ class Lines:
                 why = one_line(event.error or "", 160)
                 return [f"step {event.step}: a rollout failed: {why}{more}"]
         return []
+
+
+def training_line(state: RunState, step: int) -> str:
+    """A training step in one line: reward with its n, figures of its update, what came of it."""
+    found = trained_step(state, step)
+    assert found is not None
+    told = f"{figures_text(found)}, {became_text(found, state.policy_version)}"
+    return f"step {step}/{progress(state).steps} {told}"
 
 
 def _review(state: RunState) -> str:
@@ -205,15 +246,26 @@ def display_lines(
         return [head]
     groups = len(step.problems)
     rollouts = groups * state.started.group_size
-    lines = [
-        head,
-        f"rollouts  {bar(step.rollouts_done, rollouts)}",
-        f"verdicts  {bar(len(step.verdicts), rollouts)}",
-        f"groups    {bar(len(step.reflections), groups)}",
-        f"reward so far {mean(step.rewards)}  {spent(state.spent)}"
-        # Nobody knows how long a person takes: an estimate would stand still meanwhile.
-        + (f"  ETA {duration(eta_s)}" if eta_s is not None and not state.undecided else ""),
-    ]
+    # Nobody knows how long a person takes: an estimate would stand still meanwhile.
+    eta = f"  ETA {duration(eta_s)}" if eta_s is not None and not state.undecided else ""
+    if demonstrated(state):
+        learnt = learnt_steps(trained_steps(state))
+        lines = [head, f"learning from {count(groups, 'demonstration')}{eta}"]
+        if learnt:
+            told = f"{loss_text(learnt[-1])}, policy v{state.policy_version}"
+            lines.append(f"loss      {loss_curve(learnt, 40)} {told}")
+    else:
+        lines = [
+            head,
+            f"rollouts  {bar(step.rollouts_done, rollouts)}",
+            f"verdicts  {bar(len(step.verdicts), rollouts)}",
+            f"groups    {bar(len(step.reflections), groups)}",
+            f"reward so far {mean(step.rewards)}  {spent(state.spent)}{eta}",
+        ]
+    if state.trains and (known := measured_steps(trained_steps(state))):
+        curve = reward_curve(known, 40)
+        told = f"{known[0].reward:.3f} -> {known[-1].reward:.3f} in {count(len(known), 'step')}"
+        lines.append(f"training  {curve} {told}, policy v{state.policy_version}")
     if state.undecided:
         lines.append(f"REVIEW {len(state.undecided)}: studio review {state.started.run}")
     return lines

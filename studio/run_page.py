@@ -23,8 +23,10 @@ from studio.summary import (
     curation_lines,
     lost_text,
     spent,
+    version_text,
     withheld_text,
 )
+from studio.training_text import figure, training_data, training_lines
 
 _SHOWN_LOSSES = 10
 _SHOWN_TEXT = 150
@@ -66,6 +68,9 @@ def run_facts(run: RunDir, workspace: Workspace) -> dict[str, Any]:
         "library": started.library if started else None,
         "library_before": started.library_version if started else 0,
         "library_after": state.library_version,
+        "policy_before": started.policy_version if started else 0,
+        "training": training_data(state) if state.trains else None,
+        "training_lines": training_lines(state) if state.trains else [],
         "epochs": [
             {"epoch": epoch, "mean_reward": pooled.mean, "n": pooled.n}
             for epoch, pooled in state.by_epoch().items()
@@ -77,6 +82,8 @@ def run_facts(run: RunDir, workspace: Workspace) -> dict[str, Any]:
                 "step": e.step,
                 "data": e.data,
                 "library_version": e.library_version,
+                "policy_version": e.policy_version,
+                "version": version_text(state, e),
                 "mean_reward": e.mean,
                 "interval": interval_data(e),
                 "n": e.n,
@@ -124,19 +131,31 @@ def run_text(facts: dict[str, Any]) -> str:
         lines.append("rehearsal: replies were scripted, this shows the loop, not a model's skill")
     if facts["forked_from"]:
         lines.append(f"steps 1-{facts['forked_steps']} adopted from run {facts['forked_from']}")
-    lines += [f"reviewer {facts['reviewer']}   library {library}", ""]
-    lines += _section("practice", [_rate(f"epoch {e['epoch']}", e) for e in facts["epochs"]])
-    counted = [f"{n} {name}" for name, n in facts["groups"].items()]
-    lines += [f"  groups  {', '.join(counted)}", ""]
-    if facts["steps"]:
+    training = facts["training"]
+    learned = f"library {library}"
+    if training:
+        learned = f"policy v{facts['policy_before']} -> v{training['policy_version']}"
+        learned += f"   library {facts['library']} v{facts['library_after']}"
+    lines += [f"reviewer {facts['reviewer']}   {learned}", ""]
+    shown = bool(training and training["demonstrations"])  # then nothing was rolled out
+    if not shown:
+        lines += _section("practice", [_rate(f"epoch {e['epoch']}", e) for e in facts["epochs"]])
+        counted = [f"{n} {name}" for name, n in facts["groups"].items()]
+        lines += [f"  groups  {', '.join(counted)}", ""]
+    lines += _section("training", facts["training_lines"])
+    if training:
+        table_of = _demonstrations_table if shown else _training_table
+        lines += [indented(table_of(training["steps"])), ""]
+    elif facts["steps"]:
         lines += [indented(_steps_table(facts["steps"])), ""]
     held_out = [
-        f"{e['data']} after step {e['step']}, v{e['library_version']}  {e['text']}"
+        f"{e['data']} after step {e['step']}, {e['version']}  {e['text']}"
         for e in facts["evaluations"]
     ]
     held_out += facts["change_lines"]
     lines += _section("held out", held_out)
-    lines += _section("open operations", [_operation(op) for op in facts["open"]])
+    waiting = "open weight updates" if training else "open operations"
+    lines += _section(waiting, [_operation(op) for op in facts["open"]])
     lines += _section("replies to mend", _repairs(facts))
     curated = list(facts["curation_lines"])
     if facts["withheld"]:
@@ -242,3 +261,38 @@ def _steps_table(steps: list[dict[str, Any]]) -> str:
         )
     headings = ("STEP", "EPOCH", "REWARD", "GROUPS", "PROPOSED", "CHANGED", "LIBRARY", "STATE")
     return table(headings, rows)
+
+
+_SHOWN = ("loss", "grad_norm", "learning_rate", "examples", "tokens")
+
+
+def _demonstrations_table(steps: list[dict[str, Any]]) -> str:
+    rows = []
+    for step in steps:
+        told = [(name, step["metrics"].get(name)) for name in _SHOWN]
+        figures = ["-" if value is None else figure(name, value) for name, value in told]
+        rows.append((str(step["step"]), *figures, step["update"]))
+    return table(("STEP", "LOSS", "|G|", "RATE", "EXAMPLES", "TOKENS", "UPDATE"), rows)
+
+
+_TOLD = ("kl", "clip_share", "entropy", "grad_norm", "length")
+
+
+def _training_table(steps: list[dict[str, Any]]) -> str:
+    rows = []
+    for step in steps:
+        mean = "-" if step["mean_reward"] is None else f"{step['mean_reward']:.3f}"
+        told = [step["metrics"].get(name) for name in _TOLD]
+        became = f"rolled back to {step['back_to']}" if step["back_to"] else step["update"]
+        rows.append(
+            (
+                str(step["step"]),
+                f"{mean} (n={step['n']})",
+                *(
+                    "-" if value is None else figure(name, value)
+                    for name, value in zip(_TOLD, told, strict=True)
+                ),
+                became,
+            )
+        )
+    return table(("STEP", "REWARD", "KL", "CLIP", "ENTROPY", "|G|", "LENGTH", "UPDATE"), rows)

@@ -74,7 +74,8 @@ def status_lines(answer: Mapping[str, Any]) -> list[str]:
         f"run {answer['run']}: {answer['status']}{reason}{alive}",
         f"epoch {answer['epoch']} of {answer['epochs']}, step {answer['step']} of "
         f"{answer['steps']}, {answer['steps_finished']} finished",
-        f"library {answer['library']} v{answer['library_version']}, review: {answer['reviewer']}",
+        f"{_what(answer)}, review: {answer['reviewer']}",
+        *([f"training: {answer['training']}"] if answer.get("training") else []),
         f"{answer['tokens']:,} tokens{cost}, {answer['lost']} lost",
     ]
     if left := answer.get("budget_left"):
@@ -87,8 +88,16 @@ def status_lines(answer: Mapping[str, Any]) -> list[str]:
     if answer["rehearsal"]:
         lines.append("rehearsal: replies are scripted")
     if answer["open"]:
-        lines.append(f"{answer['open']} operations are open: studio review {answer['run']}")
+        what = "weight update is" if answer.get("training") else "operations are"
+        lines.append(f"{answer['open']} {what} open: studio review {answer['run']}")
     return lines
+
+
+def _what(answer: Mapping[str, Any]) -> str:
+    """What practice changes, and how far it is: a policy's weights, or a library."""
+    if answer.get("policy_version") is not None:
+        return f"policy v{answer['policy_version']}"
+    return f"library {answer['library']} v{answer['library_version']}"
 
 
 def _amount(name: str, amount: float) -> str:

@@ -16,6 +16,7 @@ from engines.record.ledger import read_record
 from engines.record.run_dir import RunDir
 from studio.inert import inert
 from studio.printing import indented
+from studio.training_text import WORDS, figure
 
 
 def step_facts(run: RunDir, step: int) -> dict[str, Any]:
@@ -32,10 +33,12 @@ def step_facts(run: RunDir, step: int) -> dict[str, Any]:
     repaired: list[ev.ReplyMended | ev.ReplyDropped] = []
     own: list[ev.OperationProposed] = []
     committed: ev.LessonCommitted | None = None
+    trains = False
     last = 0
     for entry in run.entries():
         event = entry.event
         last = event.step if isinstance(event, ev.StepStarted) else last
+        trains = trains or isinstance(event, ev.EngineOpened)
         if _step_of(event) != step:
             continue
         match event:
@@ -66,6 +69,8 @@ def step_facts(run: RunDir, step: int) -> dict[str, Any]:
         "step": step,
         "epoch": begun.epoch,
         "library_version": begun.library_version,
+        "policy_version": begun.policy_version,
+        "trains": trains or bool(lesson and lesson.update),
         "groups": [
             {
                 "id": group_id(step, found.position),
@@ -80,6 +85,7 @@ def step_facts(run: RunDir, step: int) -> dict[str, Any]:
         ],
         "consolidation": _calls(run, lesson.refs if lesson else ()),
         "operations": [to_dict(op) for op in lesson.operations] if lesson else [],
+        "update": to_dict(lesson.update) if lesson and lesson.update else None,
         "withheld": [to_dict(op) for op in lesson.withheld] if lesson else [],
         "own": [{**to_dict(e.operation), "reviewer": e.reviewer} for e in own],
         "repaired": [_repaired(event) for event in repaired],
@@ -87,6 +93,7 @@ def step_facts(run: RunDir, step: int) -> dict[str, Any]:
         "decisions": [to_dict(decision) for decision in decisions],
         "outcomes": [to_dict(outcome) for outcome in committed.outcomes] if committed else [],
         "committed_version": committed.library_version if committed else None,
+        "committed_policy": committed.policy_version if committed else None,
     }
 
 
@@ -94,15 +101,19 @@ def step_text(facts: dict[str, Any], *, prompts: bool) -> str:
     """The same for people; with `prompts` also what the reflector was shown."""
     lines = [
         f"run {facts['run']}, step {facts['step']} (epoch {facts['epoch']}), "
-        f"library v{facts['library_version']}"
+        + (f"policy v{facts['policy_version']}, " if facts["trains"] else "")
+        + f"library v{facts['library_version']}"
     ]
     for group in facts["groups"]:
         shown = " ".join("?" if r is None else f"{r:g}" for r in group["rewards"])
         lines += ["", f"{group['id']}  problem {group['problem']}  {group['outcome']}  ({shown})"]
         lines += _call_lines(group["calls"], prompts)
         lines += [f"  lost: {inert(loss['reason'])}" for loss in group["losses"]]
-    lines += ["", "consolidation"]
-    lines += _call_lines(facts["consolidation"], prompts) or ["  no call: nothing was proposed"]
+    if facts["trains"]:
+        lines += ["", "weight update", *_update_lines(facts["update"])]
+    else:
+        lines += ["", "consolidation"]
+        lines += _call_lines(facts["consolidation"], prompts) or ["  no call: nothing was proposed"]
     lines += [f"  lost: {inert(loss['reason'])}" for loss in facts["losses"]]
     lines += [
         f"  not proposed again, since it was rejected before: {inert(op['text'] or op['target'])}"
@@ -125,14 +136,32 @@ def step_text(facts: dict[str, Any], *, prompts: bool) -> str:
     for decision in facts["decisions"]:
         outcome = outcomes.get(decision["operation_id"])
         became = f" -> {outcome['id']}" if outcome and outcome["id"] else ""
+        if outcome and outcome["kind"] == "weights":
+            became = " -> applied" if outcome["applied"] else " -> not applied"
         why = f": {inert(decision['reason'])}" if decision["reason"] else ""
         lines.append(
             f"  {decision['operation_id']}  {decision['action']} by "
             f"{inert(decision['reviewer'])}{became}{why}"
         )
     version = facts["committed_version"]
-    lines.append("not committed" if version is None else f"committed: library v{version}")
+    if facts["trains"] and version is not None:
+        lines.append(f"committed: policy v{facts['committed_policy']}")
+    else:
+        lines.append("not committed" if version is None else f"committed: library v{version}")
     return "\n".join(lines)
+
+
+def _update_lines(update: dict[str, Any] | None) -> list[str]:
+    if update is None:
+        return ["  none was computed"]
+    metrics = update["metrics"]
+    known = [name for name in WORDS if name in metrics] + sorted(set(metrics) - set(WORDS))
+    lines = [
+        f"  {WORDS.get(name, inert(name)):<15} {figure(name, metrics[name])}" for name in known
+    ]
+    if update.get("rollback_to") is not None:
+        lines.insert(0, f"  back to the weights of step {update['rollback_to']}")
+    return lines + ([f"  {inert(update['note'])}"] if update.get("note") else [])
 
 
 def _step_of(event: ev.DurableEvent) -> int | None:

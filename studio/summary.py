@@ -11,6 +11,7 @@ from shlex import quote
 from typing import Any
 
 from engines.core.best import competing
+from engines.core.events import EvaluationFinished
 from engines.core.library import Library, LibraryDiff
 from engines.core.run_state import Rewards, RunState
 from engines.core.similarity import marked, word_diff
@@ -25,6 +26,7 @@ from studio.rates import (
     interval_data,
     signs_text,
 )
+from studio.training_text import demonstrated, training_data, training_lines
 
 REHEARSAL = "replies were scripted (rehearsal): this shows the loop, not a model's skill"
 
@@ -71,9 +73,11 @@ def summary_data(state: RunState, before: Library, after: Library, place: str) -
                 "n": e.n,
                 "unjudged": e.unjudged,
                 "reused": e.reused,
+                "policy_version": e.policy_version,
             }
             for e in state.evaluations
         ],
+        "training": training_data(state) if state.trains else None,
         "changes": [change_data(change) for change in changes(state.evaluations)],
         "best_step": state.best_step,
         "open": [operation.id for operation in state.open],
@@ -99,22 +103,31 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
         lines.append(REHEARSAL)
     if started.forked_from:
         lines.append(f"steps 1-{started.forked_steps} adopted from run {started.forked_from}")
-    lines += ["", "practice reward (with the library of the moment)"]
-    lines += [f"  epoch {epoch}  {mean(pooled)}" for epoch, pooled in state.by_epoch().items()]
+    what = "policy" if state.trains else "library"
     groups = state.groups()
-    counted = ", ".join(f"{groups[name]} {name}" for name in GROUP_OUTCOMES)
-    lines.append(f"  groups   {counted}")
+    if not demonstrated(state):
+        lines += ["", f"practice reward (with the {what} of the moment)"]
+        lines += [f"  epoch {epoch}  {mean(pooled)}" for epoch, pooled in state.by_epoch().items()]
+        counted = ", ".join(f"{groups[name]} {name}" for name in GROUP_OUTCOMES)
+        lines.append(f"  groups   {counted}")
     if groups["unjudged"] and groups["unjudged"] == groups.total():
         lines.append("  the verifier had no opinion on any try, so nothing was learned: look at it")
+    if state.trains:
+        lines += ["", "training", *(f"  {line}" for line in training_lines(state))]
     if state.evaluations:
-        lines += ["", "held-out reward (pinned library)"]
+        lines += ["", f"held-out reward (pinned {what})"]
         lines += [
-            f"  {e.data} after step {e.step}, v{e.library_version}  {evaluation_text(e)}"
+            f"  {e.data} after step {e.step}, {version_text(state, e)}  {evaluation_text(e)}"
             for e in state.evaluations
         ]
         lines += [f"  {line}" for line in change_lines(state)]
-    lines += ["", f"library {after.name}  v{before.version} -> v{after.version}  {counts(diff)}"]
-    lines += [f"  {line}" for line in diff_lines(diff)]
+    if not state.trains or before.version != after.version:
+        versions = f"v{before.version} -> v{after.version}"
+        lines += ["", f"library {after.name}  {versions}  {counts(diff)}"]
+        lines += [f"  {line}" for line in diff_lines(diff)]
+    elif after.experiences:
+        held = count(len(after.experiences), "experience")
+        lines += ["", f"library {after.name}  v{after.version}, unchanged: {held} in the prompt"]
     lines += ["", f"spent    {spent(state.spent)}"]
     lines.append(f"lost     {_lost(state)}")
     if move := next_move(state):
@@ -125,7 +138,8 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
     if state.repairs:
         lines.append(f"to mend  {repairs_text(len(state.repairs), started.run)}")
     if state.open:
-        lines.append(f"open     {count(len(state.open), 'operation')}: studio review {started.run}")
+        what = count(len(state.open), "weight update" if state.trains else "operation")
+        lines.append(f"open     {what}: studio review {started.run}")
     lines.append(f"folder   {inert(place)}")
     return "\n".join(lines)
 
@@ -141,8 +155,8 @@ def change_lines(state: RunState) -> list[str]:
     for change in changes(state.evaluations):
         found = change.comparison
         lines.append(
-            f"{change.first.data} v{change.first.library_version} -> "
-            f"v{change.last.library_version}: {difference_text(found)}, {found.verdict} "
+            f"{change.first.data} {version_text(state, change.first)} -> "
+            f"{version_text(state, change.last)}: {difference_text(found)}, {found.verdict} "
             f"({signs_text(found)})"
         )
     if state.best_step is not None and state.started is not None:
@@ -150,8 +164,15 @@ def change_lines(state: RunState) -> list[str]:
         run = state.started.run
         many = f"best of {looks} looks, which flatters it:"
         which = many if looks > 1 else "the only look of its kind:"
-        lines.append(f"{which} after step {state.best_step} ({run}@best); last: {run}@last")
+        # The names stand for versions of a library, which a training run leaves as it was.
+        names = "" if state.trains else f" ({run}@best); last: {run}@last"
+        lines.append(f"{which} after step {state.best_step}{names}")
     return lines
+
+
+def version_text(state: RunState, found: EvaluationFinished) -> str:
+    """What of it was pinned: `v3` of a library, or `policy v3` where weights are trained."""
+    return f"policy v{found.policy_version}" if state.trains else f"v{found.library_version}"
 
 
 def lost_text(lost: Mapping[str, int]) -> str:

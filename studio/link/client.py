@@ -90,6 +90,17 @@ def driven_elsewhere(run: Place, who: str) -> ConflictError:
     )
 
 
+def _training(state: RunState) -> str | None:
+    """The last step that is through in a line; None of a run that trains no weights."""
+    if not state.trains:
+        return None
+    from studio.training_text import figures_text, learnt_steps, measured_steps, trained_steps
+
+    steps = trained_steps(state)
+    known = measured_steps(steps) or learnt_steps(steps)
+    return f"step {known[-1].step}: {figures_text(known[-1])}" if known else "no step yet"
+
+
 def status_of(state: RunState, budget: Budget | None = None) -> dict[str, Any]:
     """What `status` answers, from the one state, with what is left of each limit of a budget."""
     started = state.started
@@ -108,6 +119,8 @@ def status_of(state: RunState, budget: Budget | None = None) -> dict[str, Any]:
         "rollouts_done": current.rollouts_done if current else 0,
         "library": started.library if started else "",
         "library_version": state.library_version,
+        "policy_version": state.policy_version if state.trains else None,
+        "training": _training(state),
         "undecided": len(state.undecided),
         "open": len(state.open),
         "lost": sum(state.lost.values()),

@@ -238,8 +238,10 @@ class Requests:
             return {"said": "the commit is under way; it waits for the run"}
 
     def _said(self, version: int) -> str:
-        started = self._practice.recorder.state.started
-        library = started.library if started else ""
+        state = self._practice.recorder.state
+        if state.trains:
+            return f"committed: the policy is at v{state.policy_version}"
+        library = state.started.library if state.started else ""
         return f"committed: library {library} is at v{version}"
 
 

@@ -16,6 +16,7 @@ from engines.core.run_state import RunState
 from engines.record.libraries import LibraryFolder
 from engines.record.run_dir import Workspace
 from studio.library_refs import Found, find
+from studio.summary import mean
 from studio.tui.diff_view import Choice, Comparison, Measured, Side, entry
 
 
@@ -32,7 +33,7 @@ def compare(base: str, target: str, workspace: Workspace) -> Comparison:
 
 def comparison(base: str, older: Found, target: str, newer: Found) -> Comparison:
     """Pure: two libraries that were found, as the page shows them."""
-    from studio.diffing import as_lines, measures, pairs
+    from studio.diffing import as_lines, measures, pairs, weights_lines
 
     return Comparison(
         _side(base, older),
@@ -40,6 +41,7 @@ def comparison(base: str, older: Found, target: str, newer: Found) -> Comparison
         tuple(entry(p.id, p.before, p.after) for p in pairs(older.library, newer.library)),
         tuple(Measured(m.data, m.before, m.after, m.verdict) for m in measures(older, newer)),
         "\n".join(one.text for one in as_lines(older, newer)),
+        tuple(weights_lines(older, newer)),
     )
 
 
@@ -94,14 +96,19 @@ def _of_run(run: str, state: RunState) -> list[Choice]:
     started = state.started
     if started is None:
         return [Choice("", "it has not begun")]
-    found = [Choice(f"{run}@last", f"after step {state.steps_finished}, v{state.library_version}")]
+    last = f"policy v{state.policy_version}" if state.trains else f"v{state.library_version}"
+    found = [Choice(f"{run}@last", f"after step {state.steps_finished}, {last}")]
     if state.best_step is not None:
         found.append(Choice(f"{run}@best", f"after step {state.best_step}, on its held-out sets"))
-    found.append(Choice(f"{run}@epoch:0", f"before it began, v{started.library_version}"))
+    first = "policy v0" if state.trains else f"v{started.library_version}"
+    found.append(Choice(f"{run}@epoch:0", f"before it began, {first}"))
     for number, step in sorted(state.steps.items()):
         if step.committed_version is None:
             continue
-        told = f"epoch {step.epoch}, v{step.committed_version}"
+        left = f"v{step.committed_version}"
+        if state.trains:
+            left = f"reward {mean(step.rewards)}"
+        told = f"epoch {step.epoch}, {left}"
         if number % started.steps_per_epoch == 0:
             epoch = number // started.steps_per_epoch
             found.append(Choice(f"{run}@epoch:{epoch}", f"after step {number}, {told}"))

@@ -71,6 +71,7 @@ class Comparison:
     entries: tuple[Entry, ...]
     measured: tuple[Measured, ...] = ()
     text: str = ""  # as `studio diff` prints it
+    weights: tuple[str, ...] = ()  # of steps that differ in weights alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +132,16 @@ def counts_text(of: Comparison) -> str:
 def head(of: Comparison, mode: Mode, width: int, height: int) -> list[Line]:
     """What is compared, how much differs, and what was measured of either side."""
     base, target = of.base, of.target
+    counted = line(
+        (counts_text(of), ""),
+        (f"   {base.tokens} -> {target.tokens} tokens a call (estimated)", "dim"),
+    )
+    if of.weights:
+        counted = line("two steps of a run that trains weights")
     out = [
         line((shown(base.label), "title"), (" -> ", "dim"), (shown(target.label), "title")),
         spread(
-            line(
-                (counts_text(of), ""),
-                (f"   {base.tokens} -> {target.tokens} tokens a call (estimated)", "dim"),
-            ),
+            counted,
             line((mode, "dim")),
             width,
         ),

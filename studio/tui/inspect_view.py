@@ -52,6 +52,14 @@ class GroupShown:
     epoch: int
     library_version: int
     members: tuple[Member, ...]
+    policy_version: int | None = None  # of a run that trains weights
+
+    @property
+    def made_by(self) -> str:
+        """The version that its rollouts were made with."""
+        if self.policy_version is not None:
+            return f"policy v{self.policy_version}"
+        return f"library v{self.library_version}"
 
     @property
     def won(self) -> int:
@@ -401,6 +409,8 @@ def resolved(
     if found := re.fullmatch(r"s(\d{1,9})p(\d{1,9})(r\d{1,9})?", target):
         step, position = int(found[1]), int(found[2])
         return target if position < len(steps.get(step, ())) else ""
+    if found := re.fullmatch(r"op(\d{1,9})\.w", target):  # it rests on all groups of its step
+        return f"s{int(found[1])}p0" if steps.get(int(found[1])) else ""
     if target in evidence:
         return next(iter(evidence[target]), "")
     if len(target) < 4:

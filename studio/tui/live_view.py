@@ -13,12 +13,14 @@ from engines.core import events as ev
 from engines.core.run_state import RunState
 from engines.core.types import GroupOutcome
 from studio.inert import one_line
+from studio.training_text import trained_step
 from studio.tui.batch import Batch, Try
 from studio.tui.cells import GLYPHS_UNICODE, Glyphs
 from studio.tui.facts import LineFacts
 from studio.tui.layout import Mode
 from studio.tui.lines import BLANK, Line, Row, Span, cropped, line, paragraph, plain, width_of
 from studio.tui.pane import PaneModel
+from studio.tui.training_view import panel
 
 STRIP_CELLS = 16
 """A longer strip of glyphs gives way to numbers."""
@@ -158,11 +160,17 @@ def stages(batch: Batch, state: RunState, width: int, signs: Glyphs = GLYPHS_UNI
         line((f"{name:<11}", "dim"), (signs.bar(done, of, room), "bar"), f" {done}/{of}")
         for name, done, of in rows
     ]
-    return [*out, line((f"{'operations':<11}", "dim"), _operations(batch, state))]
+    if not batch.size:  # demonstrations are learnt from as they are
+        out = []
+    what = "update" if state.trains else "operations"
+    return [*out, line((f"{what:<11}", "dim"), _operations(batch, state))]
 
 
 def _operations(batch: Batch, state: RunState) -> str:
     step = state.steps.get(batch.step)
+    if state.trains:
+        found = trained_step(state, batch.step)
+        return found.became if found is not None else ""
     if step is None or (step.lesson is None and not step.committed and not step.finished):
         return "none drawn yet"
     decided = len(state.reviewed)
@@ -172,10 +180,15 @@ def _operations(batch: Batch, state: RunState) -> str:
 def stage_line(batch: Batch, state: RunState, eta: str = "") -> str:
     """The same in one line: `rollout 31/64  judged 27/64  reflected 1/8  ops 0`."""
     step = state.steps.get(batch.step)
+    lesson = f"ops {step.operations if step else 0}"
+    if state.trains:
+        lesson = f"update {_operations(batch, state)}"
+    if not batch.size:
+        return f"demonstrations {len(batch.problems)}  {lesson}" + (f"  ETA {eta}" if eta else "")
     return (
         f"rollout {len(batch.rollouts)}/{batch.size}  judged {len(batch.verdicts)}/{batch.size}  "
         f"reflected {len(batch.reflections)}/{len(batch.problems)}  "
-        f"ops {step.operations if step else 0}" + (f"  ETA {eta}" if eta else "")
+        f"{lesson}" + (f"  ETA {eta}" if eta else "")
     )
 
 
@@ -185,6 +198,8 @@ def outcome_lines(batch: Batch, width: int) -> list[Line]:
     if not n:
         return paragraph([("no group is through yet", "dim")], width)
     texts = []
+    if not batch.size:
+        return paragraph([(f"{n.total()} demonstrations are learnt from", "")], width, "  ")
     if n["used"]:
         texts.append(f"{n['used']} with winners and losers: learned from")
     skipped = [f"{n[name]} {name.replace('-', ' ')}" for name in SKIPPED if n[name]]
@@ -204,9 +219,12 @@ def facts(
     signs: Glyphs = GLYPHS_UNICODE,
 ) -> list[Line]:
     """The pane below the groups."""
-    out = legend(signs)
+    trains = state is not None and state.trains
+    # Of a training run its figures come first: below them is room for the rest on a tall screen.
+    out = [*panel(state, width, signs)] if trains and state is not None else legend(signs)
     if batch is not None and state is not None:
-        out += [BLANK, line((f"stage of batch {batch.step}", "title"))]
+        out += [] if trains else [BLANK]
+        out.append(line((f"stage of batch {batch.step}", "title")))
         out += stages(batch, state, width, signs)
         out += [BLANK, *outcome_lines(batch, width)]
         step = state.steps.get(batch.step)
@@ -221,7 +239,7 @@ def facts(
     if state is not None and state.started is not None:
         out += [BLANK, line((_process(state, line_facts), "dim"))]
         out.append(line((f"journal    {state.events:,} on disk", "dim")))
-    return out
+    return [*out, BLANK, *legend(signs)] if trains else out
 
 
 def _process(state: RunState, line_facts: LineFacts) -> str:

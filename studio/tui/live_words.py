@@ -9,6 +9,7 @@ from engines.core import events as ev
 from engines.core.run_state import RunState
 from engines.core.types import rollout_id
 from studio.inert import one_line
+from studio.tui import training_view
 from studio.tui.batch import Batch, reward_text
 from studio.tui.cells import GLYPHS_UNICODE, Glyphs
 from studio.tui.facts import LineFacts
@@ -41,13 +42,15 @@ def now(
     if waiting:
         flagged = sum(bool(op.flags) for op in state.undecided)
         wait = "operation waits" if waiting == 1 else "operations wait"
+        wait = "weight update waits" if state.trains else wait
         more = f", {flagged} flagged" if flagged else ""
         return line(" ", ("2", "key"), (f" review: {waiting} {wait} for you{more}", "flag"))
     if state.status == "reviewing":
         if line_facts.ready:
             said = " everything is decided: "
             return line((said, "title"), ("2", "key"), " shows it, ", ("c", "key"), " commits")
-        return line((f" committing the lesson of step {state.step} …", "title"))
+        what = "weight update" if state.trains else "lesson"
+        return line((f" committing the {what} of step {state.step} …", "title"))
     if state.status == "paused":
         busy = " paused: what is under way ends, nothing new begins; "
         return line((busy, "flag"), ("p", "key"), " goes on")
@@ -79,12 +82,22 @@ def _at_work(state: RunState, batch: Batch | None) -> str:
     if step is None or batch is None:
         return "waiting for the next step …" if state.step else "waiting for the first step …"
     if step.committed:
+        if state.trains:
+            return f"step {step.step} is through: policy v{state.policy_version}"
         return f"step {step.step} is committed as v{step.committed_version}"
     if len(batch.reflections) == len(batch.problems) and batch.problems:
         used = batch.outcomes["used"]
+        if state.trains and not batch.size:
+            n = len(batch.problems)
+            return f"step {step.step}: computing a weight update from {n} demonstrations …"
+        if state.trains:
+            groups = f"{used} group{'s' * (used != 1)} with contrast"
+            return f"step {step.step}: computing a weight update from {groups} …"
         return f"step {step.step}: drawing operations from {used} group{'s' * (used != 1)} …"
     if not batch.rollouts:
         n = len(batch.problems)
+        if not batch.size:
+            return f"step {step.step}: {n} demonstrations"
         return f"step {step.step}: waiting for the first of {batch.size} rollouts, {n} problems"
     reward = step.rewards.mean
     so_far = "" if reward is None else f", reward so far {reward:.3f} (n={step.rewards.n})"
@@ -95,6 +108,9 @@ def ending(state: RunState) -> Line:
     """How the run ended, and the key that goes on from there."""
     why = f": {one_line(state.reason, 160)}" if state.reason else ""
     match state.ending:
+        case "finished" if state.trains:
+            said = f" finished with policy v{state.policy_version}; "
+            return line((said, "title"), ("4", "key"), " compares its steps")
         case "finished":
             return line(
                 (" finished; ", "title"),
@@ -103,7 +119,8 @@ def ending(state: RunState) -> Line:
             )
         case "held":
             n = len(state.open)
-            waits = f"{n} operation waits" if n == 1 else f"{n} operations wait"
+            what = "weight update" if state.trains else "operation"
+            waits = f"{n} {what} waits" if n == 1 else f"{n} {what}s wait"
             said = f" held for review: {waits}; "
             return line((said, "flag"), ("2", "key"), " decides, then ", ("r", "key"), " goes on")
         case "budget":
@@ -115,7 +132,7 @@ def ending(state: RunState) -> Line:
     return line((f" stopped{why}; ", "title"), ("r", "key"), " resumes it")
 
 
-def ended_lines(state: RunState, width: int) -> list[Line]:
+def ended_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
     """The whole of a run that ended: rewards with their n, held-out change, library, cost."""
     from studio.rates import changes, evaluation_text
     from studio.summary import (
@@ -125,6 +142,7 @@ def ended_lines(state: RunState, width: int) -> list[Line]:
         progress,
         repairs_text,
         spent,
+        version_text,
     )
 
     started, where = state.started, progress(state)
@@ -136,7 +154,8 @@ def ended_lines(state: RunState, width: int) -> list[Line]:
     if started.rehearsal:
         out += paragraph([("replies were scripted (rehearsal), not a model's", "dim")], width)
     out += [*_moves(state, width), BLANK]
-    out.append(line(("practice reward, with the library of the moment", "title")))
+    what = "policy" if state.trains else "library"
+    out.append(line((f"practice reward, with the {what} of the moment", "title")))
     rewards = state.by_epoch().items()
     out += [line(f"  epoch {epoch}  {mean(pooled)}") for epoch, pooled in rewards]
     if not rewards:
@@ -147,8 +166,12 @@ def ended_lines(state: RunState, width: int) -> list[Line]:
             out.append(line(("  measured once, so nothing can be compared", "dim")))
         for told in change_lines(state):
             out += paragraph([("  " + told, "")], width, "    ")
-    grown = f"library    {one_line(started.library, 60)} v{started.library_version} -> "
-    out += [BLANK, line(f"{grown}v{state.library_version}")]
+    if state.trains:
+        out += [BLANK, line(("training", "title")), *training_view.ended_lines(state, width, signs)]
+        out.append(BLANK)
+    else:
+        grown = f"library    {one_line(started.library, 60)} v{started.library_version} -> "
+        out += [BLANK, line(f"{grown}v{state.library_version}")]
     out.append(line(f"spent      {spent(state.spent)}"))
     lost = lost_text(state.lost) or "nothing"
     out += paragraph([(f"lost       {lost}", "failed" if state.lost else "")], width, " " * 11)
@@ -160,7 +183,7 @@ def ended_lines(state: RunState, width: int) -> list[Line]:
     if state.evaluations:
         out += [BLANK, line(("every measurement", "title"))]
         for found in state.evaluations:
-            where_found = f"after step {found.step}, v{found.library_version}"
+            where_found = f"after step {found.step}, {version_text(state, found)}"
             said = f"{one_line(found.data, 40)} {where_found}  {evaluation_text(found)}"
             out += paragraph([("  " + said, "")], width, "    ")
     return out
@@ -168,6 +191,8 @@ def ended_lines(state: RunState, width: int) -> list[Line]:
 
 def _moves(state: RunState, width: int) -> list[Line]:
     moves = [("3", "what was learned"), ("4", "what changed"), ("5", "every run")]
+    if state.trains:
+        moves = [("4", "two steps beside each other"), ("5", "every run")]
     if state.ending != "finished":
         moves.insert(0, ("r", "resume it"))
     if state.open or state.repairs:
@@ -196,11 +221,27 @@ def empty_lines(state: RunState | None, line_facts: LineFacts, width: int) -> li
     return paragraph([(said, "dim")], width)
 
 
-def happened(event: ev.DurableEvent | ev.TransientEvent) -> list[str] | None:
-    """What the activity says of it; None where `studio.narrate.Lines` has the words."""
+def happened(
+    event: ev.DurableEvent | ev.TransientEvent, *, trains: bool = False, shown: bool = False
+) -> list[str] | None:
+    """What the activity says of it; None where `studio.narrate.Lines` has the words.
+
+    Args:
+        event: what happened.
+        trains: whether the run updates weights, so that a group gives no proposals.
+        shown: whether it learns from demonstrations, so that there are no groups to tell of.
+    """
     match event:
         case ev.StageEntered():
-            return _entered(event)
+            return _training(event) if trains else _entered(event)
+        case ev.StepStarted() if trains:
+            problems = f"{len(event.problems)} problems"
+            return [f"step {event.step}: {problems}, policy v{event.policy_version}"]
+        case ev.GroupReflected() if shown:
+            return []
+        case ev.GroupReflected(reflection=found) if trains and found.outcome == "used":
+            name = rollout_id(found.step, found.position, 0).removesuffix("r0")
+            return [f"{name}: winners and losers, so it has contrast"]
         case ev.RunPaused():
             return ["paused: what is under way ends, nothing new begins (p goes on)"]
         case ev.GroupReflected(reflection=found):
@@ -235,6 +276,17 @@ def happened(event: ev.DurableEvent | ev.TransientEvent) -> list[str] | None:
         case ev.RunEnded(how="finished" | "stopped" | "held"):
             return [event.how]
     return None
+
+
+def _training(event: ev.StageEntered) -> list[str]:
+    match event.stage:
+        case "consolidation":
+            return [f"step {event.step}: computing its weight update"]
+        case "review":
+            return [f"step {event.step}: its weight update is reviewed (2)"]
+        case "hold":
+            return [f"step {event.step}: its weight update waits for a person (2)"]
+    return _entered(event)
 
 
 def _entered(event: ev.StageEntered) -> list[str]:

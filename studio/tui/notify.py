@@ -89,6 +89,8 @@ class Notifier:
         self._called_at = now
         run = state.started.run if state is not None and state.started is not None else "a run"
         what = "operation waits" if self._waiting == 1 else "operations wait"
+        if state is not None and state.trains:
+            what = "weight update waits"  # never more than one
         text = one_line(f"{run}: {self._waiting} {what} for you", 120)
         if settings.bell:
             self._send("\x07")

@@ -44,7 +44,7 @@ def recalled(run: RunDir, most: int = 200) -> Past:
             fold(state, entry.event)
             if isinstance(entry.event, StepStarted):
                 batch = batch_of(state)  # its mappings go on being filled until it is through
-            told = happened(entry.event)
+            told = happened(entry.event, trains=state.trains, shown=demonstrated(state))
             if told is None:
                 lines(entry.event)
             else:

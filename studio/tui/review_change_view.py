@@ -25,6 +25,7 @@ from studio.inert import inert
 from studio.tui.cells import settled, wrap
 from studio.tui.lines import Line, Span, line, paragraph, plain, spread, width_of
 from studio.tui.review_view import Item, words_of
+from studio.tui.training_view import update_lines
 
 Mode = Literal["words", "lines", "side by side"]
 MODES: tuple[Mode, ...] = ("words", "lines", "side by side")
@@ -73,7 +74,7 @@ def head(item: Item, before: str, after: str, at: tuple[int, int], width: int) -
         return spread(line(("MEND ", "title"), (item.id, "title")), right, width)
     groups = len({name.rpartition("r")[0] for name in op.evidence})
     wanted = effective(op, item.decision) if item.decision else op
-    target = words_of(wanted.target or "")
+    target = words_of(wanted.target or ("policy" if wanted.kind == "weights" else ""))
     spans: list[Span] = [(f"{wanted.kind.upper()} {target}".strip(), "title"), (f"  {op.id}", "")]
     if groups:
         spans.append((f"  {groups} group" + ("s" if groups > 1 else ""), "dim"))
@@ -190,19 +191,24 @@ def change_lines(
     """
     op = item.operation
     assert op is not None
+    is_update = op.kind == "weights"
     before, after, proposed = wordings(item, texts)
     out = [head(item, before, after, at, width), *flag_lines(op, width)]
     if draft:
         out += _labelled("yours", f"{shown(draft)} (not handed in; e takes it up)", width)
     gap: list[Line] = [] if compact else [()]
     out += gap
-    out += diff_lines(before, after, mode, width, changes)
+    if is_update:
+        out += update_lines(op, state, width)
+    else:
+        out += diff_lines(before, after, mode, width, changes)
     if op.target and op.kind != "add" and not before:
         out += paragraph([(f"{words_of(op.target)} is not in the library any more", "flag")], width)
     if proposed:
         out += _labelled("proposed", shown(proposed), width)
     out += gap
-    out += _labelled("why", shown(op.rationale) or "(no reason given)", width)
+    if op.rationale or not is_update:
+        out += _labelled("why", shown(op.rationale) or "(no reason given)", width)
     if item.decision is not None and item.decision.reason:
         out += _labelled("reason", shown(item.decision.reason), width)
     if item.decision is not None and item.decision.flags:
@@ -237,6 +243,8 @@ def wordings(item: Item, texts: Mapping[str, str]) -> tuple[str, str, str]:
             return now, "", proposed
         case "keep":
             return now, now, proposed
+        case "weights":
+            return "", "", ""
 
 
 def source_lines(
@@ -246,7 +254,10 @@ def source_lines(
     who = words_of(op.proposer) or "(unknown)"
     if op.prompt_hash:
         who += f", prompt {words_of(op.prompt_hash)}"
-    out = _labelled("who", f"{who}, on library v{state.base_version}", width)
+    on = f"library v{state.base_version}"
+    if op.kind == "weights":
+        on = f"policy v{state.policy_version}"
+    out = _labelled("who", f"{who}, on {on}", width)
     if target is not None:
         out += _labelled("history", history_text(target), width)
     return out

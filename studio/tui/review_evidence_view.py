@@ -150,7 +150,7 @@ def near_ones(
     Takes 20 microseconds for each experience: not for a key's own handler.
     """
     wording = operation.text if text is None else text
-    if not wording:
+    if not wording or operation.kind == "weights":
         return ()
     found = [
         (name, similarity(wording, other), other)

@@ -102,6 +102,8 @@ def inverse(made: Made, operation_id: str, texts: Mapping[str, str]) -> Operatio
             if wanted.target in texts:
                 return f"{wanted.target} is there"
             return Operation(operation_id, "add", wanted.target, made.was, why)
+        case "weights":
+            return f"{made.id} changed the weights: a checkpoint before it brings the old ones back"
         case "keep":
             return f"{made.id} kept {wanted.target}: there is nothing to take back"
 

@@ -22,8 +22,8 @@ Sort = Literal["flagged first", "by kind", "in order"]
 Standing = Literal["open", "approved", "rejected", "edited", "later"]
 
 SORTS: tuple[Sort, ...] = ("flagged first", "by kind", "in order")
-KINDS: tuple[OperationKind, ...] = ("add", "modify", "delete", "keep")
-VERBS = {"add": "+", "modify": "~", "delete": "-", "keep": "="}
+KINDS: tuple[OperationKind, ...] = ("add", "modify", "delete", "keep", "weights")
+VERBS = {"add": "+", "modify": "~", "delete": "-", "keep": "=", "weights": "^"}
 _VERB_STYLES = {"add": "added", "delete": "removed", "keep": "dim"}
 _STYLES: Mapping[str, str] = {"later": "dim"}
 _STANDING: Mapping[str, Standing] = {
@@ -32,6 +32,7 @@ _STANDING: Mapping[str, Standing] = {
     "edit": "edited",
     "defer": "later",
 }
+_NAMELESS = {"weights": "policy"}  # what stands for a target where there is none
 _SAFE_KINDS = ("add", "modify", "keep")
 
 
@@ -176,7 +177,7 @@ def row(item: Item, now: str = "", signs: Glyphs = GLYPHS_UNICODE) -> Row:
             (" ", ""),
             (VERBS[op.kind], _VERB_STYLES.get(op.kind, "")),
             (" ", ""),
-            (_id(op.target or "new"), "" if op.target else "dim"),
+            (_id(op.target or _NAMELESS.get(op.kind, "new")), "" if op.target else "dim"),
             (signs.flag + " " if op.flags else "  ", "flag"),
             (said, "dim" if standing in ("rejected", "later") else ""),
         ),
@@ -250,9 +251,12 @@ def commit_lines(state: RunState, found: Sequence[Item], hidden: int = 0) -> lis
     counted = counts(found)
     left = counted.get("open", 0)
     changes = any(
-        item.standing in ("approved", "edited") and item.operation and item.operation.kind != "keep"
+        item.standing in ("approved", "edited")
+        and item.operation
+        and item.operation.kind not in ("keep", "weights")
         for item in found
     )
+    weights = next((i for i in found if i.operation and i.operation.kind == "weights"), None)
     now = state.base_version
     version = f"v{now} becomes v{now + 1}" if changes else f"stays v{now}"
     lines = [
@@ -261,6 +265,11 @@ def commit_lines(state: RunState, found: Sequence[Item], hidden: int = 0) -> lis
         ),
         line(("library    ", "dim"), version),
     ]
+    if weights is not None:
+        at = state.policy_version
+        is_taken = weights.standing == "approved"
+        policy = f"v{at} becomes v{at + 1}" if is_taken else f"stays v{at}"
+        lines[1:] = [line(("policy     ", "dim"), policy), *(lines[1:] if changes else [])]
     if hidden:
         what = "of them is" if hidden == 1 else "of them are"
         lines.append(line((f"filter     {hidden} {what} hidden by it, and committed too", "flag")))
@@ -303,6 +312,8 @@ def why_empty(state: RunState | None, *, words: str = "", living: bool = False) 
     match state.status:
         case "finished":
             what = "The run is finished, and everything was decided."
+            if state.trains:
+                return _told(what, "1 shows how training went, 5 lists every run.")
             return _told(what, "3 shows what was learned, 4 what changed.")
         case "failed":
             return _told("The run failed; nothing waits here.", "5 and r resume it, 1 says why.")
@@ -313,6 +324,8 @@ def why_empty(state: RunState | None, *, words: str = "", living: bool = False) 
     if state.status == "paused":
         return _told("The run is paused.", "p goes on; proposals of the next lesson come here.")
     what = f"Nothing waits yet: step {state.step} is being tried." if state.step else "Nothing yet."
+    if state.trains:
+        return _told(what, "Its weight update is decided here; 1 shows the step.")
     return _told(what, "What is learned from it is proposed here; 1 shows it.")
 
 

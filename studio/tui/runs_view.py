@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from studio.inert import inert, one_line
+from studio.training_text import learned_text
 from studio.tui.cells import fit, pad
 from studio.tui.cells import width as cells
 from studio.tui.lines import Line, Row, Span, labelled, line
@@ -44,7 +45,7 @@ _COLUMNS = (
     _Column("model", 20, 3),
     _Column("data", 18, 2),
     _Column("epochs", 7, 5),
-    _Column("lib", 5, 1),
+    _Column("lib", 9, 1),
     _Column("mean@1", 8, 8, right=True),
     _Column("held-out", 8, 7, right=True),
     _Column("spent", 9, 4, right=True),
@@ -149,7 +150,7 @@ def detail_lines(run: KnownRun | None, width: int, now: float) -> list[Line]:
     lost = f", {row['losses']} losses" if row["losses"] else ""
     money = "" if row["cost_usd"] is None else f", ${row['cost_usd']:.4f}"
     steps = f"step {row['steps']}" + (f" of {back.steps}" if back else "")
-    spent = f"{row['tokens']:,} tokens{money}{lost}; {steps}; {row['library']}@{row['version']}"
+    spent = f"{row['tokens']:,} tokens{money}{lost}; {steps}; {learned_text(row)}"
     out += labelled("spent", inert(spent), width)
     began, last = when(row.get("began"), now), when(row.get("last"), now)
     out += labelled("when", f"began {began}, last heard of {last}", width)
@@ -218,13 +219,18 @@ def _cells(run: KnownRun, now: float) -> tuple[str, ...]:
             back.model if back else "-",
             back.data if back else "-",
             f"{row['epoch']}/{row['epochs']}",
-            f"v{row['version']}",
+            _learned(row),
             "-" if reward is None else f"{scripted}{reward:.3f}",
             f"{scripted}{back.measured[0].last:.3f}" if back and back.measured else "-",
             f"${cost:.2f}" if cost is not None else _short(_tokens(run)),
             when(row.get("began"), now),
         )
     )
+
+
+def _learned(row: Mapping[str, Any]) -> str:
+    """`v3` of its library, `policy v3` of a run that trains weights."""
+    return f"v{row['version']}" if row.get("policy_version") is None else learned_text(row)
 
 
 def _fitted(table: Sequence[Sequence[str]], room: int) -> tuple[list[int], list[int]]:

@@ -24,6 +24,8 @@ from studio.link.messages import Driven, Parted, Piece, Streamed, Told
 from studio.tui.app import StudioApp
 from studio.tui.settings import ScreenSettings
 from studio.tui.widgets.prompt import Prompt
+from tests import training_runs
+from tests.training_runs import training_workspace
 from tests.tui.stage import FakeSession, app_on, finished_workspace, held_workspace
 
 SIZES = [(120, 36), (80, 24)]
@@ -88,6 +90,7 @@ class Scene:
     living: bool = True
     change: Callable[[FakeSession], None] | None = None
     act: Callable[[Stage], Awaitable[None]] | None = None
+    events: Callable[[], list[ev.DurableEvent]] = list  # of "tiny", a run that trains weights
 
 
 def _in_order(run: RunDir) -> None:
@@ -122,6 +125,8 @@ async def on_stage(
     """Bring the app to a scene; `folder` is relative where pictures are taken."""
     if scene.run == "nothing":
         workspace = Workspace(folder / "practice")
+    elif scene.run == "tiny":
+        workspace = training_workspace(folder, scene.events())
     elif scene.run == "rehearsal":
         workspace = finished_workspace(folder)
     else:
@@ -321,6 +326,25 @@ def goes_to(name: str) -> Callable[[Stage], Awaitable[None]]:
     return go
 
 
+def _training(*more: ev.DurableEvent) -> Callable[[], list[ev.DurableEvent]]:
+    """Six steps of a training run, and what comes after them."""
+    return lambda: [*training_runs.history(), *more]
+
+
+_SEVENTH = training_runs.tried(7)
+_UNDER_WAY = [e for e in _SEVENTH if getattr(e, "position", 0) < 1]
+
+
+async def _seventh(stage: Stage) -> None:
+    """Group 1 of the step streams."""
+    said = tuple(Piece(f"s7p1r{i}", 0, _SAID[:cut]) for i, cut in enumerate((80, 52, 31, 7)))
+    heard = [Told(ev.RolloutStarted(CallKey("rollout", 1, 7, 1, i), "")) for i in range(4)]
+    await stage.hear(*heard)
+    await stage.press("right_square_bracket")
+    await stage.hear(Streamed(said))
+
+
+_WAITS = _training(*_SEVENTH, training_runs.proposed(7))
 _BATCH = _before_the_first_batch
 _QUEUE = a_full_queue
 
@@ -376,6 +400,22 @@ SCENES: dict[str, Scene] = {
     "inspect-empty": Scene("", act=keys("6")),
     "inspect-held": Scene(act=keys("6")),
     "inspect-split": Scene(act=keys("6", "w")),
+    "training-before": Scene("tiny", events=training_runs.begun),
+    "training-running": Scene("tiny", events=_training(*_UNDER_WAY), act=_seventh),
+    "training-waits": Scene("tiny", events=_WAITS),
+    "training-rolled-back": Scene("tiny", events=_training()),
+    "training-failed": Scene(
+        "tiny",
+        events=_training(
+            *_SEVENTH,
+            training_runs.proposed(7, failed="out of memory, also with half of the batch"),
+            *training_runs.settled(7, 3, decided=False),
+        ),
+    ),
+    "training-finished": Scene("tiny", living=False, events=training_runs.finished),
+    "training-review": Scene("tiny", events=_WAITS, act=keys("2")),
+    "training-diff": Scene("tiny", living=False, events=training_runs.finished, act=keys("4")),
+    "training-runs": Scene("tiny", living=False, events=training_runs.finished, act=keys("5")),
     "inspect-streaming": Scene(
         change=_BATCH, act=_then(_streaming, keys("6"), goes_to("s1p1r0"), hearing(_PIECES))
     ),

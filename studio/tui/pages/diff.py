@@ -226,7 +226,13 @@ class DiffPage(Page):
                 for number, row in enumerate(block.lines)
             ]
         equal = sum(one.sign == "=" for one in found.entries)
-        if not blocks:
+        if not blocks and found.weights and not self.filter_text:
+            shown = [
+                row
+                for text in found.weights
+                for row in paragraph(((one_line(text, 400), ""),), body.room, "  ")
+            ]
+        elif not blocks:
             shown = paragraph(((self._nothing(equal), "dim"),), body.room)
         title = view.pane_title(found, max(12, body.room - 1), self.mode_drawn)
         body.border_title = Text(title)

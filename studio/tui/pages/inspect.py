@@ -308,7 +308,14 @@ class InspectPage(Page):
             for one in self._members
         )
         problem = step.problems[int(position)] if int(position) < len(step.problems) else ""
-        return GroupShown(self.group, inert(problem), step.epoch, step.library_version, members)
+        return GroupShown(
+            self.group,
+            inert(problem),
+            step.epoch,
+            step.library_version,
+            members,
+            step.policy_version if state.trains else None,
+        )
 
     def _instead(self, width: int) -> list[Line]:
         if self.trouble:
@@ -354,11 +361,11 @@ class InspectPage(Page):
     def _draw_text(self, pane: RowList, name: str, shown: GroupShown) -> None:
         parts = self._parts(name, shown)
         whole = self._wholes.get(name)
-        title = f"{name}   library v{shown.library_version}"
+        title = f"{name}   {shown.made_by}"
         if whole is not None:
             turns = len({call.turn for call in whole.calls})
             title = f"{name}   turns {turns}   {whole.finish}   seed {whole.rollout.seed}   "
-            title += f"library v{shown.library_version}"
+            title += shown.made_by
         pane.border_title = Content(inert(title))
         hits = view.found_in(parts, self.wanted)
         pane.border_subtitle = Content(f"{len(hits)} x {inert(self.wanted)}" if self.wanted else "")

@@ -24,7 +24,7 @@ from engines.core.run_state import RunState
 from engines.core.types import rollout_id
 from studio.inert import one_line
 from studio.link.messages import Began, Message, Parted, Session, Streamed, Told
-from studio.tui import live_view, live_words, themes
+from studio.tui import live_view, live_words, themes, training_view
 from studio.tui.batch import Batch, Try
 from studio.tui.canvas import PaneModel, StreamCanvas
 from studio.tui.cells import glyphs
@@ -62,6 +62,7 @@ class LivePage(Page):
     LivePage #live-facts { height: 18; }
     LivePage #live-right { width: 1fr; }
     LivePage #live-now, LivePage #live-strip { height: 1; }
+    LivePage #live-training { height: 2; }
     LivePage #live-streams, LivePage #live-told { height: 1fr; }
     LivePage #live-followed { height: 6; }
     LivePage #live-activity { height: 6; }
@@ -82,6 +83,7 @@ class LivePage(Page):
     def compose(self) -> ComposeResult:
         ascii_only = self._ascii
         yield Chrome(id="live-strip")
+        yield Chrome(id="live-training")
         with Horizontal(id="live-top"):
             with Vertical(id="live-left", classes="pane"):
                 yield RowList(id="live-groups")
@@ -147,6 +149,12 @@ class LivePage(Page):
         return self.app.size.width < 100
 
     @property
+    def _briefs(self) -> bool:
+        """Whether figures of training stand above the rollouts, for want of a column."""
+        trains = self.state is not None and self.state.trains
+        return trains and self._narrow and self.app.size.height >= 20
+
+    @property
     def mode(self) -> Mode:
         return self.zoom or ("wall" if self._narrow else "group")
 
@@ -210,7 +218,9 @@ class LivePage(Page):
                 self._position = 0
             case ev.RunEnded() | ev.RunResumed():
                 self._past = False
-        said = live_words.happened(event)
+        trains = self.state is not None and self.state.trains
+        shown = self.state is not None and demonstrated(self.state)
+        said = live_words.happened(event, trains=trains, shown=shown)
         if said is None:
             self._narrated(event)
         else:
@@ -258,6 +268,10 @@ class LivePage(Page):
             self.tried, self.under_way, self._position, self.app.size.width, signs
         )
         self.query_one("#live-strip", Chrome).show_line(0, strip)
+        if self._briefs and state is not None:
+            brief = self.query_one("#live-training", Chrome)
+            for number, each in enumerate(training_view.brief(state, self.app.size.width, signs)):
+                brief.show_line(number, each)
         n = len(self.tried.problems) if self.tried else 0
         self._title("#live-left", f"Groups {n}" if n else "Groups")
         left = self.query_one("#live-left")
@@ -330,7 +344,7 @@ class LivePage(Page):
             return
         if self.showing_end and state is not None:
             self._title("#live-told", "How it ended")
-            told.show_lines(live_words.ended_lines(state, told.room))
+            told.show_lines(live_words.ended_lines(state, told.room, glyphs(self._ascii)))
         else:
             self._title("#live-told", "Rollouts")
             told.show_lines(live_words.empty_lines(state, self.studio.line_facts, told.room))
@@ -345,10 +359,14 @@ class LivePage(Page):
         height = self.app.size.height
         narrow, streams = self._narrow, self.showing_streams
         self.query_one("#live-strip").display = narrow
+        self.query_one("#live-training").display = self._briefs
+        self._followed.styles.height = 4 if self._briefs and height < 30 else 6
         self.query_one("#live-left").display = not narrow
         self.query_one("#live-activity").display = height >= 20
         self.query_one("#live-activity").styles.height = 6 if height >= 30 else 4
-        self.query_one("#live-facts").styles.height = max(0, min(19, height - 20))
+        trains = self.state is not None and self.state.trains
+        most, groups = (26, 18) if trains else (19, 20)  # its figures come on top of the stages
+        self.query_one("#live-facts").styles.height = max(0, min(most, height - groups))
         self.canvas.display = streams
         self.query_one("#live-told").display = not streams
         self._followed.display = streams and narrow and height >= 20 and self.mode == "wall"

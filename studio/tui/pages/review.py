@@ -43,9 +43,16 @@ class ReviewPage(ReviewAnswers):
     # -- changing the wording ---------------------------------------------------------------------
 
     def action_edit(self) -> None:
-        item = self._at_hand()
+        item = self._worded()
         if item is not None and (editing := self._edit_of(item)) is not None:
             self.run_worker(self._open_box(editing))
+
+    def _worded(self) -> Item | None:
+        """What is under the cursor, where it has a wording that can be changed."""
+        item = self._at_hand()
+        if item is not None and item.operation is not None and self._is_whole(item.operation):
+            return None
+        return item
 
     def _edit_of(self, item: Item) -> Editing | None:
         """What editing an item begins with; also what is to be kept or deleted can be reworded."""
@@ -176,6 +183,8 @@ class ReviewPage(ReviewAnswers):
         if (here := self._operation()) is None:
             return
         item, op = here
+        if self._is_whole(op):
+            return
         if not op.text:
             self.studio.tell(f"a {op.kind} has no wording to merge")
         elif self._found is None:
@@ -189,7 +198,7 @@ class ReviewPage(ReviewAnswers):
             self.run_worker(self._open_box(Editing(item, both, "modify", target)))
 
     def action_editor(self) -> None:
-        item = self._at_hand()
+        item = self._worded()
         if item is not None and (editing := self._edit_of(item)) is not None:
             self.run_worker(self._in_editor(editing))
 

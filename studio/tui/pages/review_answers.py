@@ -27,6 +27,9 @@ from studio.tui.review_view import (
     items,
     words_of,
 )
+from studio.tui.training_view import WHOLE
+
+_OF_WORDINGS = ("review.edit", "review.editor", "review.merge", "review.later", "review.safe")
 
 
 class ReviewAnswers(ReviewDesk):
@@ -34,7 +37,12 @@ class ReviewAnswers(ReviewDesk):
 
     def offered(self, keys: Sequence[Key]) -> Sequence[Key]:
         """Nothing is decided on a terminal that shows too little of it."""
-        return () if self.studio.is_small else keys
+        if self.studio.is_small:
+            return ()
+        if (state := self.state) is not None and state.trains:
+            # A weight update has no wording, no likeness and no later.
+            return [key for key in keys if key.id not in _OF_WORDINGS]
+        return keys
 
     # -- deciding ------------------------------------------------------------------------------
 
@@ -117,6 +125,8 @@ class ReviewAnswers(ReviewDesk):
         if (here := self._operation()) is None:
             return
         item, op = here
+        if action == "defer" and self._is_whole(op):
+            return
         standing = item.decision
         if (
             standing is not None
@@ -139,6 +149,13 @@ class ReviewAnswers(ReviewDesk):
                 self.studio.act(self._approved_if_it_fits(session, op, decision))
             return
         self._hand_in([(op, decision)])
+
+    def _is_whole(self, op: Operation) -> bool:
+        """Whether it can only be taken or left; then says so."""
+        if op.kind == "weights":
+            self.studio.tell(f"{WHOLE}: a or r", "failed")
+            return True
+        return False
 
     def _has_wording(self, name: str) -> bool:
         """Whether a wording of an operation was begun and not handed in."""
@@ -262,8 +279,8 @@ class ReviewAnswers(ReviewDesk):
         safe = [item for item in self._items if item.is_safe and not self._has_wording(item.id)]
         if not safe:
             self.studio.tell(
-                "nothing is safe: what is left is flagged, deletes, is being reworded "
-                "or is a reply to mend"
+                "nothing is safe: what is left is flagged, deletes, is being reworded, "
+                "is a weight update or a reply to mend"
             )
             return
         title = f"Approve {len(safe)} safe operation{'s' if len(safe) > 1 else ''}?"
@@ -332,8 +349,11 @@ class ReviewAnswers(ReviewDesk):
 
     async def _commit(self, session: Session) -> None:
         state, found = session.state, self._current()
+        waiting = [i.operation for i in found if i.operation is not None and i.is_open]
         if not any(item.operation for item in found):
             self.studio.tell("there is nothing to commit")
+        elif any(op.kind == "weights" for op in waiting):
+            self.studio.tell(f"{WHOLE}, and not put off: a or r, then c", "failed")
         elif self._left(session) or self._hidden(found):
             self.run_worker(self._commit_asked(session))
         else:

@@ -377,7 +377,8 @@ class ReviewDesk(Page):
                 rows = [Row("", each) for each in told]
             self.ops.show_rows(rows, key=self._cursor())
             shown = f"{len(self._items)} of {n}" if self.filter_text else f"{n}"
-            self._title("review-ops", f"Operations {shown}")
+            what = "Weight update" if state is not None and state.trains else "Operations"
+            self._title("review-ops", f"{what} {shown}")
         self._draw_legend()
         self._draw_change()
 
@@ -561,12 +562,16 @@ class ReviewDesk(Page):
             )  # fmt: skip
             if found.trouble:
                 rows.insert(0, Row("", line((one_line(found.trouble, 400), "failed"))))
+            if not rows and op.kind == "weights":
+                rows = [Row("", line(("no rollout of its step is in the journal", "dim")))]
             if not rows:
                 rows = [Row("", line(("no rollouts: a person proposed it", "dim")))]
             evidence.show_rows(rows)
             self._title("review-evidence", words_of(files_of(found.groups)), below=True)
             near = near_rows(found.near, similar.room - 2)
             nothing = "nothing in the library is like it" if op.text else "it has no wording"
+            if op.kind == "weights":
+                nothing = "a weight update is like no experience"
             similar.show_rows(near or [Row("", line((nothing, "dim")))])
         if op is None or self.state is None:
             self.source.show_rows([])

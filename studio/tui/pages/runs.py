@@ -261,4 +261,6 @@ class RunsPage(Page):
 
 
 def _head(run: KnownRun) -> str:
+    if run.listed.row.get("policy_version") is not None:
+        return f"{run.run}@last"  # its library says nothing of what was learned
     return f"{run.listed.row['library']}@{run.listed.row['version']}"
