@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from engines.agents.single_turn import SingleTurn
 from engines.core import events as ev
 from engines.core.errors import ConfigError, DamagedError
 from engines.core.library import Library
@@ -25,6 +24,7 @@ from engines.pipeline.evaluate import Evaluation, HeldOut, Measuring
 from engines.pipeline.gate import Gate
 from engines.pipeline.outage import Outage
 from engines.pipeline.practice import Practice
+from engines.pipeline.recompute import policy_version_after
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers import Auto, Outside
 from engines.policies.paced import Paced
@@ -47,15 +47,28 @@ from studio.linting import hidden_problems, noting, open_run_embedder, run_linte
 from studio.plan import RunPlan
 from studio.roles import (
     Tell,
+    agent_of,
     endpoint_of,
     is_rehearsal,
     open_roles,
     pace_of,
     parkable,
+    rolling_slots,
     sampling_of,
     slots_for,
 )
+from studio.training import (
+    check_demonstrations,
+    curves,
+    grpo_settings,
+    history,
+    note_engine,
+    open_training,
+)
 from studio.verifying import open_run_verifier
+
+if TYPE_CHECKING:
+    from engines.grpo.ranks import Ranks
 
 
 async def open_practice(
@@ -66,6 +79,7 @@ async def open_practice(
     open_journal: Callable[..., Journal] = Journal,
     reviewers: Sequence[Reviewer] | None = None,
     watched: bool = False,
+    ranks: Ranks | None = None,
 ) -> Practice:
     """Open everything a planned run needs; what is opened is closed with the stack.
 
@@ -76,12 +90,13 @@ async def open_practice(
         open_journal: makes the run's journal.
         reviewers: who decides instead of the plan's reviewer.
         watched: by a screen, so that scripted rollouts stream at a pace one can follow.
+        ranks: the processes that train together; None: this one alone.
 
     Raises:
         StudioError: something cannot be opened; nothing has been spent.
     """
     config, run = plan.loaded.config, plan.run
-    opened = open_roles(config, stack)
+    opened = open_roles(config, stack, tell, training=config.trains, threads=_threads(plan))
     budget = open_budget(
         plan.loaded, config, run.records, lambda reason: control.give_up("budget", reason)
     )
@@ -98,6 +113,8 @@ async def open_practice(
         reviewers = open_reviewers(plan.reviewer, config.review.hold_s)
     await verifier.check()
     await roles.ping()
+    if opened.local is not None:
+        check_demonstrations(plan, opened.local)
     embedder = await open_run_embedder(
         plan.loaded, plan.workspace, stack, budget, noting(ledger, config)
     )
@@ -116,7 +133,13 @@ async def open_practice(
     await recorder.record(_opening(plan, state, folder))
 
     stack.push_async_callback(ledger.aclose)
-    rolling = slots_for(config.policy, slots)
+    training = None
+    if config.trains and opened.local is not None:
+        training = open_training(plan, opened.local, tell, ranks, opened.rollouts)
+        await note_engine(training, opened.local, recorder)
+        recorder.listen(curves(training, state, stack, tell))
+        reviewers = (training.bounds, *reviewers)
+    rolling = rolling_slots(config, slots)
     control = Control(recorder)
     outage = Outage(lambda reason: control.give_up("failed", reason))
     recorder.listen(outage.watch(state))
@@ -124,12 +147,13 @@ async def open_practice(
     if pace is not None:  # evaluations go on as fast as they can: nobody sees them stream
         rolled = Paced(rolled, pace, control.cleared_to_call)
     manager = RolloutManager(
-        SingleTurn(config.agent.instructions, sampling_of(config.role("policy"))),
+        agent_of(config, sampling_of(config.role("policy"))),
         rolled,
         ledger,
         rolling,
         config.practice.task_timeout_s,
         control.cleared,
+        opened.attending,
     )
     linter = run_linter(
         config,
@@ -143,10 +167,12 @@ async def open_practice(
         run=run.run,
         problems=plan.problems,
         sampler=plan.sampler,
-        group_size=config.practice.group_size,
+        group_size=config.rollouts_a_problem,
         rollouts=manager,
         verifier=verifier,
-        engine=TrainingFreeEngine(engine_settings(config), reflector, ledger, linter),
+        engine=training.engine
+        if training
+        else TrainingFreeEngine(engine_settings(config), reflector, ledger, linter),
         gate=Gate(
             recorder,
             folder,
@@ -154,6 +180,7 @@ async def open_practice(
             run=run.run,
             limit=config.practice.library_limit,
             linter=linter,
+            apply=training.engine.apply if training else None,
         ),
         recorder=recorder,
         ledger=ledger,
@@ -164,14 +191,34 @@ async def open_practice(
             plan,
             sets,
             replace(
-                measuring(config, roles.policy, ledger, rolling, verifier, control.cleared),
+                measuring(
+                    config,
+                    roles.policy,
+                    ledger,
+                    rolling,
+                    verifier,
+                    control.cleared,
+                    opened.attending,
+                ),
                 outage=outage,
             ),
         ),
         budget=budget,
         paid_before=_paid_before(run.records, state),
         pace_tokens_per_s=pace,
+        cohort=opened.local is not None,
+        checkpoints=training.checkpoints if training else None,
+        history=history(plan) if training else (),
+        weights=opened.weights,
+        tell=tell,
     )
+
+
+def _threads(plan: RunPlan) -> int | None:
+    """Of the CPU, that a run's first process trained with: others add up in another order."""
+    state = plan.state or (plan.parent.state() if plan.parent else None)
+    found = state.engine_facts.get("threads") if state is not None else None
+    return found if isinstance(found, int) else None
 
 
 def _paid_before(records: Path, state: RunState) -> Usage:
@@ -191,6 +238,10 @@ async def check_verifier(plan: RunPlan, stack: AsyncExitStack) -> None:
     """
     config = plan.loaded.config
     roles = open_roles(config, stack)
+    if config.practice.algorithm == "grpo":
+        grpo_settings(config)
+    if roles.local is not None:
+        check_demonstrations(plan, roles.local)
     ledger = RecordLedger(plan.run.records, config.seed)
     sets = held_out_sets(plan.loaded) if config.evaluation.do_eval else ()
     judged = (plan.problems, *(held_out.problems for held_out in sets))
@@ -248,7 +299,7 @@ def _opening(plan: RunPlan, state: RunState, folder: LibraryFolder) -> ev.Durabl
         seed=config.seed,
         epochs=config.practice.epochs,
         steps_per_epoch=plan.sampler.steps_per_epoch,
-        group_size=config.practice.group_size,
+        group_size=config.rollouts_a_problem,
         library=folder.name,
         library_version=head.version,
         reviewer=plan.reviewer,
@@ -257,6 +308,7 @@ def _opening(plan: RunPlan, state: RunState, folder: LibraryFolder) -> ev.Durabl
         forked_from=plan.parent.run if plan.parent else None,
         forked_steps=plan.adopted_steps,
         remembered=head.remembered,
+        policy_version=policy_version_after(history(plan)) if config.trains else 0,
     )
 
 

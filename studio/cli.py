@@ -26,6 +26,7 @@ from studio.commands import (
     diff,
     doctor,
     evaluate,
+    export,
     headless,
     home,
     library,
@@ -34,6 +35,7 @@ from studio.commands import (
     review,
     runs,
     start,
+    train,
 )
 from studio.commands import run as practise
 from studio.config.secrets import secrets_of_environment
@@ -118,6 +120,8 @@ app.add_typer(library.app, name="library")
 app.add_typer(data.app, name="data")
 app.add_typer(runs.app, name="runs")
 app.add_typer(presets.app, name="presets")
+app.command("train")(train.train)
+app.command("export")(export.export)
 app.add_typer(rehearsal.app, name="rehearsal")
 app.command("doctor")(doctor.doctor)
 

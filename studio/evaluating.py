@@ -32,7 +32,8 @@ from studio.config.loading import LoadedRun, load_run
 from studio.config.source import Source
 from studio.held_out import books, held_out_sets, measured_by, measuring
 from studio.library_start import choose_library
-from studio.roles import Tell, open_roles, slots_for
+from studio.local import weights_on_disk
+from studio.roles import Tell, open_roles, rolling_slots
 from studio.trial import without_lessons
 from studio.verifying import fingerprint_of, open_run_verifier
 
@@ -64,6 +65,7 @@ class EvalPlan:
     subjects: tuple[Subject, ...]
     measured: dict[str, Any]
     agent: bool = False  # an agent file was given, whose instructions all subjects have
+    weights: str = ""  # digest of those the policy has; "" where it owns none
 
     @property
     def k(self) -> int:
@@ -93,7 +95,7 @@ class EvalPlan:
         """The scores of each guidance, as they are known now."""
         loaded = self.loaded
         book = books(self.workspace.evaluations, self.measured, loaded.config, loaded.mask)
-        return {guidance: book(guidance) for guidance in self.guidances}
+        return {guidance: book(guidance, self.weights) for guidance in self.guidances}
 
     def missing(self) -> int:
         """Rollouts that nobody measured yet."""
@@ -168,7 +170,8 @@ def plan_eval(
         other, called = choose_library(loaded, workspace, baseline)
         subjects.insert(0, Subject(called, other))
     facts = measured_by(config, fingerprint_of(loaded, workspace))
-    return EvalPlan(loaded, workspace, held_out_sets(loaded), tuple(subjects), facts, agent)
+    sets, weights = held_out_sets(loaded), weights_on_disk(config.policy)
+    return EvalPlan(loaded, workspace, sets, tuple(subjects), facts, agent, weights)
 
 
 async def carry_out(
@@ -212,9 +215,10 @@ async def carry_out(
             await verifier.check()
             await roles.ping()
             stack.callback(roles.tell_notes, tell)
-        rolling = slots_for(config.policy, slots)
+        rolling = rolling_slots(config, slots)
         outage = Outage(partial(give_up, "failed"))
-        how = replace(measuring(config, roles.policy, ledger, rolling, verifier), outage=outage)
+        how = measuring(config, roles.policy, ledger, rolling, verifier, attending=roles.attending)
+        how = replace(how, outage=outage)
         for book in opened.values():
             stack.callback(book.close)
         # Side by side, so that the end of one set leaves no slot idle.

@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from engines.core.errors import ConfigError, LockedError
 from engines.core.events import DurableEvent, TextStreamed, TransientEvent, event_to_dict
@@ -28,6 +28,7 @@ from studio.assemble import check_verifier, open_practice, open_reviewers
 from studio.budget import check_budget, limits_of, open_budget
 from studio.config.loading import load_run
 from studio.config.source import Source
+from studio.cpu_meter import CpuMeter
 from studio.detached import announce
 from studio.estimate import doubled, estimate
 from studio.estimate_facts import facts_of
@@ -45,10 +46,13 @@ from studio.link.server import serve
 from studio.narrate import Display, Lines, to_stderr
 from studio.plan import RunPlan, plan_run
 from studio.printing import print_json, reader_left
-from studio.roles import is_rehearsal, repeats
+from studio.roles import rehearsal_note, repeats
 from studio.summary import exit_code, summary_data, summary_text
 from studio.unapplied import unapplied
 from studio.verifying import masked_answers
+
+if TYPE_CHECKING:
+    from engines.grpo.ranks import Ranks
 
 TAKING_UP_S = 5.0
 """Two starts at the same moment: how long the second waits for the first to answer."""
@@ -107,7 +111,9 @@ def planned(
     return plan
 
 
-async def run_headless(plan: RunPlan, *, json: bool, ready_fd: int | None = None) -> int:
+async def run_headless(
+    plan: RunPlan, *, json: bool, ready_fd: int | None = None, ranks: Ranks | None = None
+) -> int:
     """Practise a planned run to its end and print how it went; returns the exit code.
 
     Args:
@@ -115,6 +121,7 @@ async def run_headless(plan: RunPlan, *, json: bool, ready_fd: int | None = None
         json: print the event stream on stdout.
         ready_fd: where to say that the run can be attached to, see `studio.detached`; None
             where nobody waits for that.
+        ranks: the processes that train together; None: this one alone.
 
     Raises:
         StudioError: something could not be opened or recorded.
@@ -132,7 +139,9 @@ async def run_headless(plan: RunPlan, *, json: bool, ready_fd: int | None = None
             async with AsyncExitStack() as stack:
                 watched = ready_fd is not None
                 try:
-                    practice = await open_practice(plan, stack, to_stderr, watched=watched)
+                    practice = await open_practice(
+                        plan, stack, to_stderr, watched=watched, ranks=ranks
+                    )
                 except LockedError as error:
                     if ready_fd is None or error.place != str(plan.run.path):
                         raise
@@ -152,9 +161,13 @@ async def run_headless(plan: RunPlan, *, json: bool, ready_fd: int | None = None
                 await stack.enter_async_context(serve(practice, plan.run.socket))
                 if ready_fd is not None:
                     announce(ready_fd, plan.run.run, os.getpid(), plan.run.log)
+                meter = CpuMeter()
                 with _told(practice.recorder.state, json) as listener:
+                    practice.recorder.listen(meter)
                     practice.recorder.listen(_Quiet(listener))
                     await practise(practice)
+                if plan.loaded.config.trains and meter.told:
+                    to_stderr(meter.told)
         except asyncio.CancelledError:
             if not brakes.pulled or brakes.control is not None:
                 raise
@@ -192,8 +205,8 @@ async def dry_run(plan: RunPlan, *, json: bool) -> int:
     Raises:
         StudioError: something could not be opened.
     """
-    if is_rehearsal(plan.loaded.config):
-        to_stderr("rehearsal: replies are scripted, no model is asked")
+    if note := rehearsal_note(plan.loaded.config):
+        to_stderr(note)
     check_budget(plan.loaded, plan.loaded.config)
     async with AsyncExitStack() as stack:
         await check_verifier(plan, stack)
@@ -280,14 +293,15 @@ def _tell_plan(plan: RunPlan, pace_tokens_per_s: float | None = None) -> None:
         "--restart-step 0 for a new run",
     }
     to_stderr(what[plan.mode])
-    if is_rehearsal(plan.loaded.config):
-        to_stderr("rehearsal: replies are scripted, no model is asked")
+    if note := rehearsal_note(plan.loaded.config):
+        to_stderr(note)
     if pace_tokens_per_s is not None:
         to_stderr(f"paced: each reply streams {pace_tokens_per_s:g} tokens a second, to be watched")
     if plan.mode != "finished":
-        note = ""
+        note, trains = "", plan.loaded.config.trains
         if plan.reviewer == "auto":
-            note = " (every operation that fits is approved by itself)"
+            what = "weight update within its bounds" if trains else "operation that fits"
+            note = f" (every {what} is approved by itself)"
         elif plan.mode == "resume" and plan.reviewer == "wait":
             kept = plan.state is not None and plan.state.reviewer == plan.reviewer
             note = " (as the run began; --review auto lets it decide by itself)" if kept else ""

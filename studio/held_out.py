@@ -7,11 +7,11 @@ and by `studio eval`, so that both find each other's results.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from engines.agents.single_turn import SingleTurn
 from engines.core.ids import digest
 from engines.core.masking import NO_SECRETS, Mask
 from engines.core.protocols import Ledger, Policy, Verifier
@@ -24,7 +24,7 @@ from engines.rollouts.manager import RolloutManager
 from engines.verifiers.open import asks_judge, needs_answer
 from studio.config.loading import LoadedRun
 from studio.config.settings import RunConfig
-from studio.roles import endpoint_of, sampling_of
+from studio.roles import agent_of, endpoint_of, sampling_of
 
 _MEASURED_BY = (
     "seed",
@@ -67,13 +67,15 @@ def measured_by(config: RunConfig, fingerprint: Mapping[str, Any]) -> dict[str, 
     depends["evaluation.temperature"] = config.evaluation.temperature
     if asks_judge(config.verifier.spec):
         depends |= {name: v for name, v in fingerprint.items() if name.startswith("judge.")}
+    if config.agent.kind != "single_turn":
+        depends |= {name: fingerprint[name] for name in ("agent.kind", "agent.max_turns")}
     return depends
 
 
 def books(
     folder: Path, measured: Mapping[str, Any], config: RunConfig, mask: Mask = NO_SECRETS
-) -> Callable[[str], ScoreBook]:
-    """Opens the scores of a guidance that stands in the prompt.
+) -> Callable[[str, str], ScoreBook]:
+    """Opens the scores of a guidance that stands in the prompt, and of a digest of weights.
 
     They belong to the endpoint as well: servers answer to one model name with different
     models. Within a run the endpoint may move, and its evaluations are still compared.
@@ -86,8 +88,11 @@ def books(
         for role, settings in asked.items()
     }
 
-    def book(guidance: str) -> ScoreBook:
-        return ScoreBook(folder, {**measured, **addresses, "experiences": guidance}, mask)
+    def book(guidance: str, weights: str) -> ScoreBook:
+        about = {**measured, **addresses, "experiences": guidance}
+        if weights:  # books of policies that own none are found as before
+            about["weights"] = weights
+        return ScoreBook(folder, about, mask)
 
     return book
 
@@ -104,22 +109,25 @@ def measuring(
     shared: Slots,
     verifier: Verifier,
     cleared: Callable[[], Awaitable[None]] | None = None,
+    attending: Callable[[], AbstractContextManager[None]] | None = None,
 ) -> Measuring:
     """How held-out rollouts are made: as in practice, at the evaluation's temperature.
 
-    `cleared` is awaited before each, so that a paused run rolls out nothing.
+    `cleared` is awaited before each, so that a paused run rolls out nothing; `attending` is
+    the policy's, see `RolloutManager`.
     """
     evaluation = config.evaluation
     sampling = replace(sampling_of(config.role("policy")), temperature=evaluation.temperature)
     limit = evaluation.concurrency
     slots = shared if limit is None else Slots(limit, shared.tell)
     manager = RolloutManager(
-        SingleTurn(config.agent.instructions, sampling),
+        agent_of(config, sampling),
         policy,
         ledger,
         slots,
         config.practice.task_timeout_s,
         cleared,
+        attending,
     )
     return Measuring(manager, verifier, config.seed, evaluation.k)
 

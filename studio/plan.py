@@ -78,7 +78,9 @@ def plan_run(
     problems = read_problems(
         path,
         fields=config.data.fields,
-        needs_answer=config.practice.given_ground_truth and judged_by_answer,
+        needs_answer=config.practice.given_ground_truth
+        and judged_by_answer
+        and config.rollouts_a_problem > 0,  # nothing that is never tried is judged
     )
     sampler = Sampler(
         len(problems),

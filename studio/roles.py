@@ -6,11 +6,13 @@ Owns how a role's settings become an endpoint and a way of sampling.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
 
+from engines.agents.open import open_agent
 from engines.core.concurrently import all_of
-from engines.core.protocols import Ledger, Policy
+from engines.core.protocols import Agent, Ledger, Policy
 from engines.core.types import Problem, Sampling
 from engines.data.rollout_log import read_log
 from engines.policies.endpoint import EndpointSettings
@@ -23,6 +25,11 @@ from engines.policies.throttle import Slots, Throttled
 from engines.verifiers.judging import Judging
 from engines.verifiers.open import asks_judge
 from studio.config.settings import WATCHABLE_TOKENS_PER_S, PolicyConfig, Role, RunConfig
+from studio.local import Local, is_local, served_rollouts
+
+if TYPE_CHECKING:
+    from engines.policies.hf_local.policy import HFLocal
+    from engines.policies.vllm import VLLMRollouts
 
 Tell = Callable[[str], None]
 
@@ -39,6 +46,20 @@ class Roles:
     reflector: Policy
     judge: Policy | None
     distinct: tuple[Policy, ...]
+    local: HFLocal | None = None  # the policy itself, below what wraps it, if its weights are here
+    rollouts: VLLMRollouts | None = None  # samples in its place, given each new adapter
+
+    @property
+    def attending(self) -> Callable[[], AbstractContextManager[None]] | None:
+        """Counts a try of the policy as one that its batches wait for; None: it has no batches."""
+        if self.local is None or self.rollouts is not None:
+            return None
+        return self.local.attending
+
+    @property
+    def weights(self) -> Callable[[], str] | None:
+        """Identifies the policy's weights as they are; None where they are not here."""
+        return None if self.local is None else self.local.local.weights_digest
 
     async def ping(self) -> None:
         """Every role's endpoint, before anything is spent. Raises PolicyError."""
@@ -52,29 +73,52 @@ class Roles:
                     tell(f"{policy.name}: {note}")
 
 
-def open_roles(config: RunConfig, stack: AsyncExitStack) -> Roles:
+def open_roles(
+    config: RunConfig,
+    stack: AsyncExitStack,
+    tell: Tell = lambda _: None,
+    *,
+    training: bool = False,
+    threads: int | None = None,
+) -> Roles:
     """Open the models a run file names; they are closed with the stack.
+
+    Args:
+        config: the run file.
+        stack: closes them.
+        tell: is told how weights were loaded that are on this machine.
+        training: whether the policy's weights are to be updated.
+        threads: of the CPU that an earlier process of the run trained with.
 
     Raises:
         PolicyError, DataError: a model has no known form, or its log cannot be read.
     """
-    opened: list[tuple[EndpointSettings, Policy]] = []
+    opened: list[tuple[object, Policy]] = []
+    local = Local(config, tell, training, threads)
 
     def opened_for(role: Role) -> Policy:
         settings = config.role(role)
-        endpoint = endpoint_of(settings)
+        here = is_local(settings.model)
+        which = local.settings(settings) if here else endpoint_of(settings)
         for known, policy in opened:
-            if known == endpoint:
+            if known == which:
                 return policy
-        policy = open_model(settings)
+        policy = local.open(settings) if here else open_model(settings)
         stack.push_async_callback(policy.aclose)
-        opened.append((endpoint, policy))
+        opened.append((which, policy))
         return policy
 
-    policy, reflector = opened_for("policy"), opened_for("reflector")
+    policy = opened_for("policy")
+    reflector = policy if config.trains else opened_for("reflector")
     asked = config.judge is not None or asks_judge(config.verifier.spec)
     judge = opened_for("judge") if asked else None
-    return Roles(policy, reflector, judge, tuple(policy for _, policy in opened))
+    own = cast("HFLocal", policy) if is_local(config.policy.model) else None
+    distinct = tuple(policy for _, policy in opened)
+    if own is None or not training or config.policy.local.rollouts_url is None:
+        return Roles(policy, reflector, judge, distinct, own)
+    served = served_rollouts(config, own, tell)
+    stack.push_async_callback(served.aclose)
+    return Roles(served, reflector, judge, (*distinct, served), own, served)
 
 
 def parkable(roles: Roles, cleared: Callable[[], Awaitable[None]]) -> Roles:
@@ -110,6 +154,19 @@ def slots_for(settings: PolicyConfig | None, shared: Slots) -> Slots:
     return shared if limit is None else Slots(limit, shared.tell)
 
 
+def rolling_slots(config: RunConfig, shared: Slots) -> Slots:
+    """Slots of rollouts.
+
+    A policy whose weights are here has room for every try of a step: who shares a batch must
+    not depend on who was done first.
+    """
+    if not is_local(config.policy.model) or config.policy.local.rollouts_url is not None:
+        return slots_for(config.policy, shared)
+    practice = config.practice
+    tries = practice.batch_size * practice.group_size
+    return Slots(max(tries, config.policy.local.max_batch), shared.tell)
+
+
 def judging_of(config: RunConfig, roles: Roles, ledger: Ledger, shared: Slots) -> Judging | None:
     """The judge as verifiers ask it; None where there is none that can answer a question."""
     settings = config.role("judge")
@@ -139,6 +196,12 @@ def endpoint_of(settings: PolicyConfig) -> EndpointSettings:
     )
 
 
+def agent_of(config: RunConfig, sampling: Sampling) -> Agent:
+    """Who tries the problems, asking its model in the given way."""
+    agent = config.agent
+    return open_agent(agent.kind, agent.instructions, sampling, agent.max_turns)
+
+
 def sampling_of(settings: PolicyConfig) -> Sampling:
     return Sampling(settings.temperature, settings.top_p, settings.max_tokens, settings.stop)
 
@@ -162,7 +225,26 @@ def repeats(policy: Policy, problems: Sequence[Problem], group_size: int) -> str
 
 def is_rehearsal(config: RunConfig) -> bool:
     """Whether any reply of the run is scripted, also when it comes over a real endpoint."""
-    models = [config.policy.model, (config.reflector or config.policy).model]
+    return bool(_scripted_roles(config))
+
+
+def rehearsal_note(config: RunConfig) -> str | None:
+    """What to say of scripted replies; None where there are none."""
+    scripted = _scripted_roles(config)
+    if not scripted:
+        return None
+    if "policy" in scripted:
+        return "rehearsal: replies are scripted, no model is asked"
+    return (
+        f"rehearsal: what the {' and the '.join(scripted)} says is scripted; the policy "
+        f"{config.policy.model} is asked"
+    )
+
+
+def _scripted_roles(config: RunConfig) -> list[Role]:
+    roles: list[Role] = ["policy"]
+    if not config.trains:
+        roles.append("reflector")  # a weight update is computed, nobody draws a lesson
     if asks_judge(config.verifier.spec):
-        models.append((config.judge or config.policy).model)
-    return any("rehearsal" in model.split(":")[:2] for model in models)
+        roles.append("judge")
+    return [role for role in roles if "rehearsal" in config.role(role).model.split(":")[:2]]

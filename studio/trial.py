@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from engines.agents.single_turn import SingleTurn, prompt
+from engines.agents.single_turn import prompt
 from engines.core.errors import ConfigError
 from engines.core.ids import call_seed, digest
 from engines.core.library import Library
@@ -27,7 +27,7 @@ from engines.rollouts.manager import RolloutManager
 from engines.verifiers.open import asks_judge, needs_answer
 from studio.config.loading import LoadedRun
 from studio.config.settings import RunConfig
-from studio.roles import is_rehearsal, open_roles, sampling_of
+from studio.roles import agent_of, is_rehearsal, open_roles, sampling_of
 from studio.verifying import open_run_verifier
 
 KEY = CallKey("rollout", epoch=1, step=1, position=0, index=0)
@@ -136,11 +136,12 @@ async def carry_out(
         await roles.ping()
         on_start()
         manager = RolloutManager(
-            SingleTurn(config.agent.instructions, sampling_of(config.role("policy"))),
+            agent_of(config, sampling_of(config.role("policy"))),
             roles.policy,
             ledger,
             slots,
             config.practice.task_timeout_s,
+            attending=roles.attending,
         )
         attempt, _ = await manager.roll(trial.job, heard)
         at = (KEY.epoch, KEY.step, KEY.position, KEY.index)

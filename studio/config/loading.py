@@ -22,6 +22,7 @@ from engines.core.masking import Mask
 from engines.data.source import HELD_OUT, PRACTISED, DataSource, locate, resolve_data
 from studio.config.agent_file import mount_agent
 from studio.config.compose import Composed, Tree, compose_run, dotted, put, resolve, walk
+from studio.config.hf_paths import pin_models
 from studio.config.keyless import leave_out, standing_in, told, unknown_keys
 from studio.config.plain_values import check_plain
 from studio.config.refusals import explained
@@ -169,6 +170,7 @@ def load_run(
     if youtu:
         roots = (own[0], *youtu.data_folders, own[1], cwd)
     _pin(composed, tree, roots, own, cwd)
+    pin_models(composed, tree, path.parent, workspace, cwd)
     own = (workspace / "verifiers", Path(str(files("sample_data"))) / "verifiers")
     folders: tuple[Path, ...] = (*(() if preset else (path.parent,)), *own, cwd)
     if youtu:

@@ -27,7 +27,16 @@ from pydantic_core import PydanticCustomError
 
 from engines.core.ids import digest
 from engines.policies.open import is_scripted
+from studio.config.base import MOST, MOST_ROWS, Float, Int, Name, Settings, listed
 from studio.config.secrets import names_secret, without_secrets
+from studio.config.training import (
+    Algorithm,
+    GRPOConfig,
+    LocalConfig,
+    LoraConfig,
+    SFTConfig,
+    known_algorithm,
+)
 
 REFLECTOR_TEMPERATURE = 0.3  # lessons should vary little, but a repair must differ
 JUDGE_TEMPERATURE = 0.0
@@ -43,18 +52,8 @@ Finish with a line of its own that holds nothing but the answer: #### answer"""
 Role = Literal["policy", "reflector", "judge"]
 
 
-def _no_bool(value: object) -> object:
-    if isinstance(value, bool):
-        raise ValueError("a number is needed here, not true or false")
-    return value
-
-
 def _modelled(value: object) -> object:
     return {"model": value} if isinstance(value, str) else value
-
-
-def _listed(value: object) -> object:
-    return [value] if isinstance(value, str) else value
 
 
 def _printable(value: str) -> str:
@@ -88,28 +87,23 @@ def _address(value: str) -> str:
 
 
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-MOST = 10_000
-"""Times or calls at once, of whatever: more is a slip of the keyboard, and would only spin."""
-MOST_ROWS = 1_000_000_000
-
-Int = Annotated[int, BeforeValidator(_no_bool)]
 ApiKey = Annotated[SecretStr, AfterValidator(_key)]
-Float = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=120)]
-
-
-class Settings(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", coerce_numbers_to_str=True, hide_input_in_errors=True
-    )
 
 
 class PolicyConfig(Settings):
     """A model and how it is reached. A plain text stands for {model: text}."""
 
     model: str = Field(
-        min_length=1, description="rehearsal, openai:MODEL or replay:FILE (a log of rollouts)"
+        min_length=1,
+        description="rehearsal, openai:MODEL, hf:PATH_OR_NAME (hf:tiny is bundled) or replay:FILE "
+        "(a log of rollouts)",
     )
+    adapter: str | None = Field(
+        default=None,
+        min_length=1,
+        description="folder of a LoRA adapter of hf:…, or run:RUN for its newest checkpoint",
+    )
+    local: LocalConfig = LocalConfig()
     base_url: str | None = Field(
         default=None,
         description="endpoint of openai:MODEL; default $OPENAI_BASE_URL, else the hosted one",
@@ -130,7 +124,7 @@ class PolicyConfig(Settings):
     max_tokens: Int | None = Field(
         default=None, ge=1, description="of one reply; null: the endpoint's"
     )
-    stop: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
+    stop: Annotated[tuple[str, ...], BeforeValidator(listed)] = Field(
         default=(), description="texts that end a reply"
     )
     timeout_s: Float = Field(
@@ -205,10 +199,27 @@ class AgentConfig(Settings):
         default=(),
         description="of an enhanced agent; the library that a run starts from",
     )
+    kind: Literal["single_turn", "calculator"] = Field(
+        default="single_turn", description="one reply, or replies that may ask for a calculation"
+    )
+    max_turns: Int = Field(
+        default=2, ge=1, le=MOST, description="replies at most, where there is more than one"
+    )
     model: PolicyConfig | None = Field(
         default=None,
         description="the model the agent comes with; used where the run file sets no policy",
     )
+
+    @model_validator(mode="after")
+    def _has_turns(self) -> AgentConfig:
+        usual = type(self).model_fields["max_turns"].default
+        if self.kind == "single_turn" and self.max_turns != usual:
+            raise PydanticCustomError(
+                "unmet",
+                "an agent of one reply has no further turns",
+                {"at": "max_turns", "move": "Leave it out, or set agent.kind=calculator."},
+            )
+        return self
 
     @field_validator("experiences")
     @classmethod
@@ -247,6 +258,10 @@ class DataConfig(Settings):
 class PracticeConfig(Settings):
     """How it practises."""
 
+    algorithm: Annotated[Algorithm, BeforeValidator(known_algorithm)] = Field(
+        default="training_free",
+        description="training_free: a library is learned; grpo, sft: weights are",
+    )
     epochs: Int = Field(default=5, ge=1, le=MOST, description="times every problem is met")
     batch_size: Int = Field(default=32, ge=1, le=MOST_ROWS, description="problems a step")
     group_size: Int = Field(default=3, ge=1, le=MOST, description="rollouts of each problem")
@@ -283,7 +298,7 @@ class EvaluationConfig(Settings):
         default="epoch", description="after each epoch or k steps"
     )
     every_steps: Int = Field(default=1, ge=1, description="k, where strategy is steps")
-    data: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
+    data: Annotated[tuple[str, ...], BeforeValidator(listed)] = Field(
         default=(), description="one or more data sets, held out from practice"
     )
     limit: Int | None = Field(
@@ -321,7 +336,8 @@ class VerifierConfig(Settings):
     name: str = Field(
         default="math",
         min_length=1,
-        description="math, text or judge; function with file: FILE; weighted with of: [...]",
+        description="math, text, judge, accuracy, length_penalty, step or format; function with "
+        "file: FILE; weighted with of: [...]",
     )
 
     @property
@@ -425,6 +441,62 @@ class RunConfig(Settings):
     review: ReviewConfig = ReviewConfig()
     lint: LintConfig = LintConfig()
     budget: BudgetConfig = BudgetConfig()
+    grpo: GRPOConfig = GRPOConfig()
+    sft: SFTConfig = SFTConfig()
+
+    @property
+    def trains(self) -> bool:
+        """Whether practice updates weights."""
+        return self.practice.algorithm != "training_free"
+
+    @property
+    def rollouts_a_problem(self) -> int:
+        """In practice; fine-tuning makes none, since its problems bring what is learnt."""
+        return 0 if self.practice.algorithm == "sft" else self.practice.group_size
+
+    @model_validator(mode="after")
+    def _can_train(self) -> RunConfig:
+        if not self.trains:
+            return self
+        practice = self.practice
+        if not self.policy.model.startswith("hf:"):
+            raise PydanticCustomError(
+                "unmet",
+                "training needs a policy whose weights are here",
+                {
+                    "at": "policy.model",
+                    "move": "Set policy.model=hf:PATH_OR_NAME; hf:tiny is bundled.",
+                },
+            )
+        if practice.algorithm == "sft":
+            return self
+        unmet = [
+            (
+                self.policy.top_p is not None and self.policy.top_p < 1,
+                "with top_p below 1 the scores that were sampled from are not the policy's own, "
+                "so their log-probabilities cannot be trained on",
+                ("policy.top_p", "Leave it out in training."),
+            ),
+            (
+                practice.temperature == 0,
+                "at temperature 0 all tries are the same, so nothing can be learned from them",
+                ("practice.temperature", "Set it above 0; 1.0 is usual."),
+            ),
+            (
+                practice.group_size < 2,
+                "a single try has nothing to be compared with",
+                ("practice.group_size", "Set it to 2 or more; 8 is usual."),
+            ),
+            (
+                not practice.given_ground_truth,
+                "without rewards there is nothing to train on",
+                ("practice.given_ground_truth", "Leave it out."),
+            ),
+        ]
+        for wrong, cause, (at, move) in unmet:
+            if wrong:
+                raise PydanticCustomError("unmet", cause, {"at": at, "move": move})
+        return self
 
     @model_validator(mode="after")
     def _paces_rollouts_only(self) -> RunConfig:
@@ -495,11 +567,23 @@ class RunConfig(Settings):
 
 _MODEL_FIELDS = ("model", "temperature", "top_p", "max_tokens", "stop", "extra_body")
 
+_STAGE_ONLY = {"data", "min_reward", "epochs", "batch_size"}  # what they say stands elsewhere
+_NOT_RESULTS = {"checkpoint_steps", "keep", "tensorboard", "lora"}
+
 RESULT_FIELDS = (
     "seed",
+    "practice.algorithm",
+    "policy.adapter",
+    "policy.local.dtype",
+    "policy.local.quantise",
+    *(f"grpo.{name}" for name in GRPOConfig.model_fields if name not in _NOT_RESULTS),
+    *(f"sft.{name}" for name in SFTConfig.model_fields if name not in _STAGE_ONLY),
+    *(f"grpo.lora.{name}" for name in LoraConfig.model_fields),
     *(f"{role}.{name}" for role in ("policy", "reflector", "judge") for name in _MODEL_FIELDS),
     "agent.instructions",
     "agent.experiences",
+    "agent.kind",
+    "agent.max_turns",
     "data.practice",
     "data.digest",
     "data.fields",
@@ -567,6 +651,8 @@ def every_setting() -> dict[str, str]:
 
 def _portable(model: str) -> str:
     scheme, _, rest = model.partition(":")
+    if scheme == "hf" and Path(rest).is_absolute():
+        return f"hf:{Path(rest).name}"  # its weights are told apart by what they are
     return f"replay:{Path(rest).stem}" if scheme == "replay" else model
 
 

@@ -31,6 +31,7 @@ def source_of(
     resume: str | None = None,
     from_youtu: str | None = None,
     config_name: str | None = None,
+    example: str = "rehearsal",
 ) -> Source:
     """Tell what is asked for.
 
@@ -43,6 +44,7 @@ def source_of(
         resume: the id of a run.
         from_youtu: the folder of a checkout.
         config_name: which of its configs.
+        example: a preset to try.
 
     Raises:
         ConfigError: none or several are given, or the checkout has no such config.
@@ -64,7 +66,7 @@ def source_of(
         raise ConfigError(
             command,
             "it needs a run file or a preset.",
-            f"Try `{command} rehearsal`, or see `studio presets list`.",
+            f"Try `{command} {example}`, or see `studio presets list`.",
         )
     youtu = None
     if from_youtu is not None:

@@ -1,0 +1,66 @@
+"""`studio export`: what a run trained, as a folder of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def export(
+    context: typer.Context,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Run-id, see `studio runs list`.")],
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="A new or empty folder.")],
+    merged: Annotated[
+        bool, typer.Option("--merged", help="Base model and adapter as one model.")
+    ] = False,
+    adapter: Annotated[bool, typer.Option("--adapter", help="The adapter alone.")] = False,
+    step: Annotated[
+        int | None, typer.Option(metavar="N", help="Checkpoint of step N.", show_default="newest")
+    ] = None,
+    best: Annotated[bool, typer.Option("--best", help="That of the best held-out step.")] = False,
+    serve_with: Annotated[
+        str | None,
+        typer.Option(metavar="SERVER", help="Print the command that serves it, and run it: vllm."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Export trained weights with tokenizer and model card."""
+    import shlex
+    import sys
+
+    from engines.core.errors import ConfigError
+    from engines.record.run_dir import Workspace
+    from studio import exporting
+    from studio.inert import inert
+    from studio.printing import print_json
+
+    if merged == adapter:
+        wrong = "they contradict each other." if merged else "both are missing."
+        raise ConfigError("--merged, --adapter", wrong, "Give exactly one of the two.")
+    if best and step is not None:
+        raise ConfigError("--best", "--step names a checkpoint too.", "Give one of them.")
+    if serve_with is not None:
+        exporting.check_server(serve_with)
+    taken = exporting.prepared(
+        Workspace(context.obj),
+        run,
+        to.expanduser().absolute(),
+        "merged" if merged else "adapter",
+        step=step,
+        best=best,
+    )
+    taken.write()
+    print(
+        inert(f"{taken.kind} of run {run}, step {taken.found.step}: {taken.folder}"),
+        file=sys.stderr,
+    )
+    command = None if serve_with is None else taken.command(serve_with)
+    if json:
+        print_json({**taken.facts, "command": command})
+    else:
+        print(inert(shlex.join(command) if command else str(taken.folder)))
+    sys.stdout.flush()  # before a server takes the terminal over
+    if command and not exporting.serve(command):
+        print("vLLM is not installed here: run that command where it is.", file=sys.stderr)

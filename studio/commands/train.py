@@ -1,0 +1,60 @@
+"""`studio train`: update weights by practice, one stage after another."""
+
+from __future__ import annotations
+
+from typing import Annotated, cast
+
+import typer
+
+from engines.core.errors import ConfigError
+from studio.commands.practising import AcceptChanges, Name, Overrides, RestartStep, RunFile
+
+STAGES = ("sft", "grpo", "all", "distil")
+
+
+def train(
+    context: typer.Context,
+    runfile: RunFile = None,
+    overrides: Overrides = None,
+    stage: Annotated[
+        str,
+        typer.Option(
+            metavar="sft|grpo|all|distil",
+            help="grpo (default), supervised fine-tuning (sft), sft and then grpo from what it "
+            "made (all), or fine-tuning on what a library achieved (distil).",
+        ),
+    ] = "grpo",
+    name: Name = None,
+    restart_step: RestartStep = None,
+    review: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto|wait|rules:FILE",
+            help="Who decides weight updates, after the bounds of the run file. Default: auto.",
+        ),
+    ] = None,
+    accept_changes: AcceptChanges = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the event stream on stdout.")] = False,
+) -> int:
+    """Train the weights of a policy; starts or resumes a run of each stage."""
+    import asyncio
+
+    from engines.record.run_dir import Workspace
+    from studio import stages
+    from studio.config.source import source_of
+
+    if stage not in STAGES:
+        raise ConfigError(
+            f"--stage {stage}", "there is no such stage.", "Choose sft, grpo, all or distil."
+        )
+    source = source_of("studio train", "practice", runfile, overrides, example="grpo-tiny")
+    asked = stages.Asked(
+        Workspace(context.obj),
+        source,
+        name=name,
+        restart_step=restart_step,
+        review=review,
+        accept_changes=accept_changes,
+        json=json,
+    )
+    return asyncio.run(stages.train(asked, cast("stages.Stage", stage)))

@@ -1,0 +1,213 @@
+"""`accelerate launch … -m studio.launch RUNFILE`: one training run in several processes.
+
+Owns what each process does: rank 0 is `studio train` with others beside it, which have no run
+file, no journal and no screen. It is the one module besides `studio.config` that reads the
+environment, where accelerate says which process this is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from engines.core.errors import ConfigError, StudioError
+from engines.record.run_dir import Workspace
+from studio import exit_codes
+from studio.commands.practising import AcceptChanges, Name, Overrides, RestartStep, RunFile
+from studio.config.loading import LoadedRun, load_run
+from studio.config.secrets import secrets_of_environment
+from studio.config.source import Source, source_of
+from studio.hardening import harden
+from studio.headless import planned, run_headless
+from studio.inert import inert
+from studio.launched import DTYPES, PLACE, Launched, check_devices, launched
+from studio.masked import forget, masked_output, remember, report_bugs
+from studio.narrate import to_stderr
+from studio.training import warnings
+
+if TYPE_CHECKING:
+    from engines.grpo.distributed import Connected
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.command()
+def launch(
+    context: typer.Context,
+    runfile: RunFile = None,
+    overrides: Overrides = None,
+    workspace: Annotated[
+        Path,
+        typer.Option(envvar="STUDIO_WORKSPACE", help="Folder of runs, libraries and data sets."),
+    ] = Path("practice"),
+    name: Name = None,
+    restart_step: RestartStep = None,
+    accept_changes: AcceptChanges = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the event stream on stdout.")] = False,
+) -> int:
+    """Train the weights of a policy in several processes; starts or resumes a run."""
+    process: Launched = context.obj
+    source = source_of(PLACE, "practice", runfile, overrides, example="grpo-tiny")
+    if find_spec("torch") is None:
+        raise ConfigError(
+            PLACE, "torch is not installed.", "Install it: pip install 'practice-studio[grpo]'."
+        )
+    from engines.grpo.distributed import gpus
+
+    check_devices(process, gpus=gpus(), cores=_cores())
+    with _others(process) as others:
+        if others is not None and others.rank > 0:
+            from engines.grpo.following import follow
+
+            follow(others)
+            return exit_codes.DONE
+        named = [] if name is None else [f"exp_id={name}"]
+        loaded = load_run(source.runfile or "", [*source.overrides, *named], workspace.expanduser())
+        plan = planned(
+            Workspace(workspace.expanduser()),
+            fitted(source, loaded, process),
+            name=name,
+            restart_step=restart_step,
+            accept_changes=accept_changes,
+        )
+        for warning in warnings(plan.loaded.config):
+            to_stderr(f"warning: {warning}")
+        if others is not None:
+            to_stderr(f"{others.size} processes train together, each its share of the groups")
+        return asyncio.run(run_headless(plan, json=json, ranks=others))
+
+
+def fitted(source: Source, loaded: LoadedRun, process: Launched) -> Source:
+    """What the config of accelerate says about settings that the run file leaves open.
+
+    Raises:
+        ConfigError: the run file trains nothing, or the two contradict each other.
+    """
+    config = loaded.config
+    if not config.trains or config.practice.algorithm != "grpo":
+        raise ConfigError(
+            loaded.place("practice.algorithm"),
+            f"practice.algorithm is {config.practice.algorithm}, and only grpo trains in several "
+            "processes.",
+            "Set practice.algorithm=grpo, or use one process: studio train, studio headless.",
+        )
+    if process.clipping is not None and process.clipping != config.grpo.max_grad_norm:
+        raise ConfigError(
+            loaded.place("grpo.max_grad_norm"),
+            f"it is {config.grpo.max_grad_norm:g}, and gradient_clipping of the DeepSpeed config "
+            f"is {process.clipping:g}.",
+            "Set both alike.",
+        )
+    further = []
+    if process.precision != "no" and config.policy.local.dtype == "auto":
+        further.append(f"policy.local.dtype={DTYPES[process.precision]}")
+    if process.accumulation is not None and config.grpo.micro_batch is None:
+        sequences = config.practice.batch_size * config.practice.group_size
+        cut = -(-sequences // (process.size * process.accumulation))
+        further.append(f"grpo.micro_batch={max(1, cut)}")
+    return replace(source, overrides=(*source.overrides, *further))
+
+
+class _others:
+    """The other processes for as long as a block takes; None for a single process."""
+
+    def __init__(self, process: Launched) -> None:
+        self._process = process
+        self._connected: Connected | None = None
+
+    def __enter__(self) -> Connected | None:
+        from engines.grpo.distributed import Connected, Process, gpus
+
+        process = self._process
+        if process.size == 1:
+            return None
+        on_gpus = gpus() > 0 and not process.on_cpu
+        if not on_gpus:
+            _pin(process)
+        self._connected = Connected(
+            Process(process.rank, process.size, process.local_rank, process.address),
+            gpu=on_gpus,
+            sharded=process.sharded,
+        )
+        if process.rank > 0:
+            # Whoever interrupts the run means rank 0, which ends in good order and says so.
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)
+        return self._connected
+
+    def __exit__(self, *exc: object) -> None:
+        if self._connected is not None:
+            if self._process.rank == 0:
+                self._connected.stop()
+            self._connected.close()
+
+
+def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Carry out what this process is for and return its exit code; bugs are raised."""
+    forget()
+    remember(secrets_of_environment())
+    with masked_output():
+        try:
+            process = launched(environment)
+            command = typer.main.get_command(app)
+            result = command.main(
+                list(arguments), prog_name=PLACE, standalone_mode=False, obj=process
+            )
+        except StudioError as error:
+            return _refused(error, environment)
+        except typer.TyperException as error:
+            said = getattr(error, "format_message", error.__str__)().rstrip(".")
+            words = ConfigError(PLACE, f"{said}.", f"See `python -m {PLACE} -h`.")
+            return _refused(words, environment)
+        except (KeyboardInterrupt, typer.Abort):
+            return exit_codes.INTERRUPTED
+    return result if isinstance(result, int) else exit_codes.DONE
+
+
+def _refused(error: StudioError, environment: Mapping[str, str]) -> int:
+    """A refusal of what was asked is said once for all processes of a machine."""
+    rank, local = environment.get("RANK", "0"), environment.get("LOCAL_RANK", "0")
+    if local == "0" or not isinstance(error, ConfigError):
+        who = "studio" if rank == "0" else f"studio (rank {rank})"
+        with suppress(OSError):
+            print(f"{who}: {inert(str(error))}", file=sys.stderr, flush=True)
+    return exit_codes.USER_ERROR
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _pin(process: Launched) -> None:
+    """Give each process cores of its own, so that no probe takes those of another."""
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, cores[process.local_rank :: process.local_size])
+
+
+def main() -> None:
+    """Run this process and leave with its exit code."""
+    harden()
+    report_bugs()
+    sys.exit(run(sys.argv[1:], os.environ))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""What accelerate says of the processes that it started, and whether the machine fits it.
+
+Owns the names of its environment variables. Pure: the environment and the counts of devices come
+in as arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from engines.core.errors import ConfigError
+from studio.presets import presets_folder
+
+PLACE = "studio.launch"
+DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
+Precision = Literal["no", "fp16", "bf16"]
+
+
+def config_path(name: str) -> Path:
+    """Of a config of ours for `accelerate launch`: cpu, ddp or zero2."""
+    return presets_folder() / "accelerate" / f"{name}.yaml"
+
+
+def how(name: str) -> str:
+    return f"accelerate launch --config_file {config_path(name)} -m studio.launch RUNFILE"
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """This process among those of its run; `local_` counts on its own machine."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    address: str = ""  # where they meet; "" for a single process
+    precision: Precision = "no"
+    sharded: bool = False  # the optimiser's state is divided over the processes
+    accumulation: int | None = None  # of a DeepSpeed config
+    clipping: float | None = None  # of a DeepSpeed config
+    on_cpu: bool = False  # asked for, whatever the machine has
+
+
+def launched(environment: Mapping[str, str]) -> Launched:
+    """Read what accelerate or torchrun set.
+
+    Raises:
+        ConfigError: nobody started several processes, or a config that asks for what is not
+            done here.
+    """
+    _check_kind(environment)
+    precision = environment.get("ACCELERATE_MIXED_PRECISION", "no")
+    if precision not in ("no", *DTYPES):
+        raise ConfigError(
+            PLACE,
+            f"mixed_precision {precision} is not done here.",
+            "Set it to bf16, fp16 or no.",
+        )
+    deepspeed = _is_set(environment, "ACCELERATE_USE_DEEPSPEED")
+    started = Launched(
+        precision=precision,  # type: ignore[arg-type]  # checked above
+        on_cpu=_is_set(environment, "ACCELERATE_USE_CPU"),
+        sharded=deepspeed and _number(environment, "ACCELERATE_DEEPSPEED_ZERO_STAGE", 2) > 0,
+        accumulation=_number(environment, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", 1)
+        if deepspeed
+        else None,
+        clipping=_share(environment.get("ACCELERATE_GRADIENT_CLIPPING", "")) if deepspeed else None,
+    )
+    if "WORLD_SIZE" not in environment:
+        _check_single(environment)
+        return started
+    address = f"tcp://{_named(environment, 'MASTER_ADDR')}:{_named(environment, 'MASTER_PORT')}"
+    size = _number(environment, "WORLD_SIZE")
+    return Launched(
+        rank=_number(environment, "RANK"),
+        size=size,
+        local_rank=_number(environment, "LOCAL_RANK"),
+        local_size=_number(environment, "LOCAL_WORLD_SIZE", size),
+        address=address,
+        precision=started.precision,
+        sharded=started.sharded and size > 1,
+        accumulation=started.accumulation,
+        clipping=started.clipping,
+        on_cpu=started.on_cpu,
+    )
+
+
+def check_devices(process: Launched, *, gpus: int, cores: int) -> None:
+    """Refuse a config that this machine does not match.
+
+    Raises:
+        ConfigError: it names more devices than there are, or GPUs where there are none.
+    """
+    on_gpus = gpus > 0 and not process.on_cpu
+    if not on_gpus and process.precision != "no":
+        raise ConfigError(
+            PLACE,
+            f"mixed_precision {process.precision} is for GPUs, and this machine shows none to "
+            "its processes.",
+            f"Set it to no, or train on the CPU: {how('cpu')}.",
+        )
+    have, what = (gpus, "GPU") if on_gpus else (cores, "core")
+    if process.local_size > have:
+        plural = "" if have == 1 else "s"
+        raise ConfigError(
+            PLACE,
+            f"{process.local_size} processes were started, and this machine has {have} {what}"
+            f"{plural}: each needs one of its own.",
+            f"Start {have} with --num_processes {have}"
+            + ("." if have > 1 else ", or train with one process: studio train RUNFILE."),
+        )
+
+
+def _check_kind(environment: Mapping[str, str]) -> None:
+    """Weights are whole in every process; what divides them has no counterpart here."""
+    for variable, what in (
+        ("ACCELERATE_USE_FSDP", "FSDP divides the weights"),
+        ("ACCELERATE_USE_MEGATRON_LM", "Megatron-LM divides the weights"),
+        ("ACCELERATE_USE_PARALLELISM_CONFIG", "a parallelism config divides the weights"),
+    ):
+        if _is_set(environment, variable):
+            raise ConfigError(PLACE, f"{what}, which is not done here.", f"Use {how('ddp')}.")
+    if not _is_set(environment, "ACCELERATE_USE_DEEPSPEED"):
+        return
+    if environment.get("ACCELERATE_DEEPSPEED_CONFIG_FILE"):
+        raise ConfigError(
+            PLACE,
+            "a DeepSpeed config file of its own is not read here.",
+            f"Write its fields into deepspeed_config, as {config_path('zero2')} does.",
+        )
+    if _number(environment, "ACCELERATE_DEEPSPEED_ZERO_STAGE", 2) > 2:
+        raise ConfigError(
+            PLACE, "ZeRO stage 3 divides the weights, which is not done here.", "Use zero_stage 2."
+        )
+    for which in ("OPTIMIZER", "PARAM"):
+        where = environment.get(f"ACCELERATE_DEEPSPEED_OFFLOAD_{which}_DEVICE", "none")
+        if where != "none":
+            raise ConfigError(
+                PLACE,
+                f"offload_{which.lower()}_device {where} is not done here.",
+                "Set it to none: an adapter's state is small.",
+            )
+
+
+def _check_single(environment: Mapping[str, str]) -> None:
+    """One process without a word of others: what accelerate was asked for may have been more."""
+    if "ACCELERATE_MIXED_PRECISION" not in environment:
+        raise ConfigError(
+            PLACE,
+            "accelerate did not start it.",
+            f"Start it so: {how('ddp')}; or train with one process: studio train RUNFILE.",
+        )
+    if "MASTER_PORT" in environment:
+        raise ConfigError(
+            PLACE,
+            "several processes were asked for and one was started: with --cpu or MULTI_CPU "
+            "accelerate leaves the others to mpirun.",
+            f"Start them so: {how('cpu')}.",
+        )
+
+
+def _is_set(environment: Mapping[str, str], name: str) -> bool:
+    return environment.get(name, "").lower() in ("1", "true", "yes")
+
+
+def _named(environment: Mapping[str, str], name: str) -> str:
+    if not environment.get(name):
+        raise ConfigError(
+            PLACE, f"WORLD_SIZE is set and {name} is not.", f"Start it so: {how('ddp')}."
+        )
+    return environment[name]
+
+
+def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = environment.get(name, "none")
+    if text in ("none", "None", "auto") and default is not None:
+        return default
+    text = _named(environment, name)
+    if not text.isdecimal():
+        raise ConfigError(PLACE, f"{name} is {text!r}, which is no number.", "Correct the config.")
+    return int(text)
+
+
+def _share(text: str) -> float | None:
+    """A number, or None for `none` and `auto`."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
