@@ -114,7 +114,7 @@ async def open_practice(
     await verifier.check()
     await roles.ping()
     if opened.local is not None:
-        check_demonstrations(plan, opened.local)
+        check_demonstrations(plan, opened.local, tell)
     embedder = await open_run_embedder(
         plan.loaded, plan.workspace, stack, budget, noting(ledger, config)
     )

@@ -112,9 +112,10 @@ def _of_run(
                     found.setdefault((asked, shown.reply), shown)
     what = "rollouts with a library in their prompt" if with_library else "rollouts"
     if not found:
+        none = f"none of its {judged} judged {what} has a reward of {least:g} or more."
         raise ConflictError(
             f"run {run.run}",
-            f"none of its {judged} judged {what} has a reward of {least:g} or more.",
+            none if judged else f"it has no judged {what}.",
             "Practise longer, lower sft.min_reward, or name another run in sft.data.",
         )
     told = (

@@ -154,12 +154,11 @@ def distilled_lines(sets: list[Distilled]) -> list[str]:
     """What the stage came to, as plain lines."""
     lines = ["what is left of the library in the weights (held-out reward)"]
     for one in sets:
+        width = max(len(label) for label, _ in _sides(one))
         for label, side in _sides(one):
-            lines.append(f"  {one.data}  {label:<24}  {_rate(side)}")
-        for label, side in _sides(one)[1:]:
-            change = compare(one.without, side)
-            told = "cannot be told" if change is None else difference_text(change)
-            lines.append(f"  {one.data}  {label:<24}  {told} against without")
+            change = None if side is one.without else compare(one.without, side)
+            told = "" if change is None else f"  {difference_text(change)} against none"
+            lines.append(f"  {one.data}  {label:<{width}}  {_rate(side)}{told}")
         lines.append(f"  {one.data}  {_left(one.left)}")
     return lines
 

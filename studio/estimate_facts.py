@@ -101,7 +101,7 @@ def facts_of(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
     judge_form = load_prompt("engines.verifiers", "form_binary").body
     facts = Facts(
         sampler=plan.sampler,
-        group_size=practice.group_size,
+        group_size=config.rollouts_a_problem,
         policy=terms_of(config.role("policy")),
         reflector=terms_of(config.role("reflector")),
         judge=terms_of(config.role("judge")),
@@ -137,6 +137,8 @@ def facts_of(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
         embedding=embedding_terms(wanted) if wanted and wanted.model != "rehearsal" else None,
         at_most=max(1.0, per / BYTES_AT_LEAST),
     )
+    if not facts.group_size:  # learnt from demonstrations: nothing is compared
+        return facts, tuple(notes)
     if facts.contrast is None and facts.truth_given:
         share = facts.contrast_with(facts.group_size)
         notes.append(f"assumed: {share:.0%} of groups of {facts.group_size} show a difference")

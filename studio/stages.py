@@ -17,6 +17,7 @@ from studio.config.source import Source
 from studio.demonstrations import write_demonstrations
 from studio.distilled import tell_effect_left
 from studio.headless import planned, run_headless
+from studio.local import is_local
 from studio.narrate import to_stderr
 from studio.plan import RunPlan
 from studio.summary import exit_code
@@ -156,6 +157,12 @@ def _tuning(asked: Asked, loaded: LoadedRun, stage: Literal["sft", "distil"]) ->
     What is distilled is learnt and measured without any library, its own included.
     """
     config = loaded.config
+    if not is_local(config.policy.model):
+        raise ConfigError(
+            loaded.place("policy.model"),
+            "training needs a policy whose weights are here.",
+            "Set policy.model=hf:PATH_OR_NAME; hf:tiny is bundled.",
+        )
     if config.sft.data is None:
         raise ConfigError(
             loaded.place("sft.data"),

@@ -116,9 +116,11 @@ def check_demonstrations(plan: RunPlan, local: HFLocal, tell: Tell = lambda _: N
     """
     config = plan.loaded.config
     if config.practice.algorithm == "sft":
-        data = config.data.practice or ""
+        from engines.grpo.sft_data import check_problems
+
+        place = str(plan.loaded.data_path(config.data.practice or ""))
         problems = plan.problems[: config.data.truncate]
-        tuning_engine(plan, local, tell).check(problems, str(plan.loaded.data_path(data)))
+        check_problems(local.local, problems, config.agent.instructions, place, tell)
 
 
 def open_training(

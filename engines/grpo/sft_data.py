@@ -6,7 +6,7 @@ taken as the ids it was, and text is tokenised as the chat template would have i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -150,8 +150,9 @@ def example_of(local: LocalModel, shown: Demonstration, instructions: str = "") 
         DataError: the chat template refuses the messages, or an id is none of the model's.
     """
     messages = shown.messages or prompt(instructions, "", shown.question)
+    prompt_ids = _prompt_ids(local, messages, shown.place)
     ids = shown.token_ids or reply_ids(local, shown.reply)
-    example = Example(_prompt_ids(local, messages, shown.place), ids, shown.place)
+    example = Example(prompt_ids, ids, shown.place)
     most = max((*example.prompt_ids, *example.token_ids), default=0)
     size = local.base.get_input_embeddings().num_embeddings
     if most >= size:
@@ -161,6 +162,47 @@ def example_of(local: LocalModel, shown: Demonstration, instructions: str = "") 
             "Take the ids out: the text is tokenised then.",
         )
     return example
+
+
+def fits(local: LocalModel, example: Example) -> bool:
+    """Whether something can be learnt from an example within the model's window."""
+    return 1 < len(example) <= local.window
+
+
+def check_problems(
+    local: LocalModel,
+    problems: Sequence[Problem],
+    instructions: str,
+    place: str,
+    tell: Callable[[str], None],
+) -> None:
+    """Look at the demonstrations of a run before anything is trained; tells what does not fit.
+
+    Args:
+        local: whose chat template, tokenizer and window they must suit.
+        problems: that bring them.
+        instructions: as of `example_of`.
+        place: what to call the file they come from.
+        tell: receives one line where some are too long.
+
+    Raises:
+        DataError: one is missing or cannot be tokenised, or none fits the model's window.
+    """
+    long = 0
+    for number, problem in enumerate(problems, start=1):
+        shown = demonstration_of(problem, f"{place}, row {number}")
+        long += not fits(local, example_of(local, shown, instructions))
+    if long == len(problems):
+        raise DataError(
+            place,
+            f"none of its {long} demonstrations fits the model's window of {local.window} tokens.",
+            "Take shorter demonstrations or another model.",
+        )
+    if long:
+        tell(
+            f"{long} of {len(problems)} demonstrations are left out: they are longer than the "
+            f"model's window of {local.window} tokens"
+        )
 
 
 def without_guidance(messages: Sequence[Message], guidance: str) -> tuple[Message, ...]:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from engines.core.errors import ConflictError, DataError
+from engines.core.errors import ConflictError
 from engines.core.library import Library
-from engines.core.types import Group, Lesson, Loss, Problem, Reflection, WeightUpdate
+from engines.core.types import Group, Lesson, Loss, Reflection, WeightUpdate
 from engines.grpo.checkpoint import EngineState, read_checkpoint, write_checkpoint
 from engines.grpo.optimiser import Optimiser, Snapshot, clipped
 from engines.grpo.schedule import learning_share
@@ -32,7 +32,7 @@ from engines.grpo.sft import (
     keeps_apart,
     out_of_memory,
 )
-from engines.grpo.sft_data import Example, demonstration_of, example_of
+from engines.grpo.sft_data import Example, demonstration_of, example_of, fits
 from engines.grpo.uncut import in_thread
 
 if TYPE_CHECKING:
@@ -95,32 +95,6 @@ class SFTEngine:
         self.policy_version = 0
         self.cpu_s = 0.0
         self.last_times: dict[str, float] = {}
-
-    def check(self, problems: Sequence[Problem], place: str) -> None:
-        """Look at every demonstration before anything is trained; tells what does not fit.
-
-        Args:
-            problems: of the whole run.
-            place: what to call the file they come from.
-
-        Raises:
-            DataError: one is missing or cannot be tokenised, or none fits the model's window.
-        """
-        long = 0
-        for number, problem in enumerate(problems, start=1):
-            long += not self._fits(self._example(problem, f"{place}, row {number}"))
-        window = self._local.window
-        if long == len(problems):
-            raise DataError(
-                place,
-                f"none of its {long} demonstrations fits the model's window of {window} tokens.",
-                "Take shorter demonstrations or another model.",
-            )
-        if long:
-            self._tell(
-                f"{long} of {len(problems)} demonstrations are left out: they are longer than "
-                f"the model's window of {window} tokens"
-            )
 
     async def reflect(self, group: Group, library: Library) -> Reflection:
         """Every demonstration is learnt from."""
@@ -216,9 +190,11 @@ class SFTEngine:
     def _update(self, batch: Sequence[Group], stop: threading.Event) -> WeightUpdate | str:
         step, settings = batch[0].step, self._settings
         self._pending = {}
-        examples = [
-            example for example in (self._example(g.problem) for g in batch) if self._fits(example)
-        ]
+        every = (
+            example_of(self._local, demonstration_of(group.problem), self._instructions)
+            for group in batch
+        )
+        examples = [example for example in every if fits(self._local, example)]
         if not examples:
             return f"none of its demonstrations fits the model's window of {self._local.window}."
         before = self._optimiser.snapshot()
@@ -316,12 +292,6 @@ class SFTEngine:
                     "Examples are not packed: this model does not keep those of a row apart."
                 )
         return bool(self._packs)
-
-    def _example(self, problem: Problem, place: str = "") -> Example:
-        return example_of(self._local, demonstration_of(problem, place), self._instructions)
-
-    def _fits(self, example: Example) -> bool:
-        return 1 < len(example) <= self._local.window
 
     def _save(self, folder: Path) -> str:
         with self._local.lock:

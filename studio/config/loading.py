@@ -35,7 +35,13 @@ from studio.config.secrets import (
     secrets_known,
     shown_override,
 )
-from studio.config.settings import RESULT_FIELDS, RunConfig, differences, model_at
+from studio.config.settings import (
+    RESULT_FIELDS,
+    AgentConfig,
+    RunConfig,
+    differences,
+    model_at,
+)
 from studio.config.spelling import unify
 from studio.config.verifier_spelling import normalise_verifier, pin_verifiers
 from studio.config.youtu import YoutuConfig, translate
@@ -353,6 +359,9 @@ def _doubts(config: RunConfig) -> tuple[str, ...]:
             "practice.group_size is 1: a single try shows no contrast, so nothing can be "
             "learned from it."
         )
+    usual = AgentConfig.model_fields["max_turns"].default
+    if config.agent.kind == "single_turn" and config.agent.max_turns != usual:
+        told.append("agent.max_turns has no effect: an agent of kind single_turn replies once.")
     return tuple(told)
 
 

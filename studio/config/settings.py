@@ -210,17 +210,6 @@ class AgentConfig(Settings):
         description="the model the agent comes with; used where the run file sets no policy",
     )
 
-    @model_validator(mode="after")
-    def _has_turns(self) -> AgentConfig:
-        usual = type(self).model_fields["max_turns"].default
-        if self.kind == "single_turn" and self.max_turns != usual:
-            raise PydanticCustomError(
-                "unmet",
-                "an agent of one reply has no further turns",
-                {"at": "max_turns", "move": "Leave it out, or set agent.kind=calculator."},
-            )
-        return self
-
     @field_validator("experiences")
     @classmethod
     def _each_once(cls, value: tuple[MountedExperience, ...]) -> tuple[MountedExperience, ...]:

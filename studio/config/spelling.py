@@ -78,7 +78,8 @@ def nearest(key: Key, siblings: Iterable[str], every: Iterable[str]) -> str:
     known = sorted(siblings)
     if close := near_misses(key, known, cutoff=0.6):
         return f'Did you mean "{dotted((*key[:-1], close[0]))}"?'
-    leaves = {name.rpartition(".")[2]: name for name in (*every, *ALIASES)}
+    # Of settings with one name the first counts: practice comes before the stages of training.
+    leaves = {name.rpartition(".")[2]: name for name in reversed((*every, *ALIASES))}
     if close := get_close_matches(key[-1], list(leaves), n=1, cutoff=0.7):
         return f'Did you mean "{leaves[close[0]]}"?'
     return f"Known here: {', '.join(known)}."

@@ -100,7 +100,11 @@ class GRPOConfig(Settings):
     )
     clip_low: Float = Field(default=0.2, ge=0, le=1, description="ratios below 1 - this count less")
     clip_high: Float = Field(default=0.28, ge=0, description="ratios above 1 + this count less")
-    beta: Float = Field(default=0.0, ge=0, description="weight of the KL term to the start")
+    beta: Float = Field(
+        default=0.0,
+        ge=0,
+        description="weight of the KL term to the model without any adapter, policy.adapter's too",
+    )
     iterations: Int = Field(default=1, ge=1, le=MOST, description="passes over each batch")
     minibatches: Int = Field(default=1, ge=1, le=MOST, description="parts of a batch")
     accumulation: Int = Field(
@@ -150,13 +154,13 @@ class GRPOConfig(Settings):
 
 
 class SFTConfig(Settings):
-    """Supervised fine-tuning: a stage of `studio train`, or practice.algorithm sft."""
+    """Supervised fine-tuning: stages of `studio train`, learnt and distilled without a library."""
 
     data: str | None = Field(
         default=None,
         min_length=1,
-        description="demonstrations of the stage: a data set with a column solution, or run:RUN "
-        "for its verified rollouts",
+        description="demonstrations of the stage: a data set with a field solution, completion or "
+        "messages, or run:RUN for its verified rollouts",
     )
     min_reward: Float = Field(
         default=1.0, ge=0, le=1, description="of the rollouts taken from a run"

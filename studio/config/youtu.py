@@ -271,7 +271,9 @@ def _beyond(tree: object, key: Key) -> Iterator[Key]:
         return
     for name, value in tree.items():
         inner = (*key, name)
-        if name in model.model_fields:
+        # Turns of their agents are calls of tools; ours has them only where its kind is given.
+        theirs = inner == ("agent", "max_turns") and "kind" not in tree
+        if name in model.model_fields and not theirs:
             yield from _beyond(value, inner)
         elif name in ("model_provider", "model_settings", "model_params") and value:
             yield from ((*inner, field) for field in value)

@@ -13,6 +13,7 @@ from engines.core.events import StepStarted
 from engines.core.run_state import RunState
 from engines.core.state import fold
 from engines.record.run_dir import RunDir
+from studio.training_text import demonstrated
 from studio.tui.batch import Batch, batch_of
 from studio.tui.live_words import happened
 

@@ -1,8 +1,10 @@
-"""Demonstrations: from files, from verified rollouts, and without a library's guidance."""
+"""Demonstrations: from files and beside problems, as ids, and without a library's guidance."""
 
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +12,16 @@ import pytest
 
 from engines.agents.single_turn import prompt
 from engines.core.errors import DataError
-from engines.core.types import Message, Turn
+from engines.core.types import Message, Problem
+from engines.data.dataset import read_problems
 from engines.grpo.sft_data import (
     Demonstration,
-    Try,
-    as_examples,
-    effect_left,
+    as_row,
+    check_problems,
+    demonstration_of,
+    example_of,
     read_demonstrations,
     reply_ids,
-    verified_examples,
     without_guidance,
 )
 from engines.policies.hf_local.chat import encode_prompt
@@ -48,9 +51,10 @@ def asked(text: str, system: str = "") -> tuple[Message, ...]:
 
 @pytest.mark.parametrize("name", ["completion", "response", "solution", "output", "answer"])
 def test_a_question_and_its_reply_are_a_demonstration(name: str, tmp_path: Path) -> None:
-    (one,) = read(tmp_path, {"question": "1 + 1?", name: "two"}, instructions="Be short.")
-    assert one.messages == (Message("system", "Be short."), Message("user", "1 + 1?"))
-    assert (one.reply, one.place) == ("two", f"{tmp_path / 'shown.jsonl'}:1")
+    (one,) = read(tmp_path, {"question": "1 + 1?", name: "two", "source": "sums"})
+    assert (one.question, one.reply, one.messages) == ("1 + 1?", "two", ())
+    assert (one.source, one.place) == ("sums", f"{tmp_path / 'shown.jsonl'}:1")
+    assert one.answer == ("two" if name == "answer" else None)
 
 
 def test_a_whole_solution_is_learnt_rather_than_the_answer_alone(tmp_path: Path) -> None:
@@ -67,7 +71,8 @@ def test_every_reply_of_a_conversation_is_a_demonstration(tmp_path: Path) -> Non
         {"role": "user", "content": "c"},
         {"role": "assistant", "content": "d"},
     ]
-    first, second = read(tmp_path, {"messages": chat}, instructions="not used")
+    first, second = read(tmp_path, {"messages": chat})
+    assert first.question == second.question == "a"
     assert [m.content for m in first.messages] == ["s", "a"]
     assert [m.content for m in second.messages] == ["s", "a", "b", "c"]
     assert (first.reply, second.reply) == ("b", "d")
@@ -89,10 +94,14 @@ def test_so_many_rows_are_read_and_no_more(tmp_path: Path) -> None:
         ({"messages": "hello"}, '"messages" holds a text'),
         ({"messages": []}, "holds no reply"),
         ({"messages": [{"role": "user", "content": "a"}]}, "holds no reply"),
-        ({"messages": [{"role": "assistant", "content": "a"}]}, "begins with a reply"),
+        ({"messages": [{"role": "assistant", "content": "a"}]}, "without anything that was asked"),
         ({"messages": [{"role": "robot", "content": "a"}]}, 'message 1 has no "role"'),
         ({"messages": [{"role": "user", "content": [1]}]}, 'message 1 has no "role"'),
         ({"messages": ["a"]}, 'message 1 has no "role"'),
+        (
+            {"messages": [{"role": "user", "content": "a", "token_ids": [1.5]}]},
+            "message 1 has token ids that are no list of whole numbers",
+        ),
         (["question"], "not an object"),
     ],
 )
@@ -111,7 +120,7 @@ def test_an_empty_file_has_no_demonstration(tmp_path: Path) -> None:
 
 
 def test_only_the_reply_and_its_end_are_learnt(local: LocalModel) -> None:
-    (one,) = as_examples(local, [Demonstration(asked("1 + 1?"), " What is 2 \n")])
+    one = example_of(local, Demonstration("1 + 1?", " What is 2 \n"))
     tokenizer = local.tokenizer
     assert tokenizer.decode(one.prompt_ids) == "<|user|>1 + 1?<|end|><|assistant|>"
     assert tokenizer.decode(one.token_ids) == "What is 2<|end|>"
@@ -150,60 +159,85 @@ def test_a_template_that_refuses_the_messages_is_told_by_place(tmp_path: Path) -
     template = "{{ raise_exception('no') if messages[0].role == 'user' else '' }}"
     own = adapted(a_folder(tmp_path / "m", template=template))
     with pytest.raises(DataError, match="chat template refuses") as refused:
-        as_examples(own, [Demonstration((Message("user", "a"),), "b", "file:3")])
+        example_of(own, Demonstration("a", "b", place="file:3"))
     assert refused.value.place == "file:3"
 
 
-def a_try(reward: float | None, *, text: str = "fine", ids: bool = True, guidance: str = "") -> Try:
-    messages = (*prompt("Be short.", guidance, "What is 1?"), Message("assistant", text))
-    turns = (Turn((7, 8, 9), (40, 41, 0), (-1.0, -1.0, -1.0)),) if ids else ()
-    return Try(messages, reward, turns, guidance)
+def test_instructions_stand_before_a_question_and_not_before_messages(local: LocalModel) -> None:
+    one = example_of(local, Demonstration("1?", "b"), "Be short.")
+    assert list(one.prompt_ids) == encode_prompt(local, prompt("Be short.", "", "1?"))
+    other = example_of(local, Demonstration("1?", "b", asked("2?")), "Be short.")
+    assert list(other.prompt_ids) == encode_prompt(local, asked("2?"))
 
 
-def test_rollouts_that_were_found_right_are_learnt_as_the_ids_they_were(local: LocalModel) -> None:
-    told: list[str] = []
-    tries = [a_try(1.0), a_try(0.0), a_try(None), a_try(0.5)]
-    found = verified_examples(local, tries, min_reward=1.0, tell=told.append)
-    assert [(one.prompt_ids, one.token_ids) for one in found] == [((7, 8, 9), (40, 41, 0))]
-    assert told == ["1 of 4 rollouts have a reward of 1 or more"]
-    assert len(verified_examples(local, tries, min_reward=0.5, tell=told.append)) == 2
+def test_sampled_ids_are_learnt_as_they_are_also_those_of_earlier_turns(local: LocalModel) -> None:
+    # 40, 41 is not how the tokenizer would write "b".
+    before = (*asked("a"), Message("assistant", "b", token_ids=(40, 41, 0)), Message("user", "c"))
+    one = example_of(local, Demonstration("a", "d", before, (42, 43, 0)))
+    assert one.token_ids == (42, 43, 0)
+    text = local.tokenizer.decode(one.prompt_ids)
+    assert text.endswith("<|user|>c<|end|><|assistant|>")
+    at = one.prompt_ids.index(40)
+    assert one.prompt_ids[at : at + 3] == (40, 41, 0)
 
 
-def test_rollouts_of_a_policy_without_ids_are_learnt_as_text(local: LocalModel) -> None:
-    one = a_try(1.0, ids=False)
-    (found,) = verified_examples(local, [one], min_reward=1.0, tell=lambda _: None)
-    assert list(found.prompt_ids) == encode_prompt(local, one.messages[:-1])
-    assert local.tokenizer.decode(found.token_ids) == "fine<|end|>"
+def test_an_id_that_the_model_does_not_know_is_told_by_place(local: LocalModel) -> None:
+    with pytest.raises(DataError, match="its token 99999 is none of the") as refused:
+        example_of(local, Demonstration("a", "d", (), (1, 99999), place="file:4"))
+    assert refused.value.place == "file:4"
 
 
-def test_with_several_turns_each_is_an_example_after_what_it_was_shown(local: LocalModel) -> None:
-    user, reply = Message("user", "a"), Message("assistant", "b")
-    turns = (Turn((1, 2), (3,), (-1.0,)), Turn((1, 2, 3, 4), (5, 0), (-1.0, -1.0)))
-    one = Try((user, reply, Message("user", "c"), Message("assistant", "d")), 1.0, turns)
-    found = verified_examples(local, [one], min_reward=1.0, tell=lambda _: None)
-    assert [(e.prompt_ids, e.token_ids) for e in found] == [((1, 2), (3,)), ((1, 2, 3, 4), (5, 0))]
-
-
-def test_nothing_right_says_what_to_do(local: LocalModel) -> None:
-    with pytest.raises(DataError, match="none of 2 has a reward of 1") as refused:
-        verified_examples(local, [a_try(0.0), a_try(None)], min_reward=1.0, tell=lambda _: None)
-    assert "sft.min_reward" in refused.value.move
-
-
-def test_distilling_leaves_the_guidance_out_of_prompts_and_the_ids_as_they_were(
-    local: LocalModel,
-) -> None:
-    tip = "Experiences:\n- add the ones first"
-    (found,) = verified_examples(
-        local, [a_try(1.0, guidance=tip)], min_reward=1.0, tell=lambda _: None, distil=True
+def test_a_demonstration_comes_back_from_a_data_set_as_it_was(tmp_path: Path) -> None:
+    chat = (*asked("a", "s"), Message("assistant", "b", token_ids=(3, 4)), Message("user", "c"))
+    every = (
+        Demonstration("1?", "one", answer="1", source="sums"),
+        Demonstration("a", "d", chat, (5, 6, 0), "7", "s1p0r2"),
+        Demonstration("a", "d", chat, (5, 7, 0), "7", "s1p0r3"),  # of the same question
     )
-    assert list(found.prompt_ids) == encode_prompt(local, prompt("Be short.", "", "What is 1?"))
-    assert found.token_ids == (40, 41, 0)
+    path = a_file(tmp_path, *map(as_row, every))
+    problems = read_problems(path, needs_answer=False)
+    found = [demonstration_of(problem, "x") for problem in problems]
+    assert [replace(one, place="") for one in found] == list(every)
+    assert len({problem.id for problem in problems}) == 3
 
 
-def test_without_any_guidance_there_is_nothing_to_distil(local: LocalModel) -> None:
-    with pytest.raises(DataError, match="nothing to distil"):
-        verified_examples(local, [a_try(1.0)], min_reward=1.0, tell=lambda _: None, distil=True)
+def problems_of(folder: Path, *rows: Any) -> tuple[Problem, ...]:
+    return read_problems(a_file(folder, *rows), needs_answer=False)
+
+
+@pytest.mark.parametrize(
+    ("meta", "told"),
+    [
+        ({}, "no demonstration stands beside its question"),
+        ({"solution": ""}, "no demonstration"),
+        ({"solution": [1]}, '"solution" holds a list'),
+        ({"completion_ids": ["a"]}, "no list of whole numbers"),
+        ({"completion_ids": [-1]}, "no list of whole numbers"),
+        ({"completion_ids": [True]}, "no list of whole numbers"),
+        ({"solution": "x", "messages": "y"}, '"messages" holds a text'),
+    ],
+)
+def test_a_run_is_refused_whose_problems_bring_no_demonstration(
+    meta: dict[str, Any], told: str, local: LocalModel, tmp_path: Path
+) -> None:
+    problems = problems_of(tmp_path, {"question": "a", "solution": "b"}, {"question": "c", **meta})
+    with pytest.raises(DataError, match=re.escape(told)) as refused:
+        check_problems(local, problems, "", "d.jsonl", lambda _: None)
+    assert refused.value.place == "d.jsonl, row 2"
+
+
+def test_what_does_not_fit_the_window_is_counted_and_a_run_of_nothing_else_refused(
+    tmp_path: Path,
+) -> None:
+    own = adapted(a_folder(tmp_path / "m", max_position_embeddings=40))
+    short, long = {"question": "a", "solution": "b"}, {"question": "a", "solution": "dog 12 " * 40}
+    told: list[str] = []
+    check_problems(own, problems_of(tmp_path, short, long, short), "", "d", told.append)
+    assert told == [
+        "1 of 3 demonstrations are left out: they are longer than the model's window of 40 tokens"
+    ]
+    with pytest.raises(DataError, match="none of its 1 demonstrations fits"):
+        check_problems(own, problems_of(tmp_path, long), "", "d", told.append)
 
 
 @pytest.mark.parametrize("instructions", ["", "Be short.", "Be short.\n\nAnd right."])
@@ -216,25 +250,6 @@ def test_without_guidance_a_prompt_is_what_it_is_without_a_library(instructions:
 def test_a_prompt_in_which_the_guidance_does_not_stand_is_no_prompt_of_that_library() -> None:
     with pytest.raises(ValueError, match="does not stand"):
         without_guidance(prompt("Be short.", "other", "tip"), "tip")
-
-
-@pytest.mark.parametrize(
-    ("before", "with_library", "after", "left"),
-    [
-        (0.2, 0.6, 0.5, 0.75),  # 0.3 of 0.4
-        (0.2, 0.6, 0.2, 0.0),
-        (0.2, 0.6, 0.1, -0.25),
-        (0.2, 0.6, 0.8, 1.5),
-        (0.5, 0.5, 0.9, None),
-        (0.5, 0.4, 0.9, None),
-    ],
-)
-def test_what_is_left_of_an_effect_is_a_share_of_it(
-    before: float, with_library: float, after: float, left: float | None
-) -> None:
-    assert effect_left(before, with_library, after) == (
-        None if left is None else pytest.approx(left)
-    )
 
 
 def test_the_tokenizer_of_these_tests_ends_a_turn_with_a_token_of_its_own() -> None:

@@ -60,7 +60,6 @@ def test_an_unsupported_algorithm_is_refused_naming_the_supported(tmp_path: Path
         ("policy.local.quantise=int8", ("policy.local.quantise", "nf4")),
         ("policy.adapter=nowhere", ("policy.adapter", "adapter_config.json")),
         ("policy.adapter=run:nobody", ("policy.adapter", "nobody")),
-        ("agent.max_turns=3", ("agent.max_turns", "calculator")),
     ],
 )
 def test_a_refusal_names_setting_and_cause(
@@ -74,6 +73,13 @@ def test_a_refusal_names_setting_and_cause(
 def test_a_training_free_run_may_cut_its_sampling(tmp_path: Path) -> None:
     config = loaded(tmp_path, "practice.algorithm=training_free", "policy.top_p=0.9").config
     assert config.policy.top_p == 0.9
+
+
+def test_turns_of_an_agent_without_any_are_told_to_have_no_effect(tmp_path: Path) -> None:
+    said = loaded(tmp_path, "agent.max_turns=5").warnings
+    assert any("agent.max_turns has no effect" in line for line in said)
+    said = loaded(tmp_path, "agent.max_turns=5", "agent.kind=calculator").warnings
+    assert not any("agent.max_turns" in line for line in said)
 
 
 @pytest.mark.parametrize("rate", [0.02, 1e-9])

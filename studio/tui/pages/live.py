@@ -24,6 +24,7 @@ from engines.core.run_state import RunState
 from engines.core.types import rollout_id
 from studio.inert import one_line
 from studio.link.messages import Began, Message, Parted, Session, Streamed, Told
+from studio.training_text import demonstrated
 from studio.tui import live_view, live_words, themes, training_view
 from studio.tui.batch import Batch, Try
 from studio.tui.canvas import PaneModel, StreamCanvas
