@@ -40,6 +40,7 @@ class CpuMeter:
         if not self.steps:
             return ""
         return (
-            f"training loop: {self.loop_s:.1f} CPU seconds in {self.steps} steps "
+            f"training loop: {self.loop_s:.1f} CPU seconds in {self.steps} "
+            f"step{'s' if self.steps > 1 else ''} "
             "(imports, evaluation and checkpoints apart)"
         )

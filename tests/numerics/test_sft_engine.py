@@ -163,7 +163,7 @@ async def test_every_setting_has_an_effect(changed: dict[str, Any], base: Path) 
     digests = []
     for settings in ({}, changed):
         local = trained(base)
-        await steps(an_engine(local, **settings), 1, 2)
+        await steps(an_engine(local, **settings), 1, 3)
         digests.append(local.weights_digest())
     assert digests[0] != digests[1]
 

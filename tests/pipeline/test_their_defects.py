@@ -2,12 +2,13 @@
 
 Y numbers are those of the known defects of a practice loop without training, M those of a
 multi-agent system trained with GRPO. Every test would fail with the defect its docstring
-names. Left out, because the parts they concern are not built yet: tools and agents of
-several roles (exec with empty globals still imports os; the search tool and the answer
-verification missing in the trainer; a verifier that reads the memory before the new action
-stands in it) and training (zero_grad at each step cancels accumulation; only the first
-prompt of several turns is kept; summed log-probabilities without length control; processed
-scores taken for the policy's).
+names. Those of training have theirs in `tests/numerics` (zero_grad at each step cancels
+accumulation; only the first prompt of several turns is kept; summed log-probabilities without
+length control; processed scores taken for the policy's), and the "STOP" that is looked for as a
+substring in `tests/unit/test_calculator_agent.py`. Left out, because the parts they concern are
+not built yet: tools and agents of several roles (exec with empty globals still imports os; the
+search tool and the answer verification missing in the trainer; a verifier that reads the memory
+before the new action stands in it).
 """
 
 from __future__ import annotations

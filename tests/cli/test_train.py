@@ -1,0 +1,225 @@
+"""`studio train` on the bundled policy: a run that is cut ends in the same weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engines.core import events as ev
+from engines.record.run_dir import RunDir
+from tests.cli.run_studio import Result, studio
+
+QUICK = (
+    "policy.local.threads=1",
+    "policy.max_tokens=64",
+    "data.truncate=16",
+    "practice.batch_size=4",
+    "practice.group_size=8",
+    "practice.epochs=1",
+    "grpo.checkpoint_steps=2",
+    "grpo.tensorboard=false",
+    "evaluation.do_eval=false",
+)
+STEPS = 4
+
+
+def train(workspace: Path, *words: str, command: str = "train") -> Result:
+    return studio(command, "grpo-tiny", *QUICK, *words, workspace=workspace)
+
+
+def weights(workspace: Path, step: int = STEPS) -> bytes:
+    (folder,) = workspace.glob(f"runs/grpo-tiny/checkpoints/*/*/global_step_{step}")
+    return (folder / "adapter_model.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained") / "practice"
+    done = train(folder)
+    assert done.code == 0, done.stderr
+    return folder
+
+
+@pytest.fixture
+def trained(trained_once: Path, tmp_path: Path) -> Path:
+    shutil.copytree(trained_once, tmp_path / "practice")
+    return tmp_path / "practice"
+
+
+def test_headless_trains_to_the_same_weights(trained_once: Path, tmp_path: Path) -> None:
+    done = train(tmp_path / "practice", command="headless")
+    assert done.code == 0, done.stderr
+    assert weights(tmp_path / "practice") == weights(trained_once)
+
+
+def test_another_seed_gives_other_weights(trained_once: Path, tmp_path: Path) -> None:
+    assert train(tmp_path / "practice", "seed=2").code == 0
+    assert weights(tmp_path / "practice") != weights(trained_once)
+
+
+def test_every_step_is_one_update_that_the_gate_let_through(trained_once: Path) -> None:
+    state = RunDir(trained_once / "runs" / "grpo-tiny").state()
+    assert list(state.training) == [1, 2, 3, 4]
+    assert state.policy_version == STEPS
+    assert state.library_version == 0
+    assert state.engine_facts["threads"] == 1
+    assert [saved.step for saved in state.checkpoints] == [2, 4]
+
+
+def cut(workspace: Path, line: int, records: tuple[int, int] | None = None) -> None:
+    """Leave the first lines of the journal, as a kill might; of a step's records as well."""
+    run = workspace / "runs" / "grpo-tiny"
+    kept = (run / "journal.jsonl").read_bytes().splitlines(keepends=True)[:line]
+    (run / "journal.jsonl").write_bytes(b"".join(kept))
+    state = RunDir(run).state()
+    known = {saved.folder for saved in state.checkpoints}
+    for folder in run.glob("checkpoints/*/*/global_step_*"):
+        if folder.relative_to(run).as_posix() not in known:
+            shutil.rmtree(folder)
+    for file in run.glob("records/step-*.jsonl"):
+        step = int(file.stem.removeprefix("step-"))
+        if step > state.step:
+            file.unlink()
+        elif records is not None and step == records[0]:
+            lines = file.read_bytes().splitlines(keepends=True)
+            file.write_bytes(b"".join(lines[: records[1]]))
+
+
+def line_of(workspace: Path, kind: type[object], step: int, number: int = 0) -> int:
+    """How many lines the journal has up to the event, itself included."""
+    entries = RunDir(workspace / "runs" / "grpo-tiny").entries()
+    found = [
+        at
+        for at, entry in enumerate(entries, start=1)
+        if isinstance(entry.event, kind) and getattr(entry.event, "step", None) == step
+    ]
+    return found[number]
+
+
+@pytest.mark.parametrize(
+    ("where", "kind", "step", "number", "records"),
+    [
+        ("before the first rollout of a step", ev.StepStarted, 3, 0, 0),
+        ("with some replies recorded and none journalled", ev.StepStarted, 3, 0, 7),
+        ("among the rollouts", ev.RolloutFinished, 3, 5, 9),
+        ("among the verdicts", ev.RolloutJudged, 3, 9, None),
+        ("with an update that nobody has decided", ev.LessonProposed, 3, 0, None),
+        ("with an update that is decided", ev.OperationDecided, 3, 0, None),
+        ("after the commit", ev.LessonCommitted, 3, 0, None),
+        ("between two steps", ev.StepFinished, 3, 0, None),
+        ("before the first checkpoint", ev.LessonCommitted, 1, 0, None),
+    ],
+)
+def test_a_run_that_was_cut_ends_in_the_same_weights_bit_for_bit(
+    trained: Path,
+    trained_once: Path,
+    where: str,
+    kind: type[object],
+    step: int,
+    number: int,
+    records: int | None,
+) -> None:
+    cut(trained, line_of(trained, kind, step, number), None if records is None else (step, records))
+    done = train(trained)
+    assert done.code == 0, (where, done.stderr)
+    assert "other figures" not in done.stderr
+    assert weights(trained) == weights(trained_once)
+    before = RunDir(trained_once / "runs" / "grpo-tiny").state()
+    assert RunDir(trained / "runs" / "grpo-tiny").state().training == before.training
+
+
+def test_a_damaged_checkpoint_is_told_and_the_one_before_serves(
+    trained: Path, trained_once: Path
+) -> None:
+    cut(trained, line_of(trained, ev.CheckpointSaved, 4) - 1)
+    (folder,) = trained.glob("runs/grpo-tiny/checkpoints/*/*/global_step_2")
+    file = folder / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"\x7f")
+    done = train(trained)
+    assert "global_step_2" in done.stderr
+    assert "the weights the run began with" in done.stderr
+    assert weights(trained) == weights(trained_once)
+
+
+def test_a_process_that_is_killed_loses_nothing(tmp_path: Path, trained_once: Path) -> None:
+    """A real one, as soon as its second step is committed."""
+    words = [sys.executable, "-m", "studio", "--workspace", str(tmp_path / "practice")]
+    process = subprocess.Popen(
+        [*words, "train", "grpo-tiny", *QUICK], stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("step 2/4"):
+            process.send_signal(signal.SIGKILL)
+            break
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    done = train(tmp_path / "practice")
+    assert done.code == 0, done.stderr
+    assert weights(tmp_path / "practice") == weights(trained_once)
+
+
+def test_bounds_reject_an_update_and_training_goes_on(tmp_path: Path) -> None:
+    done = train(tmp_path / "practice", "grpo.reject_grad_norm_above=1e-9", "--json")
+    assert done.code == 0, done.stderr
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    decided = [event["decision"] for event in events if event.get("kind") == "OperationDecided"]
+    assert decided
+    assert {decision["reviewer"] for decision in decided} == {"bounds"}
+    assert all("grad_norm" in decision["reason"] for decision in decided)
+    assert RunDir(tmp_path / "practice" / "runs" / "grpo-tiny").state().policy_version == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("    raise RuntimeError('no luck')\n", "no luck"),
+        ("    return [0.5] * (len(completions) + 1)\n", "2"),
+    ],
+)
+def test_a_reward_function_that_fails_is_a_recorded_failure(
+    tmp_path: Path, body: str, says: str
+) -> None:
+    (tmp_path / "reward.py").write_text(f"def reward(completions, **kwargs):\n{body}")
+    done = train(
+        tmp_path / "practice", "verifier={file: reward.py, function: reward}", "data.truncate=4"
+    )
+    assert done.code == 4, done.stderr
+    assert says in done.stderr
+    state = RunDir(tmp_path / "practice" / "runs" / "grpo-tiny").state()
+    assert state.lost["verdict"] > 8  # where nothing works, the run ends early
+    assert state.policy_version == 0
+
+
+def test_a_finished_run_goes_on_with_more_epochs(trained: Path) -> None:
+    done = train(trained, "practice.epochs=2")
+    assert done.code == 0, done.stderr
+    assert RunDir(trained / "runs" / "grpo-tiny").state().policy_version == 2 * STEPS
+
+
+def test_a_fork_begins_with_the_weights_of_its_step(trained: Path) -> None:
+    done = train(trained, "--restart-step", "3")
+    assert done.code == 0, done.stderr
+    (kept,) = trained.glob("runs/grpo-tiny-2/checkpoints/*/*/global_step_3")
+    (own,) = trained.glob("runs/grpo-tiny-2/checkpoints/*/*/global_step_4")
+    adapter = "adapter_model.safetensors"
+    assert (own / adapter).read_bytes() == weights(trained)
+    assert (kept / adapter).read_bytes() != weights(trained)
+    assert RunDir(trained / "runs" / "grpo-tiny-2").state().policy_version == STEPS
+
+
+def test_the_loop_tells_its_cpu_seconds(tmp_path: Path) -> None:
+    done = train(tmp_path / "practice", "data.truncate=4")
+    assert "training loop: " in done.stderr
+    assert "CPU seconds in 1 step (" in done.stderr
+
+
+def test_an_odd_learning_rate_is_warned_of(tmp_path: Path) -> None:
+    done = train(tmp_path / "practice", "grpo.learning_rate=0.05", "data.truncate=4")
+    assert "warning: grpo.learning_rate=0.05 is unusual" in done.stderr
