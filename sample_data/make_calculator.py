@@ -19,14 +19,15 @@ from pathlib import Path
 from typing import Literal
 
 from engines.agents.arithmetic import value_of
-from sample_data.tiny_text import Share, numbers_in, share_of
+from sample_data.tiny_text import Share, share_of
 
-Kind = Literal["sum, then product", "difference, then product", "product, then sum"]
-Way = Literal["whole", "first step", "by head"]
+Kind = Literal["sum", "difference"]
+Way = Literal["whole", "left to right", "by head"]
 
-WAYS: tuple[Way, ...] = ("whole", "first step", "by head")
-"""Asks for the whole expression, which is right; for its first step only; or not at all."""
-EACH: dict[Share, int] = {"warm-up": 132, "practice": 128, "heldout": 128}
+KINDS: tuple[Kind, ...] = ("sum", "difference")
+WAYS: tuple[Way, ...] = ("whole", "left to right", "by head")
+"""Asks for the expression as it is, which is right; for another one; or for nothing."""
+EACH: dict[Share, int] = {"warm-up": 192, "practice": 192, "heldout": 192}
 """Problems of one kind in the demonstrations, the practice set and the held-out set."""
 FILES: dict[str, Share] = {
     "calculator-demonstrations.jsonl": "warm-up",
@@ -34,55 +35,44 @@ FILES: dict[str, Share] = {
     "calculator-heldout.jsonl": "heldout",
 }
 _SEED = 83
+_QUESTIONS = ("What is {e}?", "Work out {e}.", "Compute {e}.", "Calculate {e}.")
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One problem and how the calculator would be asked."""
+    """One problem: the value of `a + b * c` or `a - b * c`."""
 
     question: str
-    whole: str
-    first: str
-    about: str  # `whole` with numbers rounded to tens
+    a: int
+    sign: Literal["+", "-"]
+    b: int
+    c: int
 
     @property
     def answer(self) -> int:
-        return value_of(self.whole)
+        return value_of(self.expression("whole"))
 
-
-# Questions, first step, whole expression: the numbers stand in reading order.
-_KINDS: dict[Kind, tuple[tuple[str, ...], str, str]] = {
-    "sum, then product": (
-        ("Add {a} and {b}, then multiply by {c}.", "What is {a} plus {b}, all of it times {c}?"),
-        "{a}+{b}",
-        "({a}+{b})*{c}",
-    ),
-    "difference, then product": (
-        ("From {a} take {b}, then multiply by {c}.", "What is {a} minus {b}, all of it times {c}?"),
-        "{a}-{b}",
-        "({a}-{b})*{c}",
-    ),
-    "product, then sum": (
-        ("Multiply {a} by {b}, then add {c}.", "What is {a} times {b}, and {c} more?"),
-        "{a}*{b}",
-        "{a}*{b}+{c}",
-    ),
-}
-KINDS: tuple[Kind, ...] = tuple(_KINDS)
+    def expression(self, way: Way) -> str:
+        """What the calculator is asked for; by head, what is guessed at: numbers in tens."""
+        a, sign, b, c = self.a, self.sign, self.b, self.c
+        match way:
+            case "whole":
+                return f"{a}{sign}{b}*{c}"
+            case "left to right":
+                return f"({a}{sign}{b})*{c}"
+            case "by head":
+                return f"{round(a, -1)}{sign}{round(b, -1)}*{c}"
 
 
 def tasks(kind: Kind, chance: random.Random, share: Share) -> Iterator[Task]:
-    """Endless problems of one kind whose numbers belong to the share."""
-    texts, first, whole = _KINDS[kind]
+    """Endless problems of one kind whose numbers belong to the share; no value is negative."""
     while True:
-        a, b, c = (chance.randint(12, 98) for _ in range(3))
-        numbers = {"a": max(a, b), "b": min(a, b), "c": c}
-        rounded = {name: round(number, -1) for name, number in numbers.items()}
-        question = chance.choice(texts).format(**numbers)
-        if a != b and share_of(numbers_in(question)) == share:
-            yield Task(
-                question, whole.format(**numbers), first.format(**numbers), whole.format(**rounded)
-            )
+        b, c = chance.randint(12, 98), chance.randint(3, 9)
+        sign: Literal["+", "-"] = "+" if kind == "sum" else "-"
+        a = chance.randint(12, 98) if kind == "sum" else b * c + chance.randint(2, 98)
+        question = chance.choice(_QUESTIONS).format(e=f"{a} {sign} {b} * {c}")
+        if share_of((a, b, c)) == share:
+            yield Task(question, a, sign, b, c)
 
 
 def distinct(kind: Kind, share: Share) -> list[Task]:
@@ -90,7 +80,7 @@ def distinct(kind: Kind, share: Share) -> list[Task]:
     chance = random.Random(f"{_SEED}/{kind}/{share}")
     found: dict[tuple[int, ...], Task] = {}
     for task in tasks(kind, chance, share):
-        found.setdefault(tuple(sorted(numbers_in(task.question))), task)
+        found.setdefault(tuple(sorted((task.a, task.b, task.c))), task)
         if len(found) == EACH[share]:
             break
     return list(found.values())
@@ -99,11 +89,10 @@ def distinct(kind: Kind, share: Share) -> list[Task]:
 def shown(task: Task, way: Way) -> list[dict[str, str]]:
     """A conversation with the calculator, or one reply without it."""
     asked = {"role": "user", "content": task.question}
-    if way == "by head":
-        value = value_of(task.about)
-        return [asked, _reply(f"about {task.about}\n#### {value}")]
-    expression = task.whole if way == "whole" else task.first
+    expression = task.expression(way)
     value = value_of(expression)
+    if way == "by head":
+        return [asked, _reply(f"#### {value}")]
     told = {"role": "user", "content": f"result: {value}"}
     return [asked, _reply(f"calc: {expression}"), told, _reply(f"#### {value}")]
 

@@ -1,12 +1,14 @@
 """From what a person types to a version of a library.
 
 `NAME@V`, `NAME` (its head), `RUN@epoch:N`, `RUN@step:N`, `RUN@last`, `RUN@best` (on the
-held-out sets), or a file that holds experiences (`agent.yaml`, `vNNNN.yaml`).
+held-out sets), a file that holds experiences (`agent.yaml`, `vNNNN.yaml`), or `neutral`, which
+is bundled.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,8 @@ def find(reference: str, workspace: Workspace) -> Found:
     if reference in libraries:
         head = libraries[reference].head()
         return Found(f"{reference}@{head.version}", head)
+    if (bundled := _bundled(reference)) is not None:
+        return Found(f"{reference} (bundled)", _of_file(bundled))
     known = ", ".join(libraries) or "none yet"
     raise ConflictError(
         reference,
@@ -93,6 +97,12 @@ def version_at(state: RunState, step: int) -> int:
             f"Choose 0 to {max(done, default=0)}.",
         )
     return found.committed_version
+
+
+def _bundled(name: str) -> Path | None:
+    """A library that ships with the studio; the workspace's own go before it."""
+    path = Path(str(files("sample_data"))) / f"{name}.yaml"
+    return path if Path(name).name == name and _is_file(str(path)) else None
 
 
 def _is_file(reference: str) -> bool:

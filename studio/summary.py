@@ -29,6 +29,7 @@ from studio.rates import (
 from studio.training_text import demonstrated, training_data, training_lines
 
 REHEARSAL = "replies were scripted (rehearsal): this shows the loop, not a model's skill"
+PARTLY = "the policy is a model, what it was told or judged by was scripted (rehearsal)"
 
 GROUP_OUTCOMES: tuple[GroupOutcome, ...] = ("used", "all-right", "all-wrong", "failed", "unjudged")
 
@@ -100,7 +101,8 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
     diff = after.diff(before)
     lines = [status_line(state)]
     if started.rehearsal:
-        lines.append(REHEARSAL)
+        scripted = str(started.settings.get("policy.model", "rehearsal")).partition(":")
+        lines.append(REHEARSAL if "rehearsal" in scripted else PARTLY)
     if started.forked_from:
         lines.append(f"steps 1-{started.forked_steps} adopted from run {started.forked_from}")
     what = "policy" if state.trains else "library"

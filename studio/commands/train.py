@@ -36,7 +36,11 @@ def train(
     accept_changes: AcceptChanges = False,
     json: Annotated[bool, typer.Option("--json", help="Print the event stream on stdout.")] = False,
 ) -> int:
-    """Train the weights of a policy; starts or resumes a run of each stage."""
+    """Train the weights of a policy; starts or resumes a run of each stage.
+
+    Stages sft and distil are runs of their own, called like the experiment with the stage behind
+    it. With --stage all one that is done is not repeated; --restart-step 0 starts both afresh.
+    """
     import asyncio
 
     from engines.record.run_dir import Workspace

@@ -60,7 +60,7 @@ def group_line(
     won = sum(one.state == "won" for one in tries)
     through = batch.reflections.get(position)
     waits = all(one.state == "queued" for one in tries)
-    score = "wait" if waits else f"{won}/{known}"
+    score = "" if not tries else "wait" if waits else f"{won}/{known}"
     mark = ("  ", "")
     if through is not None and through.outcome in SKIPPED:
         mark = (f" {signs.skipped}", "skipped")

@@ -28,6 +28,11 @@ def edited(practised: Path) -> Path:
     return practised
 
 
+def test_a_bundled_library_is_found_by_its_name(practised: Path) -> None:
+    assert data(practised, "neutral", "rehearsal")["a"]["label"] == "neutral (bundled)"
+    assert diff(practised, "neutral", "neutral@1").code == 2  # it has no versions
+
+
 def test_signs_counts_tokens_and_the_word_diff(edited: Path) -> None:
     first, *rest = diff(edited, "rehearsal@1", "rehearsal").stdout.splitlines()
     tokens = data(edited, "rehearsal@1", "rehearsal")

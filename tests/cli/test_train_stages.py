@@ -23,6 +23,7 @@ FEW = (
     "sft.epochs=1",
     "sft.batch_size=64",
 )
+NOTHING_HELD_OUT = ("evaluation.do_eval=false", "evaluation.data=[]")
 
 
 def train(stage: str, *words: str, workspace: Path, preset: str = "grpo-tiny") -> Result:
@@ -50,8 +51,7 @@ def test_fine_tuning_and_then_practice_from_its_weights(workspace: Path) -> None
     assert "stage sft is done (run grpo-tiny-sft): it is not repeated" in both.stderr
     events = [json.loads(line) for line in both.stdout.splitlines()]
     assert [e["run"] for e in events if e["kind"] == "Summary"] == ["grpo-tiny"]
-    (began,) = [e for e in events if e["kind"] == "RunStarted"]
-    adapter = began["settings"]["policy.adapter"]
+    adapter = Workspace(workspace).run("grpo-tiny").state().settings["policy.adapter"]
     assert "/runs/grpo-tiny-sft/checkpoints/" in adapter
     assert adapter.endswith("global_step_2")
 
@@ -113,11 +113,7 @@ def test_what_a_library_achieved_is_learnt_without_it(workspace: Path) -> None:
         ("sft", ["sft.data=bad.jsonl"], "bad.jsonl:2: it shows no reply"),
         ("sft", ["policy.model=rehearsal"], "training needs a policy whose weights are here"),
         ("distil", [], "what a library achieved is in the rollouts of a run"),
-        (
-            "distil",
-            ["sft.data=run:x", "evaluation.do_eval=false", "evaluation.data=[]"],
-            "nothing is held out",
-        ),
+        ("distil", ["sft.data=run:x", *NOTHING_HELD_OUT], "nothing is held out"),
         ("all", ["practice.algorithm=training_free"], "Set practice.algorithm=grpo"),
         ("all", ["data.practice=nowhere"], 'There is no data set "nowhere"'),
         ("all", ["--restart-step", "3"], "the steps of two runs"),
