@@ -119,6 +119,7 @@ class Facts:
     summarise_above: float = 700.0
     per_group: int = 1  # lessons a group may propose
     truth_given: bool = True
+    lessons: bool = True  # False: weights are trained, and nobody is asked what was learnt
     contrast: float | None = None  # share of groups with contrast, measured; None: assumed
     contrast_of: int = 2  # group size it was measured with
     guidance: float = 0.0  # of the library as it stands
@@ -246,7 +247,7 @@ def _step(facts: Facts, sums: Mapping[Name, _Sum], step: int, batch: int) -> Non
     _judging(facts, sums, tries, rollout)
 
     share = facts.contrast_with(facts.group_size)
-    if facts.group_size < 2 and facts.truth_given:
+    if not facts.lessons or (facts.group_size < 2 and facts.truth_given):
         return  # a single try has nothing to differ from
     used = Range(batch * share, batch)
     summary = _reply(facts, "summary", reflected)
@@ -322,7 +323,7 @@ def _asked_twice(into: _Sum, questions: Range, prompt: Range, reply: Range) -> N
 def _library(facts: Facts, step: int) -> Range:
     """Tokens of the library that a step begins with."""
     steps = step - 1 - facts.steps_done
-    batch = facts.sampler.batch_size
+    batch = facts.sampler.batch_size if facts.lessons else 0
     likely = facts.experiences + steps * min(facts.growth, batch * facts.per_group)
     most = facts.experiences + steps * batch * facts.per_group
     if facts.limit is not None:

@@ -118,6 +118,7 @@ def facts_of(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
         summarise_above=practice.summarise_above_chars / per,
         per_group=practice.experiences_per_query,
         truth_given=practice.given_ground_truth,
+        lessons=not config.trains,
         contrast=measured.with_contrast / measured.groups if measured.groups else None,
         contrast_of=measured.group_size,
         guidance=tokens(guidance),
@@ -137,7 +138,7 @@ def facts_of(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
         embedding=embedding_terms(wanted) if wanted and wanted.model != "rehearsal" else None,
         at_most=max(1.0, per / BYTES_AT_LEAST),
     )
-    if not facts.group_size:  # learnt from demonstrations: nothing is compared
+    if not facts.lessons:
         return facts, tuple(notes)
     if facts.contrast is None and facts.truth_given:
         share = facts.contrast_with(facts.group_size)

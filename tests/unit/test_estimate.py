@@ -79,6 +79,14 @@ def test_consolidation_is_asked_once_a_step_where_a_group_had_contrast() -> None
     assert found.calls == Range(5.25, 12)
 
 
+def test_a_run_that_trains_weights_asks_nobody_for_lessons() -> None:
+    found = estimate(some_facts(lessons=False))
+    assert [stage.name for stage in found.stages] == ["rollouts"]
+    # Nor does any experience lengthen its prompts.
+    guided = stage(estimate(some_facts()), "rollouts")
+    assert stage(found, "rollouts").prompt_tokens.likely < guided.prompt_tokens.likely
+
+
 def test_guidance_grows_with_the_library_up_to_its_limit() -> None:
     facts = some_facts(batch_size=10, epochs=4, growth=2.0, limit=3, experience=40.0)
     prompt = stage(estimate(facts), "rollouts").prompt_tokens
