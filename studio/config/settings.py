@@ -254,7 +254,9 @@ class PracticeConfig(Settings):
     epochs: Int = Field(default=5, ge=1, le=MOST, description="times every problem is met")
     batch_size: Int = Field(default=32, ge=1, le=MOST_ROWS, description="problems a step")
     group_size: Int = Field(default=3, ge=1, le=MOST, description="rollouts of each problem")
-    concurrency: Int = Field(default=64, ge=1, le=MOST, description="model calls at a time")
+    concurrency: Int = Field(
+        default=64, ge=1, le=MOST, description="model calls at a time; hf:… samples whole steps"
+    )
     temperature: Float = Field(default=0.7, ge=0, le=10, description="of rollouts")
     task_timeout_s: Float = Field(default=3600.0, gt=0, description="deadline of one rollout")
     restart_step: Int | None = Field(

@@ -20,6 +20,7 @@ from engines.policies.hf_local import loading, threads
 from engines.policies.hf_local.chat import encode_prompt
 from engines.policies.hf_local.decoding import Drawn, Row, Watch
 from engines.policies.hf_local.loading import load_local
+from engines.policies.hf_local.lora import differing
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.policy import HFLocal
 from engines.policies.hf_local.settings import LocalSettings, LoraSettings
@@ -308,8 +309,24 @@ def test_an_earlier_reply_keeps_its_very_ids_whatever_its_canonical_ones_are(
 def test_a_reply_cut_at_a_stop_string_stands_as_it_was_sampled(tmp_path: Path) -> None:
     local = a_local(tmp_path)
     sampled = ids_of(local, " 4 = STOP")
-    made = encode_prompt(local, two_turns(" 4 = ", sampled))
-    assert made[: len(sampled) + 5] != [] and local.tokenizer.decode(made).count("STOP") == 1
+    made = encode_prompt(local, two_turns(" 4 = ", sampled), stop=["STOP"])
+    assert local.tokenizer.decode(made).count("STOP") == 1
+
+
+@pytest.mark.parametrize("kept", [" 4", "", "5"])
+def test_a_reply_that_the_agent_shortened_is_shown_as_the_agent_left_it(
+    tmp_path: Path, kept: str
+) -> None:
+    local = a_local(tmp_path)
+    made = encode_prompt(local, two_turns(kept, ids_of(local, " 4 and then 7")), stop=["STOP"])
+    assert made == encode_prompt(local, two_turns(kept, []))
+    assert "then" not in local.tokenizer.decode(made)
+
+
+def test_an_adapter_that_is_not_as_asked_for_is_told(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"r": 8, "lora_alpha": 16}')
+    assert differing(tmp_path, LoraSettings(8, 16)) == ""
+    assert differing(tmp_path, LoraSettings(4, 16)) == "rank 8 instead of 4"
 
 
 def test_a_third_turn_begins_with_all_that_was_shown_and_said(tmp_path: Path) -> None:

@@ -65,6 +65,10 @@ def build(
     with _quiet():
         if settings.adapter is not None:
             model = lora.with_adapter(model, settings.adapter, settings.lora is not None)
+            if settings.lora is not None and (
+                odd := lora.differing(settings.adapter, settings.lora)
+            ):
+                tell(f"the adapter goes on as it was made: {odd} (grpo.lora)")
         elif settings.lora is not None:
             model = lora.with_lora(model, settings.lora, settings.seed, place)
     local = LocalModel(model, tokenizer, settings, device, dtype, threads, digest)

@@ -22,12 +22,21 @@ _MARK = "\u27e6turn {number}\u27e7"
 """Stands for a sampled reply while the template is asked what it puts around it."""
 
 
-def encode_prompt(local: LocalModel, messages: Sequence[Message], tools: Tools = ()) -> list[int]:
+def encode_prompt(
+    local: LocalModel, messages: Sequence[Message], tools: Tools = (), stop: Sequence[str] = ()
+) -> list[int]:
     """The ids of the messages and of what invites the next reply.
 
     Where the template shows an earlier reply as it was (up to white space around it), its
     exact `token_ids` stand in its place; a template that rewrites the past has the whole
-    tokenised afresh, and that turn is then a sample of its own.
+    tokenised afresh, and that turn is then a sample of its own. So has an agent that reworded
+    or shortened the reply: the model is shown what the agent says it said.
+
+    Args:
+        local: whose tokenizer and template count.
+        messages: so far.
+        tools: on offer.
+        stop: strings that replies end before; their ids go on to the end of that string.
 
     Raises:
         CallFailed: the template refuses the messages.
@@ -37,7 +46,7 @@ def encode_prompt(local: LocalModel, messages: Sequence[Message], tools: Tools =
         (index, body)
         for index, message in enumerate(messages)
         if message.role == "assistant" and message.token_ids
-        if (body := _body(local, message)) is not None
+        if (body := _body(local, message, stop)) is not None
     ]
     if sampled:
         exact = _exact(tokenizer, messages, sampled, tools, local.eos_ids)
@@ -61,11 +70,17 @@ def template_note(tokenizer: Any) -> str | None:
     return None
 
 
-def _body(local: LocalModel, message: Message) -> str | None:
+def until_stop(text: str, stop: Sequence[str]) -> str:
+    """What stands before the first of the stop strings."""
+    cuts = [at for one in stop if (at := text.find(one)) >= 0]
+    return text[: min(cuts)] if cuts else text
+
+
+def _body(local: LocalModel, message: Message, stop: Sequence[str]) -> str | None:
     """The reply's whole text; None where `content` is no longer what was sampled."""
     body = local.spoken(message.token_ids)
-    kept = message.content.strip()
-    return body if body.strip().startswith(kept) or kept == body.strip() else None
+    same = message.content.strip() in (body.strip(), until_stop(body, stop).strip())
+    return body if same else None
 
 
 def _exact(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,17 @@ def with_lora(model: Any, settings: LoraSettings, seed: int, place: str) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return peft.get_peft_model(model, config)
+
+
+def differing(folder: Path, lora: LoraSettings) -> str:
+    """In which figures an adapter is not as it was asked for, in words; "" in none."""
+    found = json.loads((folder / "adapter_config.json").read_text("utf-8"))
+    asked = {"r": ("rank", lora.rank), "lora_alpha": ("alpha", lora.alpha)}
+    return ", ".join(
+        f"{name} {found[key]} instead of {wanted}"
+        for key, (name, wanted) in asked.items()
+        if key in found and found[key] != wanted
+    )
 
 
 def with_adapter(model: Any, folder: Path, trainable: bool) -> Any:

@@ -14,7 +14,7 @@ from engines.core.errors import CallFailed
 from engines.core.protocols import OnText
 from engines.core.types import Completion, Message, Sampling, Usage
 from engines.policies.hf_local.batching import Batch, Batches, Call
-from engines.policies.hf_local.chat import encode_prompt
+from engines.policies.hf_local.chat import encode_prompt, until_stop
 from engines.policies.hf_local.decoding import Drawn, Row, Watch, decode
 from engines.policies.hf_local.model import LocalModel
 
@@ -52,7 +52,9 @@ class HFLocal:
         self._tell = tell
         self.decode: Decoding = decode  # another takes its place where several ranks share the rows
         self._batches = Batches(self._decoded, lambda: local.max_batch)
-        self._encoded: OrderedDict[tuple[Message, ...], tuple[int, ...]] = OrderedDict()
+        self._encoded: OrderedDict[tuple[tuple[Message, ...], tuple[str, ...]], tuple[int, ...]] = (
+            OrderedDict()
+        )
 
     @property
     def name(self) -> str:
@@ -105,11 +107,14 @@ class HFLocal:
 
     def _prompt(self, messages: Sequence[Message], sampling: Sampling) -> tuple[int, ...]:
         if sampling.tools:
-            return tuple(encode_prompt(self.local, messages, sampling.tools))
-        key = tuple(messages)
+            shown = encode_prompt(self.local, messages, sampling.tools, sampling.stop)
+            return tuple(shown)
+        key = (tuple(messages), sampling.stop)
         known = self._encoded.get(key)
         if known is None:
-            known = self._encoded[key] = tuple(encode_prompt(self.local, messages))
+            known = self._encoded[key] = tuple(
+                encode_prompt(self.local, messages, stop=sampling.stop)
+            )
             if len(self._encoded) > _REMEMBERED:
                 self._encoded.popitem(last=False)
         return known
@@ -165,9 +170,7 @@ class HFLocal:
 
 def reply_text(local: LocalModel, row: Row, drawn: Drawn) -> str:
     """What a reply says, without the end of its turn and from a stop string on."""
-    text = local.spoken(drawn.token_ids)
-    cuts = [at for stop in row.stop if (at := text.find(stop)) >= 0]
-    return text[: min(cuts)] if cuts else text
+    return until_stop(local.spoken(drawn.token_ids), row.stop)
 
 
 def safe_text(local: LocalModel, row: Row, drawn: Drawn) -> str:
