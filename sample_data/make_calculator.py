@@ -12,100 +12,81 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain, islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from engines.agents.arithmetic import value_of
 from sample_data.tiny_text import Share, share_of
 
-Kind = Literal["sum", "difference"]
-Way = Literal["whole", "left to right", "by head"]
+Way = Literal["product", "sum", "guess"]
 
-KINDS: tuple[Kind, ...] = ("sum", "difference")
-WAYS: tuple[Way, ...] = ("whole", "left to right", "by head")
-"""Asks for the expression as it is, which is right; for another one; or for nothing."""
-EACH: dict[Share, int] = {"warm-up": 192, "practice": 192, "heldout": 192}
-"""Problems of one kind in the demonstrations, the practice set and the held-out set."""
+WAYS: tuple[Way, ...] = ("product", "sum", "guess")
+"""Asks for the product, which is right; for the sum; or for nothing, and answers at once."""
+EACH: dict[Share, int] = {"warm-up": 420, "practice": 256, "heldout": 256}
+"""Rows of the demonstrations, the practice set and the held-out set."""
 FILES: dict[str, Share] = {
     "calculator-demonstrations.jsonl": "warm-up",
     "calculator.jsonl": "practice",
     "calculator-heldout.jsonl": "heldout",
 }
 _SEED = 83
-_QUESTIONS = ("What is {e}?", "Work out {e}.", "Compute {e}.", "Calculate {e}.")
+_QUESTIONS = ("What is {a} * {b}?", "Work out {a} * {b}.", "Compute {a} * {b}.")
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One problem: the value of `a + b * c` or `a - b * c`."""
+    """One product."""
 
     question: str
     a: int
-    sign: Literal["+", "-"]
     b: int
-    c: int
 
     @property
     def answer(self) -> int:
-        return value_of(self.expression("whole"))
+        return self.a * self.b
 
-    def expression(self, way: Way) -> str:
-        """What the calculator is asked for; by head, what is guessed at: numbers in tens."""
-        a, sign, b, c = self.a, self.sign, self.b, self.c
-        match way:
-            case "whole":
-                return f"{a}{sign}{b}*{c}"
-            case "left to right":
-                return f"({a}{sign}{b})*{c}"
-            case "by head":
-                return f"{round(a, -1)}{sign}{round(b, -1)}*{c}"
+    @property
+    def guess(self) -> int:
+        """What rounding gives: near, and right only where the numbers are round."""
+        return round(self.a, -1) * self.b
 
 
-def tasks(kind: Kind, chance: random.Random, share: Share) -> Iterator[Task]:
-    """Endless problems of one kind whose numbers belong to the share; no value is negative."""
-    while True:
-        b, c = chance.randint(12, 98), chance.randint(3, 9)
-        sign: Literal["+", "-"] = "+" if kind == "sum" else "-"
-        a = chance.randint(12, 98) if kind == "sum" else b * c + chance.randint(2, 98)
-        question = chance.choice(_QUESTIONS).format(e=f"{a} {sign} {b} * {c}")
-        if share_of((a, b, c)) == share:
-            yield Task(question, a, sign, b, c)
-
-
-def distinct(kind: Kind, share: Share) -> list[Task]:
-    """Problems of one kind; no two have the same numbers."""
-    chance = random.Random(f"{_SEED}/{kind}/{share}")
-    found: dict[tuple[int, ...], Task] = {}
-    for task in tasks(kind, chance, share):
-        found.setdefault(tuple(sorted((task.a, task.b, task.c))), task)
-        if len(found) == EACH[share]:
-            break
-    return list(found.values())
+def tasks(share: Share) -> list[Task]:
+    """Problems whose numbers belong to the share; no two have the same numbers."""
+    chance = random.Random(f"{_SEED}/{share}")
+    pairs = [
+        (a, b)
+        for a in range(12, 99)
+        for b in range(3, 20)
+        if share_of((a, b)) == share and (b < 12 or a >= b)  # no pair both ways round
+    ]
+    return [
+        Task(chance.choice(_QUESTIONS).format(a=a, b=b), a, b)
+        for a, b in chance.sample(pairs, EACH[share])
+    ]
 
 
 def shown(task: Task, way: Way) -> list[dict[str, str]]:
     """A conversation with the calculator, or one reply without it."""
     asked = {"role": "user", "content": task.question}
-    expression = task.expression(way)
+    if way == "guess":
+        return [asked, _reply(f"#### {task.guess}")]
+    expression = f"{task.a}*{task.b}" if way == "product" else f"{task.a}+{task.b}"
     value = value_of(expression)
-    if way == "by head":
-        return [asked, _reply(f"#### {value}")]
     told = {"role": "user", "content": f"result: {value}"}
     return [asked, _reply(f"calc: {expression}"), told, _reply(f"#### {value}")]
 
 
-def rows(share: Share) -> list[dict[str, object]]:
-    """The kinds take turns; so do the ways in the demonstrations."""
-    each = [[(kind, n, task) for n, task in enumerate(distinct(kind, share))] for kind in KINDS]
-    together = chain.from_iterable(zip(*each, strict=True))
+def rows(share: Share) -> list[dict[str, Any]]:
+    """Of one file; in the demonstrations the ways take turns."""
     if share == "warm-up":
-        return [{"messages": shown(task, WAYS[n % len(WAYS)])} for _, n, task in together]
+        return [
+            {"messages": shown(task, WAYS[n % len(WAYS)])} for n, task in enumerate(tasks(share))
+        ]
     return [
-        {"question": task.question, "answer": str(task.answer), "source": kind}
-        for kind, _, task in together
+        {"question": task.question, "answer": str(task.answer), "source": "product"}
+        for task in tasks(share)
     ]
 
 

@@ -62,6 +62,7 @@ class Recipe:
     warm_up: int = 100  # optimiser steps
     later_bare: float = 0.0  # the same share after the beginning, beside what is bare anyway
     parting: float = 1.0  # weight in the loss of the token at which right and lazy part
+    weights: tuple[int, ...] = (1, 1, 1, 1)  # how often each skill is met
     seed: int = 7
 
 
@@ -75,6 +76,16 @@ ROUNDS = (
         parting=10.0,
         learning_rate=2e-3,
         seed=8,
+    ),
+    # Products, and what is added to them, take longest to calculate surely.
+    Recipe(
+        examples=80_000,
+        right_only=0.0,
+        later_bare=0.3,
+        parting=4.0,
+        learning_rate=2e-3,
+        weights=(1, 1, 2, 4),
+        seed=9,
     ),
 )
 
@@ -90,7 +101,10 @@ def examples(recipe: Recipe) -> Iterator[Example]:
     chance = random.Random(recipe.seed)
     source = {skill: exercises(skill, chance, "warm-up") for skill in SKILLS}
     for number in range(recipe.examples):
-        skill = chance.choice(SKILLS)
+        if len(set(recipe.weights)) == 1:
+            skill = chance.choice(SKILLS)
+        else:
+            skill = chance.choices(SKILLS, recipe.weights)[0]
         exercise = next(source[skill])
         beginning = number < recipe.right_only * recipe.examples
         bare_share = recipe.bare if beginning else recipe.later_bare
@@ -262,6 +276,8 @@ def write_card(folder: Path, seconds: float) -> None:
         "examples": f"{ROUNDS[0].examples:,}",
         **{f"second_{name}": value for name, value in asdict(ROUNDS[1]).items()},
         "second_examples": f"{ROUNDS[1].examples:,}",
+        **{f"third_{name}": value for name, value in asdict(ROUNDS[2]).items()},
+        "third_examples": f"{ROUNDS[2].examples:,}",
         "parameters": f"{model.num_parameters():,}",
         "vocabulary": len(tokenizer),
         "window": WINDOW,
