@@ -312,8 +312,13 @@ def _opening(plan: RunPlan, state: RunState, folder: LibraryFolder) -> ev.Durabl
     )
 
 
-def agent_description(config: RunConfig) -> dict[str, Any]:
-    """What `agent.yaml` says besides the experiences: no key, no header, no address's user."""
+def agent_description(config: RunConfig, adapter: str | None = None) -> dict[str, Any]:
+    """What `agent.yaml` says besides the experiences: no key, no header, no address's user.
+
+    Args:
+        config: of the run.
+        adapter: where the weights are that the run trained; None: as the run file says.
+    """
     model = config.role("policy")
     described: dict[str, Any] = {"model": model.model}
     for name in ("base_url", "temperature", "top_p", "max_tokens"):
@@ -322,11 +327,15 @@ def agent_description(config: RunConfig) -> dict[str, Any]:
             described[name] = value
     if model.base_url is not None:
         described["base_url"] = endpoint_of(model).url
-    return {
+    if (adapter or model.adapter) is not None:
+        described["adapter"] = adapter or model.adapter
+    agent: dict[str, Any] = {
         "name": config.agent.name,
         "instructions": config.agent.instructions,
-        "model": described,
     }
+    if config.agent.kind != "single_turn":
+        agent |= {"kind": config.agent.kind, "max_turns": config.agent.max_turns}
+    return {**agent, "model": described}
 
 
 def _publisher(plan: RunPlan, state: RunState, folder: LibraryFolder) -> Callable[[Library], None]:
@@ -336,12 +345,20 @@ def _publisher(plan: RunPlan, state: RunState, folder: LibraryFolder) -> Callabl
     """
     from engines.record.catalogue import note_library
 
-    agent, mask = agent_description(plan.loaded.config), plan.loaded.mask
+    config, mask = plan.loaded.config, plan.loaded.mask
+
+    def adapter(step: int | None = None) -> str | None:
+        """Of what was trained so far, or as it was after a step."""
+        trained = config.trains and state.policy_version and step != 0
+        at = "" if step is None else f"@{step}"
+        return f"run:{plan.run.run}{at}" if trained else None
 
     def publish(library: Library) -> None:
+        agent = agent_description(config, adapter())
         write_whole(plan.run.agent_file, agent_yaml(agent, library, plan.run.run, mask))
         best = best_library(state, folder)
         if best is not None:
+            agent = agent_description(config, adapter(state.best_step))
             text = agent_yaml(agent, best, f"{plan.run.run}, best on the held-out sets", mask)
             write_whole(plan.run.best_agent_file, text)
         note_library(plan.workspace, library)

@@ -117,7 +117,7 @@ def budgeted(roles: Roles, config: RunConfig, budget: Budget | None) -> Roles:
     def kept(policy: Policy, role: Role) -> Policy:
         if isinstance(policy, Replay):
             return policy
-        return Budgeted(policy, budget, terms_of(config.role(role)))
+        return Budgeted(policy, budget, terms_of(config.role(role)), aside=roles.aside)
 
     judge = None if roles.judge is None else kept(roles.judge, "judge")
     return replace(

@@ -6,7 +6,7 @@ Owns how a role's settings become an endpoint and a way of sampling.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
@@ -55,6 +55,11 @@ class Roles:
         if self.local is None or self.rollouts is not None:
             return None
         return self.local.attending
+
+    @property
+    def aside(self) -> Callable[[], AbstractContextManager[None]]:
+        """Entered by a call that waits for money: the batches go on without its try."""
+        return nullcontext if self.local is None else self.local.aside
 
     @property
     def weights(self) -> Callable[[], str] | None:

@@ -34,22 +34,28 @@ def pin_models(composed: Composed, tree: Tree, beside: Path, workspace: Path, cw
 def _adapter(
     composed: Composed, key: tuple[str, ...], value: str, root: Path, workspace: Path
 ) -> Path:
-    kind, _, run = value.partition(":")
-    if kind == "run" and run:
+    kind, _, named = value.partition(":")
+    if kind == "run" and named:
+        run, _, step = named.partition("@")
         steps = newest_checkpoints(workspace / "runs" / run)
-        if not steps:
+        wanted = [path for path in steps if step in ("", path.name.removeprefix(_STEP))]
+        if not wanted:
+            of = f" of step {step}" if step else ""
+            there = ", ".join(path.name.removeprefix(_STEP) for path in steps)
             raise composed.error(
                 key,
-                f"run {run} has no checkpoint in {workspace}.",
-                "Name another run (studio runs list), or the folder of an adapter.",
+                f"run {run} has no checkpoint{of} in {workspace}.",
+                f"It has those of steps {there}."
+                if there
+                else "Name another run (studio runs list), or the folder of an adapter.",
             )
-        return steps[0].resolve()
+        return wanted[0].resolve()
     folder = (root / Path(value).expanduser()).resolve()
     if not (folder / "adapter_config.json").is_file():
         raise composed.error(
             key,
             f"{folder} is no folder with an adapter_config.json.",
-            "Give the folder of a LoRA adapter, or run:RUN for its newest checkpoint.",
+            "Give the folder of a LoRA adapter, run:RUN (its newest checkpoint) or run:RUN@STEP.",
         )
     return folder
 

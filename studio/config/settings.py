@@ -101,7 +101,8 @@ class PolicyConfig(Settings):
     adapter: str | None = Field(
         default=None,
         min_length=1,
-        description="folder of a LoRA adapter of hf:…, or run:RUN for its newest checkpoint",
+        description="folder of a LoRA adapter of hf:…, run:RUN for its newest checkpoint, or "
+        "run:RUN@STEP",
     )
     local: LocalConfig = LocalConfig()
     base_url: str | None = Field(

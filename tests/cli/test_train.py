@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from engines.core import events as ev
+from engines.core.errors import ConfigError
 from engines.record.run_dir import RunDir
+from studio.config.loading import load_run
 from tests.cli.run_studio import Result, studio
 
 QUICK = (
@@ -212,6 +214,28 @@ def test_a_fork_begins_with_the_weights_of_its_step(trained: Path) -> None:
     assert (own / adapter).read_bytes() == weights(trained)
     assert (kept / adapter).read_bytes() != weights(trained)
     assert RunDir(trained / "runs" / "grpo-tiny-2").state().policy_version == STEPS
+
+
+def test_the_agent_of_a_trained_run_is_mounted_with_its_weights(trained: Path) -> None:
+    agent = trained / "runs" / "grpo-tiny" / "agent.yaml"
+    assert "adapter: run:grpo-tiny" in agent.read_text()
+    (trained / "configs" / "agents").mkdir(parents=True)
+    shutil.copy(agent, trained / "configs" / "agents" / "mine.yaml")
+    (trained.parent / "mine.yaml").write_text(
+        "defaults: [/agents/mine@agent, _self_]\ndata: {practice: skills}\nverifier: text\n"
+    )
+    words = ("--question", "What is 17 + 25?", "policy.local.threads=1")
+    done = studio("try", "mine.yaml", *words, workspace=trained)
+    assert done.code == 0, done.stderr
+    whole = load_run(str(trained.parent / "mine.yaml"), [], trained).config
+    assert str(whole.policy.adapter).endswith("global_step_4")
+
+
+def test_an_adapter_is_named_by_run_and_step(trained: Path) -> None:
+    words = ["policy.adapter=run:grpo-tiny@2"]
+    assert str(load_run("grpo-tiny", words, trained).config.policy.adapter).endswith("step_2")
+    with pytest.raises(ConfigError, match=r"no checkpoint of step 3.*steps 4, 2"):
+        load_run("grpo-tiny", ["policy.adapter=run:grpo-tiny@3"], trained)
 
 
 def test_the_loop_tells_its_cpu_seconds(tmp_path: Path) -> None:
