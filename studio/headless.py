@@ -105,7 +105,10 @@ def planned(
             tell(f"note: {note}")
     if hidden := masked_answers(plan.problems, loaded.mask):
         tell(f"note: {hidden}")
-    if doubtful := doubts(check(tuple(enumerate(plan.problems, start=1)), unit="row")):
+    tuned = loaded.config.practice.algorithm == "sft"  # turns of one conversation share a question
+    if not tuned and (
+        doubtful := doubts(check(tuple(enumerate(plan.problems, start=1)), unit="row"))
+    ):
         data = plan.loaded.config.data.practice
         tell(f"note: {data} has {doubtful} (studio data check {data})")
     return plan

@@ -531,6 +531,7 @@ class RunConfig(Settings):
             settings = self.role(role).model_dump(mode="json")
             settings["extra_body"] = without_secrets(self._as_named(role, settings["extra_body"]))
             settings["model"] = _portable(settings["model"])
+            settings["adapter"] = _below_runs(settings["adapter"])
             plain[role] = settings
         plain["data"] |= {
             "practice": Path(self.data.practice or "").stem.removesuffix(".jsonl"),
@@ -646,6 +647,11 @@ def _portable(model: str) -> str:
     if scheme == "hf" and Path(rest).is_absolute():
         return f"hf:{Path(rest).name}"  # its weights are told apart by what they are
     return f"replay:{Path(rest).stem}" if scheme == "replay" else model
+
+
+def _below_runs(adapter: str | None) -> str | None:
+    """An adapter's folder as a moved workspace has it too, where it is a run's."""
+    return adapter if adapter is None else adapter.rpartition("/runs/")[2]
 
 
 def _at(tree: Any, name: str) -> Any:

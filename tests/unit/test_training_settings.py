@@ -143,6 +143,17 @@ def test_a_name_that_is_no_folder_is_left_to_the_hub(tmp_path: Path) -> None:
     assert config.policy.model == "hf:somebody/some-model"
 
 
+def test_the_adapter_of_a_run_is_the_same_setting_in_a_moved_workspace(tmp_path: Path) -> None:
+    found = []
+    for place in ("here", "there"):
+        step = tmp_path / place / "practice/runs/sft/checkpoints/sft/Experiment-1/global_step_2"
+        step.mkdir(parents=True)
+        config = loaded(tmp_path / place, "policy.adapter=run:sft").config
+        assert config.policy.adapter == str(step)
+        found.append(config.fingerprint()["policy.adapter"])
+    assert found[0] == found[1]
+
+
 def test_the_newest_checkpoint_is_told_by_its_number(tmp_path: Path) -> None:
     steps = [tmp_path / "checkpoints" / "e" / "Experiment-1" / f"global_step_{n}" for n in (9, 10)]
     for step in steps:
