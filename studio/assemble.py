@@ -24,7 +24,7 @@ from engines.pipeline.evaluate import Evaluation, HeldOut, Measuring
 from engines.pipeline.gate import Gate
 from engines.pipeline.outage import Outage
 from engines.pipeline.practice import Practice
-from engines.pipeline.recompute import policy_version_after
+from engines.pipeline.recompute import Chapter, policy_version_after
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers import Auto, Outside
 from engines.policies.paced import Paced
@@ -41,6 +41,7 @@ from engines.training_free.settings import TrainingFreeSettings
 from studio.budget import budgeted, open_budget
 from studio.config.loading import dump_run_yaml
 from studio.config.settings import RunConfig
+from studio.continuing import check_weights
 from studio.held_out import books, held_out_sets, measured_by, measured_id, measuring
 from studio.library_start import open_library
 from studio.linting import hidden_problems, noting, open_run_embedder, run_linter, tool_outputs
@@ -59,8 +60,8 @@ from studio.roles import (
 )
 from studio.training import (
     check_demonstrations,
+    check_training,
     curves,
-    grpo_settings,
     history,
     note_engine,
     open_training,
@@ -97,6 +98,7 @@ async def open_practice(
     """
     config, run = plan.loaded.config, plan.run
     opened = open_roles(config, stack, tell, training=config.trains, threads=_threads(plan))
+    check_training(config)
     budget = open_budget(
         plan.loaded, config, run.records, lambda reason: control.give_up("budget", reason)
     )
@@ -115,11 +117,14 @@ async def open_practice(
     await roles.ping()
     if opened.local is not None:
         check_demonstrations(plan, opened.local, tell)
+        if config.trains:
+            check_weights(plan, opened.local.local)
     embedder = await open_run_embedder(
         plan.loaded, plan.workspace, stack, budget, noting(ledger, config)
     )
     stack.callback(roles.tell_notes, tell)
 
+    past = history(plan) if config.trains else ()
     stack.enter_context(writing(run.path))
     folder = open_library(plan)
     folder.head()  # a damaged one is told before anything is written
@@ -130,7 +135,7 @@ async def open_practice(
         fold(state, entry.event)
     recorder = Recorder(journal, state)
     write_whole(run.run_file, dump_run_yaml(config, mask).encode())
-    await recorder.record(_opening(plan, state, folder))
+    await recorder.record(_opening(plan, state, folder, past))
 
     stack.push_async_callback(ledger.aclose)
     training = None
@@ -208,7 +213,7 @@ async def open_practice(
         pace_tokens_per_s=pace,
         cohort=opened.local is not None,
         checkpoints=training.checkpoints if training else None,
-        history=history(plan) if training else (),
+        history=past,
         weights=opened.weights,
         tell=tell,
     )
@@ -238,8 +243,7 @@ async def check_verifier(plan: RunPlan, stack: AsyncExitStack) -> None:
     """
     config = plan.loaded.config
     roles = open_roles(config, stack)
-    if config.practice.algorithm == "grpo":
-        grpo_settings(config)
+    check_training(config)
     if roles.local is not None:
         check_demonstrations(plan, roles.local)
     ledger = RecordLedger(plan.run.records, config.seed)
@@ -286,11 +290,18 @@ def open_reviewers(spec: str, hold_s: float | None) -> tuple[Reviewer, ...]:
     )
 
 
-def _opening(plan: RunPlan, state: RunState, folder: LibraryFolder) -> ev.DurableEvent:
+def _opening(
+    plan: RunPlan, state: RunState, folder: LibraryFolder, past: tuple[Chapter, ...]
+) -> ev.DurableEvent:
     config = plan.loaded.config
     if state.started is not None:
         return ev.RunResumed(
-            os.getpid(), config.practice.epochs, plan.reviewer, plan.fingerprint, again=True
+            os.getpid(),
+            config.practice.epochs,
+            plan.reviewer,
+            plan.fingerprint,
+            again=True,
+            steps_per_epoch=plan.sampler.steps_per_epoch,
         )
     head = folder.head()
     return ev.RunStarted(
@@ -308,7 +319,7 @@ def _opening(plan: RunPlan, state: RunState, folder: LibraryFolder) -> ev.Durabl
         forked_from=plan.parent.run if plan.parent else None,
         forked_steps=plan.adopted_steps,
         remembered=head.remembered,
-        policy_version=policy_version_after(history(plan)) if config.trains else 0,
+        policy_version=policy_version_after(past),
     )
 
 

@@ -76,6 +76,8 @@ def write_demonstrations(
     if not path.exists():
         write_whole(path, text)
     to_stderr(f"demonstrations: {told} ({path})")
+    if all(one.reply == one.answer for one in found):
+        to_stderr("warning: they show no way to their answers: bare answers are what is learnt")
     return name
 
 

@@ -20,6 +20,8 @@ from typing import Any
 
 from engines.core.errors import StudioError
 from engines.core.ids import digest_bytes
+from engines.grpo.checkpoint_files import verify
+from engines.pipeline.checkpoints import Checkpoints
 from engines.record import lines
 from engines.record.catalogue import rebuild, run_row
 from engines.record.libraries import LibraryFolder
@@ -85,6 +87,7 @@ def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
         found += cured(run.path, partial(run_troubles, run, workspace))
         found += cured(run.path, partial(_left_behind, run))
         found += [_told(trouble) for trouble in _run_file_troubles(run)]
+        found += [_told(trouble) for trouble in _checkpoint_troubles(run)]
     for path in sorted(workspace.evaluations.glob("*/scores.jsonl")):
         found += _cured(lambda path=path: _score_troubles(path), repair)  # type: ignore[misc]
     found += _cured(lambda: _stale(workspace), repair)
@@ -113,6 +116,50 @@ def _run_file_troubles(run: RunDir) -> Iterator[Trouble]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
         cause = "it cannot be read."
     yield Trouble(str(run.run_file), cause, move, damage=False)
+
+
+def _checkpoint_troubles(run: RunDir) -> Iterator[Trouble]:
+    """Checkpoints that are not as they were written, or gone although nothing removes them."""
+    if is_held(run.path):
+        return  # its process writes and removes some meanwhile
+    try:
+        state = run.state()
+    except StudioError:
+        return  # told of above
+    kept = Checkpoints(run.path, run.path, _no_engine, keep=_kept(run))
+    removed = kept.removable(state)
+    for saved in state.checkpoints:
+        folder = run.path / saved.folder
+        if not folder.exists():
+            if saved not in removed:
+                cause = f"the checkpoint of step {saved.step} is gone."
+                yield Trouble(str(folder), cause, _CHECKPOINT, damage=False)
+            continue
+        try:
+            verify(folder)
+        except StudioError as error:
+            move = f"{_CHECKPOINT} Once nothing of it is needed, remove the folder."
+            yield Trouble(error.place, error.cause, move)
+
+
+_CHECKPOINT = (
+    "Nothing mends it, and the run goes on without: an earlier one serves, and later steps are "
+    "computed again from what was recorded."
+)
+
+
+async def _no_engine(folder: Path) -> str:
+    raise AssertionError(f"nothing is saved in {folder} by a look at it")
+
+
+def _kept(run: RunDir) -> int:
+    """How many checkpoints the run file keeps; 1 where it cannot be read."""
+    import yaml
+
+    try:
+        return int(yaml.safe_load(run.run_file.read_text("utf-8"))["grpo"]["keep"])
+    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError, RecursionError):
+        return 1
 
 
 def _strays(workspace: Workspace) -> Iterator[Trouble]:

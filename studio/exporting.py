@@ -32,6 +32,8 @@ from engines.record.run_dir import RunDir, Workspace
 from studio.lineage import state_with_adopted
 
 SERVERS = ("vllm",)
+CLEARLY = 0.05
+"""A held-out reward that much higher elsewhere is told of."""
 _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM takes as --max-lora-rank; others are refused by it."""
 _TOLD = ("practice.", "grpo.", "sft.", "policy.max_tokens", "policy.local.", "data.practice")
@@ -47,6 +49,7 @@ class Export:
     folder: Path
     base: LocalSettings
     card: str
+    note: str = ""  # what speaks against this step
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -106,7 +109,8 @@ def prepared(
     verify(found.folder)  # before its words are told anywhere
     run_file = run_settings(taken)
     card = model_card(card_facts(taken, state, found, kind, run_file))
-    return Export(kind, run, found, folder, base_settings(found.folder, run_file), card)
+    base = base_settings(found.folder, run_file)
+    return Export(kind, run, found, folder, base, card, _better(state, found.step))
 
 
 def serve(words: list[str]) -> bool:
@@ -125,6 +129,25 @@ def serve(words: list[str]) -> bool:
             "--serve-with", f"{words[0]} ended with status {ended}.", "See what it said above."
         )
     return True
+
+
+def _better(state: RunState, step: int) -> str:
+    """What to say where held-out reward was clearly higher after another step; "" elsewhere."""
+    best = state.best_step
+    if best is None or best == step:
+        return ""
+    means = {
+        at: [e.mean for e in state.evaluations if e.step == at and e.mean is not None]
+        for at in (best, step)
+    }
+    if not all(means.values()):
+        return ""
+    lost = sum(means[best]) / len(means[best]) - sum(means[step]) / len(means[step])
+    if lost < CLEARLY:
+        return ""
+    return f"held-out reward was {lost:.2f} higher after step {best}: " + (
+        "before any training" if best == 0 else "--best exports that one"
+    )
 
 
 def chosen(run: RunDir, state: RunState, step: int | None, best: bool) -> Found:

@@ -35,6 +35,8 @@ v            view the rollouts it rests on, whole
 l            list what is open, and the library as it would become
 q            quit; go on later with the same command"""
 
+WEIGHTS_HELP = "\n".join(line for line in HELP.splitlines() if line[:2] not in ("e ", "m ", "d "))
+
 REPAIR_HELP = """\
 e [TEXT]     mend: change the reply (in $EDITOR without TEXT), and read it again
 r REASON     drop it: nobody can understand it, it stays lost (also: x REASON)
@@ -102,7 +104,8 @@ class Sitting:
     def _answer(self, operation: Operation, sheet: Sheet) -> bool:
         """Take one command; False ends the sitting."""
         while True:
-            line = self._ask(f"{operation.id}  a e m r d u n v l q ? ")
+            keys = "a r u n v l q" if operation.kind == "weights" else "a e m r d u n v l q"
+            line = self._ask(f"{operation.id}  {keys} ? ")
             if line is None:
                 return False
             key, _, rest = line.strip().partition(" ")
@@ -138,7 +141,7 @@ class Sitting:
                 case "q":
                     return False
                 case _:
-                    self._say(HELP)
+                    self._say(WEIGHTS_HELP if operation.kind == "weights" else HELP)
 
     def _answer_repair(self, repair: Repair, sheet: Sheet) -> bool:
         """Take one command about a reply that could not be understood."""

@@ -50,6 +50,7 @@ class Lines:
     def __init__(self, state: RunState, say: Callable[[str], None]) -> None:
         self._state = state
         self._say = say
+        self._waited_for = 0  # the step whose update was last told to wait
 
     def __call__(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
         for line in self._lines(event):
@@ -80,6 +81,9 @@ class Lines:
             case ev.StageEntered(stage="review" | "hold") if state.undecided and state.trains:
                 if event.stage == "review" and state.reviewer != "wait":
                     return []
+                if self._waited_for == event.step:
+                    return []
+                self._waited_for = event.step
                 found = trained_step(state, event.step)
                 told = f": {figures_text(found)}" if found else ""
                 return [

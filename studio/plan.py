@@ -15,9 +15,11 @@ from engines.core.run_state import RunState
 from engines.core.types import Problem
 from engines.data.dataset import read_problems
 from engines.data.sampler import Sampler
+from engines.pipeline.recompute import history_of
 from engines.record.run_dir import RunDir, Workspace
 from engines.verifiers.open import needs_answer
 from studio.config.loading import LoadedRun, differences
+from studio.continuing import check_recomputable
 from studio.verifying import fingerprint_of
 
 Mode = Literal["new", "resume", "fork", "finished"]
@@ -117,10 +119,16 @@ def plan_run(
         return planned("new", newest)
     if restart_step:
         _check_fork(newest, state, restart_step, sampler)
+        if config.trains:
+            adopted = history_of(newest, workspace, restart_step, to_restore=True)
+            check_recomputable(adopted, fingerprint, f"restart_step={restart_step}", fork=True)
         fresh = workspace.fresh(config.exp_id)
         return planned("fork", fresh, parent=newest, adopted_steps=restart_step)
     _check_unchanged(newest, state, fingerprint, accept_changes)
     _check_step_under_way(newest, state, problems, sampler)
+    if config.trains and accept_changes:
+        whole = history_of(newest, workspace, to_restore=True)
+        check_recomputable(whole, fingerprint, f"run {newest.run}", fork=False)
     # A resumed run keeps its reviewer unless the command line names another.
     reviewer = review or state.reviewer
     if state.steps_finished > sampler.total_steps:

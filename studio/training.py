@@ -21,6 +21,7 @@ from engines.pipeline.checkpoints import Checkpoints
 from engines.pipeline.recompute import Chapter, history_of
 from engines.pipeline.recorder import Recorder
 from studio.config.settings import RunConfig
+from studio.continuing import weight_facts
 from studio.plan import RunPlan
 from studio.roles import Tell
 
@@ -29,11 +30,12 @@ if TYPE_CHECKING:
     from engines.grpo.leading import Leader
     from engines.grpo.ranks import Ranks
     from engines.grpo.served import Served
+    from engines.grpo.sft import SFTSettings
     from engines.grpo.sft_engine import SFTEngine
     from engines.policies.hf_local.policy import HFLocal
     from engines.policies.vllm import VLLMRollouts
 
-USUAL_RATES = (1e-7, 3e-3)
+USUAL_RATES = (1e-6, 3e-3)
 """Learning rates of adapters outside of these are warned of."""
 
 
@@ -71,6 +73,30 @@ def grpo_settings(config: RunConfig) -> GRPOSettings:
     )
 
 
+def sft_settings(config: RunConfig) -> SFTSettings:
+    from engines.grpo.sft import SFTSettings
+
+    sft = config.sft
+    return SFTSettings(
+        sft.learning_rate, sft.max_grad_norm, sft.schedule, sft.warmup, sft.weight_decay
+    )
+
+
+def check_training(config: RunConfig) -> None:
+    """Refuse settings that the engine would refuse, before anything is written.
+
+    Raises:
+        ConfigError: a value is out of bounds, or two do not fit each other.
+    """
+    match config.practice.algorithm:
+        case "grpo":
+            grpo_settings(config)
+        case "sft":
+            sft_settings(config)
+        case _:
+            pass
+
+
 def warnings(config: RunConfig) -> list[str]:
     """What looks like a slip in the settings of a training run."""
     least, most = USUAL_RATES
@@ -91,16 +117,11 @@ def tuning_engine(plan: RunPlan, local: HFLocal, tell: Tell = lambda _: None) ->
     Raises:
         StudioError: settings that cannot be meant, or a model without anything to train.
     """
-    from engines.grpo.sft import SFTSettings
     from engines.grpo.sft_engine import SFTEngine
 
     config = plan.loaded.config
-    sft = config.sft
-    settings = SFTSettings(
-        sft.learning_rate, sft.max_grad_norm, sft.schedule, sft.warmup, sft.weight_decay
-    )
     return SFTEngine(
-        settings,
+        sft_settings(config),
         local.local,
         total_steps=plan.sampler.total_steps,
         instructions=config.agent.instructions,
@@ -194,7 +215,7 @@ async def note_engine(training: Training, local: HFLocal, recorder: Recorder) ->
     if isinstance(training.engine, Served):
         await training.engine.publish()
     if not recorder.state.engine_facts:
-        await recorder.record(ev.EngineOpened(local.local.facts()))
+        await recorder.record(ev.EngineOpened(weight_facts(local.local)))
 
 
 def history(plan: RunPlan) -> tuple[Chapter, ...]:
@@ -204,8 +225,10 @@ def history(plan: RunPlan) -> tuple[Chapter, ...]:
         ConflictError: a run that this one was forked from is gone.
     """
     if plan.parent is not None:
-        return history_of(plan.parent, plan.workspace, plan.adopted_steps)
-    return history_of(plan.run, plan.workspace) if plan.state is not None else ()
+        return history_of(plan.parent, plan.workspace, plan.adopted_steps, to_restore=True)
+    if plan.state is None:
+        return ()
+    return history_of(plan.run, plan.workspace, to_restore=True)
 
 
 def curves(

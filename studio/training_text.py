@@ -26,6 +26,7 @@ WORDS = {
     "contrast": "contrast",
     "loss": "loss",
     "kl": "KL",
+    "kl_step": "KL of the step",
     "clip_share": "clipped",
     "clip_low": "clipped low",
     "clip_high": "clipped high",

@@ -88,4 +88,9 @@ def lost_to(cut: CancelledError) -> Usage:
     A policy says so as the argument of the `CancelledError` that it passes on. No subclass
     does, since `asyncio.timeout` knows its own cancellation by the very class.
     """
-    return next((told for told in cut.args if isinstance(told, Usage)), NO_USAGE)
+    return told_of(cut) or NO_USAGE
+
+
+def told_of(cut: CancelledError) -> Usage | None:
+    """What the policy itself said of a call that was cancelled; None where it said nothing."""
+    return next((told for told in cut.args if isinstance(told, Usage)), None)

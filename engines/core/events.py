@@ -62,6 +62,7 @@ class RunResumed:
     reviewer: str
     settings: Mapping[str, Any]
     again: bool = False  # as in older journals, where only an outage was made good
+    steps_per_epoch: int | None = None  # None in older journals: as the run began
 
 
 @dataclass(frozen=True, slots=True)

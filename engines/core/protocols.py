@@ -138,6 +138,14 @@ class Verifier(Protocol):
 class Engine(Protocol):
     """Turns scored groups into a lesson. Reflecting and consolidating change nothing."""
 
+    def plan(self, total_steps: int) -> str:
+        """Go by a run of so many steps from here on.
+
+        Returns:
+            What a person should know of that, or "".
+        """
+        ...
+
     async def reflect(self, group: Group, library: Library) -> Reflection: ...
 
     async def consolidate(

@@ -152,7 +152,11 @@ def named_sources(folder: Path) -> Iterator[DataSource]:
         path for path in folder.glob("*") if path.suffix in SUFFIXES and _is_file_or_broken(path)
     ]
     found.sort(key=lambda path: SUFFIXES.index(path.suffix))
-    found += [path for path in folder.glob("*") if path.is_dir() and _holds_data(path)]
+    found += [
+        path
+        for path in folder.glob("*")
+        if path.is_dir() and _holds_data(path) and not (path / "config.json").is_file()  # a model
+    ]
     for source in sorted(map(DataSource, found), key=lambda source: source.name):
         try:
             splits = splits_of(source.path) if source.path.is_dir() else {"": ()}

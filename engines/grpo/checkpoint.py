@@ -34,8 +34,8 @@ _DECIDES = ("r", "lora_alpha", "target_modules", "use_rslora", "use_dora")
 class EngineState:
     """Everything from which an engine goes on to the same numbers.
 
-    `adapter` has the names of `LocalModel.adapter_state`; `guard` the adapter that the
-    collapse guard goes back to, by the same names, empty where there is none yet; `plain` is
+    `adapter` has the names of `LocalModel.adapter_state`; `guard` the adapters that the
+    collapse guard may go back to, by the same names with `STEP/` before them; `plain` is
     JSON: step counts, policy version, seeds and the guard's figures.
     """
 

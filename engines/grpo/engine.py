@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -27,7 +27,7 @@ from engines.grpo.checkpoint import EngineState, read_checkpoint, write_checkpoi
 from engines.grpo.collate import Collated, batch_advantages, collate, is_known
 from engines.grpo.optimiser import Optimiser, Snapshot
 from engines.grpo.ranks import ALONE, Ranks
-from engines.grpo.schedule import planned_steps
+from engines.grpo.schedule import planned_steps, rise
 from engines.grpo.settings import GRPOSettings
 from engines.grpo.update import BatchUpdate, Figures, NoMemory, Plan, Unfit
 
@@ -47,17 +47,14 @@ ROUGH_GAP = 0.5
 """Largest difference between log-probabilities as sampled and as trained that is not told of."""
 
 
-REMEMBERED = 500
-"""Batches whose rewards tell the guard how large noise is."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Pending:
     """A computed update that nobody has decided yet."""
 
     step: int
-    weights: Snapshot | None  # None: back to the best ones
+    weights: Snapshot | None  # None: back to those of step `to`
     optimiser_steps: int = 0
+    to: int = FIRST_STEP
 
 
 class GRPOEngine:
@@ -69,7 +66,8 @@ class GRPOEngine:
     Args:
         settings: see `GRPOSettings`.
         local: the model; its lock is held while it is used.
-        total_steps: batches of the whole run, which the schedule spans.
+        total_steps: batches of the whole run, which the schedule spans until `plan` says
+            otherwise.
         seed: of the order of minibatches.
         ranks: the processes that train together.
         tell: receives one line for each thing that a person should know of.
@@ -97,14 +95,18 @@ class GRPOEngine:
         self._optimiser_steps = 0
         self._weights = FIRST_STEP
         self._learning_scale = 1.0
-        self._rows = settings.micro_batch
-        self._halved = False
-        self._history: list[guard.BatchReward] = []
-        self._best: guard.Level | None = None
-        self._best_adapter: dict[str, Tensor] = {}
+        self._halved_to: int | None = None  # sequences to a forward since memory ran out
+        self._watched = guard.Watch()
+        self._kept: dict[int, dict[str, Tensor]] = {}  # adapters by the step that made them
         self.policy_version = 0
         self.cpu_s = 0.0
         self.last_times: dict[str, float] = {}
+
+    def plan(self, total_steps: int) -> str:
+        """Let the schedule span so many batches; what that does to the learning rate, or ""."""
+        before, self._planned = self._planned, planned_steps(total_steps, self._settings)
+        scale = self._learning_scale
+        return rise(self._settings, self._optimiser_steps, before, self._planned, scale)
 
     async def reflect(self, group: Group, library: Library) -> Reflection:
         """Say what the group's rewards tell; what its tokens do is `consolidate`'s."""
@@ -167,12 +169,14 @@ class GRPOEngine:
                 "optimiser_steps": self._optimiser_steps,
                 "moments": now.moments,
                 "learning_scale": self._learning_scale,
-                "rows": self._rows,
-                "halved": self._halved,
-                "history": [entry.to_dict() for entry in self._history],
-                "best": _level_to_dict(self._best),
+                "halved_to": self._halved_to,
+                "guard": self._watched.to_dict(),
             },
-            guard=dict(self._best_adapter),
+            guard={
+                f"{step}/{name}": tensor
+                for step, adapter in sorted(self._kept.items())
+                for name, tensor in adapter.items()
+            },
         )
 
     def load_state(self, state: EngineState) -> None:
@@ -190,10 +194,12 @@ class GRPOEngine:
         self.policy_version, self._weights = int(plain["policy_version"]), int(plain["weights"])
         self._optimiser_steps = int(plain["optimiser_steps"])
         self._learning_scale = float(plain["learning_scale"])
-        self._rows, self._halved = plain["rows"], bool(plain["halved"])
-        self._history = [guard.batch_reward_from(entry) for entry in plain["history"]]
-        self._best = _level_from(plain["best"])
-        self._best_adapter = dict(state.guard)
+        self._halved_to = plain["halved_to"]
+        self._watched = guard.watch_from(plain["guard"])
+        self._kept = {}
+        for key, tensor in state.guard.items():
+            made, _, name = key.partition("/")
+            self._kept.setdefault(int(made), {})[name] = tensor
         self._pending = {}
         self._local.changed()
 
@@ -216,8 +222,16 @@ class GRPOEngine:
         self._pending = {}
         seen = _batch_metrics(batch, settings)
         fallen = self._watch(batch)
-        if fallen and self._best is not None:
-            return self._rollback(step, self._best.last.weights, seen, fallen), ()
+        if fallen is not None and fallen.to is not None:
+            return self._rollback(step, fallen.to, seen, fallen.why), ()
+        given_up = () if fallen is None else (self._nowhere_left(step, fallen.why),)
+        update, losses = self._trained(batch, seen, stop)
+        return update, (*losses, *given_up)
+
+    def _trained(
+        self, batch: Sequence[Group], seen: Mapping[str, float], stop: threading.Event
+    ) -> tuple[WeightUpdate | None, tuple[Loss, ...]]:
+        settings, step = self._settings, batch[0].step
         collated = collate(
             batch,
             scale=settings.advantage_scale,
@@ -261,7 +275,7 @@ class GRPOEngine:
                 self._optimiser_steps,
                 self._planned,
                 self._learning_scale,
-                self._rows,
+                self._rows(),
             )
             update = BatchUpdate(
                 self._local, self._optimiser, collated, plan, self._ranks, stop.is_set
@@ -269,17 +283,22 @@ class GRPOEngine:
             try:
                 return update.run()
             except NoMemory as error:
-                if self._halved or error.rows < 2:
+                if self._halved_to is not None or error.rows < 2:
                     raise
-                self._halved, self._rows = True, error.rows // 2
+                self._halved_to = error.rows // 2
             self._optimiser.load(before)
             self._optimiser.zero_grad()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
             self._tell(
-                f"Out of memory in step {step}: trying again with {self._rows} sequences to a "
+                f"Out of memory in step {step}: trying again with {self._rows()} sequences to a "
                 "forward, which stays so. Set grpo.micro_batch to begin there."
             )
+
+    def _rows(self) -> int | None:
+        """Sequences to a forward: as set, or fewer where that has proved too many."""
+        known = [n for n in (self._settings.micro_batch, self._halved_to) if n is not None]
+        return min(known, default=None)
 
     def _note(self, figures: Figures) -> str:
         if figures.sampler_gap <= GAPS.get(self._local.dtype, ROUGH_GAP):
@@ -291,21 +310,29 @@ class GRPOEngine:
         self._tell(f"{note[0].upper()}{note[1:]}.")
         return note
 
-    def _watch(self, batch: Sequence[Group]) -> str:
-        """Remember the batch for the guard, and the weights where it is the best so far."""
-        settings, step = self._settings, batch[0].step
-        entry = guard.batch_reward(step, self._weights, _group_means(batch))
-        self._history = [known for known in self._history if known.step < step]
-        if entry is None or not settings.collapse_drop:
-            return ""
-        self._history = [*self._history[-REMEMBERED:], entry]
-        patience = settings.collapse_patience
-        now = guard.best_level(self._history[-patience:], patience=patience)
-        if now is not None and (self._best is None or now.reward > self._best.reward):
-            self._best, self._best_adapter = now, self._local.adapter_state()
-        return guard.collapsed(
-            self._history, self._best, drop=settings.collapse_drop, patience=patience
+    def _watch(self, batch: Sequence[Group]) -> guard.Fall | None:
+        """Remember the batch for the guard, and its weights as long as they may be needed."""
+        drop, patience = self._settings.collapse_drop, self._settings.collapse_patience
+        entry = guard.batch_reward(batch[0].step, self._weights, _group_means(batch))
+        if entry is None or not drop:
+            return None
+        if self._weights not in self._kept:
+            now = self._local.adapter_state()
+            self._kept[self._weights] = {name: tensor.cpu() for name, tensor in now.items()}
+        self._watched = guard.after(self._watched, entry, self._kept.keys(), patience=patience)
+        needed = guard.worth_keeping(self._watched, patience=patience)
+        self._kept = {step: kept for step, kept in self._kept.items() if step in needed}
+        return guard.fall(self._watched, drop=drop, patience=patience)
+
+    def _nowhere_left(self, step: int, why: str) -> Loss:
+        self._watched = replace(self._watched, given_up=step)
+        self._kept = {}
+        reason = (
+            f"{why}, with the weights of the beginning too, so training goes on without going "
+            "back: look at rewards and answers, or begin anew with grpo.learning_rate lower."
         )
+        self._tell(f"Step {step}: {reason}")
+        return Loss("update", f"step {step}", reason)
 
     def _rollback(self, step: int, to: int, seen: Mapping[str, float], why: str) -> WeightUpdate:
         where = f"step {to}" if to else "the beginning"
@@ -316,7 +343,7 @@ class GRPOEngine:
         )
         self._tell(f"Step {step}: {note}.")
         handle = f"rollback-{to}"
-        self._pending = {handle: _Pending(step, None)}
+        self._pending = {handle: _Pending(step, None, to=to)}
         return WeightUpdate({**seen, "learning_scale": scale}, handle, note, rollback_to=to)
 
     def _apply(self, update: WeightUpdate) -> int:
@@ -325,7 +352,7 @@ class GRPOEngine:
             raise ValueError(f"no computed update is called {update.handle!r}")
         with self._local.lock:
             if pending.weights is None:
-                self._go_back()
+                self._go_back(pending)
             else:
                 self._optimiser.load(pending.weights)
                 self._optimiser_steps = pending.optimiser_steps
@@ -334,16 +361,12 @@ class GRPOEngine:
         self.policy_version += 1
         return self.policy_version
 
-    def _go_back(self) -> None:
-        """To the best weights. What was seen since does not count against them again."""
-        if self._best is None:
-            raise ValueError("there are no weights to go back to")
-        self._local.load_adapter_state(self._best_adapter)
+    def _go_back(self, pending: _Pending) -> None:
+        self._local.load_adapter_state(self._kept[pending.to])
         self._optimiser.restart()
-        self._weights = self._best.last.weights
+        self._weights = pending.to
         self._learning_scale *= SLOWER
-        now = self._history[-1].step
-        self._best = replace(self._best, last=replace(self._best.last, step=now))
+        self._watched = guard.gone_back(self._watched, pending.to, pending.step)
 
     def _save(self, folder: Path) -> str:
         with self._local.lock:
@@ -376,15 +399,3 @@ def _batch_metrics(batch: Sequence[Group], settings: GRPOSettings) -> dict[str, 
         "length": sum(len(t.token_ids) for r, _ in known for t in r.attempt.turns) / count,
         "truncated": sum(r.attempt.status == "truncated" for r, _ in known) / count,
     }
-
-
-def _level_to_dict(level: guard.Level | None) -> dict[str, Any] | None:
-    if level is None:
-        return None
-    return {"reward": level.reward, "groups": level.groups, "last": level.last.to_dict()}
-
-
-def _level_from(data: Mapping[str, Any] | None) -> guard.Level | None:
-    if data is None:
-        return None
-    return guard.Level(data["reward"], data["groups"], guard.batch_reward_from(data["last"]))

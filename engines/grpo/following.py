@@ -67,6 +67,13 @@ class Consolidate:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """The schedule spans so many batches from here on."""
+
+    total_steps: int
+
+
+@dataclass(frozen=True, slots=True)
 class Apply:
     update: WeightUpdate
 
@@ -117,6 +124,8 @@ def follow(others: Connected) -> None:
             case Consolidate():
                 with suppress(Stopped):  # as on rank 0, where nobody waits for it any more
                     asyncio.run(engine.consolidate(word.batch, word.reflections, word.library))
+            case Span(total_steps=total_steps):
+                engine.plan(total_steps)
             case Apply(update=update):
                 asyncio.run(engine.apply(update))
                 others.agree(local.weights_digest(), WEIGHTS)

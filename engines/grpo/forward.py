@@ -155,10 +155,10 @@ def _score(base: Any, hidden: Tensor, targets: Tensor, temperature: float) -> tu
         raw = head(states)
         wide = raw if raw.dtype == torch.float64 else raw.float()
         logits = _adjusted(wide, base.config)
-        logps = torch.log_softmax(logits / temperature, dim=-1)  # (n, V)
-        with torch.no_grad():
-            entropy = -(logps.exp() * logps).sum(-1)
-        return logps.gather(1, ids[:, None])[:, 0], entropy
+        if temperature != 1:
+            logits = logits / temperature
+        picked: tuple[Tensor, Tensor] = _Picked.apply(logits, ids)  # type: ignore[no-untyped-call]
+        return picked
 
     size = max(1, LOGITS_AT_ONCE // head.weight.shape[0])
     if len(hidden) <= size:
@@ -176,8 +176,28 @@ def _adjusted(logits: Tensor, config: Any) -> Tensor:
     cap = getattr(config, "final_logit_softcapping", None)
     if cap:
         logits = torch.tanh(logits / cap) * cap
-    return (
-        logits
-        * (getattr(config, "logit_scale", None) or 1.0)
-        / (getattr(config, "logits_scaling", None) or 1.0)
-    )
+    scale = getattr(config, "logit_scale", None) or 1.0
+    share = getattr(config, "logits_scaling", None) or 1.0
+    if scale != 1:
+        logits = logits * scale
+    return logits if share == 1 else logits / share
+
+
+class _Picked(torch.autograd.Function):
+    """Log-probabilities and entropies from (n, V) logits, in few passes over them."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        logps = torch.log_softmax(logits, dim=-1)
+        found = logps.gather(1, ids[:, None])[:, 0]
+        shares = logps.exp()
+        entropy = logps.mul_(shares).sum(-1).neg_()
+        ctx.save_for_backward(shares, ids)
+        ctx.mark_non_differentiable(entropy)
+        return found, entropy
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None]:
+        shares, ids = ctx.saved_tensors
+        into = shares * -grad[:, None]
+        return into.scatter_add_(1, ids[:, None], grad[:, None]), None

@@ -48,6 +48,26 @@ class _Layer:
     down: _Joined
 
 
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """Joined matrices with their adapters as they are now, for both passes of one forward."""
+
+    weight: Tensor
+    bias: Tensor | None
+    down: Tensor | None  # (R, in)
+    up: Tensor | None  # (out, R)
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A layer that is ready to compute."""
+
+    qkv: _Ready
+    out: _Ready
+    gate_up: _Ready
+    down: _Ready
+
+
 _KNOWN: WeakKeyDictionary[Any, tuple[_Layer, ...] | None] = WeakKeyDictionary()
 
 
@@ -69,8 +89,8 @@ def shared_states(base: Any, layers: Sequence[_Layer], rows: Rows) -> Tensor:
     steps = torch.arange(wide + long, device=rows.prompts.device)
     cos, sin = _rotation(base, steps)
     x = F.embedding(rows.prompts, base.model.embed_tokens.weight)  # (U, P, H)
-    kept = []
-    for layer, module in zip(layers, base.model.layers, strict=True):
+    kept, blocks = [], [_block(layer) for layer in layers]
+    for layer, module in zip(blocks, base.model.layers, strict=True):
         q, k, v = _heads(
             layer.qkv, x, module.input_layernorm, cos[:wide], sin[:wide], heads, kv_heads
         )
@@ -92,7 +112,7 @@ def shared_states(base: Any, layers: Sequence[_Layer], rows: Rows) -> Tensor:
         bias = bias.masked_fill_(~shown, -torch.inf)[:, None]
         x = F.embedding(rows.completions[:, :-1], base.model.embed_tokens.weight)
         for layer, module, (prompt_k, prompt_v) in zip(
-            layers, base.model.layers, kept, strict=True
+            blocks, base.model.layers, kept, strict=True
         ):
             q, k, v = _heads(
                 layer.qkv, x, module.input_layernorm, cos[at], sin[at], heads, kv_heads
@@ -206,27 +226,33 @@ def _outputs(module: Any) -> int:
     return len(getattr(module, "base_layer", module).weight)
 
 
-def _project(joined: _Joined, x: Tensor, onto: Tensor | None = None) -> Tensor:
+def _block(layer: _Layer) -> _Block:
+    def ready(joined: _Joined) -> _Ready:
+        return _Ready(joined.weight, joined.bias, *(_adapter(joined) or (None, None)))
+
+    return _Block(ready(layer.qkv), ready(layer.out), ready(layer.gate_up), ready(layer.down))
+
+
+def _project(ready: _Ready, x: Tensor, onto: Tensor | None = None) -> Tensor:
     """The linear layers on (..., in), added to `onto` where it is given."""
     flat = x.reshape(-1, x.shape[-1])
     rest = None if onto is None else onto.reshape(-1, onto.shape[-1])
-    down, up = _adapter(joined) or (None, None)
-    made: Tensor = _Linear.apply(flat, joined.weight, joined.bias, down, up, rest)  # type: ignore[no-untyped-call]
+    made: Tensor = _Linear.apply(flat, ready.weight, ready.bias, ready.down, ready.up, rest)  # type: ignore[no-untyped-call]
     return made.view(*x.shape[:-1], -1)
 
 
 def _heads(
-    joined: _Joined, x: Tensor, norm: Any, cos: Tensor, sin: Tensor, heads: int, kv_heads: int
+    ready: _Ready, x: Tensor, norm: Any, cos: Tensor, sin: Tensor, heads: int, kv_heads: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Turned queries and keys, and values, each (n, heads, T, d)."""
-    qkv = _project(joined, _Normed.apply(x, norm.variance_epsilon))  # type: ignore[no-untyped-call]
+    qkv = _project(ready, _Normed.apply(x, norm.variance_epsilon))  # type: ignore[no-untyped-call]
     parts = qkv.view(*x.shape[:-1], heads + 2 * kv_heads, -1)
     turned, v = _Turned.apply(parts, cos.unsqueeze(-2), sin.unsqueeze(-2), kv_heads)  # type: ignore[no-untyped-call]
     q, k = turned[..., :heads, :], turned[..., heads:, :]
     return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
 
-def _rest(layer: _Layer, module: Any, x: Tensor, mixed: Tensor) -> Tensor:
+def _rest(layer: _Block, module: Any, x: Tensor, mixed: Tensor) -> Tensor:
     x = _project(layer.out, mixed.transpose(1, 2).flatten(-2), x)
     eps = module.post_attention_layernorm.variance_epsilon
     gate_up = _project(layer.gate_up, _Normed.apply(x, eps))  # type: ignore[no-untyped-call]
@@ -332,10 +358,6 @@ class _Gated(torch.autograd.Function):
         gate, up = gate_up.chunk(2, -1)
         made: Tensor = torch.empty_like(gate_up)
         for_gate, for_up = made.chunk(2, -1)
-        open_ = torch.sigmoid(gate)
-        swished = gate * open_
-        torch.mul(grad, swished, out=for_up)
-        # d silu / d gate = s + silu · (1 - s)
-        slope = open_.addcmul_(swished, 1 - open_)
-        torch.mul(grad * up, slope, out=for_gate)
+        torch.mul(grad, F.silu(gate), out=for_up)
+        torch.ops.aten.silu_backward.grad_input(grad * up, gate, grad_input=for_gate)
         return made

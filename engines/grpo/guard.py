@@ -1,24 +1,37 @@
-"""The collapse guard: notices that a run has lost what it could do.
+"""The collapse guard: notices that a run has lost what it could do, and where to go back to.
 
-Owns the judgement, as a pure function of the rewards that batches had. The engine keeps the
-best weights and goes back to them.
+Owns the judgement, as pure functions of the rewards that batches had. The engine keeps the
+weights that are named here and goes back to them.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 Z = 5.0
 """Standard errors by which two means must differ before noise is ruled out.
 
-Many batches are compared with the luckiest of many windows. Of 1,000 level runs of 100 batches
-this took 1 for a collapse with 16 groups to a batch, and at most 9 with 4; a bound of 4 took one
-in 20.
+Many batches are compared with the luckiest of many windows. Of 1,000 level runs of 100 batches,
+with 1, 2, 3, 4 and 16 groups to a batch and problems of like or of very unlike difficulty, this
+took less than 1 in 100 for a collapse each time; a bound of 4 took up to one in 12.
 """
+
+LEAST_LEVEL = 16
+"""Groups without which a mean is no level to fall from: a window of small batches is longer."""
+
+LEAST_FALL = 8
+"""Groups without which nothing has fallen."""
+
+REMEMBERED = 500
+"""Batches whose rewards tell how large noise is."""
+
+AT_HAND = 3
+"""Weights of the newest window that are kept until one of them is chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +44,6 @@ class BatchReward:
     spread: float  # variance of the group means (n - 1); 0 for a single group
     groups: int
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def batch_reward_from(data: Mapping[str, Any]) -> BatchReward:
-    return BatchReward(**data)
-
 
 def batch_reward(step: int, weights: int, group_means: Sequence[float]) -> BatchReward | None:
     """A batch's entry, or None where nothing was judged."""
@@ -48,57 +54,192 @@ def batch_reward(step: int, weights: int, group_means: Sequence[float]) -> Batch
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
-    """The mean reward of a few batches in a row."""
+class Candidate:
+    """Weights that can be gone back to, and the level that they stand for.
 
+    `reward` is the mean of the window that they were chosen from. Theirs was the best batch of
+    it, for the newest may be ruined already.
+    """
+
+    weights: int
     reward: float
     groups: int
-    last: BatchReward  # the newest of them
 
 
-def level(batches: Sequence[BatchReward]) -> Level:
-    """The mean over batches, each group counting the same."""
-    groups = sum(batch.groups for batch in batches)
-    reward = sum(batch.reward * batch.groups for batch in batches) / groups
-    return Level(reward, groups, batches[-1])
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What the guard remembers.
+
+    `candidates` rise in reward; the first are the weights that the run began with, as soon as
+    there is a level at all. Windows begin after step `turned`, at which weights were gone back
+    to; only batches after step `since` can tell of a fall.
+    """
+
+    history: tuple[BatchReward, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
+    since: int = 0
+    turned: int = 0
+    gone_to: int | None = None  # weights that were last gone back to
+    given_up: int | None = None  # step at which nothing was left to go back to
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
 
 
-def best_level(history: Sequence[BatchReward], *, patience: int) -> Level | None:
-    """The highest mean over `patience` batches in a row; None before there are as many."""
-    windows = [level(history[end - patience : end]) for end in range(patience, len(history) + 1)]
-    return max(windows, key=lambda window: window.reward, default=None)
+def watch_from(data: Mapping[str, Any]) -> Watch:
+    """What `Watch.to_dict` gave, also once it has been JSON."""
+    history = tuple(BatchReward(**entry) for entry in data["history"])
+    candidates = tuple(Candidate(**entry) for entry in data["candidates"])
+    return replace(Watch(**data), history=history, candidates=candidates)
 
 
-def collapsed(
-    history: Sequence[BatchReward], best: Level | None, *, drop: float, patience: int
-) -> str:
-    """Why a run has collapsed, or "".
+@dataclass(frozen=True, slots=True)
+class Fall:
+    """That a run has collapsed, and the weights to go back to; None: none are left."""
 
-    It has where each of the last `patience` or more batches scored below `drop` times the best
-    level, and their mean is below it by more than noise between problems explains. That noise is
-    measured over the whole history: a collapsed batch varies little, and the best one was
-    chosen for its luck too. Where nothing ever varied, any difference counts.
+    why: str
+    to: int | None
+
+
+def after(watch: Watch, batch: BatchReward, kept: Collection[int], *, patience: int) -> Watch:
+    """Take a batch in; one that is taken in again changes nothing.
 
     Args:
-        history: batches in order, the newest last.
-        best: the highest level before them.
+        watch: before it.
+        batch: the newest.
+        kept: steps of the weights that are still there, those of this batch among them.
+        patience: batches that make a window, more where they are small.
+    """
+    if watch.given_up is not None and watch.given_up < batch.step:
+        return Watch(given_up=watch.given_up)
+    before = [known for known in watch.history if known.step < batch.step]
+    watch = replace(watch, history=(*before[-REMEMBERED:], batch))
+    found = _window(watch, patience)
+    if not found:
+        return watch
+    reward, groups = level(found)
+    ranked = watch.candidates
+    if not ranked:
+        ranked = (Candidate(watch.history[0].weights, reward, groups),)
+    elif reward <= ranked[-1].reward:
+        return watch
+    there = [known for known in found if known.weights in kept]
+    chosen = max(there, key=lambda known: known.reward).weights
+    return replace(
+        watch, candidates=_ranked(ranked, Candidate(chosen, reward, groups)), since=batch.step
+    )
+
+
+def worth_keeping(watch: Watch, *, patience: int) -> frozenset[int]:
+    """Steps of the weights that may be gone back to, a handful at most.
+
+    Of the window they are the newest and the best few: one of those is chosen if it turns out to
+    be the best of all.
+    """
+    if watch.given_up is not None:
+        return frozenset()
+    found = _tail(watch, patience)
+    best = sorted(found[:-1], key=lambda known: -known.reward)[: AT_HAND - 1]
+    known = watch.candidates or watch.history[:1]  # of which the beginning is the first
+    return frozenset(one.weights for one in (*best, *found[-1:], *known))
+
+
+def fall(watch: Watch, *, drop: float, patience: int) -> Fall | None:
+    """Whether a run has collapsed, and where to go back to.
+
+    It has where each of the last `patience` or more batches scored below `drop` times the best
+    level, and their mean is below it by more than noise between problems explains. Weights that
+    were gone back to and did no better are not gone back to again: those before them are.
+
+    Args:
+        watch: the newest batch taken in.
         drop: share of the best level, 0 switches the guard off.
         patience: batches in a row.
     """
-    if best is None or not drop:
-        return ""
-    since = [batch for batch in history if batch.step > best.last.step]
-    kept = [n for n, batch in enumerate(since, 1) if batch.reward >= drop * best.reward]
-    recent = since[max(kept, default=0) :]
+    if not watch.candidates or not drop:
+        return None
+    best = watch.candidates[-1]
+    counted = [batch for batch in watch.history if batch.step > watch.since]
+    good = [n for n, batch in enumerate(counted, 1) if batch.reward >= drop * best.reward]
+    recent = counted[max(good, default=0) :]
     if len(recent) < patience:
-        return ""
-    now = level(recent)
-    groups = sum(batch.groups for batch in history)
-    variance = sum(batch.spread * batch.groups for batch in history) / groups
-    error = math.sqrt(variance * (1 / best.groups + 1 / now.groups))
-    if best.reward - now.reward <= Z * error:
-        return ""
-    return (
-        f"practice reward fell from {best.reward:.2f} to {now.reward:.2f} over the last "
-        f"{len(recent)} batches ({now.groups} groups), more than noise explains"
+        return None
+    reward, groups = level(recent)
+    error = math.sqrt(noise(watch.history) * (1 / best.groups + 1 / groups))
+    if groups < LEAST_FALL or best.reward - reward <= Z * error:
+        return None
+    why = (
+        f"practice reward fell from {best.reward:.2f} to {reward:.2f} over the last "
+        f"{len(recent)} batches ({groups} groups), more than noise explains"
     )
+    left = watch.candidates[:-1] if _failed(watch, best, drop) else watch.candidates
+    return Fall(why, left[-1].weights if left else None)
+
+
+def gone_back(watch: Watch, to: int, step: int) -> Watch:
+    """Weights were gone back to: what was seen so far does not count against them again."""
+    places = [n for n, candidate in enumerate(watch.candidates, 1) if candidate.weights == to]
+    left = watch.candidates[: max(places, default=0)]
+    return replace(watch, candidates=left, since=step, turned=step, gone_to=to)
+
+
+def level(batches: Sequence[BatchReward]) -> tuple[float, int]:
+    """The mean over batches, each group counting the same, and the number of groups."""
+    groups = sum(batch.groups for batch in batches)
+    return sum(batch.reward * batch.groups for batch in batches) / groups, groups
+
+
+def noise(history: Sequence[BatchReward]) -> float:
+    """Variance of a group's mean reward between problems, over a whole history.
+
+    A collapsed batch varies little, and the best one was chosen for its luck too, so neither is
+    asked alone. Inside batches it is their spread; between two in a row, half the square of how
+    far they differ (von Neumann 1941), which a slow rise or one fall hardly enters. So it is
+    known where each batch is a single group.
+    """
+    squares = sum(batch.spread * (batch.groups - 1) for batch in history)
+    free = sum(batch.groups - 1 for batch in history)
+    for one, other in pairwise(history):
+        squares += (one.reward - other.reward) ** 2 / (1 / one.groups + 1 / other.groups)
+        free += 1
+    return squares / free if free else 0.0
+
+
+def _tail(watch: Watch, patience: int) -> Sequence[BatchReward]:
+    """The newest batches, as many as a window has or fewer."""
+    found = [batch for batch in watch.history if batch.step > watch.turned]
+    size = groups = 0
+    for batch in reversed(found):
+        if size >= patience and groups >= LEAST_LEVEL:
+            break
+        size, groups = size + 1, groups + batch.groups
+    return found[len(found) - size :]
+
+
+def _window(watch: Watch, patience: int) -> Sequence[BatchReward]:
+    """The newest window; () before there are as many batches."""
+    found = _tail(watch, patience)
+    whole = len(found) >= patience and level(found)[1] >= LEAST_LEVEL
+    return found if whole else ()
+
+
+def _ranked(ranked: tuple[Candidate, ...], best: Candidate) -> tuple[Candidate, ...]:
+    """The beginning, one from about half-way, and the best."""
+    first, *others = ranked
+    others = [candidate for candidate in others if candidate.weights != best.weights]
+    if best.weights == first.weights:
+        return (best,)
+    if len(others) > 1:
+        half, last = others
+        others = [last if 2 * half.weights < best.weights else half]
+    return (first, *others, best)
+
+
+def _failed(watch: Watch, best: Candidate, drop: float) -> bool:
+    """Whether weights that were gone back to are themselves below what they stood for."""
+    own = [
+        batch
+        for batch in watch.history
+        if batch.step > watch.turned and batch.weights == best.weights
+    ]
+    return watch.gone_to == best.weights and bool(own) and level(own)[0] < drop * best.reward

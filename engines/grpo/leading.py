@@ -30,6 +30,7 @@ from engines.grpo.following import (
     Load,
     Open,
     Sample,
+    Span,
     an_engine,
     decode_share,
     moments,
@@ -106,6 +107,11 @@ class Leader:
     def __getattr__(self, name: str) -> Any:
         """What concerns this rank alone: facts, state, policy version, times."""
         return getattr(self.engine, name)
+
+    def plan(self, total_steps: int) -> str:
+        with self._turn:
+            self._others.say(Span(total_steps))
+            return self.engine.plan(total_steps)
 
     async def reflect(self, group: Group, library: Library) -> Reflection:
         return await self.engine.reflect(group, library)

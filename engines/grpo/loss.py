@@ -89,6 +89,31 @@ def token_losses(
     return losses, stats
 
 
+def divergences(old: Tensor, new: Tensor, ref: Tensor) -> tuple[Tensor, Tensor]:
+    """How far an update moved the policy, and how far that is from the reference.
+
+    The means of both are estimates, without bias, of the divergence of next-token distributions
+    after what the old weights sampled; each term is 0 or more. The second weighs a token with
+    new / old, as it was not the new weights that sampled it. Where those have left what the old
+    ones sample altogether it tells only that: the first then grows, and it stays near 1.
+
+    Args:
+        old: (N,) log-probabilities of sampled tokens under the weights that sampled them.
+        new: (N,) under the updated weights.
+        ref: (N,) under the reference.
+
+    Returns:
+        (N,) float64 of KL(old || new) and of KL(new || ref), in nats.
+
+    Source: k3, Schulman, "Approximating KL divergence" (2020).
+    """
+    old, new, ref = old.double(), new.double(), ref.double()
+    step, gap = new - old, ref - new
+    weight = torch.exp(step)
+    far = torch.exp(ref - old) - weight * (1 + gap)  # weight times k3 of the gap
+    return torch.expm1(step) - step, far
+
+
 def aggregate(
     losses: Tensor,
     trainable: Tensor,

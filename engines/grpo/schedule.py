@@ -7,10 +7,23 @@ or a minibatch that merely accumulates is none.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from engines.grpo.settings import GRPOSettings, Schedule
+
+
+class Curve(Protocol):
+    """Settings that say how a learning rate goes; GRPO and fine-tuning each have theirs."""
+
+    @property
+    def learning_rate(self) -> float: ...
+
+    @property
+    def schedule(self) -> Schedule: ...
+
+    @property
+    def warmup(self) -> float: ...
 
 
 def planned_steps(practice_steps: int, settings: GRPOSettings) -> int:
@@ -36,3 +49,32 @@ def learning_share(done: int, planned: int, *, schedule: Schedule, warmup: float
     if schedule == "linear":
         return 1.0 - progress
     return 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+def learning_rate(curve: Curve, done: int, planned: int) -> float:
+    """Of the next optimiser step, `done` of `planned` having been taken."""
+    return curve.learning_rate * learning_share(
+        done, planned, schedule=curve.schedule, warmup=curve.warmup
+    )
+
+
+def rise(curve: Curve, done: int, before: int, planned: int, scale: float = 1.0) -> str:
+    """What a person should know of a plan that changes in the midst of a run, or "".
+
+    Args:
+        curve: how the learning rate goes.
+        done: optimiser steps taken.
+        before: optimiser steps of the whole run as it was planned.
+        planned: those of it now.
+        scale: what the learning rate is multiplied with besides.
+    """
+    if not done or planned == before:
+        return ""
+    was = scale * learning_rate(curve, done - 1, before)
+    now = scale * learning_rate(curve, done, planned)
+    if now <= was:
+        return ""
+    return (
+        f"the schedule spans {planned} optimiser steps now instead of {before}: the learning rate "
+        f"rises from {was:.3g} to {now:.3g}"
+    )

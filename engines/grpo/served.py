@@ -47,6 +47,9 @@ class Served:
         """The engine's own: facts, state, policy version, times."""
         return getattr(self.engine, name)
 
+    def plan(self, total_steps: int) -> str:
+        return self.engine.plan(total_steps)
+
     async def reflect(self, group: Group, library: Library) -> Reflection:
         return await self.engine.reflect(group, library)
 

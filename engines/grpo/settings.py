@@ -43,7 +43,7 @@ class GRPOSettings:
     discount: float = 1.0  # per turn left of a trajectory
     max_completion_tokens: int | None = None  # what dr_grpo divides by
     collapse_drop: float = 0.5  # share of the best reward below which a run has collapsed; 0: off
-    collapse_patience: int = 3  # batches in a row
+    collapse_patience: int = 3  # batches in a row; of 1, little but noise can be told
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
@@ -67,7 +67,7 @@ class GRPOSettings:
                 "learning_rate",
                 not 0 < self.learning_rate < 1,
                 f"{self.learning_rate} is no learning rate.",
-                "Adapters usually learn between 1e-6 and 2e-3.",
+                "Adapters usually learn between 1e-6 and 3e-3.",
             ),
             (
                 "iterations",

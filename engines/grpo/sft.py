@@ -43,7 +43,11 @@ class SFTSettings:
             ConfigError: a value is out of bounds.
         """
         for name, wrong, move in (
-            ("learning_rate", not 0 < self.learning_rate < 1, "Usual are 1e-5 to 1e-3."),
+            (
+                "learning_rate",
+                not 0 < self.learning_rate < 1,
+                "Usual are 1e-6 to 3e-3.",
+            ),
             ("max_grad_norm", not self.max_grad_norm > 0, "Usual is 1.0."),
             ("warmup", not 0 <= self.warmup < 1, "Set 0 to below 1, for instance 0.03."),
             ("weight_decay", not self.weight_decay >= 0, "Set 0 or more."),

@@ -23,7 +23,7 @@ from engines.core.library import Library
 from engines.core.types import Group, Lesson, Loss, Reflection, WeightUpdate
 from engines.grpo.checkpoint import EngineState, read_checkpoint, write_checkpoint
 from engines.grpo.optimiser import Optimiser, Snapshot, clipped
-from engines.grpo.schedule import learning_share
+from engines.grpo.schedule import learning_rate, rise
 from engines.grpo.settings import GRPOSettings
 from engines.grpo.sft import (
     FORWARD_TOKENS,
@@ -95,6 +95,11 @@ class SFTEngine:
         self.policy_version = 0
         self.cpu_s = 0.0
         self.last_times: dict[str, float] = {}
+
+    def plan(self, total_steps: int) -> str:
+        """Let the schedule span so many batches; what that does to the learning rate, or ""."""
+        before, self._planned = self._planned, total_steps
+        return rise(self._settings, self._optimiser_steps, before, self._planned)
 
     async def reflect(self, group: Group, library: Library) -> Reflection:
         """Every demonstration is learnt from."""
@@ -210,12 +215,7 @@ class SFTEngine:
                     f"Set sft.learning_rate lower than {settings.learning_rate:g}, or look for odd "
                     "demonstrations."
                 )
-            rate = settings.learning_rate * learning_share(
-                self._optimiser_steps,
-                self._planned,
-                schedule=settings.schedule,
-                warmup=settings.warmup,
-            )
+            rate = learning_rate(settings, self._optimiser_steps, self._planned)
             self._optimiser.step(gradient, rate)
             after = self._optimiser.snapshot()
         finally:

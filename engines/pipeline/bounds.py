@@ -12,21 +12,29 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from engines.core.library import Library
 from engines.core.types import Decision, Operation
 
-_NAMES = {"kl": "the KL divergence", "grad_norm": "the gradient norm"}
+_NAMES = {
+    "kl": "the KL divergence",
+    "kl_step": "the KL divergence of the step",
+    "grad_norm": "the gradient norm",
+}
 
 
 class Bounds:
-    """Rejects updates that moved too far.
+    """Rejects updates that lead too far.
+
+    Both KL figures are of what an update leads to, so one that was rejected leaves no trace in
+    the next one's.
 
     Args:
-        max_kl: the most mean KL divergence from the reference, in nats; None: any finite one.
+        max_kl: the most mean KL divergence from the reference, in nats a token, and the most of
+            one step, which tells where the other cannot; None: any finite one.
         max_grad_norm: the most gradient norm before clipping; None: any finite one.
     """
 
     name = "bounds"
 
     def __init__(self, max_kl: float | None = None, max_grad_norm: float | None = None) -> None:
-        self._limits = {"kl": max_kl, "grad_norm": max_grad_norm}
+        self._limits = {"kl": max_kl, "kl_step": max_kl, "grad_norm": max_grad_norm}
         self._figures: Callable[[Operation], Mapping[str, float]] = lambda _: {}
 
     def reads(self, figures: Callable[[Operation], Mapping[str, float]]) -> None:

@@ -11,14 +11,16 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import orjson
 
 from engines.core.deadline import standing_still
-from engines.core.errors import CallFailed, lost_to
+from engines.core.errors import CallFailed, told_of
 from engines.core.protocols import OnText, Policy, Reservation
+from engines.core.repeating import repeats
 from engines.core.types import NO_USAGE, Completion, Message, Sampling, Usage
 from engines.policies.congestion import Congestion, reporting
 
@@ -214,6 +216,9 @@ class Budget:
         )
 
 
+Aside = Callable[[], AbstractContextManager[None]]
+
+
 @runtime_checkable
 class Metered(Protocol):
     """A policy that gives its reservation back between the tries of a call."""
@@ -230,13 +235,27 @@ class Budgeted:
     """
 
     def __init__(
-        self, policy: Policy, budget: Budget, terms: Terms, off: _Off | None = None
+        self,
+        policy: Policy,
+        budget: Budget,
+        terms: Terms,
+        off: _Off | None = None,
+        aside: Aside = nullcontext,
     ) -> None:
-        """`off`: what another view of the same policy has learnt of its estimates."""
+        """Ask nothing yet.
+
+        Args:
+            policy: what is asked.
+            budget: of the run.
+            terms: of the policy.
+            off: what another view of the same policy has learnt of its estimates.
+            aside: entered while a call waits for money, so that no batch waits for its try.
+        """
         self._policy = policy
         self._budget = budget
         self._terms = terms
         self._off = off or _Off()
+        self._aside = aside
 
     @property
     def name(self) -> str:
@@ -245,16 +264,18 @@ class Budgeted:
     def reporting(self, congestion: Congestion) -> Policy:
         """The same budget round the policy as it is seen from certain slots."""
         inner = reporting(self._policy, congestion)
-        return Budgeted(inner, self._budget, self._terms, self._off)
+        return Budgeted(inner, self._budget, self._terms, self._off, self._aside)
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
     ) -> Completion:
+        if repeats():  # paid for when it was recorded
+            return await self._policy.complete(messages, sampling, on_text)
         asked = prompt_tokens(messages, sampling.tools)
         prompt = self._off.likely(asked)
         limit = self._terms.reply_tokens(sampling.max_tokens)
         need = Amounts(1, prompt + limit, self._terms.cost_usd(prompt, limit))
-        held = _Held(self._budget, need, self._terms)
+        held = _Held(self._budget, need, self._terms, self._aside)
         policy = self._policy
         if isinstance(policy, Metered):
             policy = policy.metered(held)
@@ -272,8 +293,9 @@ class Budgeted:
             spent = failed.usage
             raise
         except asyncio.CancelledError as cut:
-            spent = lost_to(cut)
-            if spent.calls or isinstance(policy, Metered):
+            told = told_of(cut)
+            spent = told or NO_USAGE
+            if told is not None or isinstance(policy, Metered):
                 raise
             # It was sent, so it is likely charged for.
             cost_usd = self._terms.cost_usd(prompt, 0) if self._terms.priced else None
@@ -292,14 +314,14 @@ class Budgeted:
 class _Held:
     """The reservation of one call, taken anew for each of its tries."""
 
-    def __init__(self, budget: Budget, need: Amounts, terms: Terms) -> None:
-        self._budget, self._need, self._terms = budget, need, terms
+    def __init__(self, budget: Budget, need: Amounts, terms: Terms, aside: Aside) -> None:
+        self._budget, self._need, self._terms, self._aside = budget, need, terms, aside
         self._settle: Callable[[Amounts], None] | None = None
         self._told = Amounts()
 
     async def take(self) -> None:
         if self._settle is None:
-            with standing_still():
+            with standing_still(), self._aside():
                 self._settle = await self._budget.reserve(self._need)
 
     def settle(self, spent: Usage) -> None:

@@ -7,7 +7,7 @@ nothing, journals nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,19 +48,40 @@ class Chapter:
                 return
             yield event
 
+    def checkpoints(self) -> Iterator[tuple[int, Path]]:
+        """Step and folder of those that were saved, whether they are still there or not."""
+        for event in self.told():
+            if isinstance(event, ev.CheckpointSaved):
+                yield event.step, self.root / event.folder
 
-def history_of(run: RunDir, workspace: Workspace, upto: int | None = None) -> tuple[Chapter, ...]:
+
+def history_of(
+    run: RunDir, workspace: Workspace, upto: int | None = None, *, to_restore: bool = False
+) -> tuple[Chapter, ...]:
     """The chapters behind a run, those of the runs it was forked from first.
 
+    Args:
+        run: whose history it is.
+        workspace: where the runs are that it was forked from.
+        upto: its last step that belongs to it; None: all do.
+        to_restore: leave out runs that are gone where a later one has a checkpoint.
+
     Raises:
-        ConflictError: a run that it was forked from is gone.
+        ConflictError: a run that it was forked from is gone and needed.
     """
     own = Chapter(lambda: (entry.event for entry in run.entries()), run.path, run.records, upto)
     started = next(iter(own.events()), None)
     if not isinstance(started, ev.RunStarted) or started.forked_from is None:
         return (own,)
     adopted = started.forked_steps if upto is None else min(upto, started.forked_steps)
-    return (*history_of(workspace.run(started.forked_from), workspace, adopted), own)
+    try:
+        parent = workspace.run(started.forked_from)
+        before = history_of(parent, workspace, adopted, to_restore=to_restore)
+    except ConflictError:
+        if not to_restore or not any(folder.exists() for _, folder in own.checkpoints()):
+            raise
+        before = ()  # what one of its own checkpoints holds need not be computed again
+    return (*before, own)
 
 
 def policy_version_after(chapters: Sequence[Chapter]) -> int:
@@ -68,7 +89,7 @@ def policy_version_after(chapters: Sequence[Chapter]) -> int:
     version = 0
     for chapter in chapters:
         for event in chapter.told():
-            if isinstance(event, ev.LessonCommitted):
+            if isinstance(event, ev.LessonCommitted | ev.RunStarted):
                 version = event.policy_version
     return version
 
@@ -83,7 +104,9 @@ async def catch_up(
 
     Steps after the newest checkpoint that is whole are consolidated again from what was
     recorded, those without an update too, since an engine may count them; what had been
-    approved is applied. A lesson that still waits is computed again, so that it can be.
+    approved is applied. A lesson that still waits is computed again, so that it can be. Each is
+    computed for a run of as many steps as had been planned when it was proposed, and the last of
+    those plans is the one that the engine is left with.
 
     Args:
         engine: as it was opened, with the weights a run begins with.
@@ -97,14 +120,15 @@ async def catch_up(
         RecordError: a record is damaged or gone.
     """
     known = {problem.id: problem for problem in problems}
-    last, saved = 0, []
+    plans = _plans(chapters)
+    saved: list[tuple[int, Path]] = []
+    last = max(plans, default=0)
     for chapter in chapters:
-        for event in chapter.told():
-            if isinstance(event, ev.LessonProposed):
-                last = event.step
-            elif isinstance(event, ev.CheckpointSaved):
-                saved.append((event.step, chapter.root / event.folder))
+        saved += chapter.checkpoints()
     at = await _restored(engine, saved, tell)
+    _check_reached(chapters, at)
+    if last:
+        engine.plan(plans[last])
     if last <= at:
         return
     since = f"the checkpoint of step {at}" if at else "the weights the run began with"
@@ -116,6 +140,7 @@ async def catch_up(
             if isinstance(event, ev.LessonCommitted) and event.step > at:
                 now = state.steps.get(event.step)
                 if now is not None and now.lesson is not None:
+                    engine.plan(plans[event.step])
                     applied = applied_update(event)
                     again = await _consolidated(
                         engine, chapter, state, now, known, tell, needed=applied
@@ -125,7 +150,40 @@ async def catch_up(
             fold(state, event)
         now = state.current
         if chapter.upto is None and state.under_review and now is not None:
+            engine.plan(plans[now.step])
             await _consolidated(engine, chapter, state, now, known, tell, needed=True)
+
+
+def _check_reached(chapters: Sequence[Chapter], at: int) -> None:
+    """Refuse to begin with the first weights where the history begins later."""
+    started = next(iter(chapters[0].told()), None) if chapters else None
+    if isinstance(started, ev.RunStarted) and started.forked_from and at < started.forked_steps:
+        raise ConflictError(
+            f"run {started.run}",
+            f"run {started.forked_from}, whose {started.forked_steps} steps it adopted, is gone, "
+            "and no checkpoint after them is whole.",
+            "Put that run or a checkpoint back, or begin anew with --restart-step 0.",
+        )
+
+
+def _plans(chapters: Sequence[Chapter]) -> dict[int, int]:
+    """Steps that the whole run was to have, by the step that was proposed meanwhile."""
+    plans: dict[int, int] = {}
+    an_epoch = planned = 0
+    for chapter in chapters:
+        for event in chapter.told():
+            match event:
+                case ev.RunStarted():
+                    an_epoch = event.steps_per_epoch
+                    planned = event.epochs * an_epoch
+                case ev.RunResumed():  # accepted changes may have made other batches of the data
+                    an_epoch = event.steps_per_epoch or an_epoch
+                    planned = event.epochs * an_epoch
+                case ev.LessonProposed():
+                    plans[event.step] = planned
+                case _:
+                    pass
+    return plans
 
 
 async def _restored(engine: Engine, saved: Sequence[tuple[int, Path]], tell: Tell) -> int:
@@ -136,7 +194,8 @@ async def _restored(engine: Engine, saved: Sequence[tuple[int, Path]], tell: Tel
         try:
             await engine.restore(folder)
         except StudioError as error:
-            tell(f"{error} Going back to what was saved before.")
+            earlier = any(before < step and other.exists() for before, other in saved)
+            tell(f"{error} Going back to what was saved before." if earlier else str(error))
         else:
             return step
     return 0

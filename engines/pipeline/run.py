@@ -47,6 +47,7 @@ async def _steps(practice: Practice) -> Ending:
     state = practice.recorder.state
     practice.publish(practice.gate.library)
     await catch_up(practice.engine, practice.history, practice.problems, practice.tell)
+    practice.tell_of(practice.engine.plan(practice.sampler.total_steps))
     await practice.save_if_due(state.steps_finished)  # cut between the two
     assert state.started is not None
     begun_with = state.started.forked_steps  # 0 unless the run adopted steps of another

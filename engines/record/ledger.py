@@ -22,6 +22,7 @@ from engines.core.errors import CallFailed, ConflictError, lost_to
 from engines.core.ids import call_seed, digest
 from engines.core.masking import NO_SECRETS, Mask
 from engines.core.protocols import OnText, Policy
+from engines.core.repeating import repeating
 from engines.core.types import (
     NO_USAGE,
     CallKey,
@@ -114,7 +115,7 @@ class RecordLedger:
         if found is not None:
             self.reused += 1
             if again:
-                with suppress(CallFailed):
+                with suppress(CallFailed), repeating():
                     await policy.complete(messages, sampling)
             return found
         self.asked += 1

@@ -79,6 +79,10 @@ class TrainingFreeEngine:
         self._consolidate = load_prompt(_PACKAGE, "consolidate")
         self._repair = load_prompt(_PACKAGE, "repair")
 
+    def plan(self, total_steps: int) -> str:
+        """Nothing here follows from how long a run is."""
+        return ""
+
     async def reflect(self, group: Group, library: Library) -> Reflection:
         """Draw a group's lessons. A group without contrast costs no call."""
         outcome = self._outcome(group)

@@ -56,6 +56,8 @@ def export(
         inert(f"{taken.kind} of run {run}, step {taken.found.step}: {taken.folder}"),
         file=sys.stderr,
     )
+    if taken.note:
+        print(f"warning: {taken.note}", file=sys.stderr)
     command = None if serve_with is None else taken.command(serve_with)
     if json:
         print_json({**taken.facts, "command": command})

@@ -21,10 +21,12 @@ def init(
     from studio.inert import inert
     from studio.run_file import write_run_file
 
-    written = inert(quote(str(write_run_file(preset, to.expanduser() if to else None))))
+    file = write_run_file(preset, to.expanduser() if to else None)
+    written = inert(quote(str(file)))
+    command = "train   " if "algorithm: grpo" in file.read_text("utf-8") else "headless"
     print(f"wrote {written}; edit it, then", file=sys.stderr)
     print(f"  studio try {written}        one problem", file=sys.stderr)
-    print(f"  studio headless {written}   the whole practice", file=sys.stderr)
+    print(f"  studio {command} {written}   the whole practice", file=sys.stderr)
 
 
 def try_once(

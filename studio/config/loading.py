@@ -256,6 +256,8 @@ def _spread_roles(composed: Composed) -> None:
             tree["policy"] = dict(model)
         elif isinstance(tree["policy"], dict) and "model" not in tree["policy"]:
             tree["policy"] = {**model, **tree["policy"]}
+        elif isinstance(tree["policy"], dict) and "adapter" not in tree["policy"]:
+            _take_weights(composed, tree["policy"], model)
     policy = tree.get("policy")
     for name in ("reflector", "judge"):
         role = tree.get(name)
@@ -263,6 +265,14 @@ def _spread_roles(composed: Composed) -> None:
             own = ("temperature", "concurrency")
             shared = {key: value for key, value in policy.items() if key not in own}
             tree[name] = {**shared, **role}
+
+
+def _take_weights(composed: Composed, policy: Tree, model: Tree) -> None:
+    """A trained agent's weights come with it where the run file names the same model."""
+    if model.get("adapter") is not None and model.get("model") == policy.get("model"):
+        policy["adapter"] = model["adapter"]
+        place = composed.place(("agent", "model", "adapter"))
+        composed.places.setdefault(("policy", "adapter"), place)
 
 
 def _fill_in(

@@ -127,10 +127,15 @@ class GRPOConfig(Settings):
         description="share of the best reward below which training goes back; null: never",
     )
     collapse_patience: Int = Field(
-        default=3, ge=1, le=MOST, description="batches in a row that must be so bad"
+        default=3,
+        ge=1,
+        le=MOST,
+        description="batches in a row that must be so bad; 1 rarely tells from noise",
     )
     reject_kl_above: Float | None = Field(
-        default=None, gt=0, description="updates with a larger KL are rejected; null: none are"
+        default=None,
+        gt=0,
+        description="updates that lead to a larger KL are rejected; null: none are",
     )
     reject_grad_norm_above: Float | None = Field(
         default=None, gt=0, description="updates with a longer gradient are rejected; null: none"

@@ -35,7 +35,11 @@ from studio.tui.lines import BLANK, Line, cropped, line, paragraph
 
 _LABEL = 7
 _BRIEF = {"kl": "kl", "clip_share": "clip", "entropy": "ent", "grad_norm": "|g|", "length": "len"}
-_BOUNDS = {"kl": "reject_kl_above", "grad_norm": "reject_grad_norm_above"}
+_BOUNDS = {
+    "kl": "reject_kl_above",
+    "kl_step": "reject_kl_above",
+    "grad_norm": "reject_grad_norm_above",
+}
 _FIRST = ("reward", "kl", "clip_share", "grad_norm", "entropy", "length", "contrast", "truncated")
 """Of the figures in review: where only the top of the table is seen, it is these."""
 _COLUMN, _GAP = 35, 3

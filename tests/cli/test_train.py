@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from engines.core import events as ev
 from engines.core.errors import ConfigError
+from engines.grpo.settings import GRPOSettings
+from engines.grpo.sft import SFTSettings
 from engines.record.run_dir import RunDir
 from studio.config.loading import load_run
+from studio.training import USUAL_RATES
 from tests.cli.run_studio import Result, studio
 
 QUICK = (
@@ -29,6 +35,7 @@ QUICK = (
     "evaluation.do_eval=false",
 )
 STEPS = 4
+ROOT = Path(__file__).parents[2]
 
 
 def train(workspace: Path, *words: str, command: str = "train") -> Result:
@@ -146,6 +153,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_serves(
     done = train(trained)
     assert "global_step_2" in done.stderr
     assert "the weights the run began with" in done.stderr
+    assert "Going back to what was saved before" not in done.stderr  # nothing was
     assert weights(trained) == weights(trained_once)
 
 
@@ -178,6 +186,40 @@ def test_bounds_reject_an_update_and_training_goes_on(tmp_path: Path) -> None:
     assert RunDir(tmp_path / "practice" / "runs" / "grpo-tiny").state().policy_version == 0
 
 
+@contextmanager
+def within(limit_s: float) -> Iterator[None]:
+    """A hang ends the test instead of holding all of them up."""
+
+    def give_up(*_: object) -> None:
+        raise TimeoutError(f"hung for {limit_s:g} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize(
+    ("budget", "code", "steps"),
+    [
+        ("budget.tokens=2500", 5, 1),  # the second step does not fit
+        ("budget.tokens=4200", 0, 2),  # all fit in the end, of a second batch only some at a time
+        ("budget.calls=40", 5, 1),
+    ],
+)
+def test_a_batch_that_a_budget_does_not_cover_goes_on_with_those_that_it_does(
+    tmp_path: Path, budget: str, code: int, steps: int
+) -> None:
+    with within(60):
+        done = train(tmp_path / "practice", "data.truncate=8", budget)
+    assert done.code == code, done.stderr
+    state = RunDir(tmp_path / "practice" / "runs" / "grpo-tiny").state()
+    assert (state.steps_finished, state.lost) == (steps, {})
+
+
 @pytest.mark.parametrize(
     ("body", "says"),
     [
@@ -205,6 +247,22 @@ def test_a_finished_run_goes_on_with_more_epochs(trained: Path) -> None:
     assert RunDir(trained / "runs" / "grpo-tiny").state().policy_version == 2 * STEPS
 
 
+def test_a_cut_run_that_goes_on_with_more_epochs_computes_again_as_it_was_planned(
+    trained: Path, trained_once: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(trained_once, tmp_path / "whole")
+    cut(trained, line_of(trained, ev.LessonCommitted, 4))
+    killed = train(trained, "practice.epochs=2")
+    ended = train(tmp_path / "whole", "practice.epochs=2")
+    assert (killed.code, ended.code) == (0, 0), killed.stderr + ended.stderr
+    assert "computing steps 3 to 4 again" in killed.stderr
+    assert "other figures" not in killed.stderr
+    # Of four steps the last had 0.146 of the cosine, of eight the fifth has half of it.
+    for done in (killed, ended):
+        assert "rises from 0.000293 to 0.001" in done.stderr
+    assert weights(trained, 2 * STEPS) == weights(tmp_path / "whole", 2 * STEPS)
+
+
 def test_a_fork_begins_with_the_weights_of_its_step(trained: Path) -> None:
     done = train(trained, "--restart-step", "3")
     assert done.code == 0, done.stderr
@@ -229,6 +287,8 @@ def test_the_agent_of_a_trained_run_is_mounted_with_its_weights(trained: Path) -
     assert done.code == 0, done.stderr
     whole = load_run(str(trained.parent / "mine.yaml"), [], trained).config
     assert str(whole.policy.adapter).endswith("global_step_4")
+    preset = load_run("grpo-tiny", [], trained, agent=agent).config  # it names the same model
+    assert preset.policy.adapter == whole.policy.adapter
 
 
 def test_an_adapter_is_named_by_run_and_step(trained: Path) -> None:
@@ -236,6 +296,156 @@ def test_an_adapter_is_named_by_run_and_step(trained: Path) -> None:
     assert str(load_run("grpo-tiny", words, trained).config.policy.adapter).endswith("step_2")
     with pytest.raises(ConfigError, match=r"no checkpoint of step 3.*steps 4, 2"):
         load_run("grpo-tiny", ["policy.adapter=run:grpo-tiny@3"], trained)
+
+
+def a_model(folder: Path, offset: float = 0.0) -> Path:
+    """The bundled model in a folder of its own, one of its weights moved by `offset`."""
+    from safetensors.torch import load_file, save_file
+
+    if not folder.exists():
+        shutil.copytree(ROOT / "sample_data" / "tiny", folder)
+    weights = load_file(folder / "model.safetensors")
+    name = min(weights)
+    weights[name].reshape(-1)[0] += offset
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def test_a_fork_whose_parent_is_gone_goes_on_from_its_own_checkpoint(trained: Path) -> None:
+    assert train(trained, "--restart-step", "3").code == 0
+    shutil.rmtree(trained / "runs" / "grpo-tiny")
+    fork = trained / "runs" / "grpo-tiny-2"
+    for file in next(fork.glob("checkpoints/*/*/global_step_4")).iterdir():
+        file.write_bytes(file.read_bytes()[:-1])
+    done = train(trained, "practice.epochs=2")
+    assert done.code == 0, done.stderr
+    assert "computing step 4 again from what was recorded, on the checkpoint of step 3" in (
+        done.stderr
+    )
+    assert RunDir(fork).state().steps_finished == 2 * STEPS
+
+
+def test_a_fork_with_neither_its_parent_nor_a_checkpoint_is_refused(trained: Path) -> None:
+    assert train(trained, "--restart-step", "3").code == 0
+    shutil.rmtree(trained / "runs" / "grpo-tiny")
+    fork = trained / "runs" / "grpo-tiny-2"
+    for file in fork.glob("checkpoints/*/*/*/adapter_model.safetensors"):
+        file.write_bytes(file.read_bytes()[:-1])
+    done = train(trained, "practice.epochs=2")
+    assert done.code == 2, done.stderr
+    assert "run grpo-tiny, whose 3 steps it adopted, is gone, and no checkpoint" in done.stderr
+    shutil.rmtree(fork / "checkpoints")
+    before = (fork / "journal.jsonl").read_bytes()
+    done = train(trained, "practice.epochs=2")
+    assert done.code == 2, done.stderr
+    assert (fork / "journal.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("harm", "code", "says"),
+    [
+        ("newest", 0, "the checkpoint of step 4 is gone. Nothing mends it, and the run goes on"),
+        ("older", 0, "the checkpoint of step 2 is gone"),
+        ("damaged", 1, "Nothing mends it, and the run goes on without: an earlier one serves"),
+        ("no more kept", 0, ""),
+    ],
+)
+def test_doctor_looks_at_the_checkpoints(trained: Path, harm: str, code: int, says: str) -> None:
+    assert "checkpoint" not in studio("doctor", workspace=trained).stdout
+    older, newest = (
+        next(trained.glob(f"runs/grpo-tiny/checkpoints/*/*/global_step_{step}")) for step in (2, 4)
+    )
+    if harm == "no more kept":
+        run_file = trained / "runs" / "grpo-tiny" / "run.yaml"
+        run_file.write_text(run_file.read_text().replace("keep: 3", "keep: 1"))
+        shutil.rmtree(older)
+    elif harm == "damaged":
+        (newest / "adapter_model.safetensors").write_bytes(b"")
+    else:
+        shutil.rmtree(older if harm == "older" else newest)
+    told = studio("doctor", "--repair", workspace=trained)
+    shown = " ".join(told.stdout.split())
+    assert says in shown
+    assert ("global_step" in shown) is bool(says)
+    assert (told.code != 0) is bool(code), told.stdout
+
+
+@pytest.mark.parametrize("restart", [(), ("--restart-step", "2")])
+def test_a_model_that_was_changed_meanwhile_is_refused(
+    tmp_path: Path, restart: tuple[str, ...]
+) -> None:
+    folder = a_model(tmp_path / "base")
+    words = (f"policy.model=hf:{folder}", "data.truncate=8", "practice.epochs=2")
+    assert train(tmp_path / "practice", *words, "practice.epochs=1").code == 0
+    runs = tmp_path / "practice" / "runs"
+    before = (runs / "grpo-tiny" / "journal.jsonl").read_bytes()
+    a_model(folder, 0.5)
+    done = train(tmp_path / "practice", *words, *restart)
+    assert done.code == 2, done.stderr
+    assert "are not those it began with. Put the model back" in done.stderr
+    assert (runs / "grpo-tiny" / "journal.jsonl").read_bytes() == before
+    assert [run.name for run in runs.iterdir() if (run / "journal.jsonl").exists()] == ["grpo-tiny"]
+
+
+def test_an_adapter_that_was_changed_meanwhile_is_refused(trained: Path) -> None:
+    (made,) = trained.glob("runs/grpo-tiny/checkpoints/*/*/global_step_2")
+    shutil.copytree(made, trained.parent / "adapter")
+    words = ("data.truncate=4", "policy.adapter=adapter", "--name", "further")
+    assert train(trained, *words).code == 0
+    shutil.rmtree(trained.parent / "adapter")
+    (other,) = trained.glob("runs/grpo-tiny/checkpoints/*/*/global_step_4")
+    shutil.copytree(other, trained.parent / "adapter")
+    done = train(trained, *words, "practice.epochs=2")
+    assert done.code == 2, done.stderr
+    assert "adapter is not the one it began with. Put the adapter back" in done.stderr
+
+
+def test_steps_are_not_computed_again_under_other_settings(trained: Path) -> None:
+    other = "grpo.learning_rate=0.004"
+    fork = train(trained, other, "--restart-step", "3")
+    assert fork.code == 2, fork.stderr
+    assert "step 3 would be computed again under other settings (grpo.learning" in fork.stderr
+    assert "there is a checkpoint of step 2. Go on from such a step (--restart-step 2 or" in (
+        fork.stderr
+    )
+    cut(trained, line_of(trained, ev.LessonCommitted, 3))
+    resumed = train(trained, other, "--accept-changes")
+    assert resumed.code == 2, resumed.stderr
+    assert "finish the run as it is up to its next checkpoint first" in resumed.stderr
+    # What decides nothing of an update may change.
+    free = train(trained, "grpo.reject_kl_above=99", "--accept-changes")
+    assert free.code == 0, free.stderr
+    assert train(trained, other, "--restart-step", "2").code == 0
+
+
+def test_accepted_settings_begin_after_a_checkpoint(trained: Path) -> None:
+    cut(trained, line_of(trained, ev.CheckpointSaved, 2))
+    done = train(trained, "grpo.learning_rate=0.004", "--accept-changes")
+    assert done.code == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("grpo.learning_rate=1e20",),
+        ("--stage", "sft", "sft.learning_rate=2"),
+    ],
+)
+def test_settings_that_no_engine_takes_leave_no_run_behind(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    done = train(tmp_path / "practice", *words)
+    assert done.code == 2, done.stderr
+    assert "learning_rate" in done.stderr
+    assert not list(tmp_path.glob("practice/runs/*"))
+
+
+def test_the_usual_rates_are_the_same_wherever_they_are_named() -> None:
+    for settings in (GRPOSettings, SFTSettings):
+        with pytest.raises(ConfigError) as refused:
+            settings(learning_rate=2.0)
+        named = re.findall(r"[\d.]+e-\d", refused.value.move)
+        assert tuple(map(float, named)) == USUAL_RATES
 
 
 def test_the_loop_tells_its_cpu_seconds(tmp_path: Path) -> None:

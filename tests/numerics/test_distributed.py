@@ -185,6 +185,23 @@ async def test_a_checkpoint_of_two_ranks_is_gone_on_from_by_one_and_by_two(
     assert furthest(alone.state().adapter, straight.adapter) <= 1e-6
 
 
+async def test_a_plan_that_changes_is_followed_by_every_rank(
+    follower: Follower, base: Path, tmp_path: Path
+) -> None:
+    alone = an_engine(a_local(base))
+    await trained(alone, [1])
+    told = alone.plan(40)
+    expected = await trained(alone, [2])
+    with connected(follower, tmp_path) as others:
+        leader = a_leader(others, a_local(base))
+        await trained(leader, [1])
+        assert leader.plan(40) == told
+        metrics = await trained(leader, [2])  # ends unless both come to the same weights
+        others.stop()
+    assert follower.ended() == "stopped"
+    assert metrics["learning_rate"] == expected["learning_rate"]
+
+
 async def test_rollouts_are_sampled_by_groups_over_the_ranks_as_one_would(
     follower: Follower, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,9 +17,11 @@ from engines.core.errors import ConfigError, PolicyError
 from engines.core.types import Group, Lesson, WeightUpdate
 from engines.grpo import update
 from engines.grpo.engine import GRPOEngine
+from engines.grpo.loss import divergences
 from engines.grpo.ranks import ALONE, Ranks, strided
 from engines.grpo.schedule import learning_share, planned_steps
 from engines.grpo.settings import GRPOSettings
+from engines.grpo.update import probed
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.settings import LocalSettings
 from tests.builders import a_library
@@ -334,6 +336,78 @@ async def test_metrics_tell_of_the_rollouts(local: LocalModel) -> None:
     assert all(isinstance(value, float) for value in told.values())
 
 
+def test_divergences_are_those_of_the_distributions_where_the_old_one_samples() -> None:
+    """Each token as often as the old weights sample it: the mean of the terms is exact."""
+    old, new, ref = torch.log_softmax(
+        torch.tensor([[2.0, 0.5, -1.0, 0.0], [0.1, 1.5, -3.0, 1.0], [-1.0, 1.0, 2.0, 0.3]]), -1
+    ).double()
+    moved, away = divergences(old, new, ref)
+    share = old.exp()
+    assert float((share * moved).sum()) == pytest.approx(float((share * (old - new)).sum()))
+    assert float((share * away).sum()) == pytest.approx(float((new.exp() * (new - ref)).sum()))
+    assert float(torch.cat([moved, away]).min()) >= 0
+    # Weights that sample something else altogether: nothing overflows, and the first one tells.
+    moved, away = divergences(torch.tensor([-0.1]), torch.tensor([-60.0]), torch.tensor([-0.2]))
+    assert float(moved) == pytest.approx(58.9)
+    assert float(away) == pytest.approx(0.9048, abs=1e-3)
+
+
+def test_every_group_stands_for_the_batch_in_what_is_probed() -> None:
+    assert probed([0, 0, 0, 1, 2, 2]) == [0, 1, 2, 3, 4, 5]
+    assert probed([n // 8 for n in range(128)]) == list(range(0, 128, 8))
+    assert probed([n // 2 for n in range(64)]) == list(range(0, 64, 4))
+    found = probed([0] * 30 + [1] * 30 + [2] * 3)
+    assert len(found) == 16
+    assert found == [*range(7), *range(30, 36), 60, 61, 62]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"beta": 0.04}, {"micro_batch": 3}, {"iterations": 2, "minibatches": 2, "beta": 0.04}],
+)
+async def test_kl_is_of_the_weights_that_an_update_leads_to(
+    local: LocalModel, how: dict[str, Any]
+) -> None:
+    from engines.grpo.collate import collate, padded
+    from engines.grpo.forward import completion_logps
+
+    batch = a_batch(4, 4)
+    engine = an_engine(local, **how)
+    rows = padded(collate(batch, keep_equal=True).samples, local.pad_id)
+
+    def scored() -> Tensor:
+        with torch.no_grad():
+            return completion_logps(local, rows, temperature=1.0).logp[rows.trainable]
+
+    old = scored()
+    with local.reference():
+        ref = scored()
+    update = (await learn(engine, batch)).update
+    assert update is not None
+    await engine.apply(update)
+    moved, away = divergences(old, scored(), ref)
+    assert update.metrics["kl_step"] == pytest.approx(float(moved.mean()), rel=1e-3)
+    assert update.metrics["kl"] == pytest.approx(float(away.mean()), rel=1e-3)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.04])
+async def test_the_first_update_is_already_seen_to_leave_the_reference(
+    local: LocalModel, beta: float
+) -> None:
+    """A bound on the KL of the weights before it would let it pass, and nothing ever after."""
+    train(local)
+    with torch.no_grad():
+        for name, parameter in local.trainable():
+            if "lora_B" in name:
+                parameter.zero_()
+    settings = GRPOSettings(**{**PLAIN, "beta": beta, "learning_rate": 0.1})
+    engine = GRPOEngine(settings, local, total_steps=4, seed=1, tell=lambda line: None)
+    update = (await learn(engine, a_batch())).update
+    assert update is not None
+    assert update.metrics["kl"] > 0.01
+    assert update.metrics["kl_step"] > 0.01
+
+
 async def test_a_large_gradient_is_clipped_and_told_as_it_was(local: LocalModel) -> None:
     free = (await learn(an_engine(local, max_grad_norm=1e9), a_batch())).update
     assert free is not None
@@ -400,8 +474,30 @@ async def test_out_of_memory_halves_the_micro_batch_once_and_says_so(
     seen.clear()
     lesson = await learn(engine, a_batch(4, 4, step=2))
     assert lesson.update is not None
-    assert max(n for n in seen if n <= 16) == 16 or max(seen) <= 16
-    assert engine.state().plain["rows"] == 8
+    assert max(seen) == 8
+
+
+@pytest.mark.parametrize(
+    ("ran_out", "was", "now", "most"),
+    [(False, 1, 4, 4), (False, 4, None, 16), (True, None, None, 8), (True, None, 2, 2)],
+)
+async def test_a_resume_goes_by_the_micro_batch_of_its_settings_unless_memory_ran_out_below_it(
+    local: LocalModel,
+    monkeypatch: pytest.MonkeyPatch,
+    ran_out: bool,
+    was: int | None,
+    now: int | None,
+    most: int,
+) -> None:
+    engine = an_engine(local, micro_batch=was)
+    with monkeypatch.context() as patch:
+        running_out(patch, 8 if ran_out else 99)
+        await learned(engine, local, a_batch(4, 4))
+    resumed = an_engine(local, micro_batch=now)
+    resumed.load_state(engine.state())
+    seen = running_out(monkeypatch, 99)
+    assert (await learn(resumed, a_batch(4, 4, step=2))).update is not None
+    assert max(seen) == most
 
 
 async def test_out_of_memory_after_halving_is_a_recorded_loss(
@@ -474,6 +570,33 @@ async def test_log_probabilities_that_are_not_the_samplers_are_told(local: Local
     assert lesson.update is not None
     assert "other weights, another temperature, or processed scores" in lesson.update.note
     assert len(told) == 1
+
+
+async def test_a_plan_that_changes_moves_the_schedule_and_says_what_rises(
+    local: LocalModel,
+) -> None:
+    how: dict[str, Any] = {"schedule": "cosine", "learning_rate": 0.008}
+    engine = an_engine(local, total_steps=4, **how)
+    assert engine.plan(8) == engine.plan(4) == ""  # nothing is learned yet
+    weights = await learned(engine, local, *[a_batch(step=n) for n in (1, 2, 3)])
+    state = engine.state()
+    # Half a cosine: the third of four had 0.5 of it, the fourth of eight has 0.691.
+    assert engine.plan(8) == (
+        "the schedule spans 8 optimiser steps now instead of 4: the learning rate rises from "
+        "0.004 to 0.00553"
+    )
+    assert engine.plan(8) == ""
+    assert engine.plan(4) == ""  # it falls
+    engine.plan(8)
+    longer = (await learn(engine, a_batch(step=4))).update
+    assert longer is not None
+    assert longer.metrics["learning_rate"] == pytest.approx(0.00553, rel=1e-3)
+    train(local)
+    other = an_engine(local, total_steps=8, **how)
+    other.load_state(state)
+    assert same(local.adapter_state(), weights)
+    assert (await learn(other, a_batch(step=4))).update == longer
+    assert an_engine(local, total_steps=4).plan(8) == ""  # constant
 
 
 async def test_weight_decay_warm_up_and_schedule_move_the_weights_as_set(

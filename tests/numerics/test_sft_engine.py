@@ -119,6 +119,17 @@ async def test_it_learns_what_it_is_shown(base: Path) -> None:
     assert engine.cpu_s > 0
 
 
+async def test_a_longer_plan_moves_the_schedule_and_says_what_rises(base: Path) -> None:
+    engine = an_engine(adapted(base), total_steps=2, warmup=0.0, schedule="linear")
+    await steps(engine, 1, 2)
+    assert engine.plan(8) == (
+        "the schedule spans 8 optimiser steps now instead of 2: the learning rate rises from "
+        "0.005 to 0.0075"
+    )
+    found = figures(await learn(engine, a_batch(3)))
+    assert found["learning_rate"] == pytest.approx(0.0075)
+
+
 async def test_from_a_checkpoint_it_goes_on_bitwise_the_same(base: Path, tmp_path: Path) -> None:
     whole = adapted(base)
     engine = an_engine(whole, warmup=0.2)

@@ -19,7 +19,7 @@ import pytest
 from engines.core import events as ev
 from engines.core.errors import ConflictError
 from engines.core.types import Decision, Operation
-from engines.pipeline.recompute import catch_up, history_of, policy_version_after
+from engines.pipeline.recompute import _plans, catch_up, history_of, policy_version_after
 from engines.pipeline.run import practise
 from engines.record import lines
 from engines.record.ledger import read_record
@@ -154,6 +154,76 @@ async def test_steps_after_the_checkpoint_are_computed_again_and_said_so(tmp_pat
         "computing step 3 again from what was recorded, on the checkpoint of step 2"
     ]
     assert run.engine.consolidated == [3]
+
+
+async def test_steps_are_computed_again_for_as_long_a_run_as_was_planned_then(
+    tmp_path: Path,
+) -> None:
+    """With epochs given meanwhile, a schedule over the whole run would come out otherwise."""
+    longer = "6 steps instead of 3"
+    cut = await cut_after(tmp_path / "killed", "LessonCommitted", 3)
+    killed = await resumed(cut, epochs=2)
+    assert killed.told == [
+        "computing step 3 again from what was recorded, on the checkpoint of step 2",
+        longer,
+    ]
+    await trained(tmp_path / "ended", steps=STEPS)
+    ended = await resumed(tmp_path / "ended", epochs=2)
+    assert ended.told == [longer]
+    assert killed.value == ended.value
+    assert killed.engine.consolidated == [3, 4, 5, 6]
+    # A third process hears of both plans, and of the second one only at the steps that had it.
+    shutil.rmtree(ended.run.path / "checkpoints")
+    third = await resumed(tmp_path / "ended", epochs=2)
+    assert third.engine.consolidated == [1, 2, 3, 4, 5, 6]
+    assert third.value == ended.value
+    assert not [line for line in third.told if "other figures" in line]
+    assert longer not in third.told
+
+
+async def test_a_lesson_that_waits_is_computed_again_as_it_was_proposed(tmp_path: Path) -> None:
+    cut = await cut_after(tmp_path, "LessonProposed", 2)
+    run = await resumed(cut, epochs=2)
+    assert not [line for line in run.told if "other figures" in line]
+    assert run.told[-1] == "6 steps instead of 3"
+
+
+async def test_steps_of_several_plans_are_each_computed_again_by_their_own(tmp_path: Path) -> None:
+    """The first was committed in a run of one epoch, the second waits in one of two."""
+    begun, album = await cut_after(tmp_path, "LessonCommitted", 1), tmp_path / "second"
+    album.mkdir()
+    camera = type("Camera", (Photographed,), {"workspace": begun, "album": album})
+    await resumed(begun, epochs=2, open_journal=camera)
+    waits = sorted(album.glob("*-after-LessonProposed"))[0]
+    run = await resumed(waits, epochs=3)
+    assert run.told == [
+        "computing steps 1 to 2 again from what was recorded, on the weights the run began with",
+        "9 steps instead of 6",
+    ]
+
+
+async def test_a_plan_counts_the_steps_that_an_epoch_has_meanwhile(tmp_path: Path) -> None:
+    """Accepted changes may make more batches of an epoch than it began with."""
+    cut = await cut_after(tmp_path, "LessonCommitted", 1)
+    async with opened(cut, steps=5):
+        pass  # a process that took it up and did nothing
+    async with opened(cut, steps=5) as run:
+        (chapter,) = run.practice.history
+        plans = _plans([chapter])
+        assert plans == {1: 3}
+        await practise(run.practice)
+    assert _plans([chapter]) == {1: 3, 2: 5, 3: 5, 4: 5, 5: 5}
+
+
+async def test_a_fork_of_more_epochs_computes_what_it_adopts_as_its_parent_did(
+    tmp_path: Path,
+) -> None:
+    await trained(tmp_path)
+    fork = await trained(tmp_path, name="other", fork=("exp", 1), epochs=2)
+    assert fork.told == [
+        "computing step 1 again from what was recorded, on the weights the run began with",
+        "6 steps instead of 3",
+    ]
 
 
 async def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ class Garbling:
         assert isinstance(engine, TrainingFreeEngine)
         self._engine, self._groups, self._steps = engine, groups, steps
         self.apply, self.save, self.restore = engine.apply, engine.save, engine.restore
+        self.plan = engine.plan
 
     async def reflect(self, group: Group, library: Library) -> Reflection:
         found = await self._engine.reflect(group, library)

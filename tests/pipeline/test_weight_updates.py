@@ -212,6 +212,10 @@ async def test_a_process_without_an_engine_leaves_an_approved_update_alone(desk:
     [
         ({"kl": 0.5, "grad_norm": 1.0}, "the KL divergence (kl) is 0.5, above its limit of 0.2"),
         ({"kl": 0.1, "grad_norm": 9.0}, "the gradient norm (grad_norm) is 9, above its limit of 4"),
+        (
+            {"kl": 0.1, "kl_step": 0.3},
+            "the KL divergence of the step (kl_step) is 0.3, above its limit of 0.2",
+        ),
         ({"kl": math.nan}, "the KL divergence (kl) is not finite"),
         ({"grad_norm": math.inf}, "the gradient norm (grad_norm) is not finite"),
         ({"kl": 0.2, "grad_norm": 4.0}, ""),

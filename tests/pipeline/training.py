@@ -126,8 +126,9 @@ class Cohort:
 class Steps:
     """An engine whose update follows from all that a step sampled, bit by bit."""
 
-    def __init__(self, weights: Weights, falls: Sequence[int] = ()) -> None:
+    def __init__(self, weights: Weights, falls: Sequence[int] = (), total_steps: int = 3) -> None:
         self.weights = weights
+        self.total_steps = total_steps  # of the whole run, over which its steps grow smaller
         self.falls = falls  # steps whose update goes back to the last good weights
         self.pending: dict[str, tuple[float, int]] = {}
         self.version = 0
@@ -136,6 +137,10 @@ class Steps:
         self.consolidated: list[int] = []
         self.groups: list[Group] = []
         self.fails: str = ""
+
+    def plan(self, total_steps: int) -> str:
+        before, self.total_steps = self.total_steps, total_steps
+        return "" if before == total_steps else f"{total_steps} steps instead of {before}"
 
     async def reflect(self, group: Group, library: Library) -> Reflection:
         return Reflection(group.step, group.position, group.contrast)
@@ -161,6 +166,7 @@ class Steps:
                     gradient += (verdict.reward - 0.4) * sum(t * p for t, p in pairs)
                     gradient += 0.001 * sum(turn.prompt_ids)
         value = self.weights.value * 0.9 + gradient / 7 + 0.1 / self.seen
+        value -= 0.01 * step / self.total_steps
         back = step in self.falls
         metrics = {"kl": abs(gradient), "grad_norm": gradient * gradient, "loss": value}
         handle = f"step-{step}"
@@ -244,11 +250,12 @@ async def opened(
     fork: tuple[str, int] | None = None,
     open_journal: Callable[..., Journal] = Journal,
     steps: int = 3,
+    epochs: int = 1,
     keep: int = 3,
     falls: Sequence[int] = (),
     verifier: Any = None,
 ) -> AsyncIterator[Run]:
-    """Open a run of `steps` steps with a checkpoint every 2; nothing of it is started."""
+    """Open a run of `steps` steps an epoch, with a checkpoint every 2; nothing is started."""
     workspace = Workspace(place)
     run = RunDir(workspace.runs_folder / name)
     run.path.mkdir(parents=True, exist_ok=True)
@@ -268,15 +275,16 @@ async def opened(
         if parent is not None:
             version = policy_version_after(history_of(workspace.run(parent), workspace, adopted))
         opening: Any = ev.RunStarted(
-            name, name, 5, 1, steps, GROUP, name, 0, "auto", False, {}, parent, adopted, 0, version
+            *(name, name, 5, epochs, steps, GROUP, name, 0),
+            *("auto", False, {}, parent, adopted, 0, version),
         )
     else:
-        opening = ev.RunResumed(1, 1, "auto", {}, again=True)
+        opening = ev.RunResumed(1, epochs, "auto", {}, again=True, steps_per_epoch=steps)
     await recorder.record(opening)
     if not state.engine_facts:
         await recorder.record(ev.EngineOpened({"threads": 1}))
     weights = Weights()
-    engine, policy = Steps(weights, falls), Cohort(weights)
+    engine, policy = Steps(weights, falls, epochs * steps), Cohort(weights)
     ledger = RecordLedger(run.records, 5)
     control = Control(recorder)
     manager = RolloutManager(
@@ -286,7 +294,7 @@ async def opened(
     practice = Practice(
         run=name,
         problems=problems,
-        sampler=Sampler(len(problems), BATCH, 1, 5),
+        sampler=Sampler(len(problems), BATCH, epochs, 5),
         group_size=GROUP,
         rollouts=manager,
         verifier=verifier or EvenIsRight(),

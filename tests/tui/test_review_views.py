@@ -61,12 +61,12 @@ def test_flagged_operations_come_first_and_deciding_them_moves_nothing() -> None
     assert before == [item.id for item in items(state)] == ["op1.2", "op1.1", "op1.3"]
 
 
-def test_by_kind_means_additions_changes_deletions_and_what_is_kept() -> None:
+def test_by_kind_means_additions_changes_deletions_what_is_kept_and_weights() -> None:
     kinds = KINDS[::-1]
     state = a_state(*(Operation(f"op1.{n}", kind, "E1") for n, kind in enumerate(kinds)))
     found = items(state, sort=SORTS[1])
     kept = [item.operation.kind for item in found if item.operation]
-    assert kept == ["add", "modify", "delete", "keep"]
+    assert kept == ["add", "modify", "delete", "keep", "weights"]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from engines.core.concurrently import all_of
 from engines.core.deadline import deadline, standing_still
 from engines.core.errors import CallFailed, lost_to
 from engines.core.protocols import OnText
-from engines.core.types import Completion, Message, Sampling, Usage
+from engines.core.types import NO_USAGE, CallKey, Completion, Message, Sampling, Usage
 from engines.pipeline.budget import (
     Amounts,
     Budget,
@@ -27,6 +28,7 @@ from engines.pipeline.budget import (
 from engines.policies.endpoint import EndpointSettings
 from engines.policies.openai_compat import OpenAICompat
 from engines.policies.throttle import Slots, Throttled
+from engines.record.ledger import RecordLedger
 from studio.budget import terms_of
 from studio.config.settings import PolicyConfig
 from tests.builders import FakePolicy, answering
@@ -128,6 +130,55 @@ async def test_a_run_that_fits_its_budget_to_the_call_ends_by_itself() -> None:
         await policy.complete(ASKED, A_SHORT_REPLY)
     assert endings == []
     assert budget.left == {"calls": 0}
+
+
+@pytest.mark.parametrize(("told", "calls"), [((), 1), ((NO_USAGE,), 0)])
+async def test_a_call_that_is_cut_is_charged_unless_it_says_that_it_cost_nothing(
+    told: tuple[Usage, ...], calls: int
+) -> None:
+    class Cut(FakePolicy):
+        async def complete(
+            self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+        ) -> Completion:
+            raise asyncio.CancelledError(*told)
+
+    budget = Budget(Limits(calls=3), Endings())
+    with pytest.raises(asyncio.CancelledError):
+        await Budgeted(Cut("cut"), budget, TERMS).complete(ASKED, A_SHORT_REPLY)
+    assert budget.spent.calls == calls
+
+
+async def test_a_reply_that_is_drawn_again_is_not_paid_for_again(tmp_path: Path) -> None:
+    budget = Budget(Limits(calls=1), Endings())
+    policy = Budgeted(answering("a", "a"), budget, TERMS)
+    ledger = RecordLedger(tmp_path, 1)
+    key = CallKey("rollout", 1, 0, 0, 0)
+    for _ in range(2):
+        async with asyncio.timeout(20):
+            reply, _ = await ledger.ask(key, policy, ASKED, A_SHORT_REPLY, again=True)
+        assert reply.text == "a"
+    await ledger.aclose()
+    assert budget.spent.calls == 1
+
+
+async def test_who_waits_for_money_stands_aside_until_there_is_some() -> None:
+    aside: list[str] = []
+
+    @contextlib.contextmanager
+    def standing() -> Iterator[None]:
+        aside.append("in")
+        yield
+        aside.append("out")
+
+    budget = Budget(Limits(calls=1, tokens=10_000), Endings())
+    settle = await budget.reserve(Amounts(1, 100))
+    policy = Budgeted(answering("a"), budget, TERMS, aside=standing)
+    asking = asyncio.create_task(policy.complete(ASKED, A_SHORT_REPLY))
+    await asyncio.sleep(0)
+    assert aside == ["in"]
+    settle(Amounts())
+    await asking
+    assert aside == ["in", "out"]
 
 
 async def test_a_call_waits_for_others_whose_reservations_come_back() -> None:

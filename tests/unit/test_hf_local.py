@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import json
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-from engines.core.errors import CallFailed, PolicyError
-from engines.core.types import Completion, Message, Sampling, ToolCall
+from engines.core.errors import CallFailed, PolicyError, told_of
+from engines.core.types import NO_USAGE, Completion, Message, Sampling, ToolCall
 from engines.policies.hf_local import loading, threads
 from engines.policies.hf_local.chat import encode_prompt
 from engines.policies.hf_local.decoding import Drawn, Row, Watch
@@ -74,8 +75,11 @@ def test_what_is_loaded_is_told_and_stated(tmp_path: Path) -> None:
     assert local.window == 256
 
 
-def test_a_model_without_adapter_learns_nothing(tmp_path: Path) -> None:
-    assert a_local(tmp_path).trainable() == []
+def test_a_model_without_adapter_learns_nothing_and_says_nothing_of_it(tmp_path: Path) -> None:
+    told: list[str] = []
+    local = load_local(LocalSettings(str(a_folder(tmp_path)), threads=1), told.append)
+    assert local.trainable() == []
+    assert not [line for line in told if "trainable" in line]
 
 
 @pytest.mark.parametrize("missing", ["torch", "transformers", "peft"])
@@ -153,6 +157,33 @@ def test_a_name_that_the_hub_does_not_give_is_a_clear_error(
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(PolicyError, match="no folder 'nobody/nothing' here, and the hub"):
         load_local(LocalSettings("nobody/nothing"))
+
+
+def test_a_hub_that_cannot_be_reached_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub.constants
+
+    rests: list[float] = []
+    monkeypatch.setattr(time, "sleep", rests.append)
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(PolicyError, match="hub gave none of that name"):
+        load_local(LocalSettings("nobody/nothing"))
+    assert rests == []
+
+
+def test_what_was_downloaded_before_is_loaded_without_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub.constants
+
+    cached = tmp_path / "cache" / "models--nobody--tiny"
+    (cached / "snapshots").mkdir(parents=True)
+    a_folder(tmp_path / "made").rename(cached / "snapshots" / "abc")
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text("abc")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    local = load_local(LocalSettings("nobody/tiny", threads=1), lambda _: None)
+    assert local.window == 256
 
 
 @pytest.mark.parametrize(
@@ -460,6 +491,52 @@ async def test_a_batch_waits_for_every_try_under_way_and_no_longer(tmp_path: Pat
 
     await asyncio.wait_for(asyncio.gather(*map(one, turns)), 60)
     assert sizes == [3, 2]
+    await policy.aclose()
+
+
+async def test_a_batch_does_not_wait_for_a_try_that_stands_aside(tmp_path: Path) -> None:
+    policy = HFLocal(a_local(tmp_path))
+    sizes = batch_sizes(policy)
+    money, begun = asyncio.Event(), asyncio.Barrier(3)
+
+    async def one(index: int) -> None:
+        with policy.attending():
+            await begun.wait()
+            if index == 2:
+                with policy.aside():
+                    await money.wait()
+            await policy.complete(asking(), seeded(index))
+            money.set()
+            if index < 2:
+                await policy.complete(asking(), seeded(10 + index))
+
+    await asyncio.wait_for(asyncio.gather(*map(one, range(3))), 60)
+    assert sizes == [2, 3]  # once it is back it is waited for again
+    await policy.aclose()
+
+
+async def test_a_call_that_was_only_queued_says_that_it_cost_nothing(tmp_path: Path) -> None:
+    policy = HFLocal(a_local(tmp_path))
+    decode, running, goes_on = policy.decode, threading.Event(), threading.Event()
+
+    def slow(local: LocalModel, rows: Sequence[Row], watch: Watch | None) -> list[Drawn]:
+        running.set()
+        goes_on.wait(60)
+        return decode(local, rows, watch)
+
+    policy.decode = slow
+    first = asyncio.create_task(policy.complete(asking(), seeded(1)))
+    await asyncio.to_thread(running.wait, 60)
+    queued = asyncio.create_task(policy.complete(asking(), seeded(2)))
+    await asyncio.sleep(0)
+    paid = []
+    for task in (first, queued):
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError) as cut:
+            await task
+        paid.append(told_of(cut.value))
+    goes_on.set()
+    assert paid == [None, NO_USAGE]
     await policy.aclose()
 
 

@@ -132,6 +132,9 @@ class FakeRoom:
             ),
         )
 
+    def of(self, operation: Operation) -> tuple[GroupEvidence, ...]:
+        return (self.group,)
+
     def groups(self, rollouts: Sequence[str]) -> tuple[GroupEvidence, ...]:
         return (self.group,) if rollouts else ()
 
@@ -204,6 +207,15 @@ def test_a_approves_in_the_name_of_the_person_and_goes_on_to_the_next() -> None:
     assert [prompt.split()[0] for prompt in heard.prompts] == ["op1.1", "op1.2", "op1.3"]
     assert "op1.1: approved (becomes E3)" in heard.said
     assert heard.decided == 3
+
+
+def test_a_weight_update_is_offered_what_can_be_done_with_it() -> None:
+    update = Operation("op3.w", "weights", text="KL 0.01, length 40")
+    heard = sat("?", "e", "q", operations=[update])
+    assert set(heard.prompts) == {"op3.w  a r u n v l q ? "}
+    helped = [line.split()[0] for line in heard.said.splitlines() if "     " in line[:14]]
+    assert [key for key in helped if len(key) == 1] == list("arunvlq")
+    assert "approved or rejected as a whole" in heard.said
 
 
 def test_r_rejects_with_its_reason_and_asks_for_one_where_there_is_none() -> None:

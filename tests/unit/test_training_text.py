@@ -144,6 +144,12 @@ def test_an_update_that_waits_is_told_with_its_figures_and_the_command() -> None
     )
 
 
+def test_that_an_update_waits_is_told_once_a_step() -> None:
+    review, hold = ev.StageEntered(1, "review"), ev.StageEntered(1, "hold", {"undecided": 1})
+    lines = told(*begun(), *tried(1), proposed(1), review, hold)
+    assert sum("waits for a person" in line for line in lines) == 1
+
+
 def test_the_display_draws_the_curve_and_nothing_before_a_step_is_through() -> None:
     drawn = display_lines(a_state(*history(), *tried(7)), None)
     assert "training  ▃▅▆▅█▂ 0.250 -> 0.083 in 6 steps, policy v3" in drawn

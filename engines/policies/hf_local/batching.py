@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 
 from engines.core.errors import CallFailed
 from engines.core.protocols import OnText
+from engines.core.types import NO_USAGE
 from engines.policies.hf_local.decoding import Drawn, Row
 
 _ROUNDS = 2
@@ -29,6 +31,7 @@ class Call:
     future: asyncio.Future[Drawn]
     owner: object | None
     gone: bool = False
+    begun: bool = False  # its batch is being decoded
     shown: str = ""  # what on_text has received
 
 
@@ -65,7 +68,8 @@ class Batches:
     decode: Decode
     limit: Callable[[], int]
     waiting: list[Call] = field(default_factory=list)
-    _attending: int = 0
+    _attending: set[object] = field(default_factory=set)
+    _aside: Counter[object] = field(default_factory=Counter)  # tries of `_attending`
     _try: ContextVar[object | None] = field(
         default_factory=lambda: ContextVar("try", default=None)
     )  # which try a call belongs to; tasks that the try starts inherit it
@@ -80,26 +84,47 @@ class Batches:
         if self._try.get() is not None:
             yield
             return
-        self._attending += 1
-        before = self._try.set(object())
+        made = object()
+        self._attending.add(made)
+        before = self._try.set(made)
         try:
             yield
         finally:
             self._try.reset(before)
-            self._attending -= 1
+            self._attending.remove(made)
             self._consider()
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """The try at hand waits for what others must end first: no batch waits for it."""
+        mine = self._try.get()
+        if mine is None:
+            yield
+            return
+        self._aside[mine] += 1
+        self._consider()
+        try:
+            yield
+        finally:
+            self._aside[mine] -= 1
+            self._aside += Counter()  # forgets those at 0
 
     async def ask(self, row: Row, on_text: OnText | None) -> tuple[Drawn, str]:
         """The reply to one row, and what of its text was shown.
 
         Raises:
             CallFailed: it could not be decoded, or the policy was closed meanwhile.
+            CancelledError: with `NO_USAGE` where it was cancelled before its batch began.
         """
         call = Call(row, on_text, asyncio.get_running_loop().create_future(), self._try.get())
         self.waiting.append(call)
         self._consider()
         try:
             return await call.future, call.shown
+        except asyncio.CancelledError:
+            if call.begun:
+                raise
+            raise asyncio.CancelledError(NO_USAGE) from None
         finally:
             call.gone = True
             if call in self.waiting:
@@ -135,8 +160,8 @@ class Batches:
             self._serving = loop.create_task(self._serve(loop, released))
 
     def _release(self) -> list[Call]:
-        tries = {id(call.owner) for call in self.waiting if call.owner is not None}
-        complete = len(tries) >= self._attending
+        tries = {call.owner for call in self.waiting}
+        complete = all(one in tries or one in self._aside for one in self._attending)
         released = [call for call in self.waiting if complete or call.owner is None]
         self.waiting = [] if complete else [c for c in self.waiting if c.owner is not None]
         return sorted(released, key=lambda call: (call.row.prompt_ids, call.row.seed))
@@ -152,6 +177,8 @@ class Batches:
                 calls = [call for call in calls if not call.gone]
                 if not calls:
                     continue
+                for call in calls:
+                    call.begun = True
                 try:
                     drawn = await loop.run_in_executor(self._thread, self.decode, calls, batch)
                 except Exception as error:  # torch raises whatever it likes; nobody may hang

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import torch
 import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -23,6 +24,7 @@ from engines.policies.hf_local.settings import LocalSettings
 from engines.policies.hf_local.threads import choose_threads
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_HUB_S = 10.0
 _LANGUAGE_MODEL = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 
 
@@ -38,19 +40,24 @@ def build(
     dtype = _dtype(settings.dtype, device)
     source = settings.path if folder is None else str(folder)
     with _quiet(), _explained(place, source, folder):
+        cached = folder is None and _only_cached(source)
         config = transformers.AutoConfig.from_pretrained(
-            source, trust_remote_code=settings.trust_remote_code
+            source, trust_remote_code=settings.trust_remote_code, local_files_only=cached
         )
         _check_config(config, place)
         threads = choose_threads(settings.threads, device)
         tokenizer = transformers.AutoTokenizer.from_pretrained(
-            source, trust_remote_code=settings.trust_remote_code, padding_side="left"
+            source,
+            trust_remote_code=settings.trust_remote_code,
+            local_files_only=cached,
+            padding_side="left",
         )
         model, info = transformers.AutoModelForCausalLM.from_pretrained(
             source,
             config=config,
             dtype=dtype,
             trust_remote_code=settings.trust_remote_code,
+            local_files_only=cached,
             output_loading_info=True,
             **_placement(settings, device, place),
         )
@@ -72,10 +79,28 @@ def build(
         elif settings.lora is not None:
             model = lora.with_lora(model, settings.lora, settings.seed, place)
     local = LocalModel(model, tokenizer, settings, device, dtype, threads, digest)
-    for line in (template_note(tokenizer), local.decoder_note, local.trainable_note()):
+    trained = local.trainable_note() if local.trainable() else ""
+    for line in (template_note(tokenizer), local.decoder_note, trained):
         if line:
             tell(line)
     return local
+
+
+def _only_cached(name: str) -> bool:
+    """Whether a model of the hub must come from what was downloaded before.
+
+    One request tells: transformers would try each file six times, with rests of 23 s in all.
+
+    Raises:
+        OSError: the hub does not give it, and it was never downloaded.
+    """
+    try:
+        huggingface_hub.HfApi().model_info(name, timeout=_HUB_S)
+    except Exception as error:  # of its HTTP library too, which changes
+        if isinstance(huggingface_hub.try_to_load_from_cache(name, "config.json"), str):
+            return True
+        raise OSError(_first_line(error)) from None
+    return False
 
 
 def _device(name: str, place: str) -> torch.device:

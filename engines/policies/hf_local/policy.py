@@ -99,6 +99,10 @@ class HFLocal:
         """
         return self._batches.attending()
 
+    def aside(self) -> AbstractContextManager[None]:
+        """The try at hand waits, for money say, until others are through with theirs."""
+        return self._batches.aside()
+
     async def ping(self) -> None:
         """A loaded model answers."""
 

@@ -1,0 +1,26 @@
+"""Knows whether the call at hand repeats one whose reply is recorded and paid for.
+
+Owns that mark and nothing that follows from it; tasks that the call starts carry it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_REPEATS: ContextVar[bool] = ContextVar("repeats", default=False)
+
+
+@contextmanager
+def repeating() -> Iterator[None]:
+    """Calls inside are made once more only to take part in a batch."""
+    before = _REPEATS.set(True)
+    try:
+        yield
+    finally:
+        _REPEATS.reset(before)
+
+
+def repeats() -> bool:
+    return _REPEATS.get()
