@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engines.core.errors import CallFailed, ConflictError, DamagedError
-from engines.core.ids import call_seed
+from engines.core.ids import call_seed, digest
 from engines.core.types import (
     NO_USAGE,
     CallKey,
@@ -24,7 +24,14 @@ from engines.pipeline.budget import Amounts, Budget, Budgeted, Limits, Terms
 from engines.policies.endpoint import EndpointSettings
 from engines.policies.openai_compat import OpenAICompat
 from engines.policies.throttle import Slots, Throttled
-from engines.record.ledger import RecordLedger, file_name, read_record, spent, trajectory
+from engines.record.ledger import (
+    RecordLedger,
+    file_name,
+    read_record,
+    request_hash,
+    spent,
+    trajectory,
+)
 from tests.builders import FakePolicy, a_timeout, answering
 from tests.fake_endpoint import delta, fake_endpoint, hangs
 
@@ -327,3 +334,16 @@ async def test_other_costs_stand_in_the_records_and_answer_nothing(tmp_path: Pat
     again.note(CallKey("embedding", 0, 0), "openai:e", Usage(8, 0, 1), "vectors of texts")
     await again.aclose()
     assert [usage.tokens for _, usage in spent(tmp_path)] == [7, 8]
+
+
+def test_a_request_hashes_as_it_did_before_messages_could_hold_token_ids() -> None:
+    """Else every run of an older release would ask, and pay, again on its resume."""
+    sampling = Sampling(0.7, seed=5)
+    drawn = {name: getattr(sampling, name) for name in Sampling.__dataclass_fields__}
+    drawn |= {"stop": [], "tools": []}
+    before = {"role": "user", "content": "1 + 1?", "reasoning": "", "tool_calls": []}
+    old = digest(["openai:m", [{**before, "tool_call_id": ""}], drawn])
+    assert request_hash("openai:m", [Message("user", "1 + 1?")], sampling) == old
+    sampled = Message("assistant", "2", token_ids=(7,))
+    retold = Message("assistant", "2", token_ids=(8,))
+    assert request_hash("m", [sampled], sampling) != request_hash("m", [retold], sampling)
