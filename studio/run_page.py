@@ -22,6 +22,7 @@ from studio.summary import (
     curation_data,
     curation_lines,
     lost_text,
+    scripted_line,
     spent,
     version_text,
     withheld_text,
@@ -59,6 +60,7 @@ def run_facts(run: RunDir, workspace: Workspace) -> dict[str, Any]:
         "next": shown.move,
         "reason": state.reason,
         "rehearsal": bool(started and started.rehearsal),
+        "scripted": scripted_line(started) if started and started.rehearsal else None,
         "reviewer": state.reviewer,
         "seed": started.seed if started else None,
         "forked_from": started.forked_from if started else None,
@@ -127,8 +129,8 @@ def run_text(facts: dict[str, Any]) -> str:
     """The facts as plain lines."""
     library = f"{facts['library']} v{facts['library_before']} -> v{facts['library_after']}"
     lines = [_head(facts)]
-    if facts["rehearsal"]:
-        lines.append("rehearsal: replies were scripted, this shows the loop, not a model's skill")
+    if facts["scripted"]:
+        lines.append(facts["scripted"])
     if facts["forked_from"]:
         lines.append(f"steps 1-{facts['forked_steps']} adopted from run {facts['forked_from']}")
     training = facts["training"]

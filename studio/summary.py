@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 
+from engines.core import events as ev
 from engines.core.best import competing
 from engines.core.events import EvaluationFinished
 from engines.core.library import Library, LibraryDiff
@@ -32,6 +33,12 @@ REHEARSAL = "replies were scripted (rehearsal): this shows the loop, not a model
 PARTLY = "the policy is a model, what it was told or judged by was scripted (rehearsal)"
 
 GROUP_OUTCOMES: tuple[GroupOutcome, ...] = ("used", "all-right", "all-wrong", "failed", "unjudged")
+
+
+def scripted_line(started: ev.RunStarted) -> str:
+    """What a run with scripted replies shows: only the loop, or more."""
+    policy = str(started.settings.get("policy.model", "rehearsal")).partition(":")
+    return REHEARSAL if "rehearsal" in policy else PARTLY
 
 
 def summary_data(state: RunState, before: Library, after: Library, place: str) -> dict[str, Any]:
@@ -101,8 +108,7 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
     diff = after.diff(before)
     lines = [status_line(state)]
     if started.rehearsal:
-        scripted = str(started.settings.get("policy.model", "rehearsal")).partition(":")
-        lines.append(REHEARSAL if "rehearsal" in scripted else PARTLY)
+        lines.append(scripted_line(started))
     if started.forked_from:
         lines.append(f"steps 1-{started.forked_steps} adopted from run {started.forked_from}")
     what = "policy" if state.trains else "library"

@@ -45,7 +45,7 @@ def test_a_finished_run_is_listed_with_reward_and_n(practised: Path) -> None:
     assert row["rewards"]["1"]["n"] == 24
     table = studio("runs", "list", workspace=practised).stdout
     assert "(n=24)" in table
-    assert "rehearsal: replies were scripted" in table
+    assert "rehearsal: scripted replies took part" in table
     assert max(len(line) for line in table.splitlines()) <= 80
 
 
@@ -110,7 +110,7 @@ def test_show_tells_steps_groups_spending_and_places(practised: Path) -> None:
     assert facts["usage"]["calls"] >= 24
     assert all(Path(place).exists() for place in facts["places"].values())
     page = studio("runs", "show", "rehearsal", workspace=practised).stdout
-    assert "after step 2 of 2" in page and "rehearsal: replies were scripted" in page
+    assert "after step 2 of 2" in page and "replies were scripted (rehearsal)" in page
     assert f"({facts['epochs'][0]['mean_reward']:.3f}" in page.replace("  ", "(")
     assert str(practised / "libraries" / "rehearsal") in page
 
