@@ -202,9 +202,7 @@ def runs_table(runs: Sequence[ListedRun]) -> str:
     ]
     lines = [table(_HEADINGS, rows)]
     if any(run.row["rehearsal"] for run in runs):
-        lines.append(
-            "~ rehearsal: scripted replies took part, so this says little about a model"
-        )
+        lines.append("~ rehearsal: scripted replies took part, so this says little about a model")
     lines += [f"{run.row['run']}: {run.shown.text}" for run in runs if run.shown.move]
     return "\n".join(lines)
 

@@ -28,7 +28,7 @@ def test_runs_are_shown_newest_first_with_what_comes_next(practised: Path) -> No
     assert studio(*second, workspace=practised).code == 0
     shown = studio(workspace=practised).stdout
     assert shown.index("later") < shown.index("rehearsal ")
-    assert "rehearsal: replies were scripted" in shown
+    assert "rehearsal: scripted replies took part" in shown
     assert "studio runs show later" in shown
     assert "studio diff later@0 later@" in shown
     assert max(len(line) for line in shown.replace(str(practised), "").splitlines()) <= 80
