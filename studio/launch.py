@@ -206,7 +206,13 @@ def main() -> None:
     """Run this process and leave with its exit code."""
     harden()
     report_bugs()
-    sys.exit(run(sys.argv[1:], os.environ))
+    code = run(sys.argv[1:], os.environ)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # nobody reads it any more
+            stream.flush()
+    # Everything is closed. Threads of gloo's own now and then abort an interpreter that goes on
+    # to take itself apart, which would turn a finished run into a failed one.
+    os._exit(code)
 
 
 if __name__ == "__main__":

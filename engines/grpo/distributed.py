@@ -71,6 +71,7 @@ class Connected:
         self.local_rank = process.local_rank
         self.gpu, self.sharded = gpu, sharded
         self.apart = ""  # why nothing can be done together any more
+        self.over = threading.Event()  # set when it is let go of, so that nobody speaks later
         self._speaking = threading.Lock()  # one word at a time: rank 0 also speaks from a thread
         if gpu:
             torch.cuda.set_device(process.local_rank)
@@ -131,6 +132,7 @@ class Connected:
 
     def stop(self) -> None:
         """Let the other ranks go, and do nothing together again; for rank 0."""
+        self.over.set()
         with suppress(PolicyError):  # they are gone already
             self.say(Stop())
         self.apart = self.apart or "the run has ended"
@@ -162,6 +164,7 @@ class Connected:
 
     def close(self) -> None:
         """Let go of the others; whoever still waits for this rank fails at once."""
+        self.over.set()
         if dist.is_initialized():
             dist.destroy_process_group()
 

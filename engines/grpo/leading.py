@@ -237,8 +237,7 @@ class Leader:
 
     def _beat(self) -> None:
         """Keep the others from giving up while there is nothing to do."""
-        pause = threading.Event()
-        while not pause.wait(BEAT_S) and not self._others.apart:
+        while not self._others.over.wait(BEAT_S) and not self._others.apart:
             if self._turn.acquire(blocking=False):
                 try:
                     self._others.say(Beat())
