@@ -1,7 +1,7 @@
 """GRPO as an engine of the loop: a batch of scored groups becomes one weight update.
 
-Owns what is current, what is computed but undecided, and what to go back to. `consolidate`
-trains in place and puts everything back; only `apply` changes the policy.
+Owns what is current and what is computed but undecided. `consolidate` trains in place and puts
+everything back; only `apply` changes the policy.
 
 Source: arXiv:2402.03300, Group Relative Policy Optimization.
 """
@@ -9,12 +9,11 @@ Source: arXiv:2402.03300, Group Relative Policy Optimization.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import statistics
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,18 +21,17 @@ import torch
 
 from engines.core.library import Library
 from engines.core.types import Group, Lesson, Loss, Reflection, WeightUpdate
-from engines.grpo import guard
 from engines.grpo.checkpoint import EngineState, read_checkpoint, write_checkpoint
 from engines.grpo.collate import Collated, batch_advantages, collate, is_known
 from engines.grpo.optimiser import Optimiser, Snapshot
 from engines.grpo.ranks import ALONE, Ranks
+from engines.grpo.retreat import Retreat
 from engines.grpo.schedule import planned_steps, rise
 from engines.grpo.settings import GRPOSettings
+from engines.grpo.uncut import in_thread
 from engines.grpo.update import BatchUpdate, Figures, NoMemory, Plan, Unfit
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from engines.policies.hf_local.model import LocalModel
 
 FIRST_STEP = 0
@@ -96,8 +94,7 @@ class GRPOEngine:
         self._weights = FIRST_STEP
         self._learning_scale = 1.0
         self._halved_to: int | None = None  # sequences to a forward since memory ran out
-        self._watched = guard.Watch()
-        self._kept: dict[int, dict[str, Tensor]] = {}  # adapters by the step that made them
+        self._retreat = Retreat(settings, local)
         self.policy_version = 0
         self.cpu_s = 0.0
         self.last_times: dict[str, float] = {}
@@ -120,17 +117,7 @@ class GRPOEngine:
         A batch that teaches nothing gives a lesson without update; one whose update cannot be
         used gives the loss. Only the guard remembers the batch: seeing it again changes nothing.
         """
-        stop = threading.Event()
-        work = asyncio.ensure_future(asyncio.to_thread(self._consolidate, batch, stop))
-        try:
-            update, losses = await asyncio.shield(work)
-        except asyncio.CancelledError:
-            stop.set()
-            while not work.done():  # the weights are whole again when it ends
-                with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.wait([work])
-            work.exception()
-            raise
+        update, losses = await in_thread(lambda stop: self._consolidate(batch, stop))
         return Lesson(batch[0].step, library.version, update=update, losses=losses)
 
     async def apply(self, update: WeightUpdate) -> int:
@@ -158,11 +145,7 @@ class GRPOEngine:
         now = self._optimiser.snapshot()
         return EngineState(
             adapter=self._local.adapter_state(),
-            optimiser={
-                "master": now.master.cpu(),
-                "first_moment": now.first.cpu(),
-                "second_moment": now.second.cpu(),
-            },
+            optimiser=now.tensors(),
             plain={
                 "policy_version": self.policy_version,
                 "weights": self._weights,
@@ -170,36 +153,21 @@ class GRPOEngine:
                 "moments": now.moments,
                 "learning_scale": self._learning_scale,
                 "halved_to": self._halved_to,
-                "guard": self._watched.to_dict(),
+                "guard": self._retreat.remembered(),
             },
-            guard={
-                f"{step}/{name}": tensor
-                for step, adapter in sorted(self._kept.items())
-                for name, tensor in adapter.items()
-            },
+            guard=self._retreat.tensors(),
         )
 
     def load_state(self, state: EngineState) -> None:
         """Go on from a state; the model's adapter must be of the same shape."""
-        plain, tensors = state.plain, state.optimiser
+        plain = state.plain
         self._local.load_adapter_state(state.adapter)
-        self._optimiser.load(
-            Snapshot(
-                tensors["master"],
-                tensors["first_moment"],
-                tensors["second_moment"],
-                int(plain["moments"]),
-            )
-        )
+        self._optimiser.load(Snapshot.of(state.optimiser, int(plain["moments"])))
         self.policy_version, self._weights = int(plain["policy_version"]), int(plain["weights"])
         self._optimiser_steps = int(plain["optimiser_steps"])
         self._learning_scale = float(plain["learning_scale"])
         self._halved_to = plain["halved_to"]
-        self._watched = guard.watch_from(plain["guard"])
-        self._kept = {}
-        for key, tensor in state.guard.items():
-            made, _, name = key.partition("/")
-            self._kept.setdefault(int(made), {})[name] = tensor
+        self._retreat.load(plain["guard"], state.guard)
         self._pending = {}
         self._local.changed()
 
@@ -221,7 +189,7 @@ class GRPOEngine:
         settings, step = self._settings, batch[0].step
         self._pending = {}
         seen = _batch_metrics(batch, settings)
-        fallen = self._watch(batch)
+        fallen = self._retreat.watch(batch, self._weights)
         if fallen is not None and fallen.to is not None:
             return self._rollback(step, fallen.to, seen, fallen.why), ()
         given_up = () if fallen is None else (self._nowhere_left(step, fallen.why),)
@@ -310,23 +278,8 @@ class GRPOEngine:
         self._tell(f"{note[0].upper()}{note[1:]}.")
         return note
 
-    def _watch(self, batch: Sequence[Group]) -> guard.Fall | None:
-        """Remember the batch for the guard, and its weights as long as they may be needed."""
-        drop, patience = self._settings.collapse_drop, self._settings.collapse_patience
-        entry = guard.batch_reward(batch[0].step, self._weights, _group_means(batch))
-        if entry is None or not drop:
-            return None
-        if self._weights not in self._kept:
-            now = self._local.adapter_state()
-            self._kept[self._weights] = {name: tensor.cpu() for name, tensor in now.items()}
-        self._watched = guard.after(self._watched, entry, self._kept.keys(), patience=patience)
-        needed = guard.worth_keeping(self._watched, patience=patience)
-        self._kept = {step: kept for step, kept in self._kept.items() if step in needed}
-        return guard.fall(self._watched, drop=drop, patience=patience)
-
     def _nowhere_left(self, step: int, why: str) -> Loss:
-        self._watched = replace(self._watched, given_up=step)
-        self._kept = {}
+        self._retreat.give_up(step)
         reason = (
             f"{why}, with the weights of the beginning too, so training goes on without going "
             "back: look at rewards and answers, or begin anew with grpo.learning_rate lower."
@@ -362,11 +315,10 @@ class GRPOEngine:
         return self.policy_version
 
     def _go_back(self, pending: _Pending) -> None:
-        self._local.load_adapter_state(self._kept[pending.to])
+        self._retreat.go_back(pending.to, pending.step)
         self._optimiser.restart()
         self._weights = pending.to
         self._learning_scale *= SLOWER
-        self._watched = guard.gone_back(self._watched, pending.to, pending.step)
 
     def _save(self, folder: Path) -> str:
         with self._local.lock:
@@ -375,10 +327,6 @@ class GRPOEngine:
     def _restore(self, folder: Path) -> None:
         with self._local.lock:
             self.load_state(read_checkpoint(folder, self._local))
-
-
-def _group_means(batch: Sequence[Group]) -> list[float]:
-    return [statistics.fmean(group.rewards) for group in batch if group.rewards]
 
 
 def _batch_metrics(batch: Sequence[Group], settings: GRPOSettings) -> dict[str, float]:

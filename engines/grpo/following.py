@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from engines.core.types import Group, Reflection, WeightUpdate
 from engines.grpo.distributed import Stop
 from engines.grpo.engine import GRPOEngine
-from engines.grpo.optimiser import Optimiser
+from engines.grpo.optimiser import MOMENTS, Optimiser
 from engines.grpo.sharded import Sharded
 from engines.grpo.update import Stopped
 from engines.policies.hf_local.decoding import Drawn, Row, Watch, decode
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from engines.policies.hf_local.settings import LocalSettings
 
 WEIGHTS = "the weights"
-MOMENTS = ("first_moment", "second_moment")
 
 
 @dataclass(frozen=True, slots=True)

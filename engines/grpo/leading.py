@@ -20,7 +20,6 @@ from engines.core.types import Group, Lesson, Reflection, WeightUpdate
 from engines.grpo.checkpoint import EngineState, read_checkpoint, write_checkpoint
 from engines.grpo.distributed import BEAT_S
 from engines.grpo.following import (
-    MOMENTS,
     WEIGHTS,
     Apply,
     Beat,
@@ -36,6 +35,7 @@ from engines.grpo.following import (
     moments,
     moved,
 )
+from engines.grpo.optimiser import MOMENTS
 from engines.grpo.turn import Turn
 from engines.policies.hf_local.decoding import Drawn, Row, Watch
 

@@ -7,6 +7,7 @@ single operations.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
     from engines.policies.hf_local.model import LocalModel
 
 
+MOMENTS = ("first_moment", "second_moment")
+NAMES = ("master", *MOMENTS)
+"""What the tensors of a snapshot are called in a checkpoint."""
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """Weights and moments at one moment; nothing else refers to the tensors."""
@@ -29,6 +35,17 @@ class Snapshot:
     first: Tensor  # (P,) float32, mean of gradients
     second: Tensor  # (P,) float32, mean of their squares
     moments: int  # steps that the two means have seen
+
+    def tensors(self) -> dict[str, Tensor]:
+        """On the CPU, under the names that a checkpoint has for them."""
+        held = (self.master, self.first, self.second)
+        return {name: tensor.cpu() for name, tensor in zip(NAMES, held, strict=True)}
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor], moments: int) -> Snapshot:
+        """What `tensors` gave, with `moments` beside it."""
+        master, first, second = (tensors[name] for name in NAMES)
+        return cls(master, first, second, moments)
 
 
 class Optimiser:

@@ -148,11 +148,7 @@ class SFTEngine:
         now = self._optimiser.snapshot()
         return EngineState(
             adapter=self._local.adapter_state(),
-            optimiser={
-                "master": now.master.cpu(),
-                "first_moment": now.first.cpu(),
-                "second_moment": now.second.cpu(),
-            },
+            optimiser=now.tensors(),
             plain={
                 "kind": KIND,
                 "policy_version": self.policy_version,
@@ -165,16 +161,9 @@ class SFTEngine:
 
     def load_state(self, state: EngineState) -> None:
         """Go on from a state; the model's adapter must be of the same shape."""
-        plain, tensors = state.plain, state.optimiser
+        plain = state.plain
         self._local.load_adapter_state(state.adapter)
-        self._optimiser.load(
-            Snapshot(
-                tensors["master"],
-                tensors["first_moment"],
-                tensors["second_moment"],
-                int(plain["moments"]),
-            )
-        )
+        self._optimiser.load(Snapshot.of(state.optimiser, int(plain["moments"])))
         self.policy_version = int(plain["policy_version"])
         self._optimiser_steps = int(plain["optimiser_steps"])
         self._forward_tokens, self._halved = int(plain["forward_tokens"]), bool(plain["halved"])
