@@ -50,7 +50,7 @@ from studio.tui.pages.start import StartPage
 from studio.tui.palette import Palette, commands
 from studio.tui.settings import ScreenSettings
 from studio.tui.tempo import Tempo
-from studio.tui.terminal import use_ascii
+from studio.tui.terminal import as_sized, use_ascii
 from studio.tui.widgets.chrome import Chrome, footer
 from studio.tui.widgets.confirm import Confirm
 from studio.tui.widgets.prompt import Prompt
@@ -388,6 +388,7 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         if isinstance(event, events.Key):
             self.last_key = self.clock()
         elif isinstance(event, events.Resize) and hasattr(self, "pump"):
+            event = as_sized(self, event)
             self.pump.picture.forget()  # the terminal has moved its rows about
             if event.size == self.size:  # it has its old one again: Textual draws nothing then
                 self.call_after_refresh(self.action_redraw)

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.cells import cell_len
 from rich.segment import Segment
+from textual import events
 from textual.color import Color
 from textual.filter import LineFilter
+from textual.geometry import Size
 
 from engines.core.errors import ConfigError
 
@@ -90,6 +92,20 @@ def leaving_on_hangup(app: StudioApp) -> Iterator[None]:
             timer.cancel()
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+def as_sized(app: StudioApp, event: events.Resize) -> events.Resize:
+    """The event with the size that the terminal has by now.
+
+    Textual asks for the size in a signal handler. The next signal can interrupt that between
+    asking and telling, and then the older size is told last.
+    """
+    driver: Any = app._driver
+    ask = getattr(driver, "_get_terminal_size", None)
+    if ask is None or getattr(driver, "_in_band_window_resize", False):
+        return event  # where the terminal itself tells its size, it does so in order
+    size = Size(*ask())
+    return event if size == event.size else events.Resize(size, size)
 
 
 def _silence(app: StudioApp) -> None:

@@ -223,15 +223,14 @@ def test_after_a_storm_of_sizes_the_picture_is_that_of_a_full_repaint(workspace:
         for number in range(50):
             screen.resize(60 + number * 7 % 80, 16 + number * 5 % 30)
         screen.resize(100, 30)
+        screen.until(lambda here: "? help" in here.screen.display[29])
         while read(QUIET_S):
             pass
         after = screen.text
         assert shown_by(screen)
         screen.screen.reset()
         screen.type("\x0c")  # ctrl+l
-        while read(QUIET_S):
-            pass
-        assert screen.text == after
+        screen.until(lambda here: here.text == after)
         assert approved(screen)
 
 

@@ -338,7 +338,7 @@ async def test_replies_of_a_living_run_are_mended_in_review_and_in_a_later_step(
     async with serve(practice, run.socket):
         await practice_reaches(practice, lambda: len(practice.recorder.state.repairs) >= 2)
         first, second = list(practice.recorder.state.repairs)[:2]
-        # Step 1's lesson is empty, so it does not wait: this lands in it or in step 2.
+        # Step 1's lesson is empty and does not wait, unless this comes before its commit.
         answer = await person.asks(run, "mend", repair=first, text="hm", reviewer="ann")
         assert answer["operations"] == []
         assert "no JSON array" in str(answer["problems"])
@@ -346,6 +346,8 @@ async def test_replies_of_a_living_run_are_mended_in_review_and_in_a_later_step(
         answer = await person.asks(run, "mend", repair=first, text=text, reviewer="ann")
         (made,) = answer["operations"]  # type: ignore[misc]
         assert made["id"] == f"op1.{first[2:]}.1"
+        # In step 1 it is what that step waits for.
+        await person.asks(run, "decide", decision=Decision(made["id"], "approve", reviewer="ann"))
         with pytest.raises(ConflictError, match="it was mended by ann already"):
             await person.asks(run, "mend", repair=first, text=text, reviewer="bob")
         with pytest.raises(ConflictError, match="is no text"):

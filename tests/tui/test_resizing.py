@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from textual.app import App, ComposeResult
+from textual.events import Resize
+from textual.geometry import Size
 from textual.pilot import Pilot
 
 from studio.tui.app import StudioApp
@@ -59,6 +61,19 @@ class Folding(App[None]):
     def redraw_soon(self) -> None:
         pane = self.query_one(LineView)
         pane.show_lines([line(f"{pane.room} cells")])
+
+
+async def test_a_size_that_is_told_late_is_not_taken_for_the_newest(tmp_path: Path) -> None:
+    """Textual's signal handler, interrupted by itself, tells the older size last."""
+    workspace = finished_workspace(tmp_path)
+    app = app_on(FakeSession(workspace.run("rehearsal"), living=False), workspace)
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.resize_terminal(*NARROW)
+        late = Size(70, 20)
+        app.post_message(Resize(late, late))
+        rows = await drawn(app, pilot)
+        assert app.size == Size(*NARROW)
+        assert len(rows) == NARROW[1]
 
 
 async def test_a_pane_that_was_hidden_when_it_was_told_something_is_folded_for_its_width() -> None:
