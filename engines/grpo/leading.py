@@ -91,7 +91,7 @@ class Leader:
             )
         self._others, self._local = others, local
         self._turn = Turn()
-        local.lock = self._turn  # type: ignore[assignment]  # used as one
+        local.lock = self._turn
         alike = replace(local.settings, threads=local.threads, device=local.device.type)
         opening = Open(alike, settings, total_steps, seed)
         self.engine = an_engine(others, local, opening, tell)

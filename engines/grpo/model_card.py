@@ -15,6 +15,9 @@ from engines.core.inert import inert
 
 Kind = Literal["adapter", "merged"]
 
+BUNDLED_LICENCE = "apache-2.0"
+"""As the bundled model's own card says."""
+
 
 @dataclass(frozen=True, slots=True)
 class CardFacts:
@@ -48,6 +51,7 @@ def _front(facts: CardFacts) -> str:
         (
             "---",
             f"base_model: {json.dumps(facts.base)}",
+            *([f"license: {BUNDLED_LICENCE}"] if facts.bundled else []),
             f"library_name: {library}",
             "pipeline_tag: text-generation",
             f"tags: {json.dumps(tags)}",
@@ -90,8 +94,10 @@ def _what(facts: CardFacts) -> str:
             )
         )
     lines.append(
-        "Licence: that of the base model goes with these weights. It is not known here; look it "
-        "up before you pass them on."
+        f"Licence: {BUNDLED_LICENCE}, as that of the base."
+        if facts.bundled
+        else "Licence: that of the base model goes with these weights. It is not known here; look "
+        "it up before you pass them on."
     )
     return "\n\n".join(lines)
 

@@ -114,7 +114,6 @@ class Optimiser:
         self._adamw = torch.optim.AdamW(
             [self._master],
             lr=settings.learning_rate,
-            betas=settings.betas,
             weight_decay=settings.weight_decay,
         )
         zeros = torch.zeros_like(master)

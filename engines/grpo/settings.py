@@ -26,7 +26,6 @@ class GRPOSettings:
 
     learning_rate: float = 1e-5
     weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
     schedule: Schedule = "cosine"
     warmup: float = 0.0  # share of all optimiser steps
     max_grad_norm: float = 1.0

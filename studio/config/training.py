@@ -86,7 +86,7 @@ class LoraConfig(Settings):
 class GRPOConfig(Settings):
     """How weights are updated."""
 
-    learning_rate: Float = Field(default=1e-5, gt=0, description="at its highest")
+    learning_rate: Float = Field(default=1e-5, gt=0, lt=1, description="at its highest")
     schedule: Literal["cosine", "linear", "constant"] = Field(
         default="cosine", description="how it falls"
     )
@@ -98,8 +98,8 @@ class GRPOConfig(Settings):
     aggregation: Literal["grpo", "bnpo", "dr_grpo", "dapo"] = Field(
         default="dapo", description="how the losses of tokens become one"
     )
-    clip_low: Float = Field(default=0.2, ge=0, le=1, description="ratios below 1 - this count less")
-    clip_high: Float = Field(default=0.28, ge=0, description="ratios above 1 + this count less")
+    clip_low: Float = Field(default=0.2, gt=0, le=1, description="ratios below 1 - this count less")
+    clip_high: Float = Field(default=0.28, gt=0, description="ratios above 1 + this count less")
     beta: Float = Field(
         default=0.0,
         ge=0,
@@ -111,7 +111,7 @@ class GRPOConfig(Settings):
         default=1, ge=1, le=MOST, description="minibatches an optimiser step; divides minibatches"
     )
     micro_batch: Int | None = Field(
-        default=None, ge=1, le=MOST_ROWS, description="sequences a forward pass; null: all"
+        default=None, ge=1, le=MOST_ROWS, description="sequences a forward pass; null: by length"
     )
     advantage_scale: Literal["std", "none"] = Field(
         default="std", description="what centred rewards are divided by"
@@ -170,7 +170,7 @@ class SFTConfig(Settings):
     min_reward: Float = Field(
         default=1.0, ge=0, le=1, description="of the rollouts taken from a run"
     )
-    learning_rate: Float = Field(default=1e-4, gt=0, description="at its highest")
+    learning_rate: Float = Field(default=1e-4, gt=0, lt=1, description="at its highest")
     schedule: Literal["cosine", "linear", "constant"] = Field(
         default="cosine", description="how it falls"
     )

@@ -428,6 +428,8 @@ def test_accepted_settings_begin_after_a_checkpoint(trained: Path) -> None:
     "words",
     [
         ("grpo.learning_rate=1e20",),
+        ("grpo.clip_low=0",),
+        ("grpo.clip_high=0",),
         ("--stage", "sft", "sft.learning_rate=2"),
     ],
 )
@@ -436,7 +438,10 @@ def test_settings_that_no_engine_takes_leave_no_run_behind(
 ) -> None:
     done = train(tmp_path / "practice", *words)
     assert done.code == 2, done.stderr
-    assert "learning_rate" in done.stderr
+    named, _ = words[-1].split("=")
+    assert named in done.stderr
+    assert "unusual" not in done.stderr  # refused before anything is said or loaded
+    assert "trainable" not in done.stderr
     assert not list(tmp_path.glob("practice/runs/*"))
 
 

@@ -11,12 +11,13 @@ import pytest
 import torch
 import transformers
 
+import sample_data
 from engines.core.errors import ConfigError, ConflictError, DamagedError, RecordError
 from engines.core.events import EvaluationFinished
 from engines.core.types import NO_USAGE
 from engines.grpo.checkpoint import write_checkpoint
 from engines.grpo.export import adapter_rank, base_facts, export_adapter, export_merged
-from engines.grpo.model_card import CardFacts, model_card
+from engines.grpo.model_card import BUNDLED_LICENCE, CardFacts, model_card
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.settings import LocalSettings
 from tests.numerics.checkpoints import a_state, adapted, trained
@@ -189,6 +190,17 @@ def test_a_card_says_rehearsal_bundled_and_quantised_where_it_is_so() -> None:
     assert not any(word in plain for word in ("Rehearsal", "ships with", "NF4"))
     assert "scripted" in a_card(rehearsal=True)
     assert "tiny model that ships with practice studio" in a_card(bundled=True)
+    own = (
+        Path(sample_data.__file__)
+        .with_name("tiny")
+        .joinpath("README.md")
+        .read_text()
+        .splitlines()[1]
+    )
+    assert own == f"license: {BUNDLED_LICENCE}"
+    assert own in a_card(bundled=True).splitlines()
+    assert "not known here" not in a_card(bundled=True)
+    assert "license:" not in plain and "not known here" in plain
     assert "Serve it on the same 4-bit weights" in a_card(quantise="nf4")
     assert "before quantising" in a_card(quantise="nf4", kind="merged")
 

@@ -408,6 +408,20 @@ async def test_the_first_update_is_already_seen_to_leave_the_reference(
     assert update.metrics["kl_step"] > 0.01
 
 
+async def test_advantages_are_divided_as_set(local: LocalModel) -> None:
+    """Rewards 1, 0, 0, 0 deviate by 0.5, so the gradient is that many times as long."""
+    batch, norms = [a_random_group([1.0, 0.0, 0.0, 0.0])], []
+    for settings in (
+        {"advantage_scale": "none"},
+        {"advantage_scale": "std"},
+        {"advantage_scale": "std", "advantage_eps": 0.5},
+    ):
+        update = (await learn(an_engine(local, **settings), batch)).update
+        assert update is not None
+        norms.append(update.metrics["grad_norm"])
+    assert [norm / norms[0] for norm in norms[1:]] == pytest.approx([1 / 0.5001, 1 / 1.0])
+
+
 async def test_a_large_gradient_is_clipped_and_told_as_it_was(local: LocalModel) -> None:
     free = (await learn(an_engine(local, max_grad_norm=1e9), a_batch())).update
     assert free is not None

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import transformers
@@ -26,6 +26,14 @@ SANE_WINDOW = 10**7
 """Tokenizers without a limit say 10^30."""
 NO_WINDOW = 2048
 """Positions of a model whose config names none."""
+
+
+class Lock(Protocol):
+    """`threading.Lock`, or what stands for it where several processes take turns."""
+
+    def locked(self) -> bool: ...
+    def __enter__(self) -> bool: ...
+    def __exit__(self, kind: Any, error: Any, trace: Any, /) -> None: ...
 
 
 class LocalModel:
@@ -53,7 +61,7 @@ class LocalModel:
         self.device, self.dtype, self.threads = device, dtype, threads
         self.base_digest = base_digest
         self.name = f"hf:{settings.path}"
-        self.lock = threading.Lock()
+        self.lock: Lock = threading.Lock()
         self.max_batch = max(1, settings.max_batch)
         self.eos_ids = _eos_ids(self.base, tokenizer)
         self.pad_id = _pad_id(tokenizer, self.eos_ids)
