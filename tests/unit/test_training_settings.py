@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from engines.core.errors import ConfigError
+from engines.policies.hf_local.settings import LoraSettings
 from studio.config.hf_paths import newest_checkpoints
 from studio.config.loading import LoadedRun, load_run
 from studio.config.settings import RESULT_FIELDS
-from studio.training import grpo_settings, warnings
+from studio.local import Local
+from studio.training import grpo_settings, sft_settings, warnings
 
 
 def loaded(folder: Path, *overrides: str) -> LoadedRun:
@@ -121,6 +123,50 @@ def test_every_setting_of_the_algorithm_reaches_the_engine(
     more = ["grpo.minibatches=4"] if name == "accumulation" else []
     config = loaded(tmp_path, *more, f"grpo.{name}={value}").config
     assert getattr(grpo_settings(config), name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("learning_rate", 2e-3),
+        ("schedule", "linear"),
+        ("warmup", 0.25),
+        ("weight_decay", 0.1),
+        ("max_grad_norm", 0.5),
+    ],
+)
+def test_every_setting_of_fine_tuning_reaches_its_engine(
+    tmp_path: Path, name: str, value: Any
+) -> None:
+    config = loaded(tmp_path, f"sft.{name}={value}").config
+    assert getattr(sft_settings(config), name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("device", "cpu"),
+        ("dtype", "bfloat16"),
+        ("quantise", "nf4"),
+        ("trust_remote_code", True),
+        ("gradient_checkpointing", True),
+        ("threads", 3),
+        ("max_batch", 7),
+    ],
+)
+def test_every_setting_of_a_local_model_reaches_it(tmp_path: Path, name: str, value: Any) -> None:
+    config = loaded(tmp_path, f"policy.local.{name}={str(value).lower()}").config
+    assert getattr(Local(config, training=True).settings(config.policy), name) == value
+
+
+def test_the_adapter_is_as_set_and_only_where_it_is_trained(tmp_path: Path) -> None:
+    lora = {"rank": 3, "alpha": 5, "dropout": 0.25, "targets": ["q_proj"]}
+    given = [f"grpo.lora.{name}={value}" for name, value in lora.items()]
+    config = loaded(tmp_path, "seed=11", *given).config
+    made = Local(config, training=True).settings(config.policy)
+    assert made.lora == LoraSettings(3, 5, 0.25, ("q_proj",))
+    assert made.seed == 11
+    assert Local(config).settings(config.policy).lora is None
 
 
 def test_settings_of_the_algorithm_are_results_and_those_of_checkpoints_are_not() -> None:
