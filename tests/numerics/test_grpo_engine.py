@@ -422,6 +422,26 @@ async def test_advantages_are_divided_as_set(local: LocalModel) -> None:
     assert [norm / norms[0] for norm in norms[1:]] == pytest.approx([1 / 0.5001, 1 / 1.0])
 
 
+@pytest.mark.parametrize(
+    ("name", "tight", "wide"), [("clip_low", 1e-6, 1.0), ("clip_high", 1e-6, 1e6)]
+)
+async def test_ratios_are_clipped_at_the_bound_that_is_set(
+    local: LocalModel, name: str, tight: float, wide: float
+) -> None:
+    """The second pass over a batch has ratios on both sides of 1."""
+    shares, weights = [], []
+    for bound in (tight, wide):
+        engine = an_engine(local, iterations=2, **{name: bound})
+        lesson = await learn(engine, a_batch())
+        assert lesson.update is not None
+        shares.append(lesson.update.metrics[name])
+        await engine.apply(lesson.update)
+        weights.append(local.adapter_state())
+    assert shares[0] > 0.05
+    assert shares[1] == 0
+    assert not same(*weights)
+
+
 async def test_a_large_gradient_is_clipped_and_told_as_it_was(local: LocalModel) -> None:
     free = (await learn(an_engine(local, max_grad_norm=1e9), a_batch())).update
     assert free is not None
