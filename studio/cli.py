@@ -38,10 +38,10 @@ from studio.commands import (
     train,
 )
 from studio.commands import run as practise
-from studio.config.secrets import secrets_of_environment
-from studio.hardening import harden
-from studio.inert import inert
-from studio.masked import forget, masked_output, remember, report_bugs
+from studio.process_security import harden
+from studio.secrets.output import forget, masked_output, remember, report_bugs
+from studio.secrets.rules import secrets_of_environment
+from studio.secrets.sanitize import inert
 
 _MOVES = {
     errno.ENOSPC: "Make room and try again.",
@@ -183,7 +183,7 @@ def _at_once(words: Sequence[str]) -> bool:
     try:
         return asked is not None and control.answered(Path(folder).expanduser(), *asked)
     except BrokenPipeError:  # `head` has read enough
-        from studio.printing import reader_left
+        from studio.report.tables import reader_left
 
         reader_left(sys.stdout)
         return True
@@ -232,7 +232,7 @@ def workspace_first(arguments: Sequence[str]) -> list[str]:
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
-    from studio.printing import reader_left
+    from studio.report.tables import reader_left
 
     harden()
     _open_streams()

@@ -23,20 +23,20 @@ import typer
 from engines.core.errors import ConfigError, StudioError
 from engines.record.run_dir import Workspace
 from studio import exit_codes
-from studio.commands.practising import AcceptChanges, Name, Overrides, RestartStep, RunFile
+from studio.commands.options import AcceptChanges, Name, Overrides, RestartStep, RunFile
 from studio.config.loading import LoadedRun, load_run
-from studio.config.secrets import secrets_of_environment
 from studio.config.source import Source, source_of
-from studio.hardening import harden
-from studio.headless import planned, run_headless
-from studio.inert import inert
-from studio.launched import DTYPES, PLACE, Launched, check_devices, launched
-from studio.masked import forget, masked_output, remember, report_bugs
-from studio.narrate import to_stderr
-from studio.training import warnings
+from studio.process_security import harden
+from studio.report.progress import to_stderr
+from studio.run.headless import planned, run_headless
+from studio.run.training import warnings
+from studio.secrets.output import forget, masked_output, remember, report_bugs
+from studio.secrets.rules import secrets_of_environment
+from studio.secrets.sanitize import inert
+from studio.training.distributed import DTYPES, PLACE, Launched, check_devices, launched
 
 if TYPE_CHECKING:
-    from engines.grpo.distributed import Connected
+    from engines.grpo.ranks.distributed import Connected
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -67,12 +67,12 @@ def launch(
         raise ConfigError(
             PLACE, "torch is not installed.", "Install it: pip install 'practice-studio[grpo]'."
         )
-    from engines.grpo.distributed import gpus
+    from engines.grpo.ranks.distributed import gpus
 
     check_devices(process, gpus=gpus(), cores=_cores())
     with _others(process) as others:
         if others is not None and others.rank > 0:
-            from engines.grpo.following import follow
+            from engines.grpo.ranks.rank_worker import follow
 
             follow(others)
             return exit_codes.DONE
@@ -131,7 +131,7 @@ class _others:
         self._connected: Connected | None = None
 
     def __enter__(self) -> Connected | None:
-        from engines.grpo.distributed import Connected, Process, gpus
+        from engines.grpo.ranks.distributed import Connected, Process, gpus
 
         process = self._process
         if process.size == 1:

@@ -2,7 +2,7 @@
 
 Owns the mapping between frozen dataclasses and JSON. Decoding is for what we wrote
 ourselves (journal, records, socket); what people and models write goes through
-pydantic or `engines.core.reply`.
+pydantic or `engines.core.text.reply`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Everything that can happen, as one tagged union.
 
 Durable events make up the journals of runs and libraries; transient ones only reach
-whoever is watching. `engines.core.state.fold` says what they mean. No event holds a
+whoever is watching. `engines.core.state.fold.fold` says what they mean. No event holds a
 clock time except `Decision.at`: the journal's envelope does.
 """
 

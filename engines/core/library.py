@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from engines.core.codec import sound
 from engines.core.flags import DUPLICATE
 from engines.core.ids import digest
-from engines.core.inert import inert
+from engines.core.text.sanitize import inert
 from engines.core.types import GATE, RULES, Decision, Operation, OperationKind
 
 GUIDANCE_HEADING = "## Experiences from earlier practice"

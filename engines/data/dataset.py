@@ -13,9 +13,9 @@ from pathlib import Path
 
 from engines.core.errors import DataError
 from engines.core.types import Problem
+from engines.data.checks import DataReport, Numbered, check
 from engines.data.fields import BlankQuestion, names_of, problem_of
-from engines.data.logged import Logged, without_replies
-from engines.data.report import DataReport, Numbered, check
+from engines.data.logged_problems import Logged, without_replies
 from engines.data.rows import Unit, open_table
 from engines.data.source import DataSource
 

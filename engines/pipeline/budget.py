@@ -17,12 +17,12 @@ from typing import Protocol, runtime_checkable
 
 import orjson
 
-from engines.core.deadline import standing_still
 from engines.core.errors import CallFailed, told_of
 from engines.core.protocols import OnText, Policy, Reservation
-from engines.core.repeating import repeats
 from engines.core.types import NO_USAGE, Completion, Message, Sampling, Usage
-from engines.policies.congestion import Congestion, reporting
+from engines.core.waiting.deadline import standing_still
+from engines.core.waiting.replayed_call import repeats
+from engines.policies.limits.congestion import Congestion, reporting
 
 BYTES_A_TOKEN = 3
 """Of a prompt. English has about four, figures and other scripts fewer; where an endpoint

@@ -1,7 +1,7 @@
 """Checkpoints of an engine: when one is written, and which are kept.
 
 Owns `global_step_N` folders below a run and their journal lines. What is in one is the
-engine's; restoring is `engines.pipeline.recompute`'s.
+engine's; restoring is `engines.pipeline.replay_training`'s.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engines.core import events as ev
-from engines.core.run_state import RunState
+from engines.core.state.run_state import RunState
 from engines.pipeline.recorder import Recorder
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from engines.core import events as ev
-from engines.core.run_state import RunState, StepState
+from engines.core.state.run_state import RunState, StepState
 from engines.core.types import KILLED, Lesson, Reflection
 
 Kind = Literal["rollout", "verdict", "reflection", "consolidation", "held-out rollout"]

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from engines.core.events import DurableEvent, TransientEvent
-from engines.core.run_state import RunState
-from engines.core.state import fold
+from engines.core.state.fold import fold
+from engines.core.state.run_state import RunState
 
 Listener = Callable[[DurableEvent | TransientEvent], None]
 

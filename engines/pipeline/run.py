@@ -9,10 +9,10 @@ import asyncio
 from typing import Literal
 
 from engines.core.events import RunEnded
-from engines.pipeline.evaluate import evaluate
-from engines.pipeline.practice import Practice
-from engines.pipeline.recompute import catch_up
-from engines.pipeline.reviewers import HoldExpired
+from engines.pipeline.context import Practice
+from engines.pipeline.evaluation.evaluate import evaluate
+from engines.pipeline.replay_training import catch_up
+from engines.pipeline.reviewers.human import HoldExpired
 from engines.pipeline.step import practise_step
 
 Ending = Literal["finished", "stopped", "held", "failed", "budget"]

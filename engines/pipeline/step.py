@@ -15,14 +15,14 @@ import asyncio
 from collections.abc import Sequence
 
 from engines.core import events as ev
-from engines.core.concurrently import all_of
 from engines.core.library import Library
-from engines.core.run_state import StepState
+from engines.core.state.run_state import StepState
 from engines.core.types import CallKey, Group, Problem, Reflection, Rollout, Verdict
-from engines.pipeline.evaluate import evaluate
-from engines.pipeline.metrics import little_contrast
-from engines.pipeline.practice import Practice
-from engines.pipeline.recompute import last_text, remembered
+from engines.core.waiting.gather import all_of
+from engines.pipeline.context import Practice
+from engines.pipeline.evaluation.evaluate import evaluate
+from engines.pipeline.evaluation.metrics import little_contrast
+from engines.pipeline.replay_training import last_text, remembered
 
 TAIL_CHARS = 200
 """Of an answer, kept in the journal for display; the whole is in the records."""

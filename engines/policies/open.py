@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from engines.core.errors import PolicyError
 from engines.core.protocols import Policy
 from engines.core.types import Completion
-from engines.policies.endpoint import EndpointSettings
-from engines.policies.openai_compat import OpenAICompat
+from engines.policies.chat.client import OpenAICompat
+from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.replay import Replay
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from tinydb.storages import Storage
 from engines.core.codec import dumps
 from engines.core.errors import StudioError
 from engines.core.library import Library
-from engines.core.run_state import RunState
+from engines.core.state.run_state import RunState
 from engines.record.appender import make_folder, write_whole
 from engines.record.run_dir import RunDir, Workspace
 

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from engines.core.library import Library
-from engines.core.masking import NO_SECRETS, Mask
+from engines.core.text.masking import NO_SECRETS, Mask
 from engines.record.appender import write_whole
 
 

@@ -1,7 +1,7 @@
 """Append-only journal of a run or a library.
 
 Owns durability and order: an event is on disk when `append` returns, and each line is
-chained to the one before. Does not interpret events; `engines.core.state` does.
+chained to the one before. Does not interpret events; `engines.core.state.fold` does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import orjson
 from engines.core.codec import dumps
 from engines.core.errors import RecordError
 from engines.core.events import DurableEvent, event_from_dict, event_to_dict
-from engines.core.masking import NO_SECRETS, Mask
+from engines.core.text.masking import NO_SECRETS, Mask
 from engines.record import lines
 from engines.record.appender import Appender
 

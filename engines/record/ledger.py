@@ -20,18 +20,10 @@ import orjson
 from engines.core.codec import dumps, from_dict
 from engines.core.errors import CallFailed, ConflictError, lost_to
 from engines.core.ids import call_seed, digest
-from engines.core.masking import NO_SECRETS, Mask
 from engines.core.protocols import OnText, Policy
-from engines.core.repeating import repeating
-from engines.core.types import (
-    NO_USAGE,
-    CallKey,
-    Completion,
-    Message,
-    RecordRef,
-    Sampling,
-    Usage,
-)
+from engines.core.text.masking import NO_SECRETS, Mask
+from engines.core.types import NO_USAGE, CallKey, Completion, Message, RecordRef, Sampling, Usage
+from engines.core.waiting.replayed_call import repeating
 from engines.record import lines
 from engines.record.appender import Appender
 

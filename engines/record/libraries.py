@@ -16,8 +16,8 @@ from engines.core import events as ev
 from engines.core.codec import from_dict, to_dict
 from engines.core.errors import ConflictError, DamagedError, StudioError
 from engines.core.library import Committed, Library, Reviewed
-from engines.core.masking import NO_SECRETS, Mask
-from engines.core.state import fold_library, replay
+from engines.core.state.fold import fold_library, replay
+from engines.core.text.masking import NO_SECRETS, Mask
 from engines.core.types import Decision, Operation
 from engines.record import lines
 from engines.record.appender import write_whole

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from engines.core import events as ev
 from engines.core.library import Library
-from engines.core.run_state import RunState
-from engines.core.state import fold_library
+from engines.core.state.fold import fold_library
+from engines.core.state.run_state import RunState
 from engines.core.types import GATE, Decision, Operation
 from engines.record.journal import entry_of
 from engines.record.lines import Line

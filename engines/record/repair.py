@@ -17,8 +17,8 @@ from pathlib import Path
 from engines.core import events as ev
 from engines.core.errors import DamagedError, RecordError, StudioError
 from engines.core.library import Library
-from engines.core.run_state import RunState
-from engines.core.state import fold, fold_library
+from engines.core.state.fold import fold, fold_library
+from engines.core.state.run_state import RunState
 from engines.core.types import RecordRef
 from engines.record import lines, salvage
 from engines.record.appender import sync_folder, write_whole

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engines.core.errors import ConflictError, RecordError
-from engines.core.masking import NO_SECRETS, Mask
-from engines.core.run_state import RunState
-from engines.core.state import folded
+from engines.core.state.fold import folded
+from engines.core.state.run_state import RunState
+from engines.core.text.masking import NO_SECRETS, Mask
 from engines.record.journal import Entry, read_journal
 from engines.record.libraries import LibraryFolder, check_name
 from engines.record.lines import unreadable

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
-from engines.core.deadline import deadline
 from engines.core.errors import CallFailed, StudioError, lost_to
 from engines.core.protocols import Agent, Ledger, OnText, Policy
 from engines.core.types import (
@@ -27,8 +26,9 @@ from engines.core.types import (
     Turn,
     Usage,
 )
-from engines.policies.congestion import reporting
-from engines.policies.throttle import JobBound, Slots
+from engines.core.waiting.deadline import deadline
+from engines.policies.limits.congestion import reporting
+from engines.policies.limits.throttle import JobBound, Slots
 
 TRAJECTORY_CHARS = 4_000_000
 """Of all replies of one try together; more fails it. Four replies of the greatest length."""

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from engines.core.flags import REJECTED_BEFORE
 from engines.core.library import Curated, Library
-from engines.core.render import quote
-from engines.core.similarity import is_similar
+from engines.core.text.prompts import quote
+from engines.core.text.similarity import is_similar
 from engines.core.types import Flag, Operation
 from engines.training_free.polarity import contradiction
 

@@ -19,8 +19,8 @@ from typing import Any
 from engines.core.errors import CallFailed
 from engines.core.library import Library
 from engines.core.protocols import Ledger, Policy
-from engines.core.render import load_prompt, quote
-from engines.core.reply import Answered, Parsed, ask_with_repair
+from engines.core.text.prompts import load_prompt, quote
+from engines.core.text.reply import Answered, Parsed, ask_with_repair
 from engines.core.types import (
     NO_USAGE,
     CallKey,

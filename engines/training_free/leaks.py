@@ -1,7 +1,7 @@
 """Whether a text gives a problem away: its question in its own words, or its answer.
 
 Owns the index of questions and the rules for what counts. Language does not matter: words
-are those of `engines.core.similarity.tokens`.
+are those of `engines.core.text.similarity.tokens`.
 
 * A question leaks where so many of its words stand in a row in the text, unless the same row
   stands in more than `FORM` different questions: then it is how they are put, not what one asks.
@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
-from engines.core.similarity import tokens, window
+from engines.core.text.similarity import tokens, window
 from engines.core.types import Problem
 
 FORM = 5

@@ -16,7 +16,7 @@ from engines.core import flags as names
 from engines.core.errors import CallFailed
 from engines.core.library import Library
 from engines.core.protocols import Embedder
-from engines.core.similarity import is_similar, tokens, word_count
+from engines.core.text.similarity import is_similar, tokens, word_count
 from engines.core.types import NO_USAGE, Flag, Operation, Problem, Usage
 from engines.training_free.leaks import Answers, Questions, rows
 from engines.training_free.polarity import contradiction

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from engines.core.library import Library, one_line
-from engines.core.reply import Parsed, ReplyProblem, experience_id, objects_in
+from engines.core.text.reply import Parsed, ReplyProblem, experience_id, objects_in
 from engines.core.types import OperationKind
 
 TOLD_PROBLEMS = 20

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from engines.core.similarity import MOST_CHARS, is_similar, similarity
+from engines.core.text.similarity import MOST_CHARS, is_similar, similarity
 
 ALIKE = 0.6
 """Similarity without the words of polarity from which two rules are about the same thing."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from engines.core.library import Library
-from engines.core.render import quote
+from engines.core.text.prompts import quote
 from engines.core.types import Attempt, Group, Proposal
 
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import fsum
 
-from engines.core.concurrently import all_of
 from engines.core.protocols import Verifier
 from engines.core.types import NO_USAGE, Problem, Rollout, Verdict
+from engines.core.waiting.gather import all_of
 
 
 @dataclass(frozen=True, slots=True)

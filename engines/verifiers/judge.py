@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from engines.core.errors import CallFailed, VerifierError
-from engines.core.render import load_prompt, quote
-from engines.core.reply import Parsed, ReplyProblem, ask_with_repair, objects_in
+from engines.core.text.prompts import load_prompt, quote
+from engines.core.text.reply import Parsed, ReplyProblem, ask_with_repair, objects_in
 from engines.core.types import Completion, Message, Problem, RecordRef, Rollout, Verdict
-from engines.verifiers.judging import Judging, judge_key
+from engines.verifiers.judge_context import Judging, judge_key
 from engines.verifiers.stated_answer import rollout_trouble, shown
-from engines.verifiers.text_match import TextSettings, TextVerifier
+from engines.verifiers.text import TextSettings, TextVerifier
 
 Score = Literal["binary", "graded"]
 Fallback = Literal["text"]

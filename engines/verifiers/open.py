@@ -16,8 +16,8 @@ from typing import Any
 from engines.core.protocols import Verifier
 from engines.verifiers.compose import Part, WeightedVerifier
 from engines.verifiers.judge import JudgeSettings, JudgeVerifier
-from engines.verifiers.judging import Judging
-from engines.verifiers.math_answer import MathSettings, MathVerifier
+from engines.verifiers.judge_context import Judging
+from engines.verifiers.math.verifier import MathSettings, MathVerifier
 from engines.verifiers.shaping import (
     AccuracySettings,
     FormatSettings,
@@ -27,7 +27,7 @@ from engines.verifiers.shaping import (
     StepBonus,
 )
 from engines.verifiers.spec import At, SpecError, find_file, found_file, offer, read_settings
-from engines.verifiers.text_match import TextSettings, TextVerifier
+from engines.verifiers.text import TextSettings, TextVerifier
 
 KNOWN = ("math", "text", "judge", "accuracy", "length_penalty", "step", "format", "function")
 SHAPES = {"length_penalty": LengthPenalty, "step": StepBonus}

@@ -17,9 +17,9 @@ from typing import Literal, Protocol, get_args
 from engines.core.errors import VerifierError
 from engines.core.protocols import Verifier
 from engines.core.types import Attempt, Problem, Rollout, Verdict
+from engines.verifiers.process_pool.pool import WorkerPool
+from engines.verifiers.process_pool.process import Trouble
 from engines.verifiers.stated_answer import rollout_trouble, shown
-from engines.verifiers.worker_pool import WorkerPool
-from engines.verifiers.worker_process import Trouble
 
 Unit = Literal["tokens", "chars"]
 

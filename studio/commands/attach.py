@@ -15,8 +15,8 @@ def attach(
 ) -> int:
     """Open the screen on a run; one without a process is opened from its journal."""
     from engines.record.run_dir import Workspace
-    from studio.attaching import check_terminal, show
-    from studio.steering import chosen_run
+    from studio.commands.screen import check_terminal, show
+    from studio.workspace.run_control import chosen_run
 
     folder = chosen_run(Workspace(context.obj), run)
     folder.state()  # a damaged journal is told before the screen is drawn

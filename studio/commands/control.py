@@ -17,28 +17,28 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 @app.command()
 def status(context: typer.Context, run: Run = None, json: AsJson = False) -> None:
     """Where a run stands, from its process or, without one, from its journal."""
-    from studio import link
-    from studio.steering import chosen_run
+    from studio.session import client
+    from studio.workspace.run_control import chosen_run
 
     if answered(context.obj, run, json):
         return
     from engines.record.run_dir import Workspace  # a good third of the whole start
 
     folder = chosen_run(Workspace(context.obj), run)
-    alive = link.is_alive(folder)
-    answer = link.ask(folder, "status") if alive else link.status_of(folder.state())
+    alive = client.is_alive(folder)
+    answer = client.ask(folder, "status") if alive else client.status_of(folder.state())
     _show({**answer, "alive": alive}, json)
 
 
 def answered(workspace: Path, run: str | None, json: bool) -> bool:
     """Print where a living run stands; False where no process says it without more ado."""
-    from studio import link
-    from studio.steering import living_run
+    from studio.session import client
+    from studio.workspace.run_control import living_run
 
     place = living_run(workspace, run)
     if place is None:
         return False
-    _show({**link.ask(place, "status"), "alive": True}, json)
+    _show({**client.ask(place, "status"), "alive": True}, json)
     return True
 
 
@@ -59,7 +59,7 @@ def plain_status(words: Sequence[str]) -> tuple[str | None, bool] | None:
 def watch(context: typer.Context, run: Run = None, json: AsJson = False) -> None:
     """Follow a living run as plain lines, or as its event stream with --json."""
     from engines.record.run_dir import Workspace
-    from studio.steering import chosen_run, follow
+    from studio.workspace.run_control import chosen_run, follow
 
     follow(chosen_run(Workspace(context.obj), run), as_json=json)
 
@@ -103,23 +103,23 @@ def stop(
 
 
 def _ask(context: typer.Context, run: str | None, json: bool, do: str, **more: Any) -> None:
-    from studio import link
-    from studio.steering import chosen_run, living_run
+    from studio.session import client
+    from studio.workspace.run_control import chosen_run, living_run
 
     if (place := living_run(context.obj, run)) is not None:
-        _show(link.ask(place, do, **more), json)
+        _show(client.ask(place, do, **more), json)
         return
     from engines.record.run_dir import Workspace
 
-    _show(link.ask(chosen_run(Workspace(context.obj), run), do, **more), json)
+    _show(client.ask(chosen_run(Workspace(context.obj), run), do, **more), json)
 
 
 def _show(answer: dict[str, Any], json: bool) -> None:
-    from studio.link import without_envelope
-    from studio.steering import status_lines
+    from studio.session.protocol import without_envelope
+    from studio.workspace.run_control import status_lines
 
     if json:
-        from studio.printing import print_json
+        from studio.report.tables import print_json
 
         print_json(without_envelope(answer))
     else:

@@ -28,8 +28,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def list_data(context: typer.Context, json: AsJson = False) -> None:
     """List the workspace's data sets and the bundled ones."""
     from engines.record.run_dir import Workspace
-    from studio.datasets import listed_data
-    from studio.printing import print_json, table
+    from studio.data.catalogue import listed_data
+    from studio.report.tables import print_json, table
 
     found = listed_data(Workspace(context.obj))
     if json:
@@ -59,9 +59,9 @@ def add(
 ) -> None:
     """Check data and copy it into the workspace as JSONL."""
     from engines.record.run_dir import Workspace
-    from studio.datasets import add_data, field_names
-    from studio.inert import inert
-    from studio.printing import print_json
+    from studio.data.catalogue import add_data, field_names
+    from studio.report.tables import print_json
+    from studio.secrets.sanitize import inert
 
     fields = field_names(question, answer)
     added = add_data(Workspace(context.obj), file, name, fields)
@@ -98,9 +98,9 @@ def preview(
     from engines.data.dataset import read_numbered
     from engines.data.rows import open_table
     from engines.record.run_dir import Workspace
-    from studio.data_text import preview_text, problem_data
-    from studio.datasets import field_names, find_data
-    from studio.printing import print_json
+    from studio.data.catalogue import field_names, find_data
+    from studio.data.text import preview_text, problem_data
+    from studio.report.tables import print_json
 
     source = find_data(name, Workspace(context.obj))
     fields = field_names(question, answer)
@@ -122,9 +122,9 @@ def check(
     """Look for what usually is a mistake in a data set."""
     from engines.data.dataset import examine
     from engines.record.run_dir import Workspace
-    from studio.data_text import report_data, report_text
-    from studio.datasets import field_names, find_data
-    from studio.printing import print_json
+    from studio.data.catalogue import field_names, find_data
+    from studio.data.text import report_data, report_text
+    from studio.report.tables import print_json
 
     source = find_data(name, Workspace(context.obj))
     fields = field_names(question, answer)
@@ -139,8 +139,8 @@ def check(
 def verifiers(context: typer.Context, json: AsJson = False) -> None:
     """List what can judge answers: built-in, in the workspace's verifiers/, shipped."""
     from engines.record.run_dir import Workspace
-    from studio.listed_verifiers import listed_verifiers
-    from studio.printing import print_json, table
+    from studio.data.verifiers import listed_verifiers
+    from studio.report.tables import print_json, table
 
     found = listed_verifiers(Workspace(context.obj))
     if json:

@@ -22,8 +22,8 @@ def diff(
 
     from engines.core.errors import ConfigError
     from engines.record.run_dir import Workspace
-    from studio import diffing
-    from studio.library_refs import find
+    from studio.library import diff as diffing
+    from studio.library.references import find
 
     if json and format not in (None, "json"):
         raise ConfigError(
@@ -33,7 +33,7 @@ def diff(
     older, newer = find(a, workspace), find(b, workspace)
     match "json" if json else format:
         case "json":
-            from studio.printing import print_json
+            from studio.report.tables import print_json
 
             print_json(diffing.as_data(older, newer))
         case "html":

@@ -19,10 +19,10 @@ def doctor(
 
     from engines.record.run_dir import Workspace
     from studio import exit_codes
-    from studio.doctor import Finding, diagnose
-    from studio.doctor_text import doctor_data, doctor_text
-    from studio.printing import print_json
-    from studio.surroundings import surrounding_troubles, surroundings
+    from studio.report.tables import print_json
+    from studio.workspace.doctor import Finding, diagnose
+    from studio.workspace.doctor_text import doctor_data, doctor_text
+    from studio.workspace.preflight import surrounding_troubles, surroundings
 
     machine = surroundings(context.obj)
     around = tuple(

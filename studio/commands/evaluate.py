@@ -49,8 +49,8 @@ def evaluate(
     """Measure experiences on held-out sets; pays only for what nobody measured yet."""
     from engines.record.run_dir import Workspace
     from studio.config.source import source_of
-    from studio.eval_session import run_eval
-    from studio.evaluating import load_eval, plan_eval
+    from studio.evaluation.evaluate import load_eval, plan_eval
+    from studio.evaluation.session import run_eval
 
     if agent is not None and library is not None:
         raise ConfigError("--agent", "--library names other experiences.", "Leave one of them out.")

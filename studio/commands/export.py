@@ -32,9 +32,9 @@ def export(
 
     from engines.core.errors import ConfigError
     from engines.record.run_dir import Workspace
-    from studio import exporting
-    from studio.inert import inert
-    from studio.printing import print_json
+    from studio.report.tables import print_json
+    from studio.secrets.sanitize import inert
+    from studio.training import export as exporting
 
     if merged == adapter:
         wrong = "they contradict each other." if merged else "both are missing."

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from engines.core.errors import ConfigError
-from studio.commands.practising import AcceptChanges, Name, Overrides, RestartStep, RunFile
+from studio.commands.options import AcceptChanges, Name, Overrides, RestartStep, RunFile
 
 
 def headless(
@@ -55,8 +55,8 @@ def headless(
     import os
 
     from engines.record.run_dir import Workspace
-    from studio import headless as session
     from studio.config.source import source_of
+    from studio.run import headless as session
 
     source = source_of(
         "studio headless",

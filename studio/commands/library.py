@@ -19,9 +19,9 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a library.")]
 def list_libraries(context: typer.Context, json: AsJson = False) -> None:
     """Every library of the workspace."""
     from engines.record.run_dir import Workspace
-    from studio.inert import inert
-    from studio.library_text import row
-    from studio.printing import print_json
+    from studio.library.text import row
+    from studio.report.tables import print_json
+    from studio.secrets.sanitize import inert
 
     rows = [row(folder) for folder in Workspace(context.obj).libraries()]
     if json:
@@ -49,9 +49,9 @@ def show(
 ) -> None:
     """One version: its experiences and where each comes from."""
     from engines.record.run_dir import Workspace
-    from studio.library_refs import find
-    from studio.library_text import library_data, library_lines
-    from studio.printing import print_json
+    from studio.library.references import find
+    from studio.library.text import library_data, library_lines
+    from studio.report.tables import print_json
 
     library = find(reference, Workspace(context.obj)).library
     if json:
@@ -71,9 +71,9 @@ def history(
 ) -> None:
     """Every commit, with operations, evidence and who decided."""
     from engines.record.run_dir import Workspace
-    from studio.library_refs import named
-    from studio.library_text import check_known, history_data, history_lines
-    from studio.printing import print_json
+    from studio.library.references import named
+    from studio.library.text import check_known, history_data, history_lines
+    from studio.report.tables import print_json
 
     folder = named(name, Workspace(context.obj))
     check_known(folder, experience)
@@ -100,11 +100,11 @@ def edit(
     reason: Annotated[str, typer.Option(help="Why; recorded with the decision.")] = "",
 ) -> None:
     """Change, add or delete one experience; recorded as a decided operation."""
-    from studio.editor import edited
-    from studio.library_edit import asked_change, commit_changes
-    from studio.library_refs import named
-    from studio.masked_workspace import masking_workspace
-    from studio.person import person
+    from studio.current_user import person
+    from studio.library.edit import asked_change, commit_changes
+    from studio.library.references import named
+    from studio.review.editor import edited
+    from studio.secrets.workspace import masking_workspace
 
     workspace = masking_workspace(context.obj)
     head = named(name, workspace).head()
@@ -124,10 +124,10 @@ def revert(
 ) -> None:
     """Make a new version with the texts of an older one; nothing is lost."""
     from engines.core.errors import ConflictError
-    from studio.library_edit import back_to, commit_changes
-    from studio.library_refs import named
-    from studio.masked_workspace import masking_workspace
-    from studio.person import person
+    from studio.current_user import person
+    from studio.library.edit import back_to, commit_changes
+    from studio.library.references import named
+    from studio.secrets.workspace import masking_workspace
 
     name, _, number = reference.rpartition("@")
     if not name or not number.isdecimal() or len(number) > 18:

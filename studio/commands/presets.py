@@ -15,7 +15,7 @@ app = typer.Typer(
 def list_(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """List the presets; `studio init PRESET` writes one out to be edited."""
     from studio.presets import list_presets
-    from studio.printing import print_json, table
+    from studio.report.tables import print_json, table
 
     found = list_presets()
     if json:

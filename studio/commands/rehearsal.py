@@ -24,6 +24,6 @@ def serve(
     """Serve scripted replies (rehearsal) to any OpenAI client until Ctrl-C."""
     import asyncio
 
-    from studio.rehearsal_server import serve_until_stopped
+    from studio.commands.rehearsal_server import serve_until_stopped
 
     return asyncio.run(serve_until_stopped(port, json=json))

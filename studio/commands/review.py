@@ -26,16 +26,16 @@ def review(
     import shutil
     import sys
 
-    from studio.desk import TakenError, desk_of
-    from studio.editor import edited
-    from studio.evidence import EvidenceRoom
-    from studio.line_review import Sitting
-    from studio.masked_workspace import masking_workspace
-    from studio.narrate import to_stderr
-    from studio.person import person
-    from studio.printing import folded
-    from studio.steering import chosen_run
-    from studio.summary import count
+    from studio.current_user import person
+    from studio.report.progress import to_stderr
+    from studio.report.summary import count
+    from studio.report.tables import folded
+    from studio.review.editor import edited
+    from studio.review.evidence import EvidenceRoom
+    from studio.review.line_mode import Sitting
+    from studio.secrets.workspace import masking_workspace
+    from studio.session.offline import TakenError, desk_of
+    from studio.workspace.run_control import chosen_run
 
     def ask(prompt: str) -> str | None:
         print(prompt, end="", flush=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from engines.core.errors import ConfigError
-from studio.commands.practising import AcceptChanges, Name, Overrides, RestartStep, RunFile
+from studio.commands.options import AcceptChanges, Name, Overrides, RestartStep, RunFile
 
 
 def run(
@@ -30,8 +30,8 @@ def run(
 
     The run is a process of its own: leaving the screen (q) or losing the terminal ends nothing.
     """
-    from studio.attaching import check_terminal, show
-    from studio.detached import start
+    from studio.commands.screen import check_terminal, show
+    from studio.run.detached import start
 
     if runfile is None:
         raise ConfigError(

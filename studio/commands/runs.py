@@ -17,9 +17,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def list_runs(context: typer.Context, json: AsJson = False) -> None:
     """List the runs, newest first, and what waits."""
     from engines.record.run_dir import Workspace
-    from studio.inert import inert
-    from studio.listing import listed_runs, runs_table
-    from studio.printing import print_json
+    from studio.report.tables import print_json
+    from studio.secrets.sanitize import inert
+    from studio.workspace.listing import listed_runs, runs_table
 
     found = listed_runs(Workspace(context.obj))
     if json:
@@ -50,10 +50,10 @@ def show(
     """Show one run: how it went, step by step, and where things lie."""
     from engines.core.errors import ConfigError
     from engines.record.run_dir import Workspace
-    from studio.printing import print_json
-    from studio.rollout_page import rollout_facts, rollout_text
-    from studio.run_page import run_facts, run_text
-    from studio.step_page import step_facts, step_text
+    from studio.report.rollout import rollout_facts, rollout_text
+    from studio.report.run import run_facts, run_text
+    from studio.report.step import step_facts, step_text
+    from studio.report.tables import print_json
 
     if prompts and step is None:
         raise ConfigError("--prompts", "it shows those of one step.", "Give --step N with it.")
@@ -85,8 +85,8 @@ def rm(
     """Remove a run and all its records; its library stays."""
     from engines.core.errors import ConfigError
     from engines.record.run_dir import Workspace
-    from studio.inert import inert
-    from studio.run_removal import check_removable, library_of, remove_run
+    from studio.secrets.sanitize import inert
+    from studio.workspace.removal import check_removable, library_of, remove_run
 
     workspace = Workspace(context.obj)
     folder = workspace.run(run)

@@ -18,8 +18,8 @@ def init(
     """Write a commented run file to start from; never overwrites one."""
     from shlex import quote
 
-    from studio.inert import inert
-    from studio.run_file import write_run_file
+    from studio.presets.run_file import write_run_file
+    from studio.secrets.sanitize import inert
 
     file = write_run_file(preset, to.expanduser() if to else None)
     written = inert(quote(str(file)))
@@ -54,12 +54,18 @@ def try_once(
     import asyncio
 
     from engines.record.run_dir import Workspace
-    from studio.budget import limits_of
     from studio.config.loading import load_run
-    from studio.library_start import choose_library
-    from studio.narrate import to_stderr
-    from studio.trial import Trial, carry_out, choose_problem
-    from studio.trial_text import after_text, before_text, exit_code, show_piece, trial_data
+    from studio.evaluation.trial import Trial, carry_out, choose_problem
+    from studio.evaluation.trial_text import (
+        after_text,
+        before_text,
+        exit_code,
+        show_piece,
+        trial_data,
+    )
+    from studio.report.progress import to_stderr
+    from studio.run.budget import limits_of
+    from studio.run.library_start import choose_library
 
     loaded = load_run(runfile, overrides or [], context.obj)
     if limits_of(loaded.config):
@@ -68,7 +74,7 @@ def try_once(
     workspace = Workspace(context.obj)
     trial = Trial(loaded, chosen, *choose_library(loaded, workspace, library))
     if json:
-        from studio.printing import print_json
+        from studio.report.tables import print_json
 
         tried = asyncio.run(carry_out(trial, workspace, lambda _: None))
         print_json(trial_data(trial, tried))

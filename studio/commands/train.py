@@ -7,7 +7,7 @@ from typing import Annotated, cast
 import typer
 
 from engines.core.errors import ConfigError
-from studio.commands.practising import AcceptChanges, Name, Overrides, RestartStep, RunFile
+from studio.commands.options import AcceptChanges, Name, Overrides, RestartStep, RunFile
 
 STAGES = ("sft", "grpo", "all", "distil")
 
@@ -44,8 +44,8 @@ def train(
     import asyncio
 
     from engines.record.run_dir import Workspace
-    from studio import stages
     from studio.config.source import source_of
+    from studio.training import stages
 
     if stage not in STAGES:
         raise ConfigError(

@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from engines.core.errors import ConfigError
+from studio.config.aliases import give, see
 from studio.config.compose import Composed, dotted, walk
-from studio.config.spelling import give, see
-from studio.config.yaml_marks import Key, marks_of
+from studio.config.yaml_positions import Key, marks_of
 
 # Not what is escaped: an odd number of backslashes stands before that.
 _REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\$\{\s*([^:,}$]*)")

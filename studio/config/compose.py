@@ -1,8 +1,8 @@
 """Composing a run file the Hydra way, and remembering where each key was written.
 
 Owns the search for groups, overrides, interpolations, and the place of every key: a
-file with its line, or an override. Knows no setting by name; `studio.config.spelling` and
-`studio.config.settings` do.
+file with its line, or an override. Knows no setting by name; `studio.config.aliases` and
+`studio.config.settings.run` do.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from engines.core.errors import ConfigError
-from studio.config.yaml_marks import Key, Place, marks, mentions, syntax_error
+from studio.config.yaml_positions import Key, Place, marks, mentions, syntax_error
 
 Tree = dict[str, Any]
 

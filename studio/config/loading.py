@@ -1,7 +1,7 @@
 """Loading a run file: composed, unified, resolved, validated, and written back.
 
 The only module that reads the environment. It imports Hydra and pydantic, so commands
-import it when they run, never before. `studio.config.settings` says what may be set.
+import it when they run, never before. `studio.config.settings.run` says what may be set.
 """
 
 from __future__ import annotations
@@ -18,16 +18,23 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from engines.core.errors import ConfigError, DataError
-from engines.core.masking import Mask
+from engines.core.text.masking import Mask
 from engines.data.source import HELD_OUT, PRACTISED, DataSource, locate, resolve_data
 from studio.config.agent_file import mount_agent
+from studio.config.aliases import unify
 from studio.config.compose import Composed, Tree, compose_run, dotted, put, resolve, walk
-from studio.config.hf_paths import pin_models
-from studio.config.keyless import leave_out, standing_in, told, unknown_keys
-from studio.config.plain_values import check_plain
-from studio.config.refusals import explained
+from studio.config.offline_load import leave_out, standing_in, told, unknown_keys
+from studio.config.paths import pin_models
 from studio.config.run_yaml import dump_run_yaml
-from studio.config.secrets import (
+from studio.config.settings.run import RESULT_FIELDS, AgentConfig, RunConfig, differences, model_at
+from studio.config.validation_errors import explained
+from studio.config.value_checks import check_plain
+from studio.config.verifier_aliases import normalise_verifier, pin_verifiers
+from studio.config.youtu import YoutuConfig, translate
+from studio.config.youtu_model import flatten
+from studio.presets import list_presets, preset_path, presets_folder
+from studio.secrets.output import remember
+from studio.secrets.rules import (
     is_common,
     is_kept_as_written,
     is_masked,
@@ -35,19 +42,6 @@ from studio.config.secrets import (
     secrets_known,
     shown_override,
 )
-from studio.config.settings import (
-    RESULT_FIELDS,
-    AgentConfig,
-    RunConfig,
-    differences,
-    model_at,
-)
-from studio.config.spelling import unify
-from studio.config.verifier_spelling import normalise_verifier, pin_verifiers
-from studio.config.youtu import YoutuConfig, translate
-from studio.config.youtu_model import flatten
-from studio.masked import remember
-from studio.presets import list_presets, preset_path, presets_folder
 
 __all__ = [
     "RESULT_FIELDS",

@@ -10,12 +10,12 @@ from typing import Any
 import yaml
 from pydantic import SecretStr
 
-from engines.core.masking import MASK, NO_SECRETS, Mask
+from engines.core.text.masking import MASK, NO_SECRETS, Mask
 from engines.record.export import escaped
 from studio.config.compose import Tree, dotted, walk
-from studio.config.secrets import as_stored, is_secret
-from studio.config.settings import RunConfig
-from studio.config.yaml_marks import Key
+from studio.config.settings.run import RunConfig
+from studio.config.yaml_positions import Key
+from studio.secrets.rules import as_stored, is_secret
 
 
 class _Dumper(yaml.SafeDumper):

@@ -2,7 +2,7 @@
 
 Owns where a checkout keeps its configs, data, verifiers and `.env`, and what is said
 about keys that have no counterpart here. Names of settings that do are
-`studio.config.spelling`'s, and how a model is written `studio.config.youtu_model`'s.
+`studio.config.aliases`'s, and how a model is written `studio.config.youtu_model`'s.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Literal
 
 from engines.core.errors import ConfigError
+from studio.config.aliases import ABSENT, move, near_misses, nearest, see, take, unify
 from studio.config.compose import Composed, dotted
-from studio.config.settings import RunConfig, VerifierConfig, every_setting, model_at
-from studio.config.spelling import ABSENT, move, near_misses, nearest, see, take, unify
-from studio.config.yaml_marks import Key
+from studio.config.settings.run import RunConfig, VerifierConfig, every_setting, model_at
+from studio.config.yaml_positions import Key
 from studio.config.youtu_model import flatten, value_of, without_nothing
 
 Kind = Literal["practice", "eval"]

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from engines.core.errors import ConfigError
+from studio.config.aliases import ABSENT, move, see, take
 from studio.config.compose import Composed, resolve
-from studio.config.spelling import ABSENT, move, see, take
-from studio.config.yaml_marks import Key
+from studio.config.yaml_positions import Key
 
 PROVIDER, SETTINGS, PARAMS = "model_provider", "model_settings", "model_params"
 SPOKEN = "chat.completions"

@@ -27,37 +27,37 @@ from textual.widget import Widget
 from textual.widgets import ContentSwitcher
 
 from engines.core.errors import StudioError
-from engines.core.run_state import RunState
+from engines.core.state.run_state import RunState
 from engines.record.run_dir import Workspace
-from studio.inert import inert
-from studio.link.messages import Began, Driven, Message, Parted, Session, Streamed, Told
-from studio.person import person
-from studio.tui import themes
-from studio.tui.cells import fit
+from studio.current_user import person
+from studio.secrets.sanitize import inert
+from studio.session.base import Began, Driven, Message, Parted, Session, Streamed, Told
 from studio.tui.drafts import Drafts
-from studio.tui.facts import LineFacts, header, tabs
+from studio.tui.drawing import themes
+from studio.tui.drawing.cells import fit
+from studio.tui.drawing.lines import Line, line
+from studio.tui.header import LineFacts, header, tabs
 from studio.tui.keymap import KEYS, Key, bindings, of_scope, remapped
-from studio.tui.lines import Line, line
-from studio.tui.notify import Notifier
 from studio.tui.page import Page
-from studio.tui.pages.diff import DiffPage
-from studio.tui.pages.inspect import InspectPage
-from studio.tui.pages.library import LibraryPage
-from studio.tui.pages.live import LivePage
-from studio.tui.pages.review import ReviewPage
-from studio.tui.pages.runs import RunsPage
-from studio.tui.pages.start import StartPage
+from studio.tui.pages.diff.page import DiffPage
+from studio.tui.pages.inspect.page import InspectPage
+from studio.tui.pages.library.page import LibraryPage
+from studio.tui.pages.live.page import LivePage
+from studio.tui.pages.review.page import ReviewPage
+from studio.tui.pages.runs.page import RunsPage
+from studio.tui.pages.start.page import StartPage
 from studio.tui.palette import Palette, commands
-from studio.tui.settings import ScreenSettings
-from studio.tui.tempo import Tempo
-from studio.tui.terminal import as_sized, use_ascii
+from studio.tui.settings.values import ScreenSettings
+from studio.tui.terminal.notify import Notifier
+from studio.tui.terminal.terminal import as_sized, use_ascii
+from studio.tui.throughput import Tempo
 from studio.tui.widgets.chrome import Chrome, footer
 from studio.tui.widgets.confirm import Confirm
 from studio.tui.widgets.prompt import Prompt
 
 if TYPE_CHECKING:
-    from studio.detached import Starting
-    from studio.tui.pump import Pump
+    from studio.run.detached import Starting
+    from studio.tui.terminal.frame_clock import Pump
 
 FRAME_S = 0.1
 RATE_S = 1.0
@@ -171,7 +171,7 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         themes.register(self, self.environ, self.settings.theme)
         self.keys = remapped(self.settings.keys, self.settings.place)
         self.set_keymap(dict(self.settings.keys))
-        from studio.tui.pump import install
+        from studio.tui.terminal.frame_clock import install
 
         install(self, self.environ, low_bandwidth=self.settings.low_bandwidth).add(self.frame)
         # After ctrl+z and fg the terminal is another page; Textual draws only what changed.
@@ -196,7 +196,7 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
 
     async def _started(self, starting: Starting) -> None:
         """Wait for a process to say which run it is, or why there is none."""
-        from studio.detached import Ready
+        from studio.run.detached import Ready
 
         self.tell("starting: reading the run file, asking the model for a sign of life …")
         outcome = await starting.ready()
@@ -236,7 +236,7 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         self.redraw_soon()
 
     async def _start(self, arguments: tuple[str, ...]) -> None:
-        from studio import detached
+        from studio.run import detached
 
         self._came_from_start = True
         try:
@@ -255,8 +255,8 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         self.run_worker(self._attach_to(run), exclusive=True, group="attach", exit_on_error=True)
 
     async def _attach_to(self, run: str) -> None:
-        from studio.link.attached import Attached
-        from studio.stored import Stored
+        from studio.session.live import Attached
+        from studio.session.offline_screen import Stored
 
         try:
             folder = self.workspace.run(run)
@@ -640,7 +640,7 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         self._copy(whole=True)
 
     def _copy(self, *, whole: bool) -> None:
-        from studio.tui.clipboard import copy
+        from studio.tui.terminal.clipboard import copy
 
         self.tell(copy(self, self.page().copied(whole)))
 
@@ -650,7 +650,7 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         self.push_screen(HelpScreen(self.page()))
 
     def action_settings(self) -> None:
-        from studio.tui.settings_screen import SettingsScreen
+        from studio.tui.settings.screen import SettingsScreen
 
         self.push_screen(SettingsScreen())
 
@@ -772,8 +772,8 @@ def open_screen(
     Raises:
         StudioError: the settings of the screen cannot be used, or stderr is no terminal.
     """
-    from studio.tui.settings_file import read_settings
-    from studio.tui.terminal import check_terminal, leaving_on_hangup
+    from studio.tui.settings.file import read_settings
+    from studio.tui.terminal.terminal import check_terminal, leaving_on_hangup
 
     check_terminal(sys.stderr, sys.stdin, os.environ)
     settings = read_settings(workspace)

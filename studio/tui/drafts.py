@@ -14,7 +14,7 @@ from typing import Any
 from engines.core.errors import RecordError
 from engines.record.appender import write_whole
 from engines.record.run_dir import RunDir
-from studio.masked import masked
+from studio.secrets.output import masked
 
 Texts = dict[str, str]
 SAVE_EVERY_S = 2.0

@@ -15,9 +15,9 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 
-from studio.inert import one_line
+from studio.secrets.sanitize import one_line
+from studio.tui.drawing.lines import BLANK, Line, labelled, line, paragraph, plain
 from studio.tui.keymap import SCOPES, Key, of_scope, written
-from studio.tui.lines import BLANK, Line, labelled, line, paragraph, plain
 from studio.tui.widgets.line_view import LineView
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class HelpScreen(ModalScreen[None]):
         self.dismiss(None)
 
     def action_copy(self) -> None:
-        from studio.tui.clipboard import copy
+        from studio.tui.terminal.clipboard import copy
 
         told = copy(self.studio, self.query_one(LineView).text())
         self.studio.tell(told)

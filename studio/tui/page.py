@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from textual.containers import Container
 from textual.widget import Widget
 
-from engines.core.run_state import RunState
-from studio.link.messages import Message, Session
+from engines.core.state.run_state import RunState
+from studio.session.base import Message, Session
 from studio.tui.keymap import Key
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Page(Container):
 
     def copied(self, whole: bool) -> str:
         """What `y` copies of the focused pane, or `Y`."""
-        from studio.tui.lines import plain
+        from studio.tui.drawing.lines import plain
         from studio.tui.widgets.line_view import LineView
         from studio.tui.widgets.row_list import RowList
 

@@ -1,7 +1,7 @@
 """How a training run is drawn: its curve and figures beside the rollouts, its update in review.
 
 Pure: from the folded state to lines. Which figures there are and what became of each update is
-`studio.training_text`'s.
+`studio.report.training`'s.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engines.core.run_state import RunState
+from engines.core.state.run_state import RunState
 from engines.core.types import Operation
-from studio.inert import inert
-from studio.training_text import (
+from studio.report.training import (
     LEVELS,
     LEVELS_ASCII,
     WORDS,
@@ -30,8 +29,9 @@ from studio.training_text import (
     trained_steps,
     training_lines,
 )
-from studio.tui.cells import GLYPHS_ASCII, GLYPHS_UNICODE, Glyphs, fit, pad
-from studio.tui.lines import BLANK, Line, cropped, line, paragraph
+from studio.secrets.sanitize import inert
+from studio.tui.drawing.cells import GLYPHS_ASCII, GLYPHS_UNICODE, Glyphs, fit, pad
+from studio.tui.drawing.lines import BLANK, Line, cropped, line, paragraph
 
 _LABEL = 7
 _BRIEF = {"kl": "kl", "clip_share": "clip", "entropy": "ent", "grad_norm": "|g|", "length": "len"}

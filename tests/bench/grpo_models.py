@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tests.numerics.models import a_tokenizer
+from tests.engines.grpo.models import a_tokenizer
 
 DATA = Path(__file__).parents[2] / "sample_data"
 CONSTANT = 3.0

@@ -27,7 +27,7 @@ from engines.core.types import (
     Turn,
     Verdict,
 )
-from engines.grpo.engine import GRPOEngine
+from engines.grpo.engine.grpo import GRPOEngine
 from engines.grpo.settings import GRPOSettings
 from engines.policies.hf_local.loading import load_local
 from engines.policies.hf_local.model import LocalModel

@@ -219,7 +219,7 @@ def _served(url: str) -> int:
 @contextmanager
 def endpoint(share: float, seed: int, kinds: str) -> Iterator[str]:
     """A faulty endpoint in a process of its own; yields its address."""
-    module = [sys.executable, "-m", "tests.faulty_endpoint", "--kinds", kinds]
+    module = [sys.executable, "-m", "tests.support.faulty_endpoint", "--kinds", kinds]
     with subprocess.Popen(
         [*module, "--share", str(share), "--seed", str(seed)], stdout=subprocess.PIPE, text=True
     ) as server:

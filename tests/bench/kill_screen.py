@@ -5,7 +5,7 @@
 A robot sits at real `studio` screens in pseudo-terminals: it opens Review, approves what it
 sees and commits, and comes back however it was thrown out. Owns what it does with what it
 sees, where it is struck, and what must hold afterwards; how a picture is made of bytes is
-`tests.cli.screen_terminal`'s.
+`tests.support.screen_terminal`'s.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any, Literal
 from engines.record.run_dir import Workspace
 from studio.tui.drafts import SAVE_EVERY_S
 from tests.bench.outcome import left
-from tests.cli.screen_terminal import Terminal, read
+from tests.support.screen_terminal import Terminal, read
 
 RUN = "kill"
 SETTINGS = (

@@ -41,13 +41,13 @@ def peak_mb() -> float:
 
 
 def studio(arguments: list[str]) -> dict[str, Any]:
-    import studio.headless
+    import studio.run.headless
     from engines.core.events import DurableEvent, StepFinished, TransientEvent
-    from engines.pipeline.practice import Practice
+    from engines.pipeline.context import Practice
     from engines.pipeline.run import Ending
     from studio.cli import run
 
-    practise = studio.headless.practise
+    practise = studio.run.headless.practise
     found: dict[str, Any] = {}
 
     async def measured(practice: Practice) -> Ending:
@@ -65,7 +65,7 @@ def studio(arguments: list[str]) -> dict[str, Any]:
         found.update(looks=looks, ending=ending, lost=dict(practice.recorder.state.lost))
         return ending
 
-    studio.headless.practise = measured
+    studio.run.headless.practise = measured
     with contextlib.redirect_stdout(sys.stderr):
         found["exit"] = run(arguments)
     return found | {"peak_mb": peak_mb(), **looked()}
@@ -77,7 +77,7 @@ async def bare(url: str, records: Path, slots: int) -> dict[str, Any]:
     import orjson
 
     from engines.core.codec import from_dict
-    from engines.policies.chat_request import Dialect, chat_request
+    from engines.policies.chat.request import Dialect, chat_request
     from engines.record import lines
     from engines.record.ledger import Record
 

@@ -24,9 +24,9 @@ from pathlib import Path
 from engines.core.events import DurableEvent, GroupReflected, RolloutStarted, TransientEvent
 from engines.core.protocols import OnText
 from engines.core.types import Completion, Job, Message, Sampling, Usage
-from engines.pipeline.practice import Practice
-from tests.pipeline.harness import practised
-from tests.virtual_clock import on_virtual_clock
+from engines.pipeline.context import Practice
+from tests.support.harness import practised
+from tests.support.virtual_clock import on_virtual_clock
 
 GROUPS, GROUP, DRAWS, SLOTS = 8, 4, 20, (8, 16, 32)
 AT_MOST = 1.05

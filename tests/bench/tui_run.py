@@ -30,13 +30,13 @@ from engines.core.events import (
     event_to_dict,
 )
 from engines.core.types import CallKey
-from engines.pipeline.practice import Practice
+from engines.pipeline.context import Practice
 from engines.pipeline.run import practise
 from engines.record.run_dir import Workspace
-from studio.assemble import open_practice
 from studio.config.source import Source
-from studio.headless import planned
-from studio.link.server import serve
+from studio.run.assemble import open_practice
+from studio.run.headless import planned
+from studio.session.server import serve
 
 RUN = "recorded"
 TOKENS = 1_000

@@ -55,14 +55,14 @@ def facts(app: Any) -> dict[str, Any]:
 
 def watch(folder: Path) -> None:
     """Hang the clock on the app's classes, which are the real ones."""
-    from studio.attaching import tune
+    from studio.commands.screen import tune
 
     tune()
     from textual import events
 
-    from studio.link.attached import Attached
+    from studio.session.live import Attached
     from studio.tui.app import StudioApp
-    from studio.tui.pump import Pump
+    from studio.tui.terminal.frame_clock import Pump
 
     def look(app: StudioApp) -> None:
         _counts["looks"] += 1

@@ -25,8 +25,8 @@ from engines.core import events as ev
 from engines.core.types import operation_id, rollout_id
 from engines.record.journal import Journal
 from engines.record.run_dir import Workspace
-from studio.inert import inert
-from studio.tui.cells import settled
+from studio.secrets.sanitize import inert
+from studio.tui.drawing.cells import settled
 from tests.bench.tui_pty import Line, Terminal
 from tests.bench.tui_run import RUN
 

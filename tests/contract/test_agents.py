@@ -11,7 +11,7 @@ from engines.agents.single_turn import prompt
 from engines.core.errors import CallFailed
 from engines.core.protocols import Agent
 from engines.core.types import Completion, Sampling, ToolCall, Usage
-from tests.builders import a_job, a_library, a_problem, a_timeout, answering
+from tests.support.builders import a_job, a_library, a_problem, a_timeout, answering
 
 INSTRUCTIONS = "Solve it."
 every_agent = pytest.mark.parametrize(

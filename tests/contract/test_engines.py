@@ -14,7 +14,7 @@ from engines.core.types import Group, Turn, WeightUpdate
 from engines.record.ledger import RecordLedger
 from engines.training_free.engine import TrainingFreeEngine
 from engines.training_free.settings import TrainingFreeSettings
-from tests.builders import a_group, a_library, answering
+from tests.support.builders import a_group, a_library, answering
 
 Opened = Callable[[Path], Engine]
 
@@ -26,9 +26,9 @@ def training_free(folder: Path) -> Engine:
 
 
 def grpo(folder: Path) -> Engine:
-    from engines.grpo.engine import GRPOEngine
+    from engines.grpo.engine.grpo import GRPOEngine
     from engines.grpo.settings import GRPOSettings
-    from tests.numerics.models import a_local
+    from tests.engines.grpo.models import a_local
 
     local = a_local(folder / "model", trained=True)
     return GRPOEngine(GRPOSettings(), local, total_steps=5, seed=1, tell=lambda line: None)

@@ -15,12 +15,12 @@ from engines.core.errors import CallFailed
 from engines.core.protocols import Policy
 from engines.core.types import Message, Sampling
 from engines.data.rollout_log import read_log
-from engines.policies.endpoint import EndpointSettings
+from engines.policies.chat.endpoint import EndpointSettings
+from engines.policies.limits.paced import Paced
+from engines.policies.limits.throttle import Slots, Throttled
 from engines.policies.open import open_policy
-from engines.policies.paced import Paced
 from engines.policies.rehearsal.server import running
-from engines.policies.throttle import Slots, Throttled
-from tests.fake_endpoint import fake_endpoint, says
+from tests.support.fake_endpoint import fake_endpoint, says
 
 QUESTION = (Message("user", "What is 47 + 38?"),)
 SEEDED = Sampling(seed=3)
@@ -65,7 +65,7 @@ async def paced(folder: Path) -> AsyncIterator[Policy]:
 @contextlib.asynccontextmanager
 async def hf_local(folder: Path) -> AsyncIterator[Policy]:
     from engines.policies.hf_local.policy import HFLocal  # torch takes seconds to import
-    from tests.numerics.models import a_local
+    from tests.engines.grpo.models import a_local
 
     yield HFLocal(a_local(folder, says_little=True), name="hf:little")
 

@@ -10,13 +10,13 @@ import pytest
 
 from engines.core.errors import ConfigError
 from engines.core.types import Message, Sampling
-from engines.policies.endpoint import EndpointSettings
+from engines.policies.chat.client import OpenAICompat
+from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.open import open_policy
-from engines.policies.openai_compat import OpenAICompat
 from engines.policies.rehearsal.endpoint import answer
 from engines.policies.rehearsal.server import running, serve
 from engines.policies.rehearsal.transport import RehearsalTransport
-from tests.fake_endpoint import fake_endpoint, says
+from tests.support.fake_endpoint import fake_endpoint, says
 
 QUESTIONS = [
     "What is 47 + 38?",

@@ -9,10 +9,10 @@ import pytest
 
 from engines.core.protocols import Reviewer
 from engines.core.types import Decision, WeightUpdate, weights_operation
-from engines.pipeline.bounds import Bounds
-from engines.pipeline.reviewers import Auto, HoldExpired, Outside
-from engines.pipeline.rules import read_rules
-from tests.builders import a_library, an_operation
+from engines.pipeline.reviewers.human import Auto, HoldExpired, Outside
+from engines.pipeline.reviewers.limits import Bounds
+from engines.pipeline.reviewers.rules import read_rules
+from tests.support.builders import a_library, an_operation
 
 OPERATIONS = (
     an_operation("delete", "E1", id="op1.1"),

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from engines.policies.hf_local.fused import Fused
-from engines.policies.hf_local.plain import Plain
+from engines.policies.hf_local.fast_decoder import Fused
+from engines.policies.hf_local.plain_decoder import Plain
 from engines.policies.hf_local.sampling import pick, uniforms
 
 if TYPE_CHECKING:

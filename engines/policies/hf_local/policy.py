@@ -14,7 +14,7 @@ from engines.core.errors import CallFailed
 from engines.core.protocols import OnText
 from engines.core.types import Completion, Message, Sampling, Usage
 from engines.policies.hf_local.batching import Batch, Batches, Call
-from engines.policies.hf_local.chat import encode_prompt, until_stop
+from engines.policies.hf_local.chat_template import encode_prompt, until_stop
 from engines.policies.hf_local.decoding import Drawn, Row, Watch, decode
 from engines.policies.hf_local.model import LocalModel
 

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 from engines.core.errors import CallFailed, VerifierError
 from engines.verifiers.foreign.process import ForeignProcess, Message
+from engines.verifiers.process_pool.process import Trouble
 from engines.verifiers.stated_answer import shown
-from engines.verifiers.worker_process import Trouble
 
 GRACE_S = 1.0  # for a coroutine to end once it is cancelled; one that blocks its loop does not
 ENDED = Trouble("failed", "the verifier's process ended (crash, exit or out of memory)")

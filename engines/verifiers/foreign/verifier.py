@@ -16,22 +16,13 @@ from typing import Any, Literal, get_args
 
 from engines.core.codec import sound
 from engines.core.errors import CallFailed, VerifierError, lost_to
-from engines.core.types import (
-    NO_USAGE,
-    Message,
-    Problem,
-    RecordRef,
-    Role,
-    Rollout,
-    Usage,
-    Verdict,
-)
+from engines.core.types import NO_USAGE, Message, Problem, RecordRef, Role, Rollout, Usage, Verdict
 from engines.verifiers.foreign.calls import WrongReturn, question, scaled
 from engines.verifiers.foreign.pool import Asking, ForeignPool
 from engines.verifiers.foreign.signature import Signature
-from engines.verifiers.judging import Judging, judge_key
+from engines.verifiers.judge_context import Judging, judge_key
+from engines.verifiers.process_pool.process import Trouble
 from engines.verifiers.stated_answer import rollout_trouble, shown
-from engines.verifiers.worker_process import Trouble
 
 Completions = Literal["auto", "text", "messages"]
 

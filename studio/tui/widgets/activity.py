@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 
 from rich.text import Text
 
-from studio.inert import one_line
-from studio.tui.lines import Line
+from studio.secrets.sanitize import one_line
+from studio.tui.drawing.lines import Line
 from studio.tui.widgets.line_view import LineView
 
 _KEPT = 200

@@ -8,8 +8,8 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
+from studio.tui.drawing.lines import Line, Span, line, width_of
 from studio.tui.keymap import Key
-from studio.tui.lines import Line, Span, line, width_of
 from studio.tui.widgets.line_view import strip_of
 
 

@@ -10,8 +10,8 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
 
+from studio.tui.drawing.lines import Line, line
 from studio.tui.keymap import written
-from studio.tui.lines import Line, line
 from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.line_view import LineView
 

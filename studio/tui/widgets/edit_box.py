@@ -11,8 +11,8 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widgets import TextArea
 
-from engines.core.inert import inert
-from studio.tui.cells import settled
+from engines.core.text.sanitize import inert
+from studio.tui.drawing.cells import settled
 from studio.tui.keymap import Key
 
 MOST_CHARS = 200_000

@@ -17,10 +17,10 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
 
-from studio.tui import themes
-from studio.tui.cells import flat
+from studio.tui.drawing import themes
+from studio.tui.drawing.cells import flat
+from studio.tui.drawing.lines import Line, cropped, plain
 from studio.tui.keymap import bindings
-from studio.tui.lines import Line, cropped, plain
 
 
 @lru_cache(maxsize=1024)

@@ -8,7 +8,7 @@ from textual.events import Click
 from textual.geometry import Region
 from textual.message import Message
 
-from studio.tui.lines import Line, Row
+from studio.tui.drawing.lines import Line, Row
 from studio.tui.widgets.line_view import LineView
 
 

@@ -1,0 +1,286 @@
+"""What a run's events add up to: the one reducer behind resume, screens, report and diff.
+
+Owns the meaning of events. Holds rollouts only of the step under way; of finished
+steps it keeps counts, so that memory does not grow with the length of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from engines.core import events as ev
+from engines.core.library import Committed, Library
+from engines.core.state import losses
+from engines.core.state.run_state import Curation, Rewards, RunState, Status, StepState
+from engines.core.types import (
+    BASE_MOVED,
+    NO_USAGE,
+    Decision,
+    Flag,
+    Loss,
+    Operation,
+    Usage,
+    rollout_id,
+    weights_operation,
+)
+
+
+def fold(state: RunState, event: ev.DurableEvent) -> RunState:
+    """Take one event in. Returns the same object, changed: a run has many events."""
+    state.events += 1
+    match event:
+        case ev.RunStarted():
+            state.started, state.status = event, "running"
+            state.epochs, state.reviewer = event.epochs, event.reviewer
+            state.settings = event.settings
+            state.library_version = state.base_version = event.library_version
+            state.step, state.policy_version = event.forked_steps, event.policy_version
+        case ev.RunResumed():
+            if state.ending == "failed":
+                losses.forget_failures(state)
+            elif event.again:
+                losses.forget_failed_tries(state)
+            state.status = state.at_work
+            state.ending, state.reason, state.pid = "", "", event.pid
+            state.epochs, state.reviewer = event.epochs, event.reviewer
+            state.settings = event.settings
+            state.hold_after = None
+        case ev.StepStarted():
+            state.step, state.base_version = event.step, event.library_version
+            state.status = "running"
+            state.steps[event.step] = StepState(
+                event.epoch,
+                event.step,
+                event.problems,
+                event.library_version,
+                event.remembered,
+                policy_version=event.policy_version,
+            )
+        case ev.RolloutFinished():
+            _rollout_finished(state, event)
+        case ev.RolloutJudged():
+            _rollout_judged(state, event)
+        case ev.GroupReflected():
+            step = state.steps[event.step]
+            step.reflections[event.position] = event.reflection
+            step.groups[event.outcome] += 1
+            _spend(state, step, event.reflection.usage)
+            losses.lose(state, event.reflection.losses)
+            losses.queue(state, event.step, "extraction", event.reflection.losses)
+        case ev.LessonProposed():
+            step = state.steps[event.step]
+            step.lesson, step.operations = event.lesson, len(event.lesson.operations)
+            state.base_version = event.lesson.base_version
+            state.operations.update((op.id, op) for op in event.lesson.operations)
+            if event.lesson.update is not None:
+                asked = weights_operation(event.step, event.lesson.update)
+                state.operations[asked.id] = asked
+                step.operations += 1
+                state.training[event.step] = event.lesson.update.metrics
+            state.status = "reviewing"
+            _spend(state, step, event.lesson.usage)
+            losses.lose(state, event.lesson.losses)
+            losses.queue(state, event.step, "consolidation", event.lesson.losses)
+            state.withheld += len(event.lesson.withheld)
+        case ev.OperationDecided():
+            _decided(state, event.decision)
+            _spend_at(state, event.step, event.usage)
+        case ev.OperationProposed():
+            operation = event.operation
+            state.operations[operation.id] = operation
+            state.own.add(operation.id)
+            if not state.under_review:
+                state.deferred.add(operation.id)  # no lesson waits for it
+            _spend_at(state, event.step, event.usage)
+        case ev.ReplyMended():
+            losses.mended(state, event)
+            _spend_at(state, event.step, event.usage)
+        case ev.ReplyDropped():
+            state.repairs.pop(event.repair)
+            state.repaired[event.repair] = f"dropped by {event.reviewer}"
+        case ev.DecisionUndone():
+            state.decisions.pop(event.operation_id, None)
+        case ev.LessonReturned():
+            moved = Flag(BASE_MOVED, detail=f"v{event.based_on} -> v{event.head}")
+            for name in event.asked_again:
+                state.decisions.pop(name, None)
+                asked = state.operations[name]
+                state.operations[name] = replace(asked, flags=(*asked.flags, moved))
+            state.flagged_stale = state.base_version = event.head
+        case ev.LessonCommitted():
+            _committed(state, event)
+        case ev.StepFinished():
+            step = state.steps[event.step]
+            step.finished = True
+            step.rollouts, step.verdicts, step.reflections = {}, {}, {}
+            step.lesson = None
+        case ev.EvaluationFinished():
+            state.evaluations.append(event)
+            state.usage += event.usage
+            state.under_way = NO_USAGE  # what was paid for it before it was cut is in its usage
+            if event.unjudged:
+                where = f"{event.data} after step {event.step}"
+                state.lost["held-out rollout"] += event.unjudged
+                state.losses.append(Loss("held-out rollout", where, event.trouble))
+        case ev.EngineOpened():
+            state.engine_facts = event.facts
+        case ev.CheckpointSaved():
+            state.checkpoints.append(event)
+        case ev.RunPaused():
+            state.status = "paused"
+        case ev.RunContinued():
+            state.status = state.at_work
+            state.hold_after = None if event.steps is None else state.steps_finished + event.steps
+        case ev.RunEnded():
+            state.status = _ENDINGS[event.how]
+            state.ending, state.reason, state.pid = event.how, event.reason, None
+            state.under_way += event.under_way
+            state.paid = event.paid or state.paid
+        case ev.LibraryCreated() | ev.LibraryCurated() | ev.LibraryCommitted():
+            raise ValueError("a library's event stands in a run's journal")
+    return state
+
+
+def fold_library(library: Library | None, event: ev.DurableEvent) -> Library:
+    """Take one event of a library's journal in.
+
+    Raises:
+        ValueError: the event does not belong there, or replaying it gives another
+            content than the journal says.
+    """
+    match event:
+        case ev.LibraryCreated():
+            return Library(
+                event.name,
+                0,
+                event.experiences,
+                event.next_number,
+                event.curated,
+                len(event.curated),
+            )
+        case ev.LibraryCurated() if library is not None:
+            done = library.commit(event.reviewed, run=event.run, step=event.step)
+            if done.library.content_hash != library.content_hash:
+                raise ValueError("a line that changes no text would change one")
+            return done.library
+        case ev.LibraryCommitted() if library is not None:
+            return replay(library, event).library
+    raise ValueError(f"{type(event).__name__} is not the next event of a library")
+
+
+def replay(library: Library, event: ev.LibraryCommitted) -> Committed:
+    """Apply a recorded commit to the version before it."""
+    done = library.commit(event.reviewed, run=event.run, step=event.step, limit=event.limit)
+    if (done.library.version, done.library.content_hash) != (event.version, event.content_hash):
+        raise ValueError(f"version {event.version} does not follow from version {library.version}")
+    return done
+
+
+def folded(events: Iterable[ev.DurableEvent]) -> RunState:
+    state = RunState()
+    for event in events:
+        fold(state, event)
+    return state
+
+
+_ENDINGS: dict[str, Status] = {
+    "finished": "finished",
+    "stopped": "stopped",
+    "held": "held",
+    "failed": "failed",
+    "budget": "stopped",
+}
+
+
+def _rollout_finished(state: RunState, event: ev.RolloutFinished) -> None:
+    step = state.steps[event.step]
+    step.rollouts[event.position, event.index] = event
+    step.rollouts_done += 1
+    _spend(state, step, event.usage)
+    if event.status == "failed":
+        step.failed += 1
+        where = rollout_id(event.step, event.position, event.index)
+        losses.lose(state, (Loss("rollout", where, event.error or ""),))
+
+
+def _rollout_judged(state: RunState, event: ev.RolloutJudged) -> None:
+    step = state.steps[event.step]
+    step.verdicts[event.position, event.index] = event.verdict
+    _spend(state, step, event.verdict.usage)
+    if event.verdict.reward is not None:
+        step.rewards.add(Rewards(event.verdict.reward, 1))
+        return
+    rollout = step.rollouts.get((event.position, event.index))
+    if rollout is None or rollout.status != "failed":  # a failed rollout is lost already
+        step.unjudged += 1
+        if event.verdict.error:  # without one there was nothing to judge by, as was agreed
+            where = rollout_id(event.step, event.position, event.index)
+            losses.lose(state, (Loss("verdict", where, event.verdict.error),))
+
+
+def _decided(state: RunState, decision: Decision) -> None:
+    # Taken out first: dicts keep the place of a key that is only overwritten.
+    state.decisions.pop(decision.operation_id, None)
+    state.decisions[decision.operation_id] = decision
+
+
+def _tally(state: RunState, operation: Operation | None, decision: Decision) -> None:
+    if decision.action == "defer":
+        return
+    counted = state.curation.setdefault(decision.reviewer, Curation())
+    match decision.action:
+        case "approve":
+            counted.approved += 1
+            counted.flagged += bool(operation and operation.flags)
+        case "edit":
+            counted.edited += 1
+            counted.flagged += bool(decision.flags)
+        case "reject":
+            counted.rejected += 1
+    if decision.took_s is not None:
+        counted.times_s.append(decision.took_s)
+
+
+def applied_update(event: ev.LessonCommitted) -> bool:
+    """Whether a commit made its step's weight update the current weights."""
+    return any(outcome.kind == "weights" and outcome.applied for outcome in event.outcomes)
+
+
+def _committed(state: RunState, event: ev.LessonCommitted) -> None:
+    for outcome in event.outcomes:
+        operation = state.operations.pop(outcome.operation_id, None)
+        decision = state.decisions.pop(outcome.operation_id, None)
+        if decision is not None:
+            _tally(state, operation, decision)
+        state.deferred.discard(outcome.operation_id)
+    # What is left was deferred: open, but no longer in anyone's way. A decision made about
+    # one after this commit's line reached the library, before a crash, waits for the next.
+    state.deferred = set(state.operations)
+    state.decisions = {k: d for k, d in state.decisions.items() if d.action != "defer"}
+    state.flagged_stale = None
+    if state.status == "reviewing":
+        state.status = "running"
+    state.library_version = state.base_version = event.library_version
+    state.content_hash, state.policy_version = event.content_hash, event.policy_version
+    step = state.steps.get(event.step)
+    if step is not None:
+        update = step.lesson.update if step.lesson is not None else None
+        if update is not None and update.rollback_to is not None and applied_update(event):
+            state.rolled_back[event.step] = update.rollback_to
+        step.committed, step.committed_version = True, event.library_version
+        step.remembered_after = event.remembered
+        step.outcomes = event.outcomes
+
+
+def _spend(state: RunState, step: StepState, usage: Usage) -> None:
+    step.usage += usage
+    state.usage += usage
+
+
+def _spend_at(state: RunState, step: int, usage: Usage) -> None:
+    """Of a lint: a run that was forked may have no step of its own yet."""
+    found = state.steps.get(step)
+    if found is not None:
+        found.usage += usage
+    state.usage += usage

@@ -1,0 +1,251 @@
+"""What a run's journal adds up to, as values: the run, its steps, its reviewers' figures.
+
+Owns what can be asked of a state. What events do to it is `engines.core.state.fold.fold`'s.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from engines.core import events as ev
+from engines.core.library import Outcome
+from engines.core.state.best import best_step
+from engines.core.types import (
+    NO_USAGE,
+    Decision,
+    GroupOutcome,
+    Lesson,
+    Loss,
+    Operation,
+    Reflection,
+    Repair,
+    Usage,
+    Verdict,
+)
+
+Status = Literal["new", "running", "paused", "reviewing", "held", "stopped", "failed", "finished"]
+
+
+@dataclass(slots=True)
+class Rewards:
+    """Known rewards as sum and number, so that means can be pooled."""
+
+    total: float = 0.0
+    n: int = 0
+
+    @property
+    def mean(self) -> float | None:
+        return self.total / self.n if self.n else None
+
+    def add(self, other: Rewards) -> None:
+        self.total += other.total
+        self.n += other.n
+
+
+@dataclass(slots=True)
+class StepState:
+    """One step. The detailed part is emptied when the step is finished."""
+
+    epoch: int
+    step: int
+    problems: tuple[str, ...]
+    library_version: int
+    remembered: int | None = None  # ideas the library remembered as it began
+    rewards: Rewards = field(default_factory=Rewards)
+    groups: Counter[GroupOutcome] = field(default_factory=Counter)
+    rollouts_done: int = 0
+    failed: int = 0
+    unjudged: int = 0
+    operations: int = 0
+    outcomes: tuple[Outcome, ...] = ()
+    usage: Usage = NO_USAGE
+    committed: bool = False
+    committed_version: int | None = None
+    remembered_after: int | None = None  # ideas the library remembered once it was committed
+    finished: bool = False
+    rollouts: dict[tuple[int, int], ev.RolloutFinished] = field(default_factory=dict)
+    verdicts: dict[tuple[int, int], Verdict] = field(default_factory=dict)
+    reflections: dict[int, Reflection] = field(default_factory=dict)
+    lesson: Lesson | None = None
+    policy_version: int = 0  # as it began
+
+
+@dataclass(slots=True)
+class Curation:
+    """How one reviewer decided, counted over decisions that were committed.
+
+    `flagged` of the approved and edited ones had flags; `times_s` is how long each decision
+    took that somebody measured.
+    """
+
+    approved: int = 0
+    edited: int = 0
+    rejected: int = 0
+    flagged: int = 0
+    times_s: list[float] = field(default_factory=list)
+
+    @property
+    def n(self) -> int:
+        return self.approved + self.edited + self.rejected
+
+    @property
+    def accept_rate(self) -> float | None:
+        """Approved or edited, of all; None of nothing."""
+        return (self.approved + self.edited) / self.n if self.n else None
+
+    @property
+    def median_s(self) -> float | None:
+        """A cup of coffee between two decisions does not move it, as it does the mean."""
+        from statistics import median  # brings half the mathematics of the library along
+
+        return median(self.times_s) if self.times_s else None
+
+    @property
+    def mean_s(self) -> float | None:
+        return sum(self.times_s) / len(self.times_s) if self.times_s else None
+
+
+@dataclass(slots=True)
+class RunState:
+    """The whole of a run as far as its journal goes.
+
+    `operations` are those not yet settled by a commit: the current lesson's and the
+    deferred ones of earlier steps. `decisions` are the standing ones about them, in
+    the order in which they were last made. `repairs` are replies that could not be
+    understood and that nobody has mended or dropped yet, in sample order; `repaired` says
+    of the others what became of them.
+    """
+
+    started: ev.RunStarted | None = None
+    status: Status = "new"
+    ending: str = ""  # how the last process let go of it; "" while one goes on
+    reason: str = ""
+    epochs: int = 0
+    reviewer: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)  # as last accepted
+    pid: int | None = None
+    steps: dict[int, StepState] = field(default_factory=dict)
+    step: int = 0
+    library_version: int = 0
+    base_version: int = 0  # of the library that the standing decisions are about
+    content_hash: str = ""
+    policy_version: int = 0
+    operations: dict[str, Operation] = field(default_factory=dict)
+    own: set[str] = field(default_factory=set)  # ids of all that persons proposed so far
+    deferred: set[str] = field(default_factory=set)
+    decisions: dict[str, Decision] = field(default_factory=dict)
+    flagged_stale: int | None = None  # version the head had moved to, while the lesson waits
+    events: int = 0  # taken in so far: how far into the journal this state reaches
+    losses: list[Loss] = field(default_factory=list)
+    lost: Counter[str] = field(default_factory=Counter)
+    repairs: dict[str, Repair] = field(default_factory=dict)
+    repaired: dict[str, str] = field(default_factory=dict)  # id → "mended by ann"
+    withheld: int = 0  # ideas not proposed again, since they had been rejected
+    curation: dict[str, Curation] = field(default_factory=dict)  # by reviewer
+    evaluations: list[ev.EvaluationFinished] = field(default_factory=list)
+    usage: Usage = NO_USAGE
+    under_way: Usage = NO_USAGE  # see `RunEnded.under_way`
+    paid: Usage | None = None  # what the records added up to when a process last let go of it
+    hold_after: int | None = None  # the step after which a stepped run holds
+    # Of a run that trains weights: what it runs on, each step's computed update, what became
+    # of it, the checkpoints in order, and the steps that were taken back to earlier weights.
+    engine_facts: Mapping[str, Any] = field(default_factory=dict)
+    training: dict[int, Mapping[str, float]] = field(default_factory=dict)
+    checkpoints: list[ev.CheckpointSaved] = field(default_factory=list)
+    rolled_back: dict[int, int] = field(default_factory=dict)  # step → step gone back to
+
+    @property
+    def current(self) -> StepState | None:
+        """The step under way, None between steps."""
+        step = self.steps.get(self.step)
+        return None if step is None or step.finished else step
+
+    @property
+    def under_review(self) -> bool:
+        """Whether a lesson waits to be decided and committed."""
+        step = self.current
+        return step is not None and step.lesson is not None and not step.committed
+
+    @property
+    def at_work(self) -> Status:
+        """The status of a run that neither pauses nor has ended."""
+        return "reviewing" if self.under_review else "running"
+
+    @property
+    def steps_finished(self) -> int:
+        return self.step if self.current is None else self.step - 1
+
+    @property
+    def undecided(self) -> tuple[Operation, ...]:
+        """Operations of the lesson under review that block its commit."""
+        return tuple(
+            op
+            for op in self.operations.values()
+            if op.id not in self.decisions and op.id not in self.deferred
+        )
+
+    @property
+    def open(self) -> tuple[Operation, ...]:
+        """Every operation a person can still decide: undecided or deferred."""
+        return tuple(
+            op
+            for op in self.operations.values()
+            if op.id not in self.decisions or self.decisions[op.id].action == "defer"
+        )
+
+    @property
+    def reviewed(self) -> tuple[tuple[Operation, Decision], ...]:
+        """Standing decisions that a commit would apply, in journal order."""
+        return tuple(
+            (self.operations[key], decision)
+            for key, decision in self.decisions.items()
+            if decision.action != "defer"
+            and key in self.operations
+            and self.operations[key].kind != "weights"
+        )
+
+    @property
+    def weights_decided(self) -> tuple[Operation, Decision] | None:
+        """The standing decision about the weight update under review; None without any."""
+        for key, decision in self.decisions.items():
+            operation = self.operations.get(key)
+            if operation is not None and operation.kind == "weights":
+                return operation, decision
+        return None
+
+    @property
+    def trains(self) -> bool:
+        """Whether the run updates weights instead of a library."""
+        return bool(self.engine_facts or self.training)
+
+    @property
+    def spent(self) -> Usage:
+        """All that was paid: by the records of a run that has ended, else by its events.
+
+        Events know nothing of what is under way, and count a reply again that a new try
+        reuses; so while a run goes on this is the greater of both.
+        """
+        told = self.usage + self.under_way
+        if self.paid is None or (not self.ending and told.calls >= self.paid.calls):
+            return told
+        return self.paid
+
+    @property
+    def best_step(self) -> int | None:
+        """See `engines.core.state.best.best_step`."""
+        return best_step(self.evaluations)
+
+    def by_epoch(self) -> dict[int, Rewards]:
+        """Known practice rewards of each epoch that has rollouts, pooled over its steps."""
+        pooled: dict[int, Rewards] = {}
+        for step in self.steps.values():
+            if not step.rollouts_done and not step.rewards.n:
+                continue  # it was begun, and cut before anything was tried
+            pooled.setdefault(step.epoch, Rewards()).add(step.rewards)
+        return pooled
+
+    def groups(self) -> Counter[GroupOutcome]:
+        return sum((s.groups for s in self.steps.values()), Counter())

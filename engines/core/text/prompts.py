@@ -1,0 +1,70 @@
+"""Prompt files and their strict rendering.
+
+A prompt is a Markdown file with front matter that lists its variables and what its
+reply must be. Text that comes from models, tools or data is quoted line by line, so
+that nothing inside it can pass for a heading or an instruction.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib import resources
+
+from engines.core.ids import digest_bytes
+from engines.core.text.sanitize import inert
+
+_PLACE = re.compile(r"\{\{(\w+)\}\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A parsed prompt file; `hash` covers the whole file."""
+
+    name: str
+    variables: frozenset[str]
+    returns: str
+    body: str
+    hash: str
+
+    def render(self, **values: str) -> str:
+        """Fill in every variable.
+
+        Raises:
+            ValueError: a variable is missing, or one is given that the prompt lacks.
+        """
+        missing, unused = self.variables - values.keys(), values.keys() - self.variables
+        if missing or unused:
+            raise ValueError(
+                f"prompt {self.name}: missing {sorted(missing)}, unused {sorted(unused)}"
+            )
+        return _PLACE.sub(lambda match: values[match[1]], self.body)
+
+
+def load_prompt(package: str, name: str) -> Prompt:
+    """Read `prompts/NAME.md` of a package.
+
+    Raises:
+        ValueError: its declared variables are not those of its body.
+    """
+    text = resources.files(package).joinpath("prompts", f"{name}.md").read_text("utf-8")
+    return parse_prompt(name, text)
+
+
+def parse_prompt(name: str, text: str) -> Prompt:
+    _, front, body = text.split("---\n", 2)
+    fields = dict(line.split(": ", 1) for line in front.strip().splitlines())
+    variables = frozenset(v.strip() for v in fields["variables"].strip("[]").split(",") if v)
+    used = frozenset(_PLACE.findall(body))
+    if used != variables:
+        raise ValueError(f"prompt {name}: declares {sorted(variables)}, uses {sorted(used)}")
+    return Prompt(name, variables, fields["returns"], body.strip(), digest_bytes(text.encode(), 6))
+
+
+def quote(text: str) -> str:
+    """Prefix every line with `| `, however lines are separated in it.
+
+    What hides or reorders text is shown by its code point: a model must not read more than
+    a person who looks at the same prompt, and neither must be told to ignore it.
+    """
+    return "\n".join(f"| {inert(line)}".rstrip() for line in text.splitlines() or [""])

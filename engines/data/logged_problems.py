@@ -1,0 +1,103 @@
+"""Logs read as problems: rows that are replies to one question become that question.
+
+Owns when a file is a log at all, which needs a look at all its rows: a column `output` or
+`response` alone is an ordinary column. Pure. The replies themselves are `rollout_log`'s.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from engines.core.types import Problem
+from engines.data.checks import Numbered
+from engines.data.fields import LISTED_REPLIES, Names
+
+_TOLD = ("model", "reward")
+"""What a log says of nearly every reply, in one word for all systems."""
+OF_A_REPLY = frozenset(
+    (
+        *_TOLD,
+        *("rewards", "score", "advantage", "correct", "judgement", "judged_response"),
+        *("extracted_final_answer", "reasoning", "confidence", "critique", "error", "finish"),
+        *("id", "idx", "index", "rank", "position", "rollout", "rollout_id", "rollout_index"),
+        *("sample", "sample_id", "sample_index", "attempt", "turn", "step", "epoch", "seed"),
+        *("usage", "tokens", "elapsed_s", "time_cost", "timestamp", "created_at", "updated_at"),
+        *("trace_id", "trace_url", "trajectory", "trajectories", "version", "stage"),
+    )
+)
+"""Fields in which two replies to one question may differ beside the replies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """Rows that are replies, and to how many questions; zeros where the file is no log."""
+
+    rows: int = 0
+    questions: int = 0
+
+
+def without_replies(found: Sequence[Numbered], names: Names) -> tuple[tuple[Numbered, ...], Logged]:
+    """Each question of a log once, without what belongs to its replies.
+
+    Rows are replies to one question where question, answer, source and all fields but
+    those of a reply are equal and the replies are not. A file is a log where at least half
+    of its rows with a reply are such rows; one question that a data set repeats by
+    mistake stays a repeat, which `report.check` tells, and costs the others no column.
+
+    Returns:
+        The problems, in order, and what was merged. Lists of replies (`rollouts`, …) are
+        never facts of a problem; other fields leave only where the file is a log.
+    """
+    held = [
+        at for at, (_, problem) in enumerate(found) if not names.replies.isdisjoint(problem.meta)
+    ]
+    if not held:
+        return tuple(found), Logged()
+    groups: dict[str, list[int]] = {}
+    for at in held:
+        groups.setdefault(_asked(found[at][1], names), []).append(at)
+    apart: set[str] = set()  # fields in which replies to one question differ
+    logged = 0
+    for group in groups.values():
+        differing = _differing([found[at][1] for at in group])
+        if not names.replies.isdisjoint(differing):
+            logged += len(group)
+            apart |= differing
+    is_log = logged * 2 >= len(held) and logged > 0
+    dropped = {*names.replies, *_TOLD, *apart} if is_log else set()
+    repeats = {at for group in groups.values() for at in group[1:]} if is_log else set()
+    with_reply = set(held)
+    problems = tuple(
+        (number, _stripped(problem, dropped) if at in with_reply else problem)
+        for at, (number, problem) in enumerate(found)
+        if at not in repeats
+    )
+    return problems, Logged(len(held), len(groups)) if is_log else Logged()
+
+
+def _asked(problem: Problem, names: Names) -> str:
+    """Equal where two rows are the same but for what may be a reply's."""
+    reply = names.replies | OF_A_REPLY
+    rest = {key: value for key, value in problem.meta.items() if key not in reply}
+    # The standard library's JSON, which also takes whole numbers of any size.
+    return json.dumps([problem.id, problem.source, rest], sort_keys=True)
+
+
+def _differing(problems: Sequence[Problem]) -> set[str]:
+    first, *others = (problem.meta for problem in problems)
+    return {
+        name
+        for other in others
+        for name in (*first, *other)
+        if name not in first or name not in other or first[name] != other[name]
+    }
+
+
+def _stripped(problem: Problem, dropped: set[str]) -> Problem:
+    def stays(name: str, value: Any) -> bool:
+        return name not in dropped and not (name in LISTED_REPLIES and isinstance(value, list))
+
+    return replace(problem, meta={k: v for k, v in problem.meta.items() if stays(k, v)})

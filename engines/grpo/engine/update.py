@@ -1,0 +1,376 @@
+"""One batch's update: every iteration and minibatch of it, on the weights as they lie.
+
+Owns the order of passes, what is accumulated before the optimiser moves, and the figures that
+are reported. Does not undo anything: whoever calls keeps a snapshot and puts it back.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from engines.grpo.engine.optimiser import Optimiser, clipped
+from engines.grpo.engine.schedule import learning_share
+from engines.grpo.forward.forward import completion_logps
+from engines.grpo.loss.collate import Collated, Rows, padded, parts_of
+from engines.grpo.loss.loss import aggregate, divergences, token_losses
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from engines.grpo.ranks.ranks import Ranks
+    from engines.grpo.settings import GRPOSettings
+    from engines.policies.hf_local.model import LocalModel
+
+POSITIONS_AT_ONCE = {"cpu": 2048, "cuda": 32768}
+"""Completion positions to a forward where the run file names no micro-batch.
+
+On a CPU with a tiny model, 2048 take 8 % less time than 4096: their activations stay in its cache.
+"""
+
+PROBED = 16
+"""Sequences on which KL is measured after an update: one of each group, more of fewer groups."""
+
+
+T = TypeVar("T")
+
+
+class Unfit(Exception):
+    """The update came out with a loss or gradient that is no finite number; says where."""
+
+
+class NoMemory(Exception):
+    """A forward or backward pass did not fit; `rows` is the most that one held."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(rows)
+        self.rows = rows
+
+
+class Stopped(Exception):
+    """Nobody waits for the result any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What an update is computed with, apart from its samples."""
+
+    settings: GRPOSettings
+    step: int
+    seed: int
+    done: int  # optimiser steps before this batch
+    planned: int  # of the whole run
+    learning_scale: float  # below 1 after a collapse
+    rows: int | None  # sequences to a forward, None: by their length
+
+
+@dataclass(slots=True)
+class Figures:
+    """Sums while an update is computed; `metrics` makes rates of them."""
+
+    loss: list[float] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)
+    sums: list[float] = field(default_factory=lambda: [0.0] * 4)
+    ratio_max: float = 1.0
+    sampler_gap: float = 0.0  # largest |log-probability here - log-probability when sampled|
+    learning_rate: float = 0.0
+    probed: Mapping[str, float] = field(default_factory=dict)
+
+    def metrics(self, tokens: int) -> dict[str, float]:
+        """Flat figures: `loss` averages optimiser steps, shares and means average tokens.
+
+        `kl` and `kl_step` are of the whole update, as `divergences` has them: from its outcome
+        to the reference, whatever `beta` is, and from the weights before it to its outcome.
+        """
+        seen, low, high, entropy = self.sums
+        count = max(1.0, seen)
+        return {
+            "loss": sum(self.loss) / max(1, len(self.loss)),
+            "clip_low": low / count,
+            "clip_high": high / count,
+            "clip_share": (low + high) / count,
+            "entropy": entropy / count,
+            "grad_norm": max(self.norms, default=0.0),
+            "learning_rate": self.learning_rate,
+            "ratio_max": self.ratio_max,
+            "tokens": float(tokens),
+            "optimiser_steps": float(len(self.loss)),
+            **self.probed,
+        }
+
+
+class BatchUpdate:
+    """Computes one update. Every rank makes one of the same batch, and all end alike."""
+
+    def __init__(
+        self,
+        local: LocalModel,
+        optimiser: Optimiser,
+        collated: Collated,
+        plan: Plan,
+        ranks: Ranks,
+        stopped: Callable[[], bool],
+    ) -> None:
+        self._local, self._optimiser, self._plan = local, optimiser, plan
+        self._collated, self._samples = collated, collated.samples
+        self._ranks, self._stopped = ranks, stopped
+        self._groups = list(dict.fromkeys(sample.group for sample in self._samples))
+        self._own = frozenset(ranks.share(self._groups))
+        every = probed([sample.group for sample in self._samples])
+        self._probed = [i for i in every if self._samples[i].group in self._own]
+        self._first: dict[int, Tensor] = {}  # of those, from the passes of the first step
+        self._old: dict[int, Tensor] = {}
+        self._ref: dict[int, Tensor] = {}
+        self._trouble: Exception | None = None
+        self._most_rows = 0
+
+    def run(self) -> Figures:
+        """Move the weights.
+
+        Raises:
+            Unfit: on every rank, see there.
+            NoMemory: on every rank, as soon as one of them ran out.
+            Stopped: on every rank, as soon as one of them was told to stop.
+        """
+        settings, figures = self._plan.settings, Figures()
+        windows = [
+            window
+            for iteration in range(settings.iterations)
+            for window in self._windows(iteration)
+            if any(window)
+        ]
+        if len(windows) > 1 or settings.beta:
+            self._tried(lambda: self._frozen_passes(len(windows) > 1))
+        for number, window in enumerate(windows):
+            self._optimiser_step(window, number == 0, figures)
+        nothing = torch.zeros(3, dtype=torch.float64, device=self._local.device)
+        found = self._tried(self._probe)
+        moved, away, count = self._agree(nothing if found is None else found).tolist()
+        figures.probed = {"kl": away / max(1.0, count), "kl_step": moved / max(1.0, count)}
+        return figures
+
+    def _windows(self, iteration: int) -> list[list[list[int]]]:
+        """Optimiser steps of minibatches of groups, the same on every rank."""
+        settings, groups = self._plan.settings, list(self._groups)
+        if settings.minibatches > 1:
+            random.Random(f"{self._plan.seed}/{self._plan.step}/{iteration}").shuffle(groups)
+        parts = [sorted(groups[n :: settings.minibatches]) for n in range(settings.minibatches)]
+        size = settings.accumulation
+        return [parts[at : at + size] for at in range(0, len(parts), size)]
+
+    def _optimiser_step(self, window: list[list[int]], first: bool, figures: Figures) -> None:
+        settings = self._plan.settings
+        self._optimiser.zero_grad()  # once per optimiser step: minibatches between accumulate
+        normaliser = self._normaliser(window)
+        sums = torch.zeros(5, device=self._local.device)
+        peaks = torch.tensor([1.0, 0.0], device=self._local.device)
+        for minibatch in window:
+            work = partial(self._accumulate, minibatch, normaliser, sums, peaks, first)
+            self._tried(work)
+        gradient = self._optimiser.gradient()
+        size = gradient.numel()
+        summed = self._agree(torch.cat([gradient, sums.to(gradient.device)]))
+        gradient, totals = summed[:size], summed[size:].tolist()
+        gradient, norm = clipped(gradient, settings.max_grad_norm)
+        ratio_max, gap = self._ranks.all_max(peaks).tolist()
+        where = f"optimiser step {len(figures.loss) + 1} of the batch"
+        if not all(map(_finite, (totals[0], norm))):
+            raise Unfit(f"loss {totals[0]:g} and gradient norm {norm:g} in {where}")
+        share = learning_share(
+            self._plan.done + len(figures.loss),
+            self._plan.planned,
+            schedule=settings.schedule,
+            warmup=settings.warmup,
+        )
+        figures.learning_rate = settings.learning_rate * share * self._plan.learning_scale
+        self._optimiser.step(gradient, figures.learning_rate)
+        figures.loss.append(totals[0])
+        figures.norms.append(norm)
+        figures.sums = [a + b for a, b in zip(figures.sums, totals[1:], strict=True)]
+        figures.ratio_max = max(figures.ratio_max, ratio_max)
+        if first:
+            figures.sampler_gap = gap
+
+    def _accumulate(
+        self, groups: list[int], normaliser: float, sums: Tensor, peaks: Tensor, first: bool
+    ) -> None:
+        """Add a minibatch's gradient, this rank's share of it, micro-batch by micro-batch."""
+        settings = self._plan.settings
+        mine = [
+            i for i, s in enumerate(self._samples) if s.group in groups and s.group in self._own
+        ]
+        for indices, rows in self._parts(mine):
+            scored = completion_logps(self._local, rows, temperature=settings.temperature)
+            losses, stats = token_losses(
+                scored.logp,
+                _stacked(self._old, indices),
+                _stacked(self._ref, indices),
+                rows.advantages,
+                clip_low=settings.clip_low,
+                clip_high=settings.clip_high,
+                beta=settings.beta,
+                trainable=rows.trainable,
+            )
+            loss = aggregate(
+                losses,
+                rows.trainable,
+                settings.aggregation,
+                max_completion_tokens=settings.max_completion_tokens,
+                normaliser=normaliser,
+            )
+            loss.backward()  # type: ignore[no-untyped-call]
+            if first and not self._old:
+                found, lengths = scored.logp.detach(), rows.lengths.tolist()
+                for n, i in enumerate(indices):
+                    if i in self._probed:
+                        self._first[i] = found[n, : lengths[n]]
+            with torch.no_grad():
+                sums += torch.stack(
+                    [
+                        loss.detach(),
+                        stats.tokens,
+                        stats.clipped_low,
+                        stats.clipped_high,
+                        scored.entropy.sum(),
+                    ]
+                )
+                gap = (scored.logp - rows.sampled).abs().amax() if first else peaks[1]
+                torch.maximum(peaks, torch.stack([stats.ratio_max, gap]), out=peaks)
+
+    def _normaliser(self, window: list[list[int]]) -> float:
+        """What the losses of one optimiser step are divided by, over all ranks.
+
+        Groups that were left out count as if they had been computed. The generation batch that
+        dapo divides by is scaled to one optimiser step of several.
+        """
+        settings, whole = self._plan.settings, self._collated
+        if settings.aggregation == "dapo":
+            return whole.tokens * settings.accumulation / settings.minibatches
+        here = {group for minibatch in window for group in minibatch}
+        inside = [sample for sample in self._samples if sample.group in here]
+        if settings.aggregation == "bnpo":
+            kept = sum(sample.tokens for sample in self._samples)
+            return sum(sample.tokens for sample in inside) * whole.tokens / kept
+        return len(inside) * whole.sequences / len(self._samples)
+
+    def _parts(self, indices: Sequence[int]) -> list[tuple[list[int], Rows]]:
+        chosen = [self._samples[i] for i in indices]
+        limit = POSITIONS_AT_ONCE.get(self._local.device.type, POSITIONS_AT_ONCE["cuda"])
+        made = []
+        for part in parts_of(chosen, self._plan.rows, limit):
+            if self._stopped():
+                raise Stopped
+            self._most_rows = max(self._most_rows, len(part))
+            rows = padded([chosen[n] for n in part], self._local.pad_id, self._local.device)
+            made.append(([indices[n] for n in part], rows))
+        return made
+
+    def _frozen_passes(self, old: bool) -> None:
+        """Log-probabilities before the first optimiser step, and those of the reference."""
+        mine = [i for i, sample in enumerate(self._samples) if sample.group in self._own]
+        if old:
+            self._old = self._scored(mine)
+        if self._plan.settings.beta:
+            with self._local.reference():
+                self._ref = self._scored(mine)
+
+    def _scored(self, indices: Sequence[int]) -> dict[int, Tensor]:
+        """Log-probabilities of sequences under the weights as they are, without gradient."""
+        found: dict[int, Tensor] = {}
+        for part, rows in self._parts(indices):
+            with torch.no_grad():
+                temperature = self._plan.settings.temperature
+                logp = completion_logps(self._local, rows, temperature=temperature).logp
+            lengths = rows.lengths.tolist()
+            found |= {i: logp[n, : lengths[n]] for n, i in enumerate(part)}
+        return found
+
+    def _probe(self) -> Tensor | None:
+        """How far the weights moved and are from the reference, summed over so many tokens."""
+        if not self._probed:
+            return None
+        new, ref = self._scored(self._probed), self._ref
+        if not ref:
+            with self._local.reference():
+                ref = self._scored(self._probed)
+        found = divergences(*(self._trained(each) for each in (self._old or self._first, new, ref)))
+        return torch.stack([*(each.sum() for each in found), found[0].new_tensor(len(found[0]))])
+
+    def _trained(self, scored: Mapping[int, Tensor]) -> Tensor:
+        """(N,) of what is known of the probed sequences, that of trainable tokens."""
+        return torch.cat(
+            [
+                scored[i][torch.tensor(self._samples[i].trainable, device=scored[i].device)]
+                for i in self._probed
+            ]
+        )
+
+    def _tried(self, work: Callable[[], T]) -> T | None:
+        """Do work unless something went wrong before; `_agree` tells the other ranks."""
+        if self._trouble is not None:
+            return None
+        try:
+            return work()
+        except (RuntimeError, Stopped) as error:
+            if isinstance(error, RuntimeError) and not _is_memory(error):
+                raise
+            self._trouble = error
+            return None
+
+    def _agree(self, values: Tensor) -> Tensor:
+        """Sum values over ranks; raise on all of them what went wrong on one."""
+        own = [isinstance(self._trouble, Stopped), isinstance(self._trouble, RuntimeError)]
+        flags = torch.tensor(own, dtype=torch.float32, device=values.device)
+        summed = self._ranks.all_sum(torch.cat([values, flags]))
+        stopped, memory = summed[-2:].tolist()
+        if stopped:
+            raise Stopped
+        if memory:
+            self._trouble = None  # its traceback holds the tensors that did not fit
+            rows = torch.tensor([float(self._most_rows)], device=values.device)
+            raise NoMemory(int(self._ranks.all_max(rows).item()))
+        return summed[:-2]
+
+
+def probed(groups: Sequence[int]) -> list[int]:
+    """Which sequences stand for a batch: the first of each group, then the second, and so on.
+
+    Args:
+        groups: of each sequence.
+
+    Returns:
+        Indices in ascending order, `PROBED` at most. Of more groups they are spread evenly.
+    """
+    turns: dict[int, list[int]] = {}  # a group's n-th sequence has turn n
+    count: dict[int, int] = {}
+    for index, group in enumerate(groups):
+        count[group] = count.get(group, -1) + 1
+        turns.setdefault(count[group], []).append(index)
+    chosen: list[int] = []
+    for turn in sorted(turns):
+        room, there = PROBED - len(chosen), turns[turn]
+        if len(there) > room:
+            there = [there[n * len(there) // room] for n in range(room)]
+        chosen += there
+    return sorted(chosen)
+
+
+def _stacked(known: Mapping[int, Tensor], indices: Sequence[int]) -> Tensor | None:
+    return pad_sequence([known[i] for i in indices], batch_first=True) if known else None
+
+
+def _is_memory(error: RuntimeError) -> bool:
+    text = str(error).lower()
+    return isinstance(error, torch.OutOfMemoryError) or any(
+        words in text for words in ("out of memory", "can't allocate memory")
+    )
+
+
+def _finite(value: float) -> bool:
+    return value - value == 0

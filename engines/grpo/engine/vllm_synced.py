@@ -1,0 +1,99 @@
+"""An engine whose rollouts come from a vLLM server: it is given each new adapter.
+
+Owns when: before the first rollout and after whatever changes the weights. Computes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engines.core.types import Group, Lesson, Reflection, WeightUpdate
+from engines.grpo.checkpoint.contents import EngineState, write_checkpoint
+
+if TYPE_CHECKING:
+    from engines.core.library import Library
+    from engines.grpo.engine.grpo import GRPOEngine
+    from engines.grpo.engine.sft import SFTEngine
+    from engines.grpo.ranks.rank_zero import Leader
+    from engines.policies.hf_local.model import LocalModel
+    from engines.policies.vllm.policy import VLLMRollouts
+
+
+class Served:
+    """Implements `Engine`; what it does not say itself is the engine's own.
+
+    Args:
+        engine: trains the adapter.
+        local: the model that it trains.
+        rollouts: the server's policy.
+        folder: where adapters are put for the server to read; it must see the same path.
+    """
+
+    def __init__(
+        self,
+        engine: GRPOEngine | Leader | SFTEngine,
+        local: LocalModel,
+        rollouts: VLLMRollouts,
+        folder: Path,
+    ) -> None:
+        self.engine = engine
+        self._local, self._rollouts, self._folder = local, rollouts, folder
+
+    def __getattr__(self, name: str) -> Any:
+        """The engine's own: facts, state, policy version, times."""
+        return getattr(self.engine, name)
+
+    def plan(self, total_steps: int) -> str:
+        return self.engine.plan(total_steps)
+
+    async def reflect(self, group: Group, library: Library) -> Reflection:
+        return await self.engine.reflect(group, library)
+
+    async def consolidate(
+        self, batch: Sequence[Group], reflections: Sequence[Reflection], library: Library
+    ) -> Lesson:
+        return await self.engine.consolidate(batch, reflections, library)
+
+    async def apply(self, update: WeightUpdate) -> int:
+        """As the engine's own; then rollouts come from the new weights.
+
+        Raises:
+            PolicyError: the server does not take them. The update is applied here all the same.
+        """
+        version = await self.engine.apply(update)
+        await self.publish()
+        return version
+
+    async def save(self, folder: Path) -> Any:
+        return await self.engine.save(folder)
+
+    async def restore(self, folder: Path) -> None:
+        await self.engine.restore(folder)
+        await self.publish()
+
+    async def publish(self) -> None:
+        """Have the server answer with the weights as they are; call it before practice begins.
+
+        Raises:
+            PolicyError: the server does not take them.
+            RecordError: they cannot be written.
+        """
+        name = await asyncio.to_thread(self._written)
+        await self._rollouts.serve(name, self._folder / name)
+        for older in self._folder.glob("studio-*"):  # the server has unloaded them
+            if older.name != name:
+                shutil.rmtree(older, ignore_errors=True)
+
+    def _written(self) -> str:
+        """The adapter's name, which follows from its content, once it is on disk."""
+        with self._local.lock:
+            name = f"studio-{self._local.weights_digest()[:16]}"
+            if not (self._folder / name).is_dir():
+                write_checkpoint(
+                    self._folder / name, self._local, EngineState(self._local.adapter_state())
+                )
+        return name

@@ -1,0 +1,120 @@
+"""Supervised fine-tuning as a function: the gradients of a batch of demonstrations.
+
+The loss of an optimiser step is the mean over all its learnt tokens, however they are packed
+and however many passes they take. Every pass is without dropout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from engines.core.errors import ConfigError
+from engines.grpo.forward.forward import _causal_lm, _score
+from engines.grpo.loss.packing import Packed, forwards_of, pack, rows_of
+from engines.grpo.loss.sft_data import Example
+from engines.grpo.settings import Schedule
+
+if TYPE_CHECKING:
+    from engines.policies.hf_local.model import LocalModel
+
+ROW_TOKENS = 2048  # of a packed row, more only where one example is longer
+FORWARD_TOKENS = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class SFTSettings:
+    """How a batch of demonstrations becomes a weight update."""
+
+    learning_rate: float = 1e-4
+    max_grad_norm: float = 1.0
+    schedule: Schedule = "cosine"
+    warmup: float = 0.03  # share of all steps
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant.
+
+        Raises:
+            ConfigError: a value is out of bounds.
+        """
+        for name, wrong, move in (
+            (
+                "learning_rate",
+                not 0 < self.learning_rate < 1,
+                "Usual are 1e-6 to 3e-3.",
+            ),
+            ("max_grad_norm", not self.max_grad_norm > 0, "Usual is 1.0."),
+            ("warmup", not 0 <= self.warmup < 1, "Set 0 to below 1, for instance 0.03."),
+            ("weight_decay", not self.weight_decay >= 0, "Set 0 or more."),
+        ):
+            if wrong:
+                raise ConfigError(f"sft.{name}", f"{getattr(self, name)} is out of bounds.", move)
+
+
+def token_losses(local: LocalModel, packed: Packed) -> Tensor:
+    """(N,) float32: -log p of each learnt token, row by row; with gradient where enabled."""
+    base = _causal_lm(local.model)
+    packed = packed.to(local.device)
+    hidden = getattr(base, base.base_model_prefix)(
+        input_ids=packed.ids, position_ids=packed.positions, use_cache=False
+    ).last_hidden_state
+    logp, _ = _score(base, hidden[packed.learnt], packed.targets[packed.learnt], 1.0)
+    return -logp
+
+
+def accumulate(
+    local: LocalModel,
+    batch: Sequence[Example],
+    *,
+    packs: bool,
+    forward_tokens: int,
+    before_each: Callable[[], None] = lambda: None,
+) -> tuple[float, int]:
+    """Add the gradients of a batch's mean loss to the parameters'.
+
+    Args:
+        local: its lock is held by the caller.
+        batch: at least one example.
+        packs: whether several may stand in one row.
+        forward_tokens: of one pass, padding included; it changes no figure but the time.
+        before_each: called before each pass; what it raises ends the work.
+
+    Returns:
+        The mean loss, and how many tokens it is over.
+    """
+    limit = min(local.window, ROW_TOKENS, forward_tokens) if packs else 0
+    passes = [
+        pack(rows, local.pad_id) for rows in forwards_of(rows_of(batch, limit), forward_tokens)
+    ]
+    tokens = sum(packed.tokens for packed in passes)
+    total = 0.0
+    for packed in passes:
+        before_each()
+        loss = token_losses(local, packed).sum() / tokens
+        loss.backward()  # type: ignore[no-untyped-call]
+        total += loss.item()
+    return total, tokens
+
+
+def keeps_apart(local: LocalModel, first: Example, second: Example) -> bool:
+    """Whether two examples in one row lose what they lose alone.
+
+    Not so in a model whose layers carry a state along the row, or whose own code makes masks.
+    """
+    with torch.no_grad():
+        alone = [token_losses(local, pack([[one]], local.pad_id)) for one in (first, second)]
+        together = token_losses(local, pack([[first, second]], local.pad_id))
+    near = 1e-3 if local.dtype == torch.float32 else 0.1
+    return bool(((torch.cat(alone) - together).abs() <= near).all())
+
+
+def out_of_memory(error: RuntimeError) -> bool:
+    text = str(error).lower()  # the CPU's allocator has no class of its own for it
+    return isinstance(error, torch.OutOfMemoryError) or any(
+        words in text for words in ("out of memory", "can't allocate memory")
+    )

@@ -1,0 +1,334 @@
+"""Demonstrations as ids: what was asked, how it is to be answered, and which tokens are learnt.
+
+Only those of replies are, never those of prompts. Nothing here loads torch; what was sampled is
+taken as the ids it was, and text is tokenised as the chat template would have it sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engines.agents.single_turn import prompt
+from engines.core.errors import CallFailed, DataError
+from engines.core.types import Message, Problem
+from engines.data.dataset import all_told
+from engines.data.fields import ANSWER_FIELDS, USUAL, look, question_of, text_of
+from engines.data.rows import kind_of, open_table
+from engines.data.source import DataSource
+
+if TYPE_CHECKING:
+    from engines.policies.hf_local.model import LocalModel
+
+REPLY_FIELDS = ("completion", "response", "solution", "output", "answer")
+"""Where a row's demonstration stands, the fullest first: an answer alone teaches no way to it."""
+_ROLES = ("system", "user", "assistant", "tool")
+_MARK = "\u27e6reply\u27e7"
+_SHAPES = 'Write {"question": …, "solution": …} or {"messages": [{"role": …, "content": …}]}.'
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """What was asked and how it is to be answered.
+
+    `messages` lead up to the reply; without any, the question alone does, after the agent's
+    instructions. `token_ids` are those that a policy of the same tokenizer sampled.
+    """
+
+    question: str
+    reply: str
+    messages: tuple[Message, ...] = ()
+    token_ids: tuple[int, ...] = ()
+    answer: str | None = None
+    source: str = ""
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Ids of one reply after its prompt; only `token_ids` are learnt."""
+
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    place: str = ""
+
+    def __len__(self) -> int:
+        return len(self.prompt_ids) + len(self.token_ids)
+
+
+def read_demonstrations(
+    source: DataSource | Path, *, limit: int | None = None
+) -> tuple[Demonstration, ...]:
+    """Read rows of question and reply, or of chat messages.
+
+    Args:
+        source: any file that data sets may be.
+        limit: rows read at most.
+
+    Returns:
+        One demonstration for each reply: a conversation of several turns gives several, since
+        a chat template may rewrite what came before.
+
+    Raises:
+        DataError: rows of another shape, by file and line, or no row at all.
+    """
+    table = open_table(source)
+    found: list[Demonstration] = []
+    bad: list[tuple[int, DataError]] = []
+    for taken, (number, place, row) in enumerate(table.rows):
+        if limit is not None and taken >= limit:
+            break
+        try:
+            if isinstance(row, DataError):
+                raise row
+            found += _demonstrations(place, row)
+        except DataError as error:
+            bad.append((number, error))
+    if bad:
+        raise all_told(bad, table.unit)
+    if not found:
+        raise DataError(str(source), "There is no demonstration in it.", _SHAPES)
+    return tuple(found)
+
+
+def as_row(shown: Demonstration) -> dict[str, Any]:
+    """A demonstration as a row of a data set; `demonstration_of` reads it back."""
+    row: dict[str, Any] = {"question": shown.question}
+    if shown.answer is not None:
+        row["answer"] = shown.answer
+    row["solution"] = shown.reply
+    if shown.token_ids:
+        row["completion_ids"] = list(shown.token_ids)
+    if shown.messages:
+        row["messages"] = [
+            {"role": one.role, "content": one.content}
+            | ({"token_ids": list(one.token_ids)} if one.token_ids else {})
+            for one in shown.messages
+        ]
+    if shown.source:
+        row["source"] = shown.source
+    return row
+
+
+def demonstration_of(problem: Problem, place: str = "") -> Demonstration:
+    """The demonstration that a problem carries, as `as_row` writes it.
+
+    Raises:
+        DataError: it carries none, or one of another shape.
+    """
+    place = place or f"problem {problem.id}"
+    meta = problem.meta
+    reply = text_of(place, "solution", meta["solution"]) if meta.get("solution") else ""
+    ids = _ids(place, "completion_ids", meta.get("completion_ids"))
+    if not (reply or ids):
+        raise DataError(
+            place,
+            f"no demonstration stands beside its question; the fields are: question, "
+            f"{', '.join(meta) or 'answer'}.",
+            'Add a field "solution", or name the file in sft.data and use '
+            "studio train RUNFILE --stage sft, which reads other shapes too.",
+        )
+    messages: tuple[Message, ...] = ()
+    if meta.get("messages"):
+        messages = _messages(place, meta["messages"])
+    return Demonstration(
+        problem.question, reply, messages, ids, problem.answer, problem.source, place
+    )
+
+
+def example_of(local: LocalModel, shown: Demonstration, instructions: str = "") -> Example:
+    """Tokenise a demonstration as the policy would have been shown it and would have replied.
+
+    Args:
+        local: whose chat template and tokenizer are used.
+        shown: its exact ids are taken where it has some.
+        instructions: the system prompt where it has no messages of its own.
+
+    Raises:
+        DataError: the chat template refuses the messages, or an id is none of the model's.
+    """
+    messages = shown.messages or prompt(instructions, "", shown.question)
+    prompt_ids = _prompt_ids(local, messages, shown.place)
+    ids = shown.token_ids or reply_ids(local, shown.reply)
+    example = Example(prompt_ids, ids, shown.place)
+    most = max((*example.prompt_ids, *example.token_ids), default=0)
+    size = local.base.get_input_embeddings().num_embeddings
+    if most >= size:
+        raise DataError(
+            shown.place,
+            f"its token {most} is none of the {size} that {local.name} knows.",
+            "Take the ids out: the text is tokenised then.",
+        )
+    return example
+
+
+def fits(local: LocalModel, example: Example) -> bool:
+    """Whether something can be learnt from an example within the model's window."""
+    return 1 < len(example) <= local.window
+
+
+def check_problems(
+    local: LocalModel,
+    problems: Sequence[Problem],
+    instructions: str,
+    place: str,
+    tell: Callable[[str], None],
+) -> None:
+    """Look at the demonstrations of a run before anything is trained; tells what does not fit.
+
+    Args:
+        local: whose chat template, tokenizer and window they must suit.
+        problems: that bring them.
+        instructions: as of `example_of`.
+        place: what to call the file they come from.
+        tell: receives one line where some are too long.
+
+    Raises:
+        DataError: one is missing or cannot be tokenised, or none fits the model's window.
+    """
+    long = 0
+    for number, problem in enumerate(problems, start=1):
+        shown = demonstration_of(problem, f"{place}, row {number}")
+        long += not fits(local, example_of(local, shown, instructions))
+    if long == len(problems):
+        raise DataError(
+            place,
+            f"none of its {long} demonstrations fits the model's window of {local.window} tokens.",
+            "Take shorter demonstrations or another model.",
+        )
+    if long:
+        tell(
+            f"{long} of {len(problems)} demonstrations are left out: they are longer than the "
+            f"model's window of {local.window} tokens"
+        )
+
+
+def without_guidance(messages: Sequence[Message], guidance: str) -> tuple[Message, ...]:
+    """The same prompt as it would be without a library; without guidance it is itself.
+
+    Raises:
+        ValueError: the guidance does not stand in the system message.
+    """
+    if not guidance:
+        return tuple(messages)
+    for index, message in enumerate(messages):
+        if message.role == "system" and guidance in message.content:
+            before, _, after = message.content.rpartition(guidance)
+            left = "\n\n".join(part for part in (before.strip(), after.strip()) if part)
+            kept = (replace(message, content=left),) if left else ()
+            return (*messages[:index], *kept, *messages[index + 1 :])
+    raise ValueError("the guidance does not stand in any system message")
+
+
+def reply_ids(local: LocalModel, text: str) -> tuple[int, ...]:
+    """A reply as the policy would sample it: what the template opens it with, text, its end."""
+    opening, end = _around_replies(local)
+    ids = local.tokenizer(opening + text.strip(), add_special_tokens=False)["input_ids"]
+    return (*ids, *end)
+
+
+def _demonstrations(place: str, row: Mapping[str, Any]) -> Iterable[Demonstration]:
+    if "messages" in row:
+        messages = _messages(place, row["messages"])
+        replies = [n for n, m in enumerate(messages) if m.role == "assistant" and m.content.strip()]
+        if not replies:
+            raise DataError(
+                place, '"messages" holds no reply of an assistant.', "Add it, or take it out."
+            )
+        asked = [message.content for message in messages if message.role == "user"]
+        if replies[0] == 0 or not any(text.strip() for text in asked):
+            raise DataError(
+                place,
+                '"messages" holds a reply without anything that was asked.',
+                "Put a message of the user before it.",
+            )
+        question = next(text.strip() for text in asked if text.strip())
+        return [
+            Demonstration(question, messages[n].content, messages[:n], place=place) for n in replies
+        ]
+    name = next((name for name in REPLY_FIELDS if look(row, name) is not None), None)
+    try:
+        _, question = question_of(place, row, USUAL)
+    except DataError as error:
+        raise DataError(place, error.cause, _SHAPES) from error
+    reply = text_of(place, name, look(row, name)) if name else ""
+    if not reply:
+        raise DataError(
+            place,
+            f"it shows no reply; the fields are: {', '.join(row)}."
+            if name is None
+            else f'"{name}" is empty.',
+            _SHAPES,
+        )
+    answer = next((look(row, one) for one in ANSWER_FIELDS if look(row, one) is not None), None)
+    source = row.get("source")
+    return [
+        Demonstration(
+            question,
+            reply,
+            answer=str(answer) if isinstance(answer, str | int | float) else None,
+            source=source if isinstance(source, str) else "",
+            place=place,
+        )
+    ]
+
+
+def _messages(place: str, value: Any) -> tuple[Message, ...]:
+    if not isinstance(value, list):
+        raise DataError(place, f'"messages" holds {kind_of(value)}, not a list.', _SHAPES)
+    found = []
+    for number, one in enumerate(value, start=1):
+        role = one.get("role") if isinstance(one, dict) else None
+        content = one.get("content") if isinstance(one, dict) else None
+        if role not in _ROLES or not isinstance(content, str):
+            raise DataError(
+                place, f'message {number} has no "role" and "content" of text.', _SHAPES
+            )
+        ids = _ids(place, f"message {number}", one.get("token_ids"))
+        found.append(Message(role, content, token_ids=ids))
+    return tuple(found)
+
+
+def _ids(place: str, name: str, value: Any) -> tuple[int, ...]:
+    """Token ids; () where there are none."""
+    if value is None:
+        return ()
+    whole = isinstance(value, list) and all(type(one) is int and one >= 0 for one in value)
+    if not whole:
+        raise DataError(place, f"{name} has token ids that are no list of whole numbers.", _SHAPES)
+    return tuple(value)
+
+
+def _prompt_ids(local: LocalModel, messages: Sequence[Message], place: str) -> tuple[int, ...]:
+    from engines.policies.hf_local.chat_template import encode_prompt
+
+    try:
+        return tuple(encode_prompt(local, messages))
+    except CallFailed as error:
+        raise DataError(place, f"{error}.", "Mend its messages, or take it out.") from error
+
+
+def _around_replies(local: LocalModel) -> tuple[str, tuple[int, ...]]:
+    """What a template puts between the invitation and a reply, and the ids that end a reply."""
+    tokenizer = local.tokenizer
+    fallback = min(local.eos_ids, default=None)
+    if tokenizer.eos_token_id is not None:
+        fallback = tokenizer.eos_token_id
+    end: tuple[int, ...] = () if fallback is None else (fallback,)
+    if not tokenizer.chat_template:
+        return "", end
+    asked = [{"role": "user", "content": "?"}]
+    invited: str = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
+    whole: str = tokenizer.apply_chat_template(
+        [*asked, {"role": "assistant", "content": _MARK}], tokenize=False
+    )
+    before, found, after = whole.partition(_MARK)
+    if not found:
+        return "", end
+    closing = tokenizer(after.lstrip(), add_special_tokens=False)["input_ids"]
+    if closing and closing[0] in local.eos_ids:
+        end = (closing[0],)
+    opening = before.removeprefix(invited) if before.startswith(invited) else ""
+    return opening, end

@@ -1,0 +1,96 @@
+"""The parts of one run, put together, and the small questions the loop asks of them.
+
+Owns no order of events; `engines.pipeline.step` and `engines.pipeline.run` do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from engines.core.events import TextStreamed
+from engines.core.ids import call_seed
+from engines.core.library import Library
+from engines.core.protocols import Engine, OnText, Verifier
+from engines.core.types import NO_USAGE, CallKey, Job, Problem, Usage
+from engines.data.sampler import Sampler
+from engines.pipeline.budget import Budget
+from engines.pipeline.checkpoints import Checkpoints
+from engines.pipeline.control import Control
+from engines.pipeline.evaluation.evaluate import Evaluation
+from engines.pipeline.gate.gate import Gate
+from engines.pipeline.recorder import Recorder
+from engines.pipeline.replay_training import Chapter
+from engines.record.ledger import RecordLedger
+from engines.rollouts.manager import RolloutManager
+
+
+@dataclass(frozen=True, slots=True)
+class Practice:
+    """Everything a run needs. `publish` writes what follows from a committed library.
+
+    `group_size` is 0 where nothing is rolled out, and the engine learns from the problems alone.
+
+    The last five are of a policy that owns its weights. `cohort` says that it decodes all tries
+    of a step together, so that a step that was cut is rolled out again in the same company;
+    `history` is what the engine is brought up to before the first step, nothing where it keeps
+    no weights; `weights` tells the digest of the current ones.
+    """
+
+    run: str
+    problems: tuple[Problem, ...]
+    sampler: Sampler
+    group_size: int
+    rollouts: RolloutManager
+    verifier: Verifier
+    engine: Engine
+    gate: Gate
+    recorder: Recorder
+    ledger: RecordLedger
+    records: Path
+    control: Control
+    publish: Callable[[Library], None]
+    evaluation: Evaluation | None = None
+    budget: Budget | None = None  # None: nothing limits what is spent
+    paid_before: Usage = NO_USAGE  # by earlier processes of this run
+    pace_tokens_per_s: float | None = None  # of scripted rollouts; None: nothing is paced
+    cohort: bool = False
+    checkpoints: Checkpoints | None = None
+    history: tuple[Chapter, ...] = ()
+    weights: Callable[[], str] | None = None
+    tell: Callable[[str], None] = lambda _: None
+
+    def batch(self, step: int) -> tuple[Problem, ...]:
+        return tuple(self.problems[index] for index in self.sampler.batch(step))
+
+    def job(self, key: CallKey, problem: Problem, library: Library) -> Job:
+        version = self.recorder.state.policy_version
+        return Job(problem, library.guidance(), key, version, library.version)
+
+    def seed(self, key: CallKey) -> int:
+        assert self.recorder.state.started is not None
+        return call_seed(self.recorder.state.started.seed, key)
+
+    def weights_digest(self) -> str:
+        """Of the policy's weights as they are now; "" where it owns none."""
+        return "" if self.weights is None else self.weights()
+
+    def tell_of(self, line: str) -> None:
+        if line:
+            self.tell(line)
+
+    async def save_if_due(self, step: int) -> None:
+        """Keep the engine's state after a step, where that is due and not done yet.
+
+        What a fork adopted is kept at once: nothing is asked of its parent's records again.
+        """
+        started = self.recorder.state.started
+        if self.checkpoints is None or not step or started is None:
+            return
+        last = step in (self.sampler.total_steps, started.forked_steps)
+        if self.checkpoints.due(step, ends_epoch=self.sampler.ends_epoch(step), last=last):
+            await self.checkpoints.write(self.recorder, step)
+
+    def streaming(self, key: CallKey) -> OnText:
+        return lambda text: self.recorder.emit(TextStreamed(key, text))

@@ -1,0 +1,326 @@
+"""Evaluation: a pinned library on problems that practice never sees.
+
+Owns the measuring of one held-out set, inside a run or outside. Shares no setting with
+practice and changes nothing. What was measured before, by whomever, is not paid for
+again (`engines.record.scores`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from engines.core.codec import dumps
+from engines.core.events import EvaluationFinished, EvaluationProgressed
+from engines.core.ids import call_seed, digest
+from engines.core.library import Library
+from engines.core.protocols import Verifier
+from engines.core.text.masking import NO_SECRETS, Mask
+from engines.core.types import NO_USAGE, CallKey, Job, Problem, Rollout, Usage
+from engines.core.waiting.gather import all_of
+from engines.pipeline.evaluation.metrics import by_question, mean_at_k
+from engines.pipeline.outage import Outage
+from engines.pipeline.recorder import Recorder
+from engines.record.appender import make_folder, write_whole
+from engines.record.scores import Score, ScoreBook, content_of
+from engines.rollouts.manager import RolloutManager
+
+LONGEST_NAME = 200
+"""Bytes of a set's name that stand in the name of a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """One set, by a name that no other set of the run has.
+
+    `left_out` counts the problems of its file that a limit keeps from it.
+    """
+
+    name: str
+    problems: tuple[Problem, ...]
+    left_out: int = 0
+
+    @property
+    def questions(self) -> int:
+        """Different questions: one that stands there twice is one."""
+        return len({problem.id.partition("#")[0] for problem in self.problems})
+
+
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """How rollouts are made and judged. `seed` is the run's; `outage` is told what failed."""
+
+    rollouts: RolloutManager
+    verifier: Verifier
+    seed: int
+    k: int = 1
+    outage: Outage | None = None  # None: nobody gives up
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """What is measured: experiences as they stand in the prompt, with the versions."""
+
+    guidance: str
+    library_version: int = 0
+    policy_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The result of one set: rewards aligned with its problems, k each.
+
+    `paid` is what this measuring cost, `total` what all its rollouts cost, whoever paid.
+    """
+
+    rewards: tuple[tuple[float | None, ...], ...]
+    paid: Usage = NO_USAGE
+    total: Usage = NO_USAGE
+    tool_calls: int = 0
+    reused: int = 0
+    trouble: str = ""  # why the first of the unjudged was not judged
+    missing: int = 0  # not tried yet, where measuring was cut short; their reward is None too
+
+    @property
+    def known(self) -> int:
+        return sum(reward is not None for row in self.rewards for reward in row)
+
+    @property
+    def unjudged(self) -> int:
+        return sum(reward is None for row in self.rewards for reward in row) - self.missing
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What a run evaluates, how, and when.
+
+    `folder` receives one JSON file an evaluation; `book` opens the scores of a guidance and
+    the digest of the weights that were prompted with it, "" where the policy owns none;
+    `fingerprint` covers all that results depend on besides library and problems; `account`
+    is the run's own, also among runs of one name.
+    """
+
+    sets: tuple[HeldOut, ...]
+    measuring: Measuring
+    folder: Path
+    book: Callable[[str, str], ScoreBook]
+    fingerprint: str
+    account: str
+    strategy: Literal["epoch", "steps"] = "epoch"
+    every_steps: int = 1
+    mask: Mask = NO_SECRETS  # takes secrets out of the files
+
+    def due(self, step: int, ends_epoch: bool) -> bool:
+        """Whether the library is evaluated after this step."""
+        return ends_epoch if self.strategy == "epoch" else step % self.every_steps == 0
+
+
+async def measure(
+    measuring: Measuring,
+    book: ScoreBook,
+    problems: Sequence[Problem],
+    pinned: Pinned,
+    *,
+    step: int = 0,
+    payer: str = "",
+    tell: Callable[[], None] = lambda: None,
+) -> Measured:
+    """Roll out and judge what the book does not know yet, and add it to the book.
+
+    Args:
+        measuring: model, verifier, seed and tries.
+        book: of exactly this model, verifier, seed and guidance.
+        problems: of one set.
+        pinned: the library.
+        step: of the run it belongs to; names the record file.
+        payer: on whose account it goes. A score that this very payer paid for before it was
+            cut off counts as paid, not as reused.
+        tell: called after each rollout that ended, judged or not.
+    """
+
+    async def one(problem: Problem, content: str, key: CallKey) -> _Tried:
+        found = await _tried(measuring, book, problem, content, pinned, key, payer)
+        tell()
+        return found
+
+    tried = await all_of(
+        one(problem, content, CallKey("evaluation", 0, step, at, index, problem=problem.id))
+        for at, (problem, content) in enumerate((p, content_of(p)) for p in problems)
+        for index in range(measuring.k)
+    )
+    rewards, k = [each.reward for each in tried], measuring.k
+    return Measured(
+        tuple(tuple(rewards[at : at + k]) for at in range(0, len(rewards), k)),
+        sum((each.usage for each in tried if not each.reused), NO_USAGE),
+        sum((each.usage for each in tried), NO_USAGE),
+        sum(each.tool_calls for each in tried),
+        sum(each.reused for each in tried),
+        next((each.trouble for each in tried if each.reward is None), ""),
+    )
+
+
+def known_so_far(book: ScoreBook, problems: Sequence[Problem], k: int) -> Measured:
+    """What a book tells of a set whose measuring was cut short."""
+    found = [[book.find(content_of(problem), index) for index in range(k)] for problem in problems]
+    scores = [score for row in found for score in row if score is not None]
+    return Measured(
+        tuple(tuple(None if score is None else score.reward for score in row) for row in found),
+        total=sum((score.usage for score in scores), NO_USAGE),
+        tool_calls=sum(score.tool_calls for score in scores),
+        reused=len(scores),
+        missing=len(problems) * k - len(scores),
+    )
+
+
+async def evaluate(
+    evaluation: Evaluation, recorder: Recorder, step: int, library: Library, weights: str = ""
+) -> None:
+    """Evaluate a run's library and weights on every set that this step has no result for yet.
+
+    `weights` is the digest of those the policy has now, "" where it owns none.
+    """
+    state = recorder.state
+    done = {found.data for found in state.evaluations if found.step == step}
+    pinned = Pinned(library.guidance(), library.version, state.policy_version)
+    measuring = evaluation.measuring
+    book = evaluation.book(pinned.guidance, weights)
+    try:
+        for held_out in evaluation.sets:
+            if held_out.name in done:
+                continue
+            ids = tuple(problem.id for problem in held_out.problems)
+            found = await measure(
+                measuring,
+                book,
+                held_out.problems,
+                pinned,
+                step=step,
+                payer=f"{evaluation.account} step {step} {held_out.name}",
+                tell=_teller(recorder, step, held_out, measuring.k),
+            )
+            result = EvaluationFinished(
+                step,
+                held_out.name,
+                pinned.policy_version,
+                pinned.library_version,
+                measuring.k,
+                found.known,
+                found.unjudged,
+                mean_at_k(tuple(by_question(ids, found.rewards).values())),
+                found.paid,
+                evaluation.fingerprint,
+                found.trouble,
+                ids,
+                found.rewards,
+                found.total,
+                found.tool_calls,
+                found.reused,
+            )
+            write_result(evaluation.folder, result, evaluation.mask)
+            await recorder.record(result)
+    finally:
+        book.close()
+
+
+def write_result(folder: Path, result: EvaluationFinished, mask: Mask = NO_SECRETS) -> None:
+    """Write `step-NNNN-NAME.json`: the whole result, each problem's rewards included."""
+    make_folder(folder)
+    name = result.data
+    if len(name.encode()) > LONGEST_NAME:  # file systems end names at 255 bytes
+        name = f"{name[: LONGEST_NAME // 4]}-{digest(name, 6)}"
+    write_whole(folder / f"step-{result.step:04d}-{name}.json", mask.line(dumps(result)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    reward: float | None
+    usage: Usage
+    tool_calls: int
+    reused: bool
+    trouble: str = ""
+
+
+async def _tried(
+    measuring: Measuring,
+    book: ScoreBook,
+    problem: Problem,
+    content: str,
+    pinned: Pinned,
+    key: CallKey,
+    payer: str,
+) -> _Tried:
+    """One try: from the book, from its twin that is under way, or made now."""
+    at = (content, key.index)
+    if (score := book.find(*at)) is not None:
+        reused = not payer or score.payer != payer
+        return _Tried(score.reward, score.usage, score.tool_calls, reused)
+    if (twin := book.under_way.get(at)) is not None:
+        same: _Tried = await asyncio.shield(twin)
+        return replace(same, reused=True)
+    twin = book.under_way[at] = asyncio.get_running_loop().create_future()
+    try:
+        made = await _scored(measuring, problem, content, pinned, key, payer)
+        if isinstance(made, Score):
+            score = book.add(made)
+            made = _Tried(score.reward, made.usage, made.tool_calls, False)
+        twin.set_result(made)
+    finally:
+        twin.cancel()
+        del book.under_way[at]
+    return made
+
+
+async def _scored(
+    measuring: Measuring,
+    problem: Problem,
+    content: str,
+    pinned: Pinned,
+    key: CallKey,
+    payer: str,
+) -> Score | _Tried:
+    """A new rollout's score, or what it cost where it could not be judged."""
+    versions = (pinned.policy_version, pinned.library_version)
+    job = Job(problem, pinned.guidance, key, *versions)
+    outage = measuring.outage or Outage(lambda _: None)
+    attempt, _ = await measuring.rollouts.roll(
+        job, on_start=lambda: outage.began("held-out rollout")
+    )
+    at = (key.epoch, key.step, key.position, key.index)
+    rollout = Rollout(attempt, *at, call_seed(measuring.seed, key), *versions)
+    (verdict,) = await measuring.verifier.verify(problem, (rollout,))
+    usage = attempt.usage + verdict.usage
+    if verdict.reward is None:
+        trouble = attempt.error or verdict.error or "there was nothing to judge it by"
+        if attempt.error or verdict.error:
+            outage.failed("held-out rollout", trouble)
+        else:
+            outage.passed("held-out rollout")
+        return _Tried(None, usage, attempt.tool_calls, False, trouble)
+    outage.worked("held-out rollout")
+    return Score(
+        content,
+        key.index,
+        verdict.reward,
+        verdict.critique,
+        verdict.metrics,
+        attempt.status,
+        usage,
+        attempt.tool_calls,
+        attempt.elapsed_s,
+        payer,
+    )
+
+
+def _teller(recorder: Recorder, step: int, held_out: HeldOut, k: int) -> Callable[[], None]:
+    """Tells listeners of one more rollout at each call, beginning with none."""
+    count, total = itertools.count(), len(held_out.problems) * k
+
+    def tell() -> None:
+        recorder.emit(EvaluationProgressed(step, held_out.name, next(count), total))
+
+    tell()
+    return tell

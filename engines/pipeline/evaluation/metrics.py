@@ -1,0 +1,260 @@
+"""What rewards on held-out questions amount to: mean@k, pass@k, whether a change helped.
+
+Owns the rates, the paired comparison with its verdict, and what a set could show at all.
+Each of them counts questions, because the tries at one question are not independent of each
+other. Knows rewards only: not what was evaluated, nor what was changed.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from engines.pipeline.evaluation.distributions import sign_test, t_quantile
+from engines.pipeline.evaluation.intervals import SAME, interval_of, paired_interval_of
+from engines.pipeline.evaluation.intervals import (
+    Interval as Interval,  # a rate's readers find it here
+)
+from engines.pipeline.evaluation.sign_power import least_shown_gain
+
+Rewards = Sequence[Sequence[float | None]]
+"""One row a question, its tries in order; None where a try could not be judged."""
+
+ByQuestion = Mapping[str, Sequence[float | None]]
+"""The rewards of each question's tries under its id; None where one could not be judged."""
+
+Outcome = Literal["helps", "hurts", "cannot tell"]
+
+RIGHT_FROM = 0.5
+"""The reward from which a try counts as right, as in a group's outcome."""
+
+_LARGE = 1000  # questions beyond which both tests are normal and an effect shrinks as 1/√M
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A rate and the number of questions behind it; no value and no interval where that is 0."""
+
+    value: float | None
+    questions: int
+    interval: Interval | None = None
+
+
+def by_question(problems: Sequence[str], rewards: Rewards) -> dict[str, tuple[float | None, ...]]:
+    """The tries of each question under its id.
+
+    A question that stands n times in a set (ids `x`, `x#2` …) is one question with n times
+    the tries: repeating it makes nothing surer about others.
+    """
+    found: dict[str, tuple[float | None, ...]] = {}
+    for problem, row in zip(problems, rewards, strict=True):
+        question = problem.partition("#")[0]
+        found[question] = (*found.get(question, ()), *row)
+    return found
+
+
+def question_means(rewards: Rewards) -> tuple[float, ...]:
+    """The mean of each question's known tries; questions without one are left out."""
+    known = (_known(row) for row in rewards)
+    return tuple(math.fsum(row) / len(row) for row in known if row)
+
+
+def mean_at_k(rewards: Rewards) -> float | None:
+    """mean@k: the mean over questions of the mean of their known tries.
+
+    Each question weighs the same however many of its tries could be judged. None where
+    nothing could be.
+    """
+    means = question_means(rewards)
+    return math.fsum(means) / len(means) if means else None
+
+
+def mean_interval(rewards: Rewards, level: float = 0.95) -> Interval | None:
+    """Where mean@k of such questions lies; see `interval_of`. None with no known reward."""
+    return interval_of(question_means(rewards), level)
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """The unbiased chance that one of k tries is right, when c of n were.
+
+    1 - C(n-c, k) / C(n, k), in whole numbers: no n makes it overflow or lose digits.
+
+    Raises:
+        ValueError: unless 1 <= k <= n and 0 <= c <= n.
+
+    Source: arXiv:2107.03374 eq. 1.
+    """
+    if not (1 <= k <= n and 0 <= c <= n):
+        raise ValueError(f"pass@{k} of {c} right tries in {n} is not defined")
+    all_draws = math.comb(n, k)
+    return (all_draws - math.comb(n - c, k)) / all_draws
+
+
+def pass_rate(rewards: Rewards, k: int, level: float = 0.95) -> Rate:
+    """pass@k: the mean of `pass_at_k` over the questions with at least k known tries.
+
+    The value is None where no question has that many. The interval is clustered by
+    question, like that of the mean.
+    """
+    counts = [(len(row), sum(r >= RIGHT_FROM for r in row)) for row in map(_known, rewards)]
+    values = [pass_at_k(n, right, k) for n, right in counts if n >= k]
+    if not values:
+        return Rate(None, 0)
+    return Rate(math.fsum(values) / len(values), len(values), interval_of(values, level))
+
+
+def pass_curve(rewards: Rewards, most: int, level: float = 0.95) -> tuple[Rate, ...]:
+    """pass@1 … pass@`most`, in order. Later ones may rest on fewer questions."""
+    return tuple(pass_rate(rewards, k, level) for k in range(1, most + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """After against before on the questions that have a known reward on both sides.
+
+    `difference` is in mean reward, [-1, 1], positive when after is better; wins, losses and
+    ties count questions and add up to `questions`; `p` is that of the exact sign test;
+    `left_out` counts questions that could not be paired.
+    """
+
+    questions: int
+    difference: float
+    interval: Interval
+    wins: int
+    losses: int
+    ties: int
+    p: float
+    verdict: Outcome
+    left_out: int = 0
+
+
+def compare(before: ByQuestion, after: ByQuestion, level: float = 0.95) -> Comparison | None:
+    """Pair two evaluations by question and say whether the second is better.
+
+    The difference is the mean over questions of (mean after - mean before), its interval
+    clustered by question (`paired_interval_of`). The sign test counts the questions that
+    differ, ties left out; with one try a side it is McNemar's exact test.
+
+    The verdict is "helps" or "hurts" only when the interval lies on one side of 0 *and*
+    p <= α. Each guards the other: where a handful of questions differ, all one way, the
+    t-interval is too sure of itself while the exact test still needs six of them; and the
+    sign test sees only how many questions moved, the interval also how far. Where
+    nothing has an effect each question is as likely to win as to lose, so the exact test alone
+    misleads in at most α of such comparisons, and the verdict in no more.
+
+    Returns:
+        None where no question has a known reward on both sides.
+    """
+    changes = _changes(before, after)
+    if not changes:
+        return None
+    difference = math.fsum(changes) / len(changes)
+    interval = paired_interval_of(changes, level)
+    wins = sum(change > SAME for change in changes)
+    losses = sum(change < -SAME for change in changes)
+    p = sign_test(wins, losses)
+    verdict: Outcome = "cannot tell"
+    if p <= 1 - level:
+        # The interval and the majority can disagree: few large gains against many small losses.
+        if interval.low > 0 and wins > losses:
+            verdict = "helps"
+        elif interval.high < 0 and losses > wins:
+            verdict = "hurts"
+    return Comparison(
+        len(changes),
+        difference,
+        interval,
+        wins,
+        losses,
+        len(changes) - wins - losses,
+        p,
+        verdict,
+        len(before.keys() | after.keys()) - len(changes),
+    )
+
+
+def spread_of(before: ByQuestion, after: ByQuestion) -> float | None:
+    """Sample standard deviation of the paired differences; None with fewer than two pairs."""
+    changes = _changes(before, after)
+    return statistics.stdev(changes) if len(changes) > 1 else None
+
+
+def smallest_effect(
+    questions: int,
+    k: int,
+    spread: float | None = None,
+    power: float = 0.8,
+    level: float = 0.95,
+) -> float:
+    """The smallest true difference in mean reward that such a set would likely show.
+
+    The larger of what the two halves of the verdict need to pass with probability `power`:
+
+    * the interval, (t_{1-α/2} + t_power) · sd/√M with M-1 degrees of freedom;
+    * the sign test, exactly, for M questions of `k` right-or-wrong tries a side. Where the
+      chance of being right moves from (1-δ)/2 to (1+δ)/2 a question's change is
+      (Binomial(2k, (1+δ)/2) - k) / k: its mean is δ and its sd at δ = 0 is √(1/2k).
+
+    It is a plan, not a measurement: it supposes independent tries and that every undecided
+    question gains alike.
+
+    Args:
+        questions: M, how many there are on both sides.
+        k: tries a question, on each side.
+        spread: sd of a question's paired difference, of an earlier comparison on such a set
+            (`spread_of`). None before there is data: then √(2·p(1-p)/k) at p = 1/2, the
+            worst case. A smaller one means that only a share 2k·spread² of the questions is
+            undecided and the rest come out the same each time; where those are too few for
+            the sign test, settled questions would have to turn from wrong to right.
+        power: chance of the verdict that is asked for.
+        level: of the interval; the sign test works at 1 - level.
+
+    Returns:
+        A difference in (0, 1], or `math.inf` where not even 1 would show: always with fewer
+        than six questions at level 0.95, since 2·(1/2)^5 > 0.05.
+
+    Raises:
+        ValueError: k below 1.
+    """
+    if k < 1:
+        raise ValueError("a question is tried at least once")
+    if questions > _LARGE:
+        shrunk = math.sqrt(_LARGE / questions)
+        return smallest_effect(_LARGE, k, spread, power, level) * shrunk
+    if questions < 2:
+        return math.inf
+    sd = math.sqrt(0.5 / k) if spread is None else spread
+    quantiles = (t_quantile(p, questions - 1) for p in ((1 + level) / 2, power))
+    shown_by_interval = sum(quantiles) * sd / math.sqrt(questions)
+    effect = max(shown_by_interval, least_shown_gain(questions, k, sd, power, level))
+    return effect if effect <= 1 else math.inf
+
+
+LITTLE_CONTRAST = 0.25
+"""The share of groups with contrast below which training learns from too little of a step."""
+
+
+def little_contrast(informative: int, groups: int) -> str:
+    """A warning where few groups have rewards that differ; "" where there is nothing to warn of.
+
+    Advantages are differences inside a group, so that the others teach nothing.
+    """
+    if not groups or informative >= LITTLE_CONTRAST * groups:
+        return ""
+    return (
+        f"only {informative} of {groups} groups of the first step have rewards that differ, and "
+        "only those are learned from: practise on problems that are neither all solved nor all "
+        "failed, or raise group_size or the temperature"
+    )
+
+
+def _changes(before: ByQuestion, after: ByQuestion) -> tuple[float, ...]:
+    pairs = ((_known(before[name]), _known(after[name])) for name in before if name in after)
+    return tuple(math.fsum(b) / len(b) - math.fsum(a) / len(a) for a, b in pairs if a and b)
+
+
+def _known(row: Sequence[float | None]) -> tuple[float, ...]:
+    return tuple(reward for reward in row if reward is not None)

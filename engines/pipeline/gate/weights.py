@@ -1,0 +1,96 @@
+"""The weight update of a lesson, as the gate has it decided and carries it out.
+
+Owns what can be decided about one and what its commit does to the engine. When that is, and
+everything about libraries, is the gate's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from engines.core.errors import ConflictError
+from engines.core.library import Outcome
+from engines.core.state.run_state import RunState
+from engines.core.types import Decision, Operation, WeightUpdate, update_id
+
+Apply = Callable[[WeightUpdate], Awaitable[int]]
+"""Makes a computed update the current weights; returns the new policy version."""
+
+UNDECIDED = "no decision about it was left in the journal"
+
+
+def refuse(decision: Decision) -> None:
+    """Refuse what cannot be decided about a weight update.
+
+    Raises:
+        ConflictError: it is neither approved nor rejected as it is.
+    """
+    reworded = (decision.kind, decision.target, decision.text) != (None, None, None)
+    if decision.action in ("edit", "defer") or reworded:
+        asked = "deferred" if decision.action == "defer" else "edited"
+        raise ConflictError(
+            f"operation {decision.operation_id}",
+            f"a weight update cannot be {asked}: the next step would rest on it.",
+            "Approve or reject it.",
+        )
+
+
+def figures(state: RunState, operation: Operation) -> Mapping[str, float]:
+    """The metrics behind a weight update under review; {} of anything else."""
+    now = state.current
+    if operation.kind != "weights" or now is None or operation.id != update_id(now.step):
+        return {}
+    return state.training.get(now.step, {})
+
+
+def can_conclude(state: RunState, step: int, apply: Apply | None) -> bool:
+    """Whether this process can carry out what was decided: one without an engine cannot."""
+    return apply is not None or not _approved(state, step)
+
+
+async def concluded(
+    state: RunState, step: int, apply: Apply | None
+) -> tuple[int, tuple[Outcome, ...]]:
+    """Carry out what was decided about the step's update.
+
+    Args:
+        state: of the run, its decisions standing.
+        step: the one that is committed.
+        apply: None in a process without an engine.
+
+    Returns:
+        The policy version since, and what became of the update; () where there is none.
+
+    Raises:
+        ConflictError: it was approved, and there is no engine.
+    """
+    update = _update(state, step)
+    if update is None:
+        return state.policy_version, ()
+    name = update_id(step)
+    if _approved(state, step):
+        if apply is None:
+            raise ConflictError(
+                f"operation {name}",
+                "its weights can be changed only by the process that trains them.",
+                "Go on with the run.",
+            )
+        return await apply(update), (Outcome(name, "weights", True),)
+    decision = state.decisions.get(name)
+    reason = UNDECIDED if decision is None else decision.reason
+    return state.policy_version, (Outcome(name, "weights", False, None, reason),)
+
+
+def _update(state: RunState, step: int) -> WeightUpdate | None:
+    """Of the step's lesson, while it waits for its commit."""
+    found = state.steps.get(step)
+    if found is None or found.lesson is None or update_id(step) not in state.operations:
+        return None
+    return found.lesson.update
+
+
+def _approved(state: RunState, step: int) -> bool:
+    decision = state.decisions.get(update_id(step))
+    return (
+        _update(state, step) is not None and decision is not None and decision.action == "approve"
+    )

@@ -1,0 +1,297 @@
+"""Brings an engine to where its journal is: the newest checkpoint, then each step once more.
+
+Owns the reading of steps out of journals and records, and the order in which an engine is
+restored, has lessons consolidated again and has those applied that were approved. Samples
+nothing, journals nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from engines.core import events as ev
+from engines.core.codec import dumps
+from engines.core.errors import ConflictError, StudioError
+from engines.core.library import Library
+from engines.core.protocols import Engine
+from engines.core.state.fold import applied_update, fold
+from engines.core.state.run_state import RunState, StepState
+from engines.core.types import Attempt, Group, Lesson, Message, Problem, Rollout
+from engines.record.ledger import joined, read_record
+from engines.record.run_dir import RunDir, Workspace
+
+Tell = Callable[[str], None]
+_MOST_TOLD = 3
+"""Figures of a step that are named where they differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """A run as far as its steps belong to a history.
+
+    `root` is its folder, below which its checkpoints lie. Steps after `upto` belong to others;
+    None: all belong to it, the one under way included.
+    """
+
+    events: Callable[[], Iterable[ev.DurableEvent]]
+    root: Path
+    records: Path
+    upto: int | None = None
+
+    def told(self) -> Iterable[ev.DurableEvent]:
+        """Its events, up to the end of its last step."""
+        for event in self.events():
+            of = event.step if isinstance(event, ev.StepStarted | ev.CheckpointSaved) else 0
+            if self.upto is not None and of > self.upto:
+                return
+            yield event
+
+    def checkpoints(self) -> Iterator[tuple[int, Path]]:
+        """Step and folder of those that were saved, whether they are still there or not."""
+        for event in self.told():
+            if isinstance(event, ev.CheckpointSaved):
+                yield event.step, self.root / event.folder
+
+
+def history_of(
+    run: RunDir, workspace: Workspace, upto: int | None = None, *, to_restore: bool = False
+) -> tuple[Chapter, ...]:
+    """The chapters behind a run, those of the runs it was forked from first.
+
+    Args:
+        run: whose history it is.
+        workspace: where the runs are that it was forked from.
+        upto: its last step that belongs to it; None: all do.
+        to_restore: leave out runs that are gone where a later one has a checkpoint.
+
+    Raises:
+        ConflictError: a run that it was forked from is gone and needed.
+    """
+    own = Chapter(lambda: (entry.event for entry in run.entries()), run.path, run.records, upto)
+    started = next(iter(own.events()), None)
+    if not isinstance(started, ev.RunStarted) or started.forked_from is None:
+        return (own,)
+    adopted = started.forked_steps if upto is None else min(upto, started.forked_steps)
+    try:
+        parent = workspace.run(started.forked_from)
+        before = history_of(parent, workspace, adopted, to_restore=to_restore)
+    except ConflictError:
+        if not to_restore or not any(folder.exists() for _, folder in own.checkpoints()):
+            raise
+        before = ()  # what one of its own checkpoints holds need not be computed again
+    return (*before, own)
+
+
+def policy_version_after(chapters: Sequence[Chapter]) -> int:
+    """Of the weights at the end of a history: what a fork from there begins with."""
+    version = 0
+    for chapter in chapters:
+        for event in chapter.told():
+            if isinstance(event, ev.LessonCommitted | ev.RunStarted):
+                version = event.policy_version
+    return version
+
+
+async def catch_up(
+    engine: Engine,
+    chapters: Sequence[Chapter],
+    problems: Sequence[Problem],
+    tell: Tell = lambda _: None,
+) -> None:
+    """Bring a freshly opened engine to the end of a history.
+
+    Steps after the newest checkpoint that is whole are consolidated again from what was
+    recorded, those without an update too, since an engine may count them; what had been
+    approved is applied. A lesson that still waits is computed again, so that it can be. Each is
+    computed for a run of as many steps as had been planned when it was proposed, and the last of
+    those plans is the one that the engine is left with.
+
+    Args:
+        engine: as it was opened, with the weights a run begins with.
+        chapters: in order; see `history_of`.
+        problems: of all steps.
+        tell: hears which steps are computed again, and where that gave other figures.
+
+    Raises:
+        ConflictError: an update that was proposed cannot be computed again, or a problem of a
+            step is not among `problems`.
+        RecordError: a record is damaged or gone.
+    """
+    known = {problem.id: problem for problem in problems}
+    plans = _plans(chapters)
+    saved: list[tuple[int, Path]] = []
+    last = max(plans, default=0)
+    for chapter in chapters:
+        saved += chapter.checkpoints()
+    at = await _restored(engine, saved, tell)
+    _check_reached(chapters, at)
+    if last:
+        engine.plan(plans[last])
+    if last <= at:
+        return
+    since = f"the checkpoint of step {at}" if at else "the weights the run began with"
+    steps = f"step {last}" if last == at + 1 else f"steps {at + 1} to {last}"
+    tell(f"computing {steps} again from what was recorded, on {since}")
+    for chapter in chapters:
+        state = RunState()
+        for event in chapter.told():
+            if isinstance(event, ev.LessonCommitted) and event.step > at:
+                now = state.steps.get(event.step)
+                if now is not None and now.lesson is not None:
+                    engine.plan(plans[event.step])
+                    applied = applied_update(event)
+                    again = await _consolidated(
+                        engine, chapter, state, now, known, tell, needed=applied
+                    )
+                    if applied and again.update is not None:
+                        await engine.apply(again.update)
+            fold(state, event)
+        now = state.current
+        if chapter.upto is None and state.under_review and now is not None:
+            engine.plan(plans[now.step])
+            await _consolidated(engine, chapter, state, now, known, tell, needed=True)
+
+
+def _check_reached(chapters: Sequence[Chapter], at: int) -> None:
+    """Refuse to begin with the first weights where the history begins later."""
+    started = next(iter(chapters[0].told()), None) if chapters else None
+    if isinstance(started, ev.RunStarted) and started.forked_from and at < started.forked_steps:
+        raise ConflictError(
+            f"run {started.run}",
+            f"run {started.forked_from}, whose {started.forked_steps} steps it adopted, is gone, "
+            "and no checkpoint after them is whole.",
+            "Put that run or a checkpoint back, or begin anew with --restart-step 0.",
+        )
+
+
+def _plans(chapters: Sequence[Chapter]) -> dict[int, int]:
+    """Steps that the whole run was to have, by the step that was proposed meanwhile."""
+    plans: dict[int, int] = {}
+    an_epoch = planned = 0
+    for chapter in chapters:
+        for event in chapter.told():
+            match event:
+                case ev.RunStarted():
+                    an_epoch = event.steps_per_epoch
+                    planned = event.epochs * an_epoch
+                case ev.RunResumed():  # accepted changes may have made other batches of the data
+                    an_epoch = event.steps_per_epoch or an_epoch
+                    planned = event.epochs * an_epoch
+                case ev.LessonProposed():
+                    plans[event.step] = planned
+                case _:
+                    pass
+    return plans
+
+
+async def _restored(engine: Engine, saved: Sequence[tuple[int, Path]], tell: Tell) -> int:
+    """Restore the newest checkpoint that can be; returns its step, 0 without any."""
+    for step, folder in reversed(saved):
+        if not folder.exists() and (step, folder) != saved[-1]:
+            continue  # older ones are removed as newer ones come
+        try:
+            await engine.restore(folder)
+        except StudioError as error:
+            earlier = any(before < step and other.exists() for before, other in saved)
+            tell(f"{error} Going back to what was saved before." if earlier else str(error))
+        else:
+            return step
+    return 0
+
+
+async def _consolidated(
+    engine: Engine,
+    chapter: Chapter,
+    state: RunState,
+    now: StepState,
+    known: Mapping[str, Problem],
+    tell: Tell,
+    *,
+    needed: bool,
+) -> Lesson:
+    """The lesson of a step once more; what differs from the journalled one is told."""
+    assert state.started is not None and now.lesson is not None
+    groups = [_group(chapter.records, now, at, known) for at in range(len(now.problems))]
+    reflections = [now.reflections[at] for at in range(len(now.problems))]
+    # Engines that train weights read no experiences; the version goes into the lesson.
+    library = Library(state.started.library, now.library_version)
+    lesson = await engine.consolidate(groups, reflections, library)
+    if needed and now.lesson.update is not None and lesson.update is None:
+        reason = lesson.losses[0].reason if lesson.losses else "it gave no update"
+        raise ConflictError(
+            f"step {now.step}",
+            f"its weight update was proposed and cannot be computed again: {reason.rstrip('.')}.",
+            f"Mend that and resume, or go on from earlier weights with "
+            f"--restart-step {now.step - 1}.",
+        )
+    if differing := _differing(now.lesson, lesson):
+        tell(f"step {now.step} was recomputed with other figures: {differing}")
+    return lesson
+
+
+def _differing(told: Lesson, again: Lesson) -> str:
+    """The figures that are not exactly the same, in words; "" where all are."""
+    if told.update is None or again.update is None:
+        if told.update is again.update:
+            return ""
+        return "an update where there had been none" if again.update else "no update"
+    before, after = told.update.metrics, again.update.metrics
+    # As JSON, since that has one word for NaN and the infinities.
+    found = [
+        f"{name} {after.get(name)} instead of {before.get(name)}"
+        for name in sorted({*before, *after})
+        if dumps(before.get(name)) != dumps(after.get(name))
+    ]
+    if told.update.rollback_to != again.update.rollback_to:
+        found.insert(0, f"back to {again.update.rollback_to} instead of {told.update.rollback_to}")
+    more = len(found) - _MOST_TOLD
+    return ", ".join(found[:_MOST_TOLD]) + (f" and {more} more" if more > 0 else "")
+
+
+def _group(records: Path, now: StepState, position: int, known: Mapping[str, Problem]) -> Group:
+    name = now.problems[position]
+    if name not in known:
+        raise ConflictError(
+            f"step {now.step}",
+            f"it practised on problem {name}, which is not in the data any more.",
+            "Put the data set back as it was.",
+        )
+    places = sorted(place for place in now.rollouts if place[0] == position)
+    rollouts = tuple(remembered(records, now, now.rollouts[place]) for place in places)
+    verdicts = tuple(now.verdicts[place] for place in places)
+    return Group(known[name], now.epoch, now.step, position, rollouts, verdicts)
+
+
+def remembered(records: Path, now: StepState, done: ev.RolloutFinished) -> Rollout:
+    """A rollout of an earlier process, its messages and turns put together from the records.
+
+    Raises:
+        RecordError: a record is damaged or gone.
+    """
+    found = [read_record(records, ref) for ref in done.refs]
+    messages = () if done.status == "failed" else joined(found)
+    attempt = Attempt(
+        messages,
+        last_text(messages) if done.answer is None else done.answer,
+        done.status,
+        done.usage,
+        done.elapsed_s,
+        done.error,
+        tuple(record.reply.turn for record in found if record.reply.turn is not None),
+    )
+    return Rollout(
+        attempt,
+        now.epoch,
+        done.step,
+        done.position,
+        done.index,
+        done.seed,
+        now.policy_version,
+        now.library_version,
+    )
+
+
+def last_text(messages: Sequence[Message]) -> str | None:
+    return messages[-1].content if messages else None

@@ -1,0 +1,355 @@
+"""Embeddings of texts: through an OpenAI-compatible endpoint, or a rehearsal's offline.
+
+Owns the call of `POST /embeddings` with deadline and retries, and `embeddings/ID.jsonl`, where
+every vector is kept by the hash of its text, so that no text is paid for twice. ID is the hash
+of model and address. Several processes may add to a file; a line that was cut is skipped, and
+its text paid for once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+from array import array
+from base64 import b64decode, b64encode
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import orjson
+
+from engines.core.codec import sound
+from engines.core.errors import CallFailed, PolicyError, RecordError
+from engines.core.ids import digest, digest_bytes
+from engines.core.protocols import Embedded
+from engines.core.text.similarity import features
+from engines.core.types import NO_USAGE, Usage
+from engines.policies.chat.diagnosis import key_is_missing, policy_error
+from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings, refused
+from engines.policies.chat.retry import backoff_s
+from engines.policies.chat.streamed_reply import believable
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+NO_KEY = "none"
+PING_S = 30.0
+BATCH = 64
+"""Texts a request: hosted services take 2,048, small local servers fewer."""
+REHEARSAL_DIMENSIONS = 256
+MAX_BODY = 16 * 2**20
+"""Bytes of one reply: 64 vectors of 4,096 numbers of 20 characters are a third of it."""
+
+Sleep = Callable[[float], Awaitable[None]]
+Reserve = Callable[[Sequence[str]], Awaitable[Callable[[Usage], None]]]
+"""Called before texts are paid for; returns what is to be told what they have cost."""
+Vector = Sequence[float]
+
+
+def open_embedder(
+    spec: str,
+    endpoint: EndpointSettings,
+    folder: Path | None,
+    reserve: Reserve | None = None,
+) -> Embeddings | RehearsalEmbeddings:
+    """Open `openai:MODEL` or `rehearsal`.
+
+    Args:
+        spec: the name.
+        endpoint: its terms; the model is replaced by the one of `spec`.
+        folder: where vectors are kept; None keeps them in memory only.
+        reserve: of the budget, where there is one.
+
+    Raises:
+        PolicyError: the name has no known form.
+        RecordError: what is kept cannot be read.
+    """
+    prefix, _, model = spec.partition(":")
+    if prefix == "rehearsal":
+        return RehearsalEmbeddings()
+    if prefix == "openai" and model:
+        return Embeddings(replace(endpoint, model=model), folder, reserve=reserve)
+    raise PolicyError(
+        f"embedding model {spec!r}", "it has no known form.", "Write openai:MODEL, or rehearsal."
+    )
+
+
+class RehearsalEmbeddings:
+    """Hashed words and trigrams, offline: to try the setting, not to find meanings."""
+
+    name = "rehearsal"
+
+    async def embed(self, texts: Sequence[str]) -> Embedded:
+        return Embedded(tuple(_hashed(text) for text in texts))
+
+    async def ping(self) -> None:
+        """It is there."""
+
+    async def aclose(self) -> None:
+        """It holds nothing."""
+
+
+class Embeddings:
+    """One model behind one endpoint, over one HTTP client."""
+
+    def __init__(
+        self,
+        settings: EndpointSettings,
+        folder: Path | None,
+        *,
+        reserve: Reserve | None = None,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self.settings = settings
+        self._reserve = reserve
+        self._sleep = sleep
+        self._client: AsyncOpenAI | None = None
+        self._book = VectorBook(folder, f"openai:{settings.model} {settings.url}")
+
+    @property
+    def name(self) -> str:
+        return f"openai:{self.settings.model}"
+
+    async def embed(self, texts: Sequence[str]) -> Embedded:
+        """See `engines.core.protocols.Embedder`; batches that succeeded before one failed are kept.
+
+        Raises:
+            CallFailed: as the protocol says.
+            RecordError: a vector cannot be kept.
+        """
+        wanted = list(dict.fromkeys(sound(text) for text in texts))
+        missing = [text for text in wanted if self._book.find(text) is None]
+        usage = NO_USAGE
+        for start in range(0, len(missing), BATCH):
+            batch = missing[start : start + BATCH]
+            settle = await self._reserve(batch) if self._reserve else None
+            paid = NO_USAGE
+            try:
+                vectors, paid = await self._call(batch, self.settings.timeout_s)
+            except CallFailed as failed:
+                paid = failed.usage
+                failed.usage = usage + paid
+                raise
+            finally:
+                if settle is not None:
+                    settle(paid)
+            usage += paid
+            for text, vector in zip(batch, vectors, strict=True):
+                self._book.add(text, vector)
+        found = tuple(self._book.find(sound(text)) for text in texts)
+        whole = tuple(vector for vector in found if vector is not None)
+        if len({len(vector) for vector in whole}) > 1:
+            raise CallFailed("shape", f"{self.name} gives vectors of different lengths", usage)
+        return Embedded(whole, usage)
+
+    async def ping(self) -> None:
+        """Return when the model answers, or when everything it is asked here is known.
+
+        Raises:
+            PolicyError: it does not; the message names endpoint and cause.
+        """
+        if self.settings.base_url is None and self.settings.api_key is None:
+            raise key_is_missing(self.name, self.settings)
+        try:
+            await self._call(["ping"], min(self.settings.timeout_s, PING_S))
+        except CallFailed as failed:
+            raise policy_error(self.name, self.settings, failed, ()) from None
+
+    async def aclose(self) -> None:
+        self._book.close()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    async def _call(self, texts: list[str], limit_s: float) -> tuple[list[array[float]], Usage]:
+        self._opened()  # before the deadline: the first call pays for the import
+        last, tries = "", 0
+        try:
+            async with asyncio.timeout(limit_s) as deadline:
+                while True:
+                    try:
+                        return await self._try(texts)
+                    except EndpointFailed as failed:
+                        tries += 1
+                        if not failed.transient or tries > self.settings.max_retries:
+                            raise
+                        last = failed.text
+                        wait_s = failed.wait_s
+                    if wait_s is None:
+                        wait_s = backoff_s(tries - 1, 0, texts[0])
+                    ends = deadline.when()
+                    if ends is not None and asyncio.get_running_loop().time() + wait_s >= ends:
+                        raise CallFailed(
+                            "timeout", f"the next try would come after the deadline; {last}"
+                        )
+                    await self._sleep(wait_s)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            said = f" ({last})" if last else ""
+            raise CallFailed(
+                "timeout", f"no whole reply from {self.settings.url} within {limit_s:g} s{said}"
+            ) from None
+
+    async def _try(self, texts: list[str]) -> tuple[list[array[float]], Usage]:
+        import httpx2
+        import openai
+
+        own = self.settings
+        body: dict[str, Any] = {"model": own.model, "input": texts, "encoding_format": "float"}
+        create = cast(Any, self._opened().embeddings.with_streaming_response.create)
+        raw = bytearray()
+        try:
+            async with create(**body, extra_body=dict(own.extra_body)) as response:
+                async for chunk in response.iter_bytes():
+                    raw += chunk
+                    if len(raw) > MAX_BODY:
+                        text = f"the reply of {own.url} is longer than {MAX_BODY >> 20} MB"
+                        raise EndpointFailed("too long", text, transient=False)
+        except openai.APIStatusError as error:
+            raise refused(own, error) from None
+        except (openai.APITimeoutError, httpx2.TimeoutException):
+            raise EndpointFailed("timeout", f"{own.url} fell silent", transient=True) from None
+        except openai.APIConnectionError as error:
+            cause = own.clean(str(error.__cause__ or error))
+            text = f"no connection to {own.url}: {cause}"
+            raise EndpointFailed("refused", text, transient=True) from None
+        except httpx2.HTTPError as error:
+            text = f"the reply of {own.url} was cut: {own.clean(str(error))}"
+            raise EndpointFailed("cut", text, transient=True) from None
+        try:
+            return self._read(bytes(raw), texts)
+        except (ValueError, KeyError, TypeError, IndexError, OverflowError):
+            text = f"the reply of {own.url} holds no {len(texts)} vectors"
+            raise EndpointFailed("shape", text, transient=False) from None
+
+    def _read(self, raw: bytes, texts: list[str]) -> tuple[list[array[float]], Usage]:
+        data = orjson.loads(raw)
+        rows = data["data"]
+        placed = {row.get("index", at): _unit(row["embedding"]) for at, row in enumerate(rows)}
+        vectors = [placed[at] for at in range(len(texts))]
+        told = data.get("usage") or {}
+        counted = told.get("prompt_tokens", told.get("total_tokens"))
+        if not believable(counted):
+            counted = sum(len(text.encode()) for text in texts) // 4
+        price = self.settings.price_in_usd_per_mtok
+        cost_usd = None if price is None else counted * price / 1e6
+        return vectors, Usage(counted, 0, 1, cost_usd)
+
+    def _opened(self) -> AsyncOpenAI:
+        if self._client is None:
+            import httpx2
+            import openai
+
+            own = self.settings
+            timeout = httpx2.Timeout(own.timeout_s, connect=min(10.0, own.timeout_s))
+            self._client = openai.AsyncOpenAI(
+                api_key=own.api_key or NO_KEY,
+                base_url=own.address,
+                max_retries=0,
+                timeout=timeout,
+                http_client=httpx2.AsyncClient(
+                    timeout=timeout, follow_redirects=True, trust_env=not own.local
+                ),
+            )
+            # See `openai_compat`: the constructor reads these from the environment.
+            self._client.organization = self._client.project = None
+            self._client._custom_headers = dict(own.headers)
+        return self._client
+
+
+class VectorBook:
+    """Vectors by text, in a file that is only added to. Used from one event loop."""
+
+    def __init__(self, folder: Path | None, about: str) -> None:
+        """Raises RecordError: what is kept cannot be read."""
+        self.path = folder / f"{digest(about, 8)}.jsonl" if folder else None
+        self._known: dict[str, array[float]] = {}
+        self._fd: int | None = None
+        self._load()
+
+    def find(self, text: str) -> array[float] | None:
+        return self._known.get(_name(text))
+
+    def add(self, text: str, vector: array[float]) -> None:
+        """Keep a vector.
+
+        Raises:
+            RecordError: it cannot be written.
+        """
+        name = _name(text)
+        self._known[name] = vector
+        if self.path is None:
+            return
+        packed = b64encode(vector.tobytes()).decode()
+        line = orjson.dumps([name, packed, _check(name, packed)]) + b"\n"
+        try:
+            if self._fd is None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+                end = os.fstat(self._fd).st_size
+                if end and os.pread(self._fd, 1, end - 1) != b"\n":
+                    os.write(self._fd, b"\n")  # closes a cut line, so that it spoils no other
+            os.write(self._fd, line)
+        except OSError as error:
+            raise RecordError(
+                str(self.path),
+                f"cannot be written ({error.strerror}).",
+                "Make room or mend its permissions, then give the same command again.",
+            ) from error
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _load(self) -> None:
+        if self.path is None:
+            return
+        try:
+            raw = self.path.read_bytes()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise RecordError(
+                str(self.path),
+                f"cannot be read ({error.strerror}).",
+                "Mend its permissions, or take it away: its texts are paid for anew then.",
+            ) from error
+        for line in raw.splitlines():
+            try:
+                name, packed, check = orjson.loads(line)
+                if check == _check(name, packed):
+                    self._known[name] = array("f", b64decode(packed))
+            except (ValueError, TypeError):  # cut, or not ours
+                continue
+
+
+def _name(text: str) -> str:
+    return digest_bytes(text.encode(), 16)
+
+
+def _check(name: str, packed: str) -> str:
+    return digest_bytes(f"{name} {packed}".encode(), 4)
+
+
+def _unit(numbers: Sequence[float]) -> array[float]:
+    """Of length 1, in single precision as it is kept.
+
+    Raises:
+        ValueError: it has no direction.
+    """
+    length = math.sqrt(math.fsum(n * n for n in numbers))
+    if not length or not math.isfinite(length):
+        raise ValueError("a vector has no direction")
+    return array("f", (n / length for n in numbers))
+
+
+def _hashed(text: str) -> array[float]:
+    counts = [0.0] * REHEARSAL_DIMENSIONS
+    for gram, _ in features(text):
+        place = int(digest_bytes(gram.encode("utf-8", "replace"), 4), 16)
+        counts[place % REHEARSAL_DIMENSIONS] += 1.0
+    return _unit(counts) if any(counts) else array("f", [1.0, *[0.0] * (REHEARSAL_DIMENSIONS - 1)])

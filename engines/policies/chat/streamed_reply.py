@@ -1,0 +1,296 @@
+"""One chat-completion reply, gathered from the bytes of its body as they arrive.
+
+Owns the wire format: server-sent events, and the plain JSON body that some servers
+send even when a stream was asked for. Does no I/O and does not decide what is tried
+again. What is longer than `caps` allows ends the reading. Raw lines go to orjson: the
+client library's parsed chunks cost twenty times as much. The library's line splitter is
+not used either: it also splits at U+2028 and U+0085, which may stand unescaped in a JSON
+string.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from io import StringIO
+from typing import Any, TypeGuard
+
+import orjson
+
+from engines.core.errors import CallFailed
+from engines.core.text.tokens import text_tokens
+from engines.core.types import Completion, ToolCall, Usage
+from engines.policies.chat.size_limits import (
+    BODY_BYTES,
+    LINE_BYTES,
+    TEXT_CHARS,
+    TEXT_LINES,
+    TOOL_CALLS,
+    too_long,
+)
+
+EXCERPT = 200
+"""Characters of a damaged reply that are worth showing."""
+MOST_TOKENS = 10**9
+"""Of one call. More is no count: a thousand times what any model takes."""
+NAME_CHARS = 200
+"""Of a model's name or a finish reason; the rest of a longer one is dropped."""
+
+_STATUS = re.compile(r"[1-5][0-9]{2}")
+
+
+class ReplyError(Exception):
+    """The endpoint reported an error inside a reply that had begun with status 200."""
+
+    def __init__(self, status: int | None, text: str) -> None:
+        self.status = status
+        super().__init__(text)
+
+
+@dataclass(slots=True)
+class _Call:
+    id: str = ""
+    name: str = ""
+    arguments: StringIO = field(default_factory=StringIO)
+
+
+class StreamedReply:
+    """Gathers one reply: `feed` every chunk, `end` once, then read `completion`."""
+
+    def __init__(self) -> None:
+        self.done = False  # the closing [DONE] has come
+        self.finish = ""
+        self.usage: Usage | None = None  # None: the endpoint did not count
+        self._size = 0  # of the body, in bytes
+        self._chars = 0  # of all that is kept of it
+        self._lines = 0
+        self._rest: list[bytes] = []  # pieces of a line that has no end yet
+        self._held = 0  # bytes in `_rest` and `_plain`
+        self._plain = bytearray()
+        self._began = False
+        self._chosen = False
+        self._model = ""
+        # Buffers, not lists: a million pieces of one character would take 60 bytes each.
+        self._text = StringIO()
+        self._reasoning = StringIO()
+        self._calls: dict[int, _Call] = {}
+
+    @property
+    def whole(self) -> bool:
+        """True once the endpoint has said that nothing more of the reply will come."""
+        return self.done or bool(self.finish)
+
+    def feed(self, chunk: bytes) -> str:
+        """Take bytes as they came; returns the visible text that is new in them.
+
+        Raises:
+            CallFailed: kind "shape", what came is not a chat completion; "too long", it
+                passes a limit and the rest need not be read.
+            ReplyError: the endpoint reported an error in the middle of the stream.
+        """
+        self._size += len(chunk)
+        if self._size > BODY_BYTES:
+            raise too_long(f"{BODY_BYTES:,} bytes")
+        first, *lines = chunk.split(b"\n")
+        self._hold(first)
+        if not lines:
+            return ""
+        whole = b"".join(self._rest)
+        last = lines.pop()
+        self._rest, self._held = [], len(self._plain)
+        text = "".join([self._line(line) for line in (whole, *lines)])
+        self._hold(last)
+        return text
+
+    def _hold(self, piece: bytes) -> None:
+        """Keep a piece of a line; joined when its end has come, so no byte is copied twice."""
+        self._held += len(piece)
+        if self._held > LINE_BYTES:
+            raise too_long(f"{LINE_BYTES:,} bytes in one piece")
+        if piece:
+            self._rest.append(piece)
+
+    def end(self) -> str:
+        """The body is over. Returns the text of a body that was not streamed, else "".
+
+        Raises:
+            CallFailed: kind "cut" when the reply stops before its end, "shape" when
+                it is whole and holds no reply.
+            ReplyError: the body is an error report.
+        """
+        text = ""
+        rest, self._rest = b"".join(self._rest), []
+        if self._began or rest.startswith(b"data:"):
+            # A last line without its newline counts only when it is whole.
+            if rest and not self.whole:
+                try:
+                    text = self._line(rest)
+                except CallFailed as failed:
+                    if failed.kind == "too long":
+                        raise
+        else:
+            body = bytes(self._plain + rest).strip()
+            if body:
+                text = self._take(body)
+                self.done = True
+        if not self.whole:
+            raise CallFailed("cut", "the reply stopped in the middle")
+        if not self._chosen:
+            raise CallFailed("shape", "the reply holds no choice")
+        return text
+
+    def completion(self, asked: str) -> Completion:
+        """What has been gathered; `asked` is the model's name where none was sent."""
+        calls = tuple(
+            ToolCall(call.id or f"call_{number}", call.name, call.arguments.getvalue())
+            for number, call in enumerate(self._calls.values())
+        )
+        return Completion(
+            text=self._text.getvalue(),
+            reasoning=self._reasoning.getvalue(),
+            tool_calls=calls,
+            finish=self.finish or ("tool_calls" if calls else "stop"),
+            usage=self.usage or Usage(calls=1),
+            model=self._model or asked,
+        )
+
+    @property
+    def spent_tokens(self) -> int:
+        """What has come so far, counted by the endpoint or else estimated."""
+        if self.usage is not None and self.usage.completion_tokens:
+            return self.usage.completion_tokens
+        buffers = (self._text, self._reasoning, *(call.arguments for call in self._calls.values()))
+        return sum(text_tokens(buffer.getvalue()) for buffer in buffers)
+
+    @property
+    def began(self) -> bool:
+        """True once the endpoint has sent something of a reply, or counted tokens for it."""
+        return self._chosen or self.usage is not None
+
+    def _line(self, line: bytes) -> str:
+        line = line.rstrip(b"\r")
+        if line.startswith(b"data:"):
+            self._began = True
+            data = line[5:].strip()
+            if data == b"[DONE]":
+                self.done = True
+                return ""
+            return self._take(data) if data else ""
+        ours = line.startswith((b":", b"event:", b"id:", b"retry:"))
+        if line and not ours and not self._began:
+            self._plain += line + b"\n"
+            self._held = len(self._plain)
+            if self._held > LINE_BYTES:
+                raise too_long(f"{LINE_BYTES:,} bytes in one piece")
+        return ""
+
+    def _take(self, data: bytes) -> str:
+        try:
+            chunk = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            raise _shape("what came is no JSON", data) from None
+        if not isinstance(chunk, dict):
+            raise _shape("what came is no JSON object", data)
+        if chunk.get("error"):
+            raise _reported(chunk["error"])
+        if isinstance(usage := chunk.get("usage"), dict):
+            self.usage = _counts(usage) or self.usage
+        if isinstance(model := chunk.get("model"), str) and model:
+            self._model = model[:NAME_CHARS]
+        choices = chunk.get("choices") or ()
+        if not isinstance(choices, list | tuple) or not all(isinstance(c, dict) for c in choices):
+            raise _shape('"choices" is no list of objects', data)
+        # Only one reply is ever asked for; some endpoints send empty lists in between.
+        return self._choice(choices[0], data) if choices else ""
+
+    def _choice(self, choice: Mapping[str, Any], data: bytes) -> str:
+        self._chosen = True
+        if isinstance(finish := choice.get("finish_reason"), str) and finish:
+            self.finish = finish[:NAME_CHARS]
+        part = choice.get("delta") or choice.get("message") or {}
+        if not isinstance(part, dict):
+            raise _shape('"delta" is no object', data)
+        for name in ("reasoning_content", "reasoning"):
+            if isinstance(thought := part.get(name), str) and thought:
+                self._keep(self._reasoning, thought)
+                break  # endpoints in transition send both with equal text
+        asked = part.get("tool_calls") or ()
+        if not isinstance(asked, list | tuple):
+            raise _shape('"tool_calls" is no list', data)
+        for position, call in enumerate(asked):
+            self._tool_call(call, position, data)
+        text = _plain_text(part.get("content"), data)
+        if text:
+            self._keep(self._text, text)
+        return text
+
+    def _keep(self, where: StringIO, text: str) -> None:
+        where.write(text)
+        self._chars += len(text)
+        self._lines += text.count("\n") + text.count("\r")
+        if self._chars > TEXT_CHARS:
+            raise too_long(f"{TEXT_CHARS:,} characters")
+        if self._lines > TEXT_LINES:
+            raise too_long(f"{TEXT_LINES:,} lines")
+
+    def _tool_call(self, call: object, position: int, data: bytes) -> None:
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(call, dict) or not isinstance(function, dict):
+            raise _shape("a tool call is no function call", data)
+        number = call.get("index")
+        slot = number if isinstance(number, int) else position
+        name, made = str(call.get("id") or "")[:NAME_CHARS], self._calls.get(slot)
+        if made and name and made.id and made.id != name:
+            # Some endpoints give every call the index 0; a new id is a new call.
+            slot = max(self._calls) + 1
+        if slot not in self._calls and len(self._calls) >= TOOL_CALLS:
+            raise too_long(f"{TOOL_CALLS} tool calls")
+        made = self._calls.setdefault(slot, _Call())
+        made.id = made.id or name
+        made.name = made.name or str(function.get("name") or "")[:NAME_CHARS]
+        self._keep(made.arguments, _written(function.get("arguments") or "", data))
+
+
+def _plain_text(content: object, data: bytes) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):  # parts, as some multimodal endpoints send them
+        return "".join(
+            part["text"]
+            for part in content
+            if isinstance(part, dict) and isinstance(part.get("text"), str)
+        )
+    raise _shape('"content" is no text', data)
+
+
+def _written(arguments: object, data: bytes) -> str:
+    try:
+        return arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
+    except orjson.JSONEncodeError:  # nested deeper than it writes, though it reads that
+        raise _shape("the arguments of a tool call cannot be written as JSON", data) from None
+
+
+def _counts(usage: Mapping[str, Any]) -> Usage | None:
+    """What the endpoint counted; None where one of its numbers cannot be a count."""
+    asked, said = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
+    return Usage(asked, said, 1) if believable(asked) and believable(said) else None
+
+
+def believable(count: object) -> TypeGuard[int]:
+    """Whether a number that an endpoint gives can be one of tokens."""
+    return isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= MOST_TOKENS
+
+
+def _reported(error: object) -> ReplyError:
+    if not isinstance(error, dict):
+        return ReplyError(None, str(error))
+    code = str(error.get("code"))
+    text = str(error.get("message") or error)
+    return ReplyError(int(code) if _STATUS.fullmatch(code) else None, text)
+
+
+def _shape(cause: str, data: bytes) -> CallFailed:
+    return CallFailed("shape", f"{cause}: {data[:EXCERPT].decode(errors='replace')!r}")

@@ -1,0 +1,93 @@
+"""A scripted policy whose replies stream as a model's would, so that they can be watched.
+
+Owns the time between the pieces of a reply. What is said, what it cost and every deadline
+are as without it: a run that is watched comes to the same as one that is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from engines.core.protocols import OnText, Policy
+from engines.core.types import Completion, Job, Message, Sampling
+from engines.core.waiting.deadline import standing_still
+from engines.policies.limits.congestion import Congestion, reporting
+from engines.policies.limits.throttle import JobBound
+
+BEAT_S = 0.1
+"""Between two pieces: screens are told no more often."""
+CHARS_PER_TOKEN = 4
+
+Sleep = Callable[[float], Awaitable[None]]
+
+
+class Paced:
+    """Asks at once, and hands the reply on little by little.
+
+    It belongs above whatever reserves, limits or parks calls: who watches holds no money.
+    Where nobody listens to the text (`on_text` is None) nothing is paced.
+
+    Args:
+        policy: gives whole replies in no time: `rehearsal` or `replay`.
+        tokens_per_s: of each reply; a token is taken for four characters.
+        cleared: is waited for before each piece, so that a pause on the spot stops the text
+            where it is.
+        sleep: waits between pieces; replaced in tests.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        tokens_per_s: float,
+        cleared: Callable[[], Awaitable[object]] | None = None,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self.inner = policy
+        self.tokens_per_s = tokens_per_s
+        self._cleared, self._sleep = cleared, sleep
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    def reporting(self, congestion: Congestion) -> Policy:
+        """The same round the policy as it is seen from certain slots."""
+        return self._round(reporting(self.inner, congestion))
+
+    def for_job(self, job: Job) -> Policy:
+        """The same round the policy bound to a job, where it can be."""
+        return self._round(self.inner.for_job(job)) if isinstance(self.inner, JobBound) else self
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+    ) -> Completion:
+        """Answer once; where it is cancelled midway, `lost_to` tells what the reply cost."""
+        if on_text is None:
+            return await self.inner.complete(messages, sampling)
+        said: list[str] = []
+        made = await self.inner.complete(messages, sampling, said.append)
+        try:
+            with standing_still():
+                await self._play("".join(said), on_text)
+        except asyncio.CancelledError:
+            raise asyncio.CancelledError(made.usage) from None
+        return made
+
+    async def ping(self) -> None:
+        await self.inner.ping()
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
+
+    async def _play(self, text: str, on_text: OnText) -> None:
+        step = CHARS_PER_TOKEN * max(1, int(self.tokens_per_s * BEAT_S))
+        for start in range(0, len(text), step):
+            if self._cleared is not None:
+                await self._cleared()
+            piece = text[start : start + step]
+            on_text(piece)
+            await self._sleep(len(piece) / CHARS_PER_TOKEN / self.tokens_per_s)
+
+    def _round(self, policy: Policy) -> Policy:
+        return Paced(policy, self.tokens_per_s, self._cleared, self._sleep)

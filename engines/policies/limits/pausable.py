@@ -1,0 +1,43 @@
+"""A policy whose calls wait at the kerb while the run is paused on the spot.
+
+Owns the waiting. It belongs above `Budgeted`, so that who waits has reserved nothing, and
+below the ledger, so that what is in the records already need not wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from engines.core.protocols import OnText, Policy
+from engines.core.types import Completion, Message, Sampling
+from engines.core.waiting.deadline import standing_still
+from engines.policies.limits.congestion import Congestion, reporting
+
+
+class Parked:
+    """Waits before each call until `cleared` returns; that is no part of any deadline."""
+
+    def __init__(self, policy: Policy, cleared: Callable[[], Awaitable[object]]) -> None:
+        self._policy = policy
+        self._cleared = cleared
+
+    @property
+    def name(self) -> str:
+        return self._policy.name
+
+    def reporting(self, congestion: Congestion) -> Policy:
+        """The same round the policy as it is seen from certain slots."""
+        return Parked(reporting(self._policy, congestion), self._cleared)
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+    ) -> Completion:
+        with standing_still():
+            await self._cleared()
+        return await self._policy.complete(messages, sampling, on_text)
+
+    async def ping(self) -> None:
+        await self._policy.ping()
+
+    async def aclose(self) -> None:
+        await self._policy.aclose()

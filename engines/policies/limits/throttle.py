@@ -1,0 +1,155 @@
+"""Slots that limit how much runs at once, given out by priority.
+
+Owns the order in which waiting calls start. Knows nothing of what runs in a slot.
+All of it lives in one event loop, so no lock is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Protocol, runtime_checkable
+
+from engines.core.protocols import OnText, Policy
+from engines.core.types import Completion, Job, Message, Sampling
+from engines.core.waiting.deadline import standing_still
+from engines.policies.limits.congestion import Congestion, reporting
+
+Priority = tuple[int, ...]
+"""Compared from the left; the smallest goes first."""
+FIRST: Priority = (-1,)
+"""Of a call that has been under way before."""
+
+
+class Slots:
+    """A semaphore whose free slots go to the waiter with the smallest priority.
+
+    Among equals the one that came first goes first. The limit may change while
+    slots are held: when it shrinks, running holders finish and no new one starts
+    until fewer are held than the new limit.
+
+    Args:
+        limit: at a time.
+        tell: is told when an endpoint has the limit lowered.
+    """
+
+    def __init__(self, limit: int, tell: Callable[[str], None] | None = None) -> None:
+        self._limit = _checked(limit)
+        self._held = 0
+        self._arrivals = 0
+        self._waiting: list[tuple[Priority, int, asyncio.Future[None]]] = []
+        self.tell = tell
+        self.congestion = Congestion(self, tell)  # of all whose calls hold these slots
+
+    @property
+    def limit(self) -> int:
+        return self._limit
+
+    @property
+    def held(self) -> int:
+        return self._held
+
+    @property
+    def waiting(self) -> int:
+        return sum(not future.done() for _, _, future in self._waiting)
+
+    def resize(self, limit: int) -> None:
+        self._limit = _checked(limit)
+        self._grant()
+
+    @asynccontextmanager
+    async def hold(self, priority: Priority = ()) -> AsyncIterator[None]:
+        await self._take(priority)
+        try:
+            yield
+        finally:
+            self._give_back()
+
+    @asynccontextmanager
+    async def lent(self) -> AsyncIterator[None]:
+        """Give a held slot back, and take one again before everybody who has begun nothing.
+
+        Whoever holds a slot makes one call at a time, so that there is one to give back.
+        Waiting for it again is no part of the call's deadline, as it was none at first.
+        """
+        self._give_back()
+        try:
+            yield
+            with standing_still():
+                await self._take(FIRST)
+        except BaseException:
+            self._held += 1  # its holder gives it back on the way out
+            raise
+
+    async def _take(self, priority: Priority) -> None:
+        if self._held < self._limit:
+            # Whenever a slot is free nobody waits: `_grant` runs after each change.
+            self._held += 1
+            return
+        future = asyncio.get_running_loop().create_future()
+        self._arrivals += 1
+        heapq.heappush(self._waiting, (priority, self._arrivals, future))
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():
+                # Granted and cancelled in the same turn of the loop: pass it on.
+                self._give_back()
+            raise
+
+    def _give_back(self) -> None:
+        self._held -= 1
+        self._grant()
+
+    def _grant(self) -> None:
+        while self._held < self._limit and self._waiting:
+            _, _, future = heapq.heappop(self._waiting)
+            if not future.done():  # done here means its waiter was cancelled
+                self._held += 1
+                future.set_result(None)
+
+
+def _checked(limit: int) -> int:
+    if limit < 1:
+        raise ValueError(f"a limit of {limit} slots would wait for ever")
+    return limit
+
+
+@runtime_checkable
+class JobBound(Protocol):
+    """A policy that must know which rollout it answers for (see `replay`)."""
+
+    def for_job(self, job: Job) -> Policy: ...
+
+
+class Throttled:
+    """A policy that holds a slot for the whole of each call, its retries included."""
+
+    def __init__(self, policy: Policy, slots: Slots, priority: Priority = ()) -> None:
+        self._policy = reporting(policy, slots.congestion)
+        self._slots = slots
+        self._priority = priority
+
+    @property
+    def name(self) -> str:
+        return self._policy.name
+
+    def for_job(self, job: Job) -> Policy:
+        """The same slots round the inner policy bound to a job, where it can be."""
+        if not isinstance(self._policy, JobBound):
+            return self
+        return Throttled(self._policy.for_job(job), self._slots, self._priority)
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+    ) -> Completion:
+        async with self._slots.hold(self._priority):
+            return await self._policy.complete(messages, sampling, on_text)
+
+    async def ping(self) -> None:
+        await self._policy.ping()
+
+    async def aclose(self) -> None:
+        await self._policy.aclose()

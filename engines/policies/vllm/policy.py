@@ -1,0 +1,310 @@
+"""Rollouts from a vLLM server that answers with the adapter it was given last.
+
+Owns the requests: exact prompt ids out, sampled ids and their log-probabilities back, adapters
+in. Does not compute with weights, and does not start the server. The connection is in
+`vllm_http`, what a reply holds is read in `vllm_reply`.
+
+The server must be started with `--enable-lora` and `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`, and
+must see the folders that adapters are written to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from engines.core.errors import CallFailed, PolicyError
+from engines.core.protocols import OnText
+from engines.core.types import Completion, Message, Sampling, Usage
+from engines.core.waiting.deadline import deadline
+from engines.policies.chat.client import PING_S, Sleep
+from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings
+from engines.policies.chat.retry import asked_wait_s, backoff_s
+from engines.policies.vllm.connection import VLLMServer
+from engines.policies.vllm.reply import ScoredReply, likeliest, read_reply
+
+Encode = Callable[[Sequence[Message], Sequence[Mapping[str, Any]]], list[int]]
+"""The ids of messages and of the tools on offer, as the policy that is trained is shown them."""
+
+START = (
+    "Start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True set and "
+    "`vllm serve MODEL --enable-lora --max-lora-rank RANK`."
+)
+LOAD_S = 300.0
+"""Of one adapter; the first one may compile kernels."""
+SAME = 1e-4
+"""Two log-probabilities of one token nearer than this are taken as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutServer:
+    """A vLLM server and what of the trained model its requests need.
+
+    `endpoint.model` is the base model's name as the server has it; "" for the first one that
+    it lists.
+    """
+
+    endpoint: EndpointSettings
+    encode: Encode
+    window: int | None = None  # positions of the model; None: not limited here
+    temperature: float = 1.0  # of practice; `ping` checks that its log-probabilities are right
+
+
+class VLLMRollouts:
+    """A policy whose replies come from a vLLM server, as ids.
+
+    Log-probabilities are kept only where they are those of the sampling policy: at temperature
+    1, or where the server was started with `--logprobs-mode processed_logprobs`, which is
+    measured once. Elsewhere they are left empty, and with them nothing is claimed.
+
+    Every adapter is loaded under a name of its own, which follows from its content, and the one
+    before it is unloaded. Loading in place under one name let vLLM reuse the prefix cache of the
+    old weights (vllm-project/vllm#42125) and read the files again at every step
+    (NovaSky-AI/SkyRL#1606).
+
+    Args:
+        server: where replies come from.
+        name: of the policy; part of every request's hash.
+        tell: is told what fails without harm.
+        sleep: waits between tries; replaced in tests, so that none waits.
+    """
+
+    def __init__(
+        self,
+        server: RolloutServer,
+        *,
+        name: str,
+        tell: Callable[[str], None],
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self.server = server
+        self.adapter: str | None = None  # None: the base model answers
+        self._name = name
+        self._tell = tell
+        self._sleep = sleep
+        self._server = VLLMServer(server.endpoint, LOAD_S)
+        self._base = server.endpoint.model
+        self._processed: bool | None = None  # None: not measured yet
+        self._measuring = asyncio.Lock()  # so that a hundred first calls measure once
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+    ) -> Completion:
+        """Answer once, with retries, within the endpoint's `timeout_s`.
+
+        The reply is not streamed: `on_text` hears it whole.
+        """
+        ids = self.server.encode(messages, sampling.tools)
+        limit_s = self.server.endpoint.timeout_s
+        try:
+            async with deadline(limit_s) as until:
+                reply = await self._sampled(ids, sampling)
+                true_to = await self._scores_are_the_policys(sampling)
+        except TimeoutError:
+            if not until.expired:
+                raise
+            raise CallFailed(
+                "timeout",
+                f"no whole reply from {self.server.endpoint.url} within {limit_s:g} s",
+                Usage(len(ids), 0, 1),
+            ) from None
+        if on_text is not None and reply.text:
+            on_text(reply.text)
+        usage = Usage(len(ids), len(reply.token_ids), 1)
+        return Completion(
+            text=reply.text,
+            finish=reply.finish,
+            usage=replace(usage, cost_usd=self.server.endpoint.cost_usd(usage)),
+            model=reply.model or self.adapter or self._base,
+            token_ids=reply.token_ids,
+            logprobs=reply.logprobs if true_to else (),
+            prompt_ids=tuple(ids),
+        )
+
+    async def serve(self, name: str, folder: Path) -> None:
+        """Have every later request answered with an adapter.
+
+        Args:
+            name: that no other content ever has, such as a digest.
+            folder: of the adapter in PEFT's form; it must stay until another one is served.
+
+        Raises:
+            PolicyError: the server does not take it; requests go on naming the one before.
+        """
+        before = self.adapter
+        if name == before:
+            return
+        body = {"lora_name": name, "lora_path": str(folder.resolve())}
+        try:
+            async with deadline(LOAD_S):
+                await self._server.post("load_lora_adapter", body)
+        except (EndpointFailed, TimeoutError) as failed:
+            said = f"{failed} {getattr(failed, 'body', '')}"
+            if "already been loaded" not in said:  # by an earlier process, the content the same
+                raise PolicyError(
+                    f"policy {self.name} at {self.server.endpoint.url}",
+                    f"the server did not take the adapter in {folder} "
+                    f"({_reason(failed) or f'nothing within {LOAD_S:g} s'}).",
+                    _loading_move(failed),
+                ) from None
+        self.adapter = name
+        if before is not None:
+            try:
+                await self._server.post("unload_lora_adapter", {"lora_name": before})
+            except EndpointFailed as failed:
+                self._tell(f"the adapter {before} stays on the server ({_reason(failed)})")
+
+    async def ping(self) -> None:
+        """Sample one token, so that what training needs of a reply is known to come back.
+
+        Raises:
+            PolicyError: the server does not answer, or not with ids and log-probabilities, or
+                these are not the sampling policy's.
+        """
+        place = f"policy {self.name} at {self.server.endpoint.url}"
+        ids = self.server.encode((Message("user", "Say OK."),), ())
+        sampling = Sampling(self.server.temperature, max_tokens=1, seed=1)
+        try:
+            async with asyncio.timeout(PING_S):
+                await self._tried(self._body(ids, sampling, await self._model()))
+                right = await self._scores_are_the_policys(sampling)
+        except (CallFailed, TimeoutError) as failed:
+            cause = _reason(failed) or f"nothing came within {PING_S:g} s"
+            raise PolicyError(place, f"{cause}.", _move(failed)) from None
+        if not right:
+            raise PolicyError(
+                place,
+                "its log-probabilities are those of temperature 1, and practice samples at "
+                f"{self.server.temperature:g}.",
+                "Start vLLM with --logprobs-mode processed_logprobs, or practise at temperature 1.",
+            )
+
+    async def aclose(self) -> None:
+        await self._server.aclose()
+
+    async def _sampled(self, ids: list[int], sampling: Sampling) -> ScoredReply:
+        """One reply, after as many tries as the endpoint is granted."""
+        own, failures = self.server.endpoint, 0
+        while True:
+            try:
+                return await self._tried(self._body(ids, sampling, await self._model()))
+            except EndpointFailed as failed:
+                failures += 1
+                if not failed.transient or failures > own.max_retries:
+                    raise
+                drawn = (failures - 1, sampling.seed or 0, str(ids[-8:]))
+                asked = failed.wait_s
+            wait_s = backoff_s(*drawn) if asked is None else asked_wait_s(asked, *drawn)
+            await self._sleep(wait_s)
+
+    async def _tried(self, body: Mapping[str, Any]) -> ScoredReply:
+        return read_reply(await self._server.post("completions", body), body["prompt"])
+
+    async def _scores_are_the_policys(self, sampling: Sampling) -> bool:
+        """Whether the server's log-probabilities are log_softmax(logits / T) without cuts."""
+        if sampling.top_p not in (None, 1.0) or not sampling.temperature:
+            return False
+        if sampling.temperature == 1.0:
+            return True
+        async with self._measuring:
+            if self._processed is None:
+                self._processed = await self._measured()
+        return self._processed
+
+    async def _measured(self) -> bool:
+        """Whether temperature shows in log-probabilities: it never does in vLLM's default mode.
+
+        The likeliest next token is asked for at two temperatures; a doubtful answer (a token
+        that is certain at both) counts as the default mode.
+        """
+        ids = self.server.encode((Message("user", "Name a number."),), ())
+        model = await self._model()
+        found = []
+        for temperature in (1.0, 3.0):
+            once = Sampling(temperature, max_tokens=1, seed=1)
+            found.append(
+                likeliest(await self._server.post("completions", self._body(ids, once, model)))
+            )
+        return abs(found[0] - found[1]) > SAME
+
+    def _body(self, ids: list[int], sampling: Sampling, model: str) -> dict[str, Any]:
+        own, window = self.server.endpoint, self.server.window
+        limits = [limit for limit in (sampling.max_tokens or own.max_tokens,) if limit]
+        if window is not None:
+            limits.append(window - len(ids))
+        limit = min(limits, default=4096)  # vLLM's own default is 16
+        if limit < 1:
+            raise CallFailed("too long", f"a prompt of {len(ids)} tokens fills the window")
+        return {
+            "model": model,
+            "prompt": ids,
+            "max_tokens": limit,
+            "temperature": 1.0 if sampling.temperature is None else sampling.temperature,
+            "stop": list(sampling.stop),
+            "seed": sampling.seed,
+            # Whatever is not said here vLLM takes from the model's generation_config.json, and
+            # Qwen's cuts at top_k 20: what was sampled would not be the policy's.
+            "top_p": 1.0 if sampling.top_p is None else sampling.top_p,
+            "top_k": -1,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "n": 1,
+            "stream": False,
+            "add_special_tokens": False,
+            "logprobs": 1,
+            "return_token_ids": True,
+            "return_tokens_as_token_ids": True,  # ids from servers that know only this
+            **own.extra_body,
+        }
+
+    async def _model(self) -> str:
+        """What requests name: the adapter, else the base model."""
+        if self.adapter is None and not self._base:
+            listed = (await self._server.get("models")).get("data")
+            rows = listed if isinstance(listed, list) else []
+            named = [row["id"] for row in rows if isinstance(row, dict) and "id" in row]
+            if not named:
+                raise CallFailed("shape", f"{self.server.endpoint.url} lists no model")
+            self._base = str(named[0])
+        return self.adapter or self._base
+
+
+def _reason(failed: BaseException) -> str:
+    """Without the word for its kind and the full stop at its end."""
+    text = str(failed)
+    return (text.partition(": ")[2] or text).rstrip(".")
+
+
+def _loading_move(failed: BaseException) -> str:
+    match getattr(failed, "status", None):
+        case 404 | 405:
+            return START
+        case 400 | 422 | 500:
+            return (
+                "See that --max-lora-rank is at least the adapter's rank and that the server "
+                "sees the folder; its log says more."
+            )
+    return _move(failed)
+
+
+def _move(failed: BaseException) -> str:
+    kind = str(failed).partition(": ")[0]
+    match kind:
+        case "shape":
+            return "It must be vLLM 0.10.2 or newer, and rollouts_url must end in /v1."
+        case "refused":
+            return START
+        case "timeout":
+            return "See whether the server still loads the model; try again."
+        case "status" if getattr(failed, "status", None) == 404:
+            return "Check the address, which ends in /v1, and the served model's name."
+    return "Look at the server's log."

@@ -1,0 +1,223 @@
+"""The `text` verifier: does the stated answer match the expected text?
+
+Owns the four ways of matching. Pure except for `regex`, whose patterns run in a process
+that can be killed: Python's `re` cannot be interrupted, and a pattern that backtracks
+without end would stop the whole run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from engines.core.errors import VerifierError
+from engines.core.types import Problem, Rollout, Verdict
+from engines.verifiers.process_pool.pool import WorkerPool
+from engines.verifiers.process_pool.process import Trouble
+from engines.verifiers.stated_answer import (
+    TAIL_CHARS,
+    rollout_trouble,
+    shown,
+    stated_answer,
+    wanted,
+)
+
+Mode = Literal["exact", "contains", "choice", "regex"]
+
+REGEX_DEADLINE_S = 1.0
+_PLACE = 'verifier "text"'
+_TEX_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}")
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+_EDGES = " \t\r\n\"'`*_“”‘’$"
+_CHOICE_WHOLE = re.compile(
+    r"\W*(?:(?:option|choice|answer)\W+)?([A-Za-z])(?:\W*|[).:,\]}]+\s.*|\s+[-–—:]\s.*|\s+(?:because|since|as)\s.*)",
+    re.DOTALL,
+)
+_CHOICE_BRACKETED = re.compile(r"[(\[{]([A-Za-z])[)\]}]")
+_CHOICE_LINE = re.compile(r"^\W{0,8}([A-Za-z])(?:[).:\]]|\W{0,8}$)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class TextSettings:
+    r"""How texts are compared.
+
+    Args:
+        mode: exact: equal after normalising; contains: the expected words stand in the
+            answer; choice: the letter chosen; regex: group 1 of the pattern's last match.
+        ignore_articles: leave out a, an, the.
+        ignore_punctuation: leave out punctuation that stands at no number.
+        letters: the choices that exist.
+        pattern: for regex; searched in the last 16,000 characters, `^` and `$` at lines.
+    """
+
+    mode: Mode = "exact"
+    ignore_articles: bool = False
+    ignore_punctuation: bool = False
+    letters: str = "ABCDE"
+    pattern: str | None = None  # None unless mode is regex
+
+    def __post_init__(self) -> None:
+        if self.mode not in get_args(Mode):
+            known = ", ".join(get_args(Mode))
+            raise VerifierError(_PLACE, f'mode "{self.mode}" is unknown.', f"Use one of: {known}.")
+        if self.mode == "choice" and not (self.letters.isascii() and self.letters.isalpha()):
+            raise VerifierError(_PLACE, "letters holds more than letters.", "Set it to ABCD.")
+        if self.mode == "regex":
+            _check_pattern(self.pattern)
+
+
+class TextVerifier:
+    """Judges by text."""
+
+    def __init__(self, settings: TextSettings | None = None) -> None:
+        self._settings = settings or TextSettings()
+        self._pool: WorkerPool | None = None
+        if self._settings.mode == "regex":
+            self._pool = WorkerPool(
+                "pattern", workers=1, deadline_s=REGEX_DEADLINE_S, memory_mb=512
+            )
+
+    async def start(self) -> None:
+        """Return when answers can be judged at once; `verify` starts what it needs.
+
+        Raises:
+            VerifierError: the process for patterns cannot be started.
+        """
+        if self._pool:
+            await self._pool.start()
+
+    async def check(self) -> None:
+        """Nothing to load: processes start with the first answer that needs them."""
+
+    async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
+        expected = tuple(stated_answer(text).text for text in problem.accepted)
+        verdicts = await asyncio.gather(*(self._judge(rollout, expected) for rollout in rollouts))
+        return tuple(verdicts)
+
+    async def aclose(self) -> None:
+        if self._pool:
+            await self._pool.aclose()
+
+    async def _judge(self, rollout: Rollout, expected: Sequence[str]) -> Verdict:
+        if trouble := rollout_trouble(rollout, expected):
+            return trouble
+        response = rollout.attempt.answer or ""
+        stated = stated_answer(response)
+        text = stated.text[-TAIL_CHARS:]
+        matched: str | None
+        match self._settings.mode:
+            case "exact":
+                matched = self._first_same(text, expected)
+            case "contains":
+                words = self._normal(text)
+                held = (gold for gold in expected if _holds(words, self._normal(gold)))
+                matched = next(held, None)
+            case "choice":
+                letters = self._settings.letters
+                chosen = chosen_letter(text, letters, stated=stated.marker != "none")
+                right = {chosen_letter(gold, letters, stated=True) for gold in expected} - {None}
+                if not right:
+                    error = f"failed: the expected answer {shown(expected[0])} is not a choice"
+                    return Verdict(None, error=error)
+                text, matched = chosen or "", chosen if chosen in right else None
+            case "regex":
+                assert self._pool and self._settings.pattern is not None
+                question = {"pattern": self._settings.pattern, "text": response[-TAIL_CHARS:]}
+                found = await self._pool.ask(question)
+                if isinstance(found, Trouble):
+                    return Verdict(None, error=f"{found.kind}: {shown(found.text, 120)}")
+                text = str(found["found"] or "")
+                matched = self._first_same(text, expected)
+        return _verdict(matched, text, expected)
+
+    def _first_same(self, text: str, expected: Sequence[str]) -> str | None:
+        normal = self._normal(text)
+        return next((gold for gold in expected if self._normal(gold) == normal), None)
+
+    def _normal(self, text: str) -> str:
+        return normalised(
+            text,
+            ignore_articles=self._settings.ignore_articles,
+            ignore_punctuation=self._settings.ignore_punctuation,
+        )
+
+
+def normalised(
+    text: str, *, ignore_articles: bool = False, ignore_punctuation: bool = False
+) -> str:
+    """The form in which texts are compared: NFKC, no case, single blanks, no outer quotes."""
+    text = unicodedata.normalize("NFKC", _TEX_TEXT.sub(r"\1", text)).casefold().strip(_EDGES)
+    if text.endswith("."):
+        text = text[:-1].rstrip(_EDGES)
+    if ignore_punctuation:
+        text = _without_punctuation(text)
+    if ignore_articles:
+        text = _ARTICLES.sub(" ", text)
+    return " ".join(text.split())
+
+
+def chosen_letter(text: str, letters: str, *, stated: bool) -> str | None:
+    """The letter chosen, in upper case; None when there is none among `letters`.
+
+    In a whole response (not `stated`) only a bracketed letter, or one that opens its
+    line as a label, counts, the last of them: "A dog" chooses nothing.
+    """
+    text = _TEX_TEXT.sub(r"\1", text)
+    found = []
+    if whole := _CHOICE_WHOLE.fullmatch(text):
+        found.append(whole[1])
+    if not found:
+        found = [match[1] for match in _CHOICE_BRACKETED.finditer(text)]
+    if not found and not stated:
+        found = [match[1] for match in _CHOICE_LINE.finditer(text)]
+    known = [letter.upper() for letter in found if letter.upper() in letters.upper()]
+    return known[-1] if known else None
+
+
+def _holds(words: str, gold: str) -> bool:
+    """True when gold stands in words, not as a part of a longer word."""
+    return bool(gold) and bool(re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", words))
+
+
+def _without_punctuation(text: str) -> str:
+    """Blank punctuation and symbols, except beside a digit: -5 is not 5, nor 3.5 35."""
+    padded = f" {text} "
+    return "".join(
+        " "
+        if unicodedata.category(character)[0] in "PS" and not (before.isdigit() or after.isdigit())
+        else character
+        for before, character, after in zip(padded, padded[1:], padded[2:], strict=False)
+    )
+
+
+def _check_pattern(pattern: str | None) -> None:
+    if not pattern:
+        raise VerifierError(
+            _PLACE,
+            "mode is regex but pattern is missing.",
+            r"Give one with a group, such as 'total: (\d+)'.",
+        )
+    try:
+        groups = re.compile(pattern, re.MULTILINE).groups
+    except re.error as error:
+        raise VerifierError(
+            _PLACE, f"pattern {pattern!r} is not a regular expression ({error}).", "Mend it."
+        ) from error
+    if not groups:
+        raise VerifierError(
+            _PLACE,
+            f"pattern {pattern!r} has no group.",
+            "Put round brackets around the part that is the answer.",
+        )
+
+
+def _verdict(matched: str | None, got: str, expected: Sequence[str]) -> Verdict:
+    """`matched` is the expected answer that was met, None where none was."""
+    if matched is not None:
+        return Verdict(1.0, f"matches {shown(matched)}")
+    found = f"got {shown(got)}" if shown(got) else "found no answer"
+    return Verdict(0.0, f"expected {wanted(expected)}, {found}")

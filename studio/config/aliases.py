@@ -1,0 +1,216 @@
+"""Other spellings of our settings, and the nearest name for one that is unknown.
+
+Owns the table of aliases (Youtu-Agent's field names) and the rule for a setting that
+is given under two names. Knows names only; `studio.config.youtu_model` knows how a model is
+written there, `studio.config.youtu` what has no counterpart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+from studio.config.compose import Composed, dotted
+from studio.config.yaml_positions import Key, Place
+
+ALIASES = {
+    "evaluation.agent": "agent",
+    "agent.agent": "agent",
+    "data.practice_dataset_name": "data.practice",
+    "data.rollout_data_truncate": "data.truncate",
+    "data.shuffle_data": "data.shuffle",
+    "practice.rollout_data_truncate": "data.truncate",
+    "practice.shuffle_data": "data.shuffle",
+    "practice.grpo_n": "practice.group_size",
+    "practice.rollout_concurrency": "practice.concurrency",
+    "practice.rollout_temperature": "practice.temperature",
+    "practice.task_timeout": "practice.task_timeout_s",
+    "practice.num_experiences_per_query": "practice.experiences_per_query",
+    "practice.do_eval": "evaluation.do_eval",
+    "practice.eval_strategy": "evaluation.strategy",
+    "practice.eval_steps": "evaluation.every_steps",
+    "practice.eval_data": "evaluation.data",
+    "practice.eval_data_truncate": "evaluation.limit",
+    "evaluation.pass_k": "evaluation.k",
+    "evaluation.verify_filename": "verifier.file",
+    "evaluation.verify_func_name": "verifier.function",
+    "verifier.verify_filename": "verifier.file",
+    "verifier.verify_func_name": "verifier.function",
+    "verify_filename": "verifier.file",
+    "verify_func_name": "verifier.function",
+    "evaluation.judge_model": "judge",
+    "judge_model": "judge",
+    "evaluation.judge_concurrency": "judge.concurrency",
+    "judge_concurrency": "judge.concurrency",
+}
+"""Alias → our name. Moved in this order: an agent mounted below `evaluation` comes first."""
+
+ABSENT = object()
+
+
+def unify(composed: Composed) -> None:
+    """Move every alias to our own name, in place, with the places of its keys.
+
+    Of two spellings an override beats a file.
+
+    Raises:
+        ConfigError: a setting is given twice, under two names.
+    """
+    judge = composed.tree.get("judge")
+    if isinstance(judge, str) and not judge.startswith("${"):
+        composed.tree["judge"] = {"model": judge}  # so that judge_concurrency finds its place
+    _name_held_out(composed)
+    _let_whole_verifier_win(composed)
+    for alias, name in ALIASES.items():
+        move(composed, tuple(alias.split(".")), tuple(name.split(".")))
+    _choose_verifier(composed)
+
+
+def nearest(key: Key, siblings: Iterable[str], every: Iterable[str]) -> str:
+    """The next move for an unknown key.
+
+    Args:
+        key: the unknown one.
+        siblings: names known where it stands.
+        every: all settings, dotted; searched for its last part when no sibling is near.
+    """
+    known = sorted(siblings)
+    if close := near_misses(key, known, cutoff=0.6):
+        return f'Did you mean "{dotted((*key[:-1], close[0]))}"?'
+    # Of settings with one name the first counts: practice comes before the stages of training.
+    leaves = {name.rpartition(".")[2]: name for name in reversed((*every, *ALIASES))}
+    if close := get_close_matches(key[-1], list(leaves), n=1, cutoff=0.7):
+        return f'Did you mean "{leaves[close[0]]}"?'
+    return f"Known here: {', '.join(known)}."
+
+
+def near_misses(key: Key, siblings: Iterable[str], *, cutoff: float) -> list[str]:
+    """The name, or alias, of where `key` stands that is most similar; empty below `cutoff`."""
+    parent = dotted(key[:-1])
+    aliases = [a.rpartition(".")[2] for a in ALIASES if a.rpartition(".")[0] == parent]
+    return get_close_matches(key[-1], [*sorted(siblings), *aliases], n=1, cutoff=cutoff)
+
+
+def move(composed: Composed, old: Key, new: Key) -> None:
+    """Give the value at `old` its place at `new`, with the places of its keys.
+
+    Two sections are merged. Of two values an override beats a file.
+
+    Raises:
+        ConfigError: both stand in files, or both in overrides.
+    """
+    value = take(composed.tree, old)
+    if value is ABSENT:
+        return
+    if old[: len(new)] == new and not isinstance(value, dict):
+        # `agent.agent: x` is no mounted agent file; validation says what is wrong with it.
+        give(composed.tree, old, value)
+        return
+    present = see(composed.tree, new)
+    if isinstance(value, dict) and isinstance(present, dict):
+        give(composed.tree, old, value)
+        for name in list(value):
+            composed.places.setdefault((*old, name), composed.place(old))
+            move(composed, (*old, name), (*new, name))
+        if not value:
+            take(composed.tree, old)
+        return
+    taken = new if present is not ABSENT else _text_above(composed.tree, new)
+    if taken is not None:
+        first, second = composed.place(old), composed.place(taken)
+        if first.override == second.override:
+            where = "" if first == second else f" (the other at {second.text})"
+            raise composed.error(
+                old,
+                f'"{dotted(old)}" and "{dotted(taken)}" are two names of one setting{where}.',
+                f'Keep "{dotted(taken)}".',
+            )
+        if second.override:
+            return
+        take(composed.tree, taken)
+        for key in [k for k in composed.places if k[: len(taken)] == taken]:
+            del composed.places[key]
+    give(composed.tree, new, value)
+    for key in [k for k in composed.places if k[: len(old)] == old]:
+        composed.places[(*new, *key[len(old) :])] = composed.places.pop(key)
+
+
+def see(tree: Any, key: Key) -> Any:
+    """The value at a key, or ABSENT."""
+    for part in key:
+        if not isinstance(tree, dict) or part not in tree:
+            return ABSENT
+        tree = tree[part]
+    return tree
+
+
+def take(tree: Any, key: Key) -> Any:
+    """The value at a key, no longer in the tree; or ABSENT."""
+    parent = see(tree, key[:-1])
+    return parent.pop(key[-1], ABSENT) if isinstance(parent, dict) else ABSENT
+
+
+def _text_above(tree: Any, key: Key) -> Key | None:
+    """The section above `key` that may be written as a text or a list, and is."""
+    above = key[:1]
+    if len(key) == 1 or above[0] not in ("policy", "judge", "verifier"):
+        return None  # `evaluation: foo`; validation refuses it under its own name
+    return above if isinstance(see(tree, above), str | list) else None
+
+
+def give(tree: Any, key: Key, value: Any) -> None:
+    for part in key[:-1]:
+        # A null section is an empty one: `evaluation:` with nothing below it.
+        if tree.get(part) is None:
+            tree[part] = {}
+        tree = tree[part]
+        if not isinstance(tree, dict):
+            return
+    tree[key[-1]] = value
+
+
+def _name_held_out(composed: Composed) -> None:
+    """Youtu-Agent's `evaluation.data: {dataset: NAME, type: single}` as our `data: NAME`."""
+    at: Key = ("evaluation", "data")
+    held_out = see(composed.tree, at)
+    if not isinstance(held_out, dict):
+        return
+    for theirs, ours in (("question_field", "question"), ("gt_field", "answer")):
+        usual = {"question_field": "question", "gt_field": "answer"}[theirs]
+        if held_out.get(theirs) in (usual, None):
+            held_out.pop(theirs, None)
+        move(composed, (*at, theirs), ("data", "fields", ours))
+    kind = held_out.pop("type", None)
+    if kind not in ("single", None):
+        raise composed.error(
+            (*at, "type"),
+            f'"{dotted(at)}.type" is "{kind}": only "single" is known here.',
+            "Name several sets as a list: evaluation.data=[A, B].",
+        )
+    if "dataset" in held_out and len(held_out) == 1:
+        composed.tree["evaluation"]["data"] = held_out["dataset"]
+        composed.places[at] = composed.place((*at, "dataset"))
+    elif not held_out:
+        del composed.tree["evaluation"]["data"]
+
+
+def _let_whole_verifier_win(composed: Composed) -> None:
+    """An override of the whole verifier replaces also what files say of it by other names."""
+    if not composed.places.get(("verifier",), Place("")).override:
+        return
+    for alias in (a for a, name in ALIASES.items() if name.startswith("verifier.")):
+        key = tuple(alias.split("."))
+        if not composed.place(key).override:
+            take(composed.tree, key)
+
+
+def _choose_verifier(composed: Composed) -> None:
+    """Of a name and a file the one that an override gives, where the other is a file's."""
+    verifier = composed.tree.get("verifier")
+    if not isinstance(verifier, dict) or not {"name", "file"} <= set(verifier):
+        return
+    by_name, by_file = (composed.place(("verifier", key)).override for key in ("name", "file"))
+    if by_name != by_file:
+        for key in ("file", "function") if by_name else ("name",):
+            verifier.pop(key, None)

@@ -1,0 +1,203 @@
+"""The data sets of a workspace and those that are bundled, by name.
+
+Owns where names are looked up on the command line, and adding files. What a data set
+may look like is `engines.data`'s.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from engines.core.errors import ConfigError, ConflictError, DataError
+from engines.core.ids import digest_bytes
+from engines.data.checks import Numbered
+from engines.data.dataset import read_numbered
+from engines.data.folder import splits_of
+from engines.data.rows import open_table
+from engines.data.source import PRACTISED, DataSource, locate, named_sources, resolve_data
+from engines.record.appender import make_folder, write_whole
+from engines.record.catalogue import note_dataset
+from engines.record.libraries import check_name
+from engines.record.run_dir import Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class ListedData:
+    """A data set one can name. `n` is None where the file cannot be read: `trouble` says why."""
+
+    name: str
+    n: int | None
+    where: str  # "workspace", "bundled", or "hidden" behind one of the workspace
+    path: str
+    trouble: str = ""
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What adding a file came to; `new` is False where it had been added before."""
+
+    name: str
+    path: Path
+    n: int
+    without_answer: int
+    new: bool
+    hides_bundled: bool
+
+
+def bundled() -> Path:
+    return Path(str(files("sample_data")))
+
+
+def field_names(question: str | None, answer: str | None) -> dict[str, str]:
+    """The mapping that `engines.data.dataset` takes, from two options."""
+    given = {"question": question, "answer": answer}
+    return {field: name for field, name in given.items() if name is not None}
+
+
+def find_data(name: str, workspace: Workspace) -> DataSource:
+    """Find a data set as the `data.practice` of a run file would.
+
+    Raises:
+        DataError: it is nowhere.
+    """
+    own = (workspace.datasets, bundled())
+    # What is typed as a path is meant from where it is typed; a bare name is a name first.
+    typed = os.sep in name or "." in name
+    return resolve_data(name, (Path.cwd(), *own) if typed else (*own, Path.cwd()), PRACTISED)
+
+
+def listed_data(workspace: Workspace) -> tuple[ListedData, ...]:
+    """The workspace's data sets, then the bundled ones."""
+    taken: dict[str, Path] = {}
+    return (
+        *_listed(workspace.datasets, "workspace", taken),
+        *_listed(bundled(), "bundled", taken),
+    )
+
+
+def add_data(
+    workspace: Workspace, name_or_path: str, name: str | None, fields: Mapping[str, str]
+) -> tuple[Added, ...]:
+    """Check data and copy it into the workspace.
+
+    A JSONL file is copied byte for byte; anything else becomes JSONL row by row, with all
+    its fields. Where `fields` names unusual fields, they are renamed in the copy, so that
+    run files need not name them again.
+
+    Args:
+        workspace: gets datasets/<name>.jsonl.
+        name_or_path: a file, a folder (each of its splits is added as NAME-SPLIT), or
+            FOLDER:SPLIT.
+        name: what to call it; the file's or folder's name unless given.
+        fields: as `read_numbered` takes them.
+
+    Raises:
+        DataError: the data cannot be practised on.
+        ConfigError: the name cannot be one, or belongs to other content.
+        RecordError: a copy cannot be written.
+    """
+    found = locate(name_or_path, (Path.cwd(),))
+    if found.path.is_dir() and found.split is None:
+        splits = splits_of(found.path)
+        several = len(splits) > 1
+        sources = [DataSource(found.path, split or None) for split in splits]
+        called = name if name is not None else found.path.resolve().name
+        names = [f"{called}-{s.split}" if several else called for s in sources]
+    else:
+        sources = [resolve_data(name_or_path, (Path.cwd(),))]
+        names = [name if name is not None else sources[0].stem]
+    # All are checked before the first is written, so that half a folder is never added.
+    ready = [
+        _ready(workspace, source, called, fields)
+        for source, called in zip(sources, names, strict=True)
+    ]
+    return tuple(_added(workspace, *one) for one in ready)
+
+
+_Ready = tuple[Path, bytes, tuple[Numbered, ...]]
+
+
+def _ready(
+    workspace: Workspace, source: DataSource, called: str, fields: Mapping[str, str]
+) -> _Ready:
+    numbered = read_numbered(source, fields=fields, needs_answer=False)
+    data = _canonical(source, numbered, fields)
+    target = workspace.datasets / f"{_checked(called)}.jsonl"
+    if target.exists() and target.read_bytes() != data:
+        raise ConfigError(
+            f"data set {called}",
+            f"{target} exists with other content.",
+            "Choose another name with --name NAME.",
+        )
+    return target, data, numbered
+
+
+def _added(workspace: Workspace, target: Path, data: bytes, numbered: Sequence[Numbered]) -> Added:
+    new = not target.exists()
+    if new:
+        make_folder(workspace.datasets)
+        write_whole(target, data)
+    # Also for a file that was there: the catalogue may have been lost since.
+    row = {"name": target.stem, "path": f"{target.parent.name}/{target.name}", "n": len(numbered)}
+    note_dataset(workspace, {**row, "bytes": len(data), "digest": digest_bytes(data)})
+    return Added(
+        target.stem,
+        target,
+        len(numbered),
+        sum(problem.answer is None for _, problem in numbered),
+        new,
+        (bundled() / target.name).is_file(),
+    )
+
+
+def _canonical(
+    source: DataSource, numbered: Sequence[Numbered], fields: Mapping[str, str]
+) -> bytes:
+    """The data as JSONL; with `fields`, `question` and `answer` under these names, first."""
+    table = open_table(source)
+    if table.verbatim and not fields:
+        return source.files()[0].read_bytes()
+    problems = {number: problem for number, problem in numbered}
+    rows = []
+    for number, _, row in table.rows:
+        if isinstance(row, DataError):  # cannot be: `numbered` was read from the same rows
+            raise row
+        if fields and number in problems:
+            problem = problems[number]
+            used = ("question", "answer", *fields.values())
+            rest = {key: value for key, value in row.items() if key not in used}
+            answer = problem.meta.get("alternatives", problem.answer)
+            row = {"question": problem.question, "answer": answer, **rest}
+        rows.append(json.dumps(row, ensure_ascii=False) + "\n")
+    return "".join(rows).encode()
+
+
+def _checked(name: str) -> str:
+    try:
+        check_name(name)
+    except ConflictError as error:
+        raise ConfigError(error.place, error.cause, "Choose one with --name NAME.") from error
+    return name
+
+
+def _listed(folder: Path, where: str, taken: dict[str, Path]) -> Iterator[ListedData]:
+    """What a folder holds. `taken`: each name and what it means; names found join it."""
+    for source in named_sources(folder):
+        shown = where if taken.setdefault(source.name, source.path) == source.path else "hidden"
+        called = source.name if source.split is None else f"{source.name}:{source.split}"
+        try:
+            n = len(read_numbered(source, needs_answer=False))
+        except DataError as error:
+            yield ListedData(called, None, shown, str(source.path), str(error))
+        else:
+            yield ListedData(called, n, shown, str(source.path))

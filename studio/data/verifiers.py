@@ -1,0 +1,100 @@
+"""The verifiers one can name: the built-in ones, and the functions of files.
+
+Owns reading a file for its functions. A file is parsed and never run: listing what could
+judge must not do what it does.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from engines.record.run_dir import Workspace
+from engines.verifiers.foreign.signature import FORMS, kind_of
+from studio.run.verifier import shipped_verifiers
+
+_BUILT_IN = {
+    "math": "Is the stated answer mathematically the expected one?",
+    "text": "Does the stated answer match the expected text? (exact, contains, choice, regex)",
+    "judge": "Does a model find that the response meets a rubric?",
+    "accuracy": "1 for a right answer, else 0 (by: math or text)",
+    "length_penalty": "The reward of another verifier, less what is too long (of, max_length)",
+    "step": "The reward of another verifier and a bonus for shown steps: it may pay for padding",
+    "format": "Does the response match a regular expression? (pattern)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ListedVerifier:
+    """One verifier. `kind` is None where the file cannot serve: `trouble` says why."""
+
+    name: str
+    kind: str | None  # "built-in", or whose signature its function has
+    function: str = ""
+    about: str = ""
+    where: str = "built-in"  # or "workspace", "shipped", "hidden" behind one of the workspace
+    path: str = ""
+    trouble: str = ""
+
+    @property
+    def called(self) -> str:
+        """The name as it is listed: a file's own, so that it is told from a built-in one."""
+        return Path(self.path).name if self.path else self.name
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def listed_verifiers(workspace: Workspace) -> tuple[ListedVerifier, ...]:
+    """The built-in ones, the workspace's, then the shipped ones."""
+    own = {file.stem for file in _files(workspace.verifiers)}
+    return (
+        *(ListedVerifier(name, "built-in", about=about) for name, about in _BUILT_IN.items()),
+        *_listed(workspace.verifiers, "workspace", set()),
+        *_listed(shipped_verifiers(), "shipped", own),
+    )
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.glob("*.py") if not file.name.startswith("_"))
+
+
+def _listed(folder: Path, where: str, hidden_by: set[str]) -> Iterator[ListedVerifier]:
+    for file in _files(folder):
+        shown = "hidden" if file.stem in hidden_by else where
+        try:
+            found = list(_functions(file))
+            trouble = "" if found else f"no function of a known form ({'; '.join(FORMS.values())})"
+        except (SyntaxError, ValueError, RecursionError) as error:
+            found, trouble = [], f"not Python: {error}"
+        except OSError as error:
+            found, trouble = [], f"it cannot be read: {error.strerror or error}"
+        if trouble:
+            trouble = f"{file}: {trouble}"
+            yield ListedVerifier(file.stem, None, "", "", shown, str(file), trouble)
+        for function, kind, about in found:
+            yield ListedVerifier(file.stem, kind, function, about, shown, str(file))
+
+
+def _functions(file: Path) -> Iterator[tuple[str, str, str]]:
+    """Name, kind and first line of the docstring of each function that can judge."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a stray backslash in their file is theirs to mend
+        tree = ast.parse(file.read_bytes(), str(file))
+    about = _first_line(tree)
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name[0] != "_":
+            given = node.args
+            names = [a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+            if kind := kind_of(names):
+                yield node.name, kind, _first_line(node) or about
+
+
+def _first_line(node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    lines = (ast.get_docstring(node) or "").strip().splitlines()
+    return lines[0] if lines else ""

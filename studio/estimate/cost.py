@@ -1,0 +1,369 @@
+"""What a run would cost, worked out before anything is asked.
+
+Owns the arithmetic: from the shape of a run to calls, tokens and money by stage, likely
+and at most. Pure; `studio.estimate.facts` gathers what it reckons with. "At most" means:
+every group has contrast, every reply is as long as its limit and has to be repaired, every
+verdict that can ask a judge does. Calls that fail and are tried again are not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from engines.data.sampler import Sampler
+from engines.pipeline.budget import Terms
+
+Name = Literal[
+    "rollouts",
+    "judging",
+    "summaries",
+    "extraction",
+    "consolidation",
+    "embeddings",
+    "evaluation",
+]
+STAGES: tuple[Name, ...] = (
+    "rollouts",
+    "judging",
+    "summaries",
+    "extraction",
+    "consolidation",
+    "embeddings",
+    "evaluation",
+)
+REPAIR_TOKENS = 80
+"""Of the message that says what was wrong with a reply."""
+ATTEMPT_TOKENS = 16
+"""Of the heading above an attempt or a proposal."""
+LONGEST_EXPERIENCE = 120
+"""Tokens of one experience, where the most is asked for: the prompts want one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Likely and at most; both are means or sums, so they need not be whole."""
+
+    likely: float = 0.0
+    most: float = 0.0
+
+    def __add__(self, other: Range) -> Range:
+        return Range(self.likely + other.likely, self.most + other.most)
+
+    def __mul__(self, other: Range) -> Range:
+        return Range(self.likely * other.likely, self.most * other.most)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One kind of call. `cost_usd` is None where its model has no price; `done` was paid before."""
+
+    name: Name
+    calls: Range
+    prompt_tokens: Range
+    reply_tokens: Range
+    cost_usd: Range | None
+    done: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """All stages that are not empty, and their sum."""
+
+    stages: tuple[Stage, ...]
+
+    @property
+    def calls(self) -> Range:
+        return sum((stage.calls for stage in self.stages), Range())
+
+    @property
+    def tokens(self) -> Range:
+        spent = (stage.prompt_tokens + stage.reply_tokens for stage in self.stages)
+        return sum(spent, Range())
+
+    @property
+    def cost_usd(self) -> Range | None:
+        """None as soon as one stage that makes calls has no price."""
+        total = Range()
+        for stage in self.stages:
+            if stage.cost_usd is None:
+                return None
+            total += stage.cost_usd
+        return total
+
+    @property
+    def done(self) -> int:
+        return sum(stage.done for stage in self.stages)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the arithmetic rests on. Lengths are tokens."""
+
+    sampler: Sampler
+    group_size: int
+    policy: Terms
+    reflector: Terms
+    judge: Terms
+    replies: Mapping[str, float]  # likely length of a reply, by purpose
+    instructions: float
+    question: float  # mean of the problems'
+    truth: float
+    extract: float  # the prompt without what is put into it
+    consolidate: float
+    summarise: float
+    judging: float
+    judged: Range = Range()  # calls of judges a verdict takes
+    summaries: Literal["auto", "always", "never"] = "auto"
+    summarise_above: float = 700.0
+    per_group: int = 1  # lessons a group may propose
+    truth_given: bool = True
+    lessons: bool = True  # False: weights are trained, and nobody is asked what was learnt
+    contrast: float | None = None  # share of groups with contrast, measured; None: assumed
+    contrast_of: int = 2  # group size it was measured with
+    guidance: float = 0.0  # of the library as it stands
+    experiences: int = 0
+    experience: float = 40.0  # length of one
+    limit: int | None = 50
+    growth: float = 2.0  # experiences a step adds
+    steps_done: int = 0
+    held_out: int = 0  # rollouts of one evaluation
+    held_out_question: float = 0.0
+    evaluated_after: tuple[int, ...] = ()  # steps, 0 while the one before the first is due
+    known: int = 0  # of an evaluation's rollouts, with the library as it stands
+    replayed: bool = False  # rollouts come from a log and cost nothing
+    under_way: Mapping[str, int] = field(default_factory=dict)  # recorded of the step under way
+    lesson_known: bool = False  # the step under way has its lesson: only its evaluation is left
+    done: Mapping[str, int] = field(default_factory=dict)  # recorded of the whole run
+    embedding: Terms | None = None  # None: meanings are not compared
+    at_most: float = 1.0  # how much longer than likely the same text can be, in tokens
+
+    def contrast_with(self, group_size: int) -> float:
+        """The share of groups that show a difference.
+
+        Assumed where nothing was measured: the chance to solve a problem is anything from 0
+        to 1 alike, so all G tries agree in 2 of G + 1 cases. A measured share is carried to
+        another group size by the same rule.
+        """
+        if not self.truth_given:
+            return 1.0
+        assumed = (group_size - 1) / (group_size + 1)
+        if self.contrast is None:
+            return assumed
+        usual = (self.contrast_of - 1) / (self.contrast_of + 1)
+        return min(1.0, self.contrast * assumed / usual) if usual else self.contrast
+
+    def afresh(self) -> Facts:
+        """The whole run, as if nothing of it were done."""
+        return replace(self, steps_done=0, known=0, under_way={}, lesson_known=False, done={})
+
+
+def estimate(facts: Facts) -> Estimate:
+    """Add up what is still to be done."""
+    paid = facts.under_way
+    sums = {name: _Sum(paid.get(_PURPOSES[name], 0), facts.at_most) for name in STAGES}
+    sampler, known, begun = facts.sampler, facts.known, facts.lesson_known
+    if 0 in facts.evaluated_after:  # a fork begins with one too, after the steps it adopts
+        _evaluation(facts, sums, facts.steps_done, known)
+        known = 0
+    for step in range(facts.steps_done + 1, sampler.total_steps + 1):
+        if not begun:
+            _step(facts, sums, step, len(sampler.batch(step)))
+        if step in facts.evaluated_after:
+            _evaluation(facts, sums, step, known if begun else 0)
+        for each in sums.values():
+            each.nothing_paid()  # what is on record is of the first of these steps
+        begun = False
+    terms = dict.fromkeys(STAGES, facts.reflector) | {
+        "rollouts": facts.policy,
+        "evaluation": facts.policy,
+        "judging": facts.judge,
+        "embeddings": facts.embedding or facts.reflector,
+    }
+    stages = (
+        sums[name].stage(name, terms[name], facts.done.get(_PURPOSES[name], 0)) for name in STAGES
+    )
+    return Estimate(tuple(stage for stage in stages if stage.calls.most or stage.done))
+
+
+def doubled(facts: Facts) -> tuple[tuple[str, Estimate], ...]:
+    """The whole run with each of three settings doubled, after it as it is ("")."""
+    whole = facts.afresh()
+    found = [("", estimate(whole))]
+    for name in ("practice.batch_size", "practice.group_size", "practice.epochs"):
+        found.append((name, estimate(_doubled(whole, name))))
+    return tuple(found)
+
+
+_PURPOSES: Mapping[Name, str] = {
+    "rollouts": "rollout",
+    "judging": "judge",
+    "summaries": "summary",
+    "extraction": "extraction",
+    "consolidation": "consolidation",
+    "embeddings": "embedding",
+    "evaluation": "evaluation",
+}
+
+
+class _Sum:
+    """Adds up one stage; the first calls are those that are `paid` for already."""
+
+    def __init__(self, paid: int, at_most: float) -> None:
+        self._paid = Range(paid, paid)
+        self._longer = Range(1.0, at_most)
+        self._calls = self._prompt = self._reply = Range()
+
+    def add(self, calls: Range, prompt: Range, reply: Range) -> None:
+        """Add calls of which each has this prompt and reply."""
+        paid = Range(min(self._paid.likely, calls.likely), min(self._paid.most, calls.most))
+        self._paid = Range(self._paid.likely - paid.likely, self._paid.most - paid.most)
+        left = Range(calls.likely - paid.likely, calls.most - paid.most)
+        self._calls += left
+        self._prompt += left * prompt * self._longer
+        self._reply += left * reply
+
+    def nothing_paid(self) -> None:
+        self._paid = Range()
+
+    def stage(self, name: Name, terms: Terms, done: int) -> Stage:
+        cost = None
+        if terms.priced:
+            cost = Range(
+                terms.cost_usd(round(self._prompt.likely), round(self._reply.likely)),
+                terms.cost_usd(round(self._prompt.most), round(self._reply.most)),
+            )
+        return Stage(name, self._calls, self._prompt, self._reply, cost, done)
+
+
+def _step(facts: Facts, sums: Mapping[Name, _Sum], step: int, batch: int) -> None:
+    """One step's practice, with the library as it will likely be by then."""
+    tries, library = batch * facts.group_size, _library(facts, step)
+    rollout, reflected = _reply(facts, "rollout", facts.policy), facts.reflector
+    asked = _plus(facts.instructions + facts.question, library)
+    if not facts.replayed:
+        sums["rollouts"].add(Range(tries, tries), asked, rollout)
+    _judging(facts, sums, tries, rollout)
+
+    share = facts.contrast_with(facts.group_size)
+    if not facts.lessons or (facts.group_size < 2 and facts.truth_given):
+        return  # a single try has nothing to differ from
+    used = Range(batch * share, batch)
+    summary = _reply(facts, "summary", reflected)
+    long_likely = facts.summaries == "always" or rollout.likely > facts.summarise_above
+    long_most = facts.summaries != "never"
+    tries_read = Range(
+        used.likely * facts.group_size if long_likely and long_most else 0.0,
+        used.most * facts.group_size if long_most else 0.0,
+    )
+    retelling = _plus(facts.summarise + facts.question, rollout)
+    sums["summaries"].add(tries_read, retelling, summary)
+    if facts.group_size < 2:
+        return  # it is read, and there is no other to read it beside
+
+    shown = Range(
+        summary.likely if tries_read.likely else rollout.likely,
+        max(summary.most, min(rollout.most, facts.summarise_above)) if long_most else rollout.most,
+    )
+    attempts = _times(shown, facts.group_size, facts.group_size * ATTEMPT_TOKENS)
+    extraction = _reply(facts, "extraction", reflected)
+    reading = _plus(facts.extract + facts.question + facts.truth, attempts) + library
+    _asked_twice(sums["extraction"], used, reading, extraction)
+
+    proposals = _times(extraction, 1, ATTEMPT_TOKENS) * used
+    weighing = _plus(facts.consolidate, proposals) + library
+    any_used = 1 - (1 - share) ** batch
+    once = Range(any_used, 1.0)
+    _asked_twice(sums["consolidation"], once, weighing, _reply(facts, "consolidation", reflected))
+    _embeddings(facts, sums, step, batch)
+
+
+def _embeddings(facts: Facts, sums: Mapping[Name, _Sum], step: int, batch: int) -> None:
+    """Each new wording is placed once, the library's beside the first; edits are not in it."""
+    if facts.embedding is None:
+        return
+    proposed = Range(min(facts.growth, batch * facts.per_group), batch * facts.per_group)
+    # A request for the first wording, which is compared with all there is, and one for each
+    # that was not among them.
+    asked = Range(min(1.0, proposed.likely), proposed.most)
+    kept = facts.experiences if step == facts.steps_done + 1 else 0.0
+    longest = max(LONGEST_EXPERIENCE, facts.experience)
+    tokens = Range(
+        (kept + proposed.likely) * facts.experience,
+        kept * facts.experience + proposed.most * longest,
+    )
+    each = Range(
+        tokens.likely / asked.likely if asked.likely else 0.0,
+        tokens.most / asked.most if asked.most else 0.0,
+    )
+    sums["embeddings"].add(asked, each, Range())
+
+
+def _evaluation(facts: Facts, sums: Mapping[Name, _Sum], step: int, known: int) -> None:
+    tries = max(0, facts.held_out - known)
+    rollout = _reply(facts, "evaluation", facts.policy)
+    asked = _plus(facts.instructions + facts.held_out_question, _library(facts, step + 1))
+    sums["evaluation"].add(Range(tries, tries), asked, rollout)
+    _judging(facts, sums, tries, rollout)
+
+
+def _judging(facts: Facts, sums: Mapping[Name, _Sum], tries: int, rollout: Range) -> None:
+    verdicts = Range(facts.judged.likely * tries, facts.judged.most * tries)
+    asked = _plus(facts.judging + facts.question + facts.truth, rollout)
+    _asked_twice(sums["judging"], verdicts, asked, _reply(facts, "judge", facts.judge))
+
+
+def _asked_twice(into: _Sum, questions: Range, prompt: Range, reply: Range) -> None:
+    """Questions that are repeated once, at most, with the reply that could not be read."""
+    again = (prompt.most + reply.most + REPAIR_TOKENS + prompt.most) / 2
+    into.add(Range(questions.likely, 2 * questions.most), Range(prompt.likely, again), reply)
+
+
+def _library(facts: Facts, step: int) -> Range:
+    """Tokens of the library that a step begins with."""
+    steps = step - 1 - facts.steps_done
+    batch = facts.sampler.batch_size if facts.lessons else 0
+    likely = facts.experiences + steps * min(facts.growth, batch * facts.per_group)
+    most = facts.experiences + steps * batch * facts.per_group
+    if facts.limit is not None:
+        likely, most = min(likely, facts.limit), min(most, facts.limit)
+    added = max(0.0, likely - facts.experiences)
+    longest = max(LONGEST_EXPERIENCE, facts.experience)
+    return Range(
+        facts.guidance + added * facts.experience,
+        facts.guidance + max(0.0, most - facts.experiences) * longest,
+    )
+
+
+def _reply(facts: Facts, purpose: str, terms: Terms) -> Range:
+    most = terms.reply_tokens()
+    return Range(min(facts.replies[purpose], most), most)
+
+
+def _plus(fixed: float, more: Range) -> Range:
+    return Range(fixed + more.likely, fixed + more.most)
+
+
+def _times(each: Range, times: float, fixed: float) -> Range:
+    return Range(each.likely * times + fixed, each.most * times + fixed)
+
+
+def _doubled(facts: Facts, name: str) -> Facts:
+    sampler, strategy = facts.sampler, facts.evaluated_after
+    match name:
+        case "practice.group_size":
+            return replace(facts, group_size=2 * facts.group_size)
+        case "practice.epochs":
+            more = replace(sampler, epochs=2 * sampler.epochs)
+            shift = sampler.total_steps
+            again = tuple(step + shift for step in strategy if step)
+            return replace(facts, sampler=more, evaluated_after=(*strategy, *again))
+    more = replace(sampler, batch_size=2 * sampler.batch_size)
+    if all(step % sampler.steps_per_epoch == 0 for step in strategy):  # after each epoch
+        epochs = (step // sampler.steps_per_epoch for step in strategy)
+        moved = tuple(epoch * more.steps_per_epoch for epoch in epochs)
+    else:
+        moved = tuple(step for step in strategy if step <= more.total_steps)
+    # Twice the groups propose as much in a step as they did in two.
+    return replace(facts, sampler=more, evaluated_after=moved, growth=2 * facts.growth)

@@ -1,0 +1,305 @@
+"""What an estimate reckons with: gathered from a plan, its prompts, and earlier runs.
+
+Owns what is assumed where nothing was measured, and says so in notes. Reads; asks no model
+and writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from engines.core.errors import StudioError
+from engines.core.library import Library
+from engines.core.state.run_state import RunState
+from engines.core.text.prompts import load_prompt
+from engines.core.types import Problem
+from engines.record import lines
+from engines.record.run_dir import RunDir
+from engines.record.scores import content_of
+from studio.config.settings.run import RunConfig
+from studio.estimate.cost import Facts, Range
+from studio.run.budget import embedding_terms, terms_of
+from studio.run.held_out import books, held_out_sets, measured_by
+from studio.run.library_start import choose_library
+from studio.run.plan import RunPlan, forked_library
+
+READ_AT_MOST = 4000
+"""Records of an earlier run that lengths are taken from: more change no mean."""
+BYTES_A_TOKEN = 4.0
+BYTES_AT_LEAST = 3.0
+"""Of a token, where the most is asked for: what a budget reserves by."""
+ASSUMED: Mapping[str, float] = {
+    "rollout": 400,
+    "judge": 120,
+    "summary": 200,
+    "extraction": 150,
+    "consolidation": 300,
+}
+"""Tokens of a reply where no run of the model was measured: short chains of thought."""
+SCAFFOLD_TOKENS = 16
+"""What a chat template puts round a request."""
+
+
+@dataclass(slots=True)
+class Measured:
+    """What the records of one run add up to. Lengths are tokens."""
+
+    run: str = ""
+    n: Counter[str] = field(default_factory=Counter)
+    reply: Counter[str] = field(default_factory=Counter)
+    prompt_tokens: int = 0
+    prompt_bytes: int = 0
+    groups: int = 0
+    with_contrast: int = 0
+    group_size: int = 2
+    growth: float | None = None
+
+    @property
+    def bytes_a_token(self) -> float:
+        known = self.prompt_tokens and self.prompt_bytes
+        return self.prompt_bytes / self.prompt_tokens if known else BYTES_A_TOKEN
+
+    def mean(self, purpose: str) -> float | None:
+        return self.reply[purpose] / self.n[purpose] if self.n[purpose] else None
+
+
+def facts_of(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
+    """Gather everything; the notes say where lengths come from.
+
+    Raises:
+        StudioError: a held-out set or the library cannot be read.
+    """
+    config, practice = plan.loaded.config, plan.loaded.config.practice
+    measured = _earlier(plan)
+    replies, notes = _replies(measured, _asked_for(config))
+    per = measured.bytes_a_token
+
+    def tokens(*texts: str) -> float:
+        return sum(len(text.encode("utf-8", "replace")) for text in texts) / per
+
+    def question(problems: tuple[Problem, ...]) -> float:
+        return sum(tokens(p.question) for p in problems) / max(1, len(problems))
+
+    library, guidance = _library(plan)
+    sets = held_out_sets(plan.loaded) if config.evaluation.do_eval else ()
+    contents = {content_of(p) for s in sets for p in s.problems}
+    held_out = tuple(p for s in sets for p in s.problems)
+    k = config.evaluation.k
+    book = books(plan.workspace.evaluations, measured_by(config, plan.fingerprint), config)
+    objectives = (practice.agent_objective, practice.learning_objective)
+    state = plan.state
+    steps_done = state.steps_finished if state is not None else plan.adopted_steps
+    now = state.current if state is not None else None
+    texts = [e.text for e in library.experiences] if library else []
+    wanted = config.lint.embedding
+    judge_form = load_prompt("engines.verifiers", "form_binary").body
+    facts = Facts(
+        sampler=plan.sampler,
+        group_size=config.rollouts_a_problem,
+        policy=terms_of(config.role("policy")),
+        reflector=terms_of(config.role("reflector")),
+        judge=terms_of(config.role("judge")),
+        replies=replies,
+        instructions=tokens(config.agent.instructions) + SCAFFOLD_TOKENS,
+        question=question(plan.problems),
+        truth=sum(tokens(p.answer or "") for p in plan.problems) / len(plan.problems),
+        extract=tokens(_prompt("extract"), *objectives) + SCAFFOLD_TOKENS,
+        consolidate=tokens(_prompt("consolidate"), *objectives) + SCAFFOLD_TOKENS,
+        summarise=tokens(_prompt("summarise")) + SCAFFOLD_TOKENS,
+        judging=tokens(load_prompt("engines.verifiers", "judge").body, judge_form),
+        judged=judges(config.verifier.spec),
+        summaries=practice.summarise,
+        summarise_above=practice.summarise_above_chars / per,
+        per_group=practice.experiences_per_query,
+        truth_given=practice.given_ground_truth,
+        lessons=not config.trains,
+        contrast=measured.with_contrast / measured.groups if measured.groups else None,
+        contrast_of=measured.group_size,
+        guidance=tokens(guidance),
+        experiences=len(texts),
+        experience=tokens(*texts) / len(texts) + 4 if texts else 40.0,
+        limit=practice.library_limit,
+        growth=2.0 if measured.growth is None else measured.growth,
+        steps_done=steps_done,
+        held_out=len(contents) * k,
+        held_out_question=question(held_out),
+        evaluated_after=_evaluated_after(plan, len(sets)) if sets else (),
+        known=len(contents) * k - book(guidance, "").missing(contents, k),
+        replayed=config.policy.model.startswith("replay:"),
+        under_way=_under_way(plan.run, state),
+        lesson_known=now is not None and (now.lesson is not None or now.committed),
+        done=_counted(plan.run) if plan.mode in ("resume", "finished") else {},
+        embedding=embedding_terms(wanted) if wanted and wanted.model != "rehearsal" else None,
+        at_most=max(1.0, per / BYTES_AT_LEAST),
+    )
+    if not facts.lessons:
+        return facts, tuple(notes)
+    if facts.contrast is None and facts.truth_given:
+        share = facts.contrast_with(facts.group_size)
+        notes.append(f"assumed: {share:.0%} of groups of {facts.group_size} show a difference")
+    if measured.growth is None:
+        notes.append("assumed: a step adds 2 experiences")
+    if "function" in _verifiers(config.verifier.spec):
+        notes.append("a verifier function may ask the judge: counted at most once a try")
+    return facts, tuple(notes)
+
+
+def judges(spec: object) -> Range:
+    """Questions put to a judge for one verdict."""
+    names = _verifiers(spec)
+    sure = names.count("judge")
+    return Range(sure, sure + names.count("function"))
+
+
+def _verifiers(spec: object) -> list[str]:
+    if not isinstance(spec, Mapping):
+        return [str(spec)]
+    inner = spec.get("of")
+    if isinstance(inner, list | tuple):
+        return [name for entry in inner for name in _verifiers(entry)]
+    if inner is not None:  # the one that is shaped
+        return _verifiers(inner)
+    return [str(spec.get("name"))]
+
+
+def _prompt(name: str) -> str:
+    return load_prompt("engines.training_free", name).body
+
+
+def _asked_for(config: RunConfig) -> frozenset[str]:
+    """The purposes for which this run may ask for a reply."""
+    never = set()
+    if config.practice.summarise == "never":
+        never.add("summary")
+    if not judges(config.verifier.spec).most:
+        never.add("judge")
+    return frozenset(ASSUMED) - never
+
+
+def _replies(measured: Measured, asked_for: frozenset[str]) -> tuple[dict[str, float], list[str]]:
+    """The likely length of a reply by purpose, and in words where those asked for come from."""
+    replies = dict(ASSUMED)
+    known = []
+    for purpose in ASSUMED:
+        if (mean := measured.mean(purpose)) is not None:
+            replies[purpose] = mean
+        if mean is not None and purpose in asked_for:
+            known.append(f"{purpose} {mean:.0f} (n={measured.n[purpose]})")
+    held_out = measured.mean("evaluation")
+    replies["evaluation"] = replies["rollout"] if held_out is None else held_out
+    notes = []
+    if known:
+        notes.append(f"tokens of a reply as in run {measured.run}: {', '.join(known)}")
+    if assumed := [p for p in ASSUMED if p in asked_for and measured.mean(p) is None]:
+        said = ", ".join(f"{purpose} {ASSUMED[purpose]:.0f}" for purpose in assumed)
+        notes.append(f"tokens of a reply, assumed: {said}")
+    return replies, notes
+
+
+def _earlier(plan: RunPlan) -> Measured:
+    """The newest run of the same models that recorded something."""
+    wanted = [plan.fingerprint[f"{role}.model"] for role in ("policy", "reflector")]
+    for run in reversed(plan.workspace.runs()):
+        try:
+            state = run.state()
+            settings = state.settings
+            if [settings.get(f"{role}.model") for role in ("policy", "reflector")] != wanted:
+                continue
+            found = _measured(run, state, plan)
+        except (StudioError, OSError):
+            continue  # a damaged run is of no use here, and is told where it matters
+        if found.n:
+            return found
+    return Measured()
+
+
+def _measured(run: RunDir, state: RunState, plan: RunPlan) -> Measured:
+    found = Measured(run.run)
+    for at, record in enumerate(_records(run.records)):
+        if at >= READ_AT_MOST:
+            break
+        usage, purpose = record["reply"]["usage"], record["key"]["purpose"]
+        if record.get("lost") or not usage["calls"]:
+            continue
+        found.n[purpose] += 1
+        found.reply[purpose] += usage["completion_tokens"]
+        if not record["base"] and usage["prompt_tokens"]:
+            found.prompt_tokens += usage["prompt_tokens"]
+            found.prompt_bytes += sum(len(m["content"].encode()) for m in record["messages"])
+    groups = state.groups()
+    found.groups, found.with_contrast = sum(groups.values()), groups["used"]
+    started = state.started
+    if started is not None:
+        found.group_size = started.group_size
+        steps = state.steps_finished - started.forked_steps
+        if steps > 0:
+            folder = plan.workspace.library(started.library)
+            before = folder.at(started.library_version).experiences
+            after = folder.at(state.library_version).experiences
+            found.growth = max(0.0, (len(after) - len(before)) / steps)
+    return found
+
+
+def _records(folder: Path, pattern: str = "*.jsonl") -> Iterator[dict[str, Any]]:
+    for path in sorted(folder.glob(pattern)):
+        for line in lines.read(path, chained=False).lines:
+            if not lines.is_filler(line.body):
+                yield orjson.loads(line.body)
+
+
+def _counted(run: RunDir, pattern: str = "*.jsonl") -> dict[str, int]:
+    """Replies on record by purpose."""
+    found = Counter(
+        str(r["key"]["purpose"]) for r in _records(run.records, pattern) if not r.get("lost")
+    )
+    return dict(found)
+
+
+def _under_way(run: RunDir, state: RunState | None) -> dict[str, int]:
+    """Replies on record of the step under way."""
+    if state is None or state.current is None:
+        return {}
+    return _counted(run, f"step-{state.step:04d}.jsonl")
+
+
+def _evaluated_after(plan: RunPlan, sets: int) -> tuple[int, ...]:
+    """The steps after which the library is evaluated; 0 while that before the first is due.
+
+    The first is the run's own: a fork is evaluated with what the adopted steps came to.
+    """
+    evaluation, sampler = plan.loaded.config.evaluation, plan.sampler
+    after = [
+        step
+        for step in range(1, sampler.total_steps + 1)
+        if (
+            sampler.ends_epoch(step)
+            if evaluation.strategy == "epoch"
+            else step % evaluation.every_steps == 0
+        )
+    ]
+    state = plan.state
+    first = True
+    if state is not None:
+        begun_with = state.started.forked_steps if state.started else 0
+        done = sum(found.step == begun_with for found in state.evaluations)
+        first = state.step == begun_with and done < sets
+    return (0, *after) if first else tuple(after)
+
+
+def _library(plan: RunPlan) -> tuple[Library | None, str]:
+    """The library the next step begins with, and its guidance."""
+    if plan.state is not None and plan.state.started is not None:
+        folder = plan.workspace.library(plan.state.started.library)
+        library: Library | None = folder.at(plan.state.library_version)
+    elif plan.parent is not None:
+        name, version, _ = forked_library(plan.parent, plan.adopted_steps)
+        library = plan.workspace.library(name).at(version)
+    else:
+        library, _ = choose_library(plan.loaded, plan.workspace, None)
+    return library, library.guidance() if library is not None else ""

@@ -1,0 +1,136 @@
+"""An estimate in words: a table by stage, what doubling would cost, and one line of it all.
+
+Pure: from the estimate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from engines.pipeline.budget import Limits
+from studio.estimate.cost import Estimate, Range, Stage
+from studio.report.tables import indented, table
+
+Doubled = Sequence[tuple[str, Estimate]]
+
+
+def estimate_text(found: Estimate, doubled: Doubled, notes: Sequence[str]) -> str:
+    """The table, the doublings and what was assumed."""
+    resumes = bool(found.done)
+    headings = ["STAGE", "CALLS", "PROMPT TOKENS", "REPLY TOKENS", "COST"]
+    rows = [_row(stage) for stage in found.stages]
+    prompt = sum((s.prompt_tokens for s in found.stages), Range())
+    reply = sum((s.reply_tokens for s in found.stages), Range())
+    rows.append(("all", *map(_count, (found.calls, prompt, reply)), _cost(found.cost_usd)))
+    if resumes:
+        headings.append("DONE")
+        done = [*(stage.done for stage in found.stages), found.done]
+        rows = [(*row, f"{n:,}") for row, n in zip(rows, done, strict=True)]
+    (_, whole), *variants = doubled
+    what = "still to be paid for" if resumes else "to be paid for"
+    lines = [f"{what}: likely (at most)", indented(table(headings, rows)), ""]
+    lines.append("doubled, a whole new run would likely take that much more")
+    lines += [f"  {name:<20} {_difference(more, whole)}" for name, more in variants]
+    return "\n".join([*lines, "", *(f"note: {note}" for note in notes)])
+
+
+def estimate_data(found: Estimate, doubled: Doubled, notes: Sequence[str]) -> dict[str, Any]:
+    """The same facts for `--json`."""
+    (_, whole), *variants = doubled
+    return {
+        "kind": "Estimate",
+        "stages": [
+            {
+                "stage": stage.name,
+                "done": stage.done,
+                "calls": _pair(stage.calls),
+                "prompt_tokens": _pair(stage.prompt_tokens),
+                "reply_tokens": _pair(stage.reply_tokens),
+                "cost_usd": _money(stage.cost_usd),
+            }
+            for stage in found.stages
+        ],
+        **_sums(found),
+        "whole_run": _sums(whole),
+        "doubled": {name: _sums(more) for name, more in variants},
+        "notes": list(notes),
+    }
+
+
+def estimate_line(found: Estimate) -> str:
+    """`likely 1,200 calls, 450,000 tokens, $0.31; at most …`."""
+    cost = found.cost_usd
+
+    def said(which: str) -> str:
+        money = "" if cost is None else f", ${getattr(cost, which):.4f}"
+        calls, tokens = getattr(found.calls, which), getattr(found.tokens, which)
+        return f"{calls:,.0f} calls, {tokens:,.0f} tokens{money}"
+
+    return f"likely {said('likely')}; at most {said('most')}"
+
+
+def beyond(found: Estimate, left: dict[str, float]) -> str:
+    """Which limits the likely rest of a run exceeds, in words; "" where all hold.
+
+    Args:
+        found: what is still to be paid for.
+        left: of each limit that is set.
+    """
+    cost = found.cost_usd
+    needed = {"calls": found.calls.likely, "tokens": found.tokens.likely}
+    if cost is not None:
+        needed["cost_usd"] = cost.likely
+    short = [
+        f"{name} ({amount:,.6g} left)"
+        for name, amount in left.items()
+        if needed.get(name, 0.0) > amount
+    ]
+    return ", ".join(short)
+
+
+def limits_text(limits: Limits) -> str:
+    pairs = (("calls", limits.calls), ("tokens", limits.tokens), ("cost_usd", limits.cost_usd))
+    return ", ".join(f"{name} {limit:,.6g}" for name, limit in pairs if limit is not None)
+
+
+def _row(stage: Stage) -> tuple[str, ...]:
+    counts = (stage.calls, stage.prompt_tokens, stage.reply_tokens)
+    return (stage.name, *map(_count, counts), _cost(stage.cost_usd))
+
+
+def _count(found: Range) -> str:
+    return f"{found.likely:,.0f} ({found.most:,.0f})"
+
+
+def _cost(found: Range | None) -> str:
+    return "unknown" if found is None else f"${found.likely:.4f} (${found.most:.4f})"
+
+
+def _difference(more: Estimate, whole: Estimate) -> str:
+    calls = more.calls.likely - whole.calls.likely
+    tokens = more.tokens.likely - whole.tokens.likely
+    now, before = more.cost_usd, whole.cost_usd
+    money = ""
+    if now is not None and before is not None:
+        cost = now.likely - before.likely
+        money = f", {'-' if cost < 0 else '+'}${abs(cost):.4f}"
+    return f"{calls:+,.0f} calls, {tokens:+,.0f} tokens{money}"
+
+
+def _pair(found: Range) -> dict[str, int]:
+    return {"likely": round(found.likely), "at_most": round(found.most)}
+
+
+def _money(found: Range | None) -> dict[str, float] | None:
+    if found is None:
+        return None
+    return {"likely": round(found.likely, 6), "at_most": round(found.most, 6)}
+
+
+def _sums(found: Estimate) -> dict[str, Any]:
+    return {
+        "calls": _pair(found.calls),
+        "tokens": _pair(found.tokens),
+        "cost_usd": _money(found.cost_usd),
+    }

@@ -1,0 +1,281 @@
+"""A held-out evaluation outside any run: what `studio eval` does.
+
+Owns what is measured (the experiences, and the baseline they are compared with), and
+where its replies are recorded. The measuring itself is `engines.pipeline.evaluation.evaluate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+from engines.core.errors import ConfigError
+from engines.core.ids import digest
+from engines.core.library import Library
+from engines.core.types import NO_USAGE, Usage
+from engines.core.waiting.gather import all_of
+from engines.pipeline.evaluation.evaluate import HeldOut, Measured, Pinned, known_so_far, measure
+from engines.pipeline.evaluation.metrics import Comparison, by_question, compare
+from engines.pipeline.outage import Outage
+from engines.policies.limits.throttle import Slots
+from engines.record.ledger import RecordLedger
+from engines.record.lock import writing
+from engines.record.run_dir import Workspace
+from engines.record.scores import ID_BYTES, ScoreBook, content_of
+from studio.config.loading import LoadedRun, load_run
+from studio.config.source import Source
+from studio.evaluation.trial import without_lessons
+from studio.run.budget import budgeted, open_budget
+from studio.run.held_out import books, held_out_sets, measured_by, measuring
+from studio.run.library_start import choose_library
+from studio.run.local_models import weights_on_disk
+from studio.run.models import Tell, open_roles, rolling_slots
+from studio.run.verifier import fingerprint_of, open_run_verifier
+
+GivenUp = Literal["budget", "failed"]
+"""Why an evaluation ended before it was done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Experiences that are measured, and what to call them; without any, the bare agent."""
+
+    label: str
+    library: Library | None
+
+    @property
+    def pinned(self) -> Pinned:
+        if self.library is None:
+            return Pinned("")
+        return Pinned(self.library.guidance(), self.library.version)
+
+
+@dataclass(frozen=True, slots=True)
+class EvalPlan:
+    """What is to be measured. `subjects` begin with the baseline where there is one."""
+
+    loaded: LoadedRun
+    workspace: Workspace
+    sets: tuple[HeldOut, ...]
+    subjects: tuple[Subject, ...]
+    measured: dict[str, Any]
+    agent: bool = False  # an agent file was given, whose instructions all subjects have
+    weights: str = ""  # digest of those the policy has; "" where it owns none
+
+    @property
+    def k(self) -> int:
+        return self.loaded.config.evaluation.k
+
+    @property
+    def contents(self) -> tuple[str, ...]:
+        """Every held-out problem by content; one that stands in two sets stands here twice."""
+        return tuple(content_of(p) for held_out in self.sets for p in held_out.problems)
+
+    @property
+    def total(self) -> int:
+        """Different rollouts in all, known ones included."""
+        return len(set(self.contents)) * self.k * len(self.guidances)
+
+    @property
+    def asked_for(self) -> int:
+        """Rollouts in all, with those that two sets or sides share counted for each."""
+        return len(self.contents) * self.k * len(self.guidances)
+
+    @property
+    def guidances(self) -> tuple[str, ...]:
+        """What stands in the prompts, each once: two names may stand for equal experiences."""
+        return tuple(dict.fromkeys(subject.pinned.guidance for subject in self.subjects))
+
+    def books(self) -> dict[str, ScoreBook]:
+        """The scores of each guidance, as they are known now."""
+        loaded = self.loaded
+        book = books(self.workspace.evaluations, self.measured, loaded.config, loaded.mask)
+        return {guidance: book(guidance, self.weights) for guidance in self.guidances}
+
+    def missing(self) -> int:
+        """Rollouts that nobody measured yet."""
+        contents = self.contents
+        return sum(book.missing(contents, self.k) for book in self.books().values())
+
+
+@dataclass(frozen=True, slots=True)
+class SetResult:
+    """One held-out set: what each subject came to, and how the last compares to the first."""
+
+    held_out: HeldOut
+    results: tuple[tuple[Subject, Measured], ...]
+
+    def questions(self, at: int) -> dict[str, tuple[float | None, ...]]:
+        """The rewards of each question for one of the results."""
+        ids = [problem.id for problem in self.held_out.problems]
+        return by_question(ids, self.results[at][1].rewards)
+
+    @property
+    def comparison(self) -> Comparison | None:
+        if len(self.results) < 2 or any(found.missing for _, found in self.results):
+            return None  # what was measured first is no sample of the whole
+        return compare(self.questions(0), self.questions(1))
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """Every set's result, and what this command paid for."""
+
+    sets: tuple[SetResult, ...]
+    paid: Usage = NO_USAGE
+    reused: int = 0  # different rollouts that were known already
+
+    @property
+    def unjudged(self) -> int:
+        return sum(measured.unjudged for found in self.sets for _, measured in found.results)
+
+
+def plan_eval(
+    loaded: LoadedRun,
+    workspace: Workspace,
+    *,
+    library: str | None,
+    baseline: str | None,
+    agent: bool = False,
+) -> EvalPlan:
+    """Decide what is measured.
+
+    Args:
+        loaded: the run file; its agent may come from a file of its own.
+        workspace: where libraries are looked up and results are kept.
+        library: a reference as `studio diff` takes it, or `none`; None: what a run of this
+            file would begin with.
+        baseline: the same, or None to compare with nothing.
+        agent: the run file's agent was exchanged, so that results are called by its name.
+
+    Raises:
+        ConfigError: no held-out set is named, or the agent brings experiences besides.
+        ConflictError, DataError: a library or a set cannot be found or read.
+    """
+    config = loaded.config
+    if not config.evaluation.data:
+        raise ConfigError(
+            loaded.place("evaluation.data"),
+            "no held-out set is named.",
+            "Set evaluation.data, in the file or as evaluation.data=NAME.",
+        )
+    found, label = choose_library(loaded, workspace, library)
+    subjects = [Subject(f"agent {config.agent.name}" if agent else label, found)]
+    if baseline is not None:
+        other, called = choose_library(loaded, workspace, baseline)
+        subjects.insert(0, Subject(called, other))
+    facts = measured_by(config, fingerprint_of(loaded, workspace))
+    sets, weights = held_out_sets(loaded), weights_on_disk(config.policy)
+    return EvalPlan(loaded, workspace, sets, tuple(subjects), facts, agent, weights)
+
+
+async def carry_out(
+    plan: EvalPlan,
+    tell: Tell,
+    progress: Callable[[], None],
+    give_up: Callable[[GivenUp, str], None],
+    account: Callable[[Usage], None] = lambda _: None,
+) -> Evaluated:
+    """Measure what is missing and put everything together.
+
+    Args:
+        plan: what to measure; nothing is asked where all of it is known.
+        tell: is told what endpoints refused.
+        progress: called after each rollout, known ones included.
+        give_up: must cancel this task, for the reason it is given: the budget is spent, or
+            nothing works any more.
+        account: is told what was paid, also where the task is cancelled.
+
+    Raises:
+        StudioError: something cannot be opened or recorded.
+    """
+    config = without_lessons(plan.loaded.config)
+    missing = plan.missing()
+    async with AsyncExitStack() as stack:
+        opened = plan.books()
+        ids = sorted(book.path.name for book in opened.values())
+        replies = plan.workspace.evaluations / "replies" / digest(ids, ID_BYTES)
+        if missing:
+            stack.enter_context(writing(replies))
+        budget = open_budget(plan.loaded, config, replies, partial(give_up, "budget"))
+        roles = budgeted(open_roles(config, stack), config, budget)
+        ledger = RecordLedger(replies, config.seed, tell=tell, mask=plan.loaded.mask)
+        stack.callback(lambda: account(ledger.paid))
+        stack.push_async_callback(ledger.aclose)
+        slots = Slots(config.practice.concurrency, tell)
+        judged = [held_out.problems for held_out in plan.sets]
+        verifier = open_run_verifier(plan.loaded, plan.workspace, roles, ledger, slots, sets=judged)
+        stack.push_async_callback(verifier.aclose)
+        if missing:
+            await verifier.check()
+            await roles.ping()
+            stack.callback(roles.tell_notes, tell)
+        rolling = rolling_slots(config, slots)
+        outage = Outage(partial(give_up, "failed"))
+        how = measuring(config, roles.policy, ledger, rolling, verifier, attending=roles.attending)
+        how = replace(how, outage=outage)
+        for book in opened.values():
+            stack.callback(book.close)
+        # Side by side, so that the end of one set leaves no slot idle.
+        found = await all_of(
+            measure(how, opened[guidance], held_out.problems, Pinned(guidance), tell=progress)
+            for held_out in plan.sets
+            for guidance in plan.guidances
+        )
+    return Evaluated(_by_set(plan, found), ledger.paid, plan.total - missing)
+
+
+def cut_short(plan: EvalPlan, paid: Usage, missing_before: int) -> Evaluated:
+    """What is known of an evaluation that ended early.
+
+    Args:
+        plan: what was to be measured.
+        paid: by this command.
+        missing_before: rollouts that were not known when it began.
+    """
+    opened = plan.books()
+    found = [
+        known_so_far(opened[guidance], held_out.problems, plan.k)
+        for held_out in plan.sets
+        for guidance in plan.guidances
+    ]
+    return Evaluated(_by_set(plan, found), paid, plan.total - missing_before)
+
+
+def _by_set(plan: EvalPlan, found: Sequence[Measured]) -> tuple[SetResult, ...]:
+    """Results of sets and guidances, one after the other, as each subject's of each set."""
+    at = {
+        (held_out.name, guidance): number
+        for number, (held_out, guidance) in enumerate(product(plan.sets, plan.guidances))
+    }
+    return tuple(
+        SetResult(
+            held_out,
+            tuple((s, found[at[held_out.name, s.pinned.guidance]]) for s in plan.subjects),
+        )
+        for held_out in plan.sets
+    )
+
+
+def load_eval(
+    source: Source, workspace: Path, *, agent: Path | None = None, k: int | None = None
+) -> LoadedRun:
+    """Load what is to be measured.
+
+    Args:
+        source: a run file, a preset, or an eval config of a Youtu-Agent checkout.
+        workspace: as in `load_run`.
+        agent: a file that takes the place of the run file's agent.
+        k: tries a problem instead of `evaluation.k`.
+
+    Raises:
+        ConfigError: with place, cause and next move.
+    """
+    tries = [] if k is None else [f"evaluation.k={k}"]
+    given = [*source.overrides, *tries]
+    return load_run(source.runfile or "", given, workspace, agent=agent, youtu=source.youtu)

@@ -1,0 +1,181 @@
+"""What `studio eval` prints: each set, what each subject came to, and whether it helped.
+
+Pure. Every rate comes with its interval and its n, every difference with its verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from engines.core.types import Usage
+from engines.pipeline.evaluation.metrics import (
+    mean_at_k,
+    mean_interval,
+    pass_curve,
+    pass_rate,
+    question_means,
+)
+from studio.evaluation.evaluate import EvalPlan, Evaluated, SetResult
+from studio.report.rates import comparison_data, difference_text, ends, mean_text, rate, signs_text
+from studio.report.summary import REHEARSAL, spent
+from studio.report.tables import indented, table
+from studio.run.held_out import could_show, effect_of, size_of
+from studio.secrets.sanitize import one_line
+
+
+def eval_text(plan: EvalPlan, found: Evaluated, *, rehearsal: bool) -> str:
+    """The whole result as plain lines, with a table of before and after at the end."""
+    lines = [REHEARSAL] if rehearsal else []
+    lines += [title(plan), ""]
+    for result in found.sets:
+        lines += [*_set_lines(result, plan.k), ""]
+    if len(plan.subjects) > 1:
+        lines += [_before_and_after(found.sets), ""]
+    known = f" ({found.reused} of {plan.total} rollouts were known already)" * bool(found.reused)
+    lines.append(f"paid     {spent(found.paid)}{known}")
+    return "\n".join(lines)
+
+
+def title(plan: EvalPlan) -> str:
+    """`math_eval: mine@4 against none`."""
+    told = " against ".join(one_line(s.label, 60) for s in reversed(plan.subjects))
+    return f"{plan.loaded.config.exp_id}: {told}"
+
+
+def eval_data(plan: EvalPlan, found: Evaluated, *, rehearsal: bool) -> dict[str, Any]:
+    """The same facts for `--json`, with every problem's rewards."""
+    return {
+        "kind": "Evaluation",
+        "rehearsal": rehearsal,
+        "exp_id": plan.loaded.config.exp_id,
+        "k": plan.k,
+        "sets": [_set_data(result, plan.k) for result in found.sets],
+        "paid": _usage_data(found.paid),
+        "rollouts": plan.total,
+        "reused": found.reused,
+    }
+
+
+def _set_lines(result: SetResult, k: int) -> list[str]:
+    held_out = result.held_out
+    lines = [one_line(size_of(held_out, k), 400), could_show(held_out, k)]
+    passed = [f"PASS@{k}"] if k > 1 else []
+    headings = ["EXPERIENCES", f"MEAN@{k}", *passed, "QUESTIONS", "TRIES"]
+    optional = _optional_columns(result)
+    rows = [
+        [*_row(result, at, k), *(cells[at] for cells in optional.values())]
+        for at in range(len(result.results))
+    ]
+    lines.append(indented(table([*headings, *optional], rows)))
+    comparison = result.comparison
+    if comparison is not None:
+        after = one_line(result.results[-1][0].label, 60)
+        lines.append(f"  difference {difference_text(comparison)}: {signs_text(comparison)}")
+        lines.append(f"  {after}: {comparison.verdict}")
+    for subject, found in result.results:
+        if found.unjudged:
+            lines.append(
+                f"  {one_line(subject.label, 60)}: {found.unjudged} unjudged, the first because: "
+                f"{one_line(found.trouble, 160)}"
+            )
+    return lines
+
+
+def _row(result: SetResult, at: int, k: int) -> list[str]:
+    subject, found = result.results[at]
+    rows = tuple(result.questions(at).values())
+    known = sum(any(reward is not None for reward in row) for row in rows)
+    cells = [subject.label, mean_text(rows), str(known), str(found.known)]
+    if k > 1:
+        passed = pass_rate(rows, k)
+        fewer = f" n={passed.questions}" if passed.questions != known else ""
+        cells.insert(2, rate(passed.value, passed.interval) + fewer)
+    return cells
+
+
+def _optional_columns(result: SetResult) -> dict[str, list[str]]:
+    """What a try costs; calls of tools and money only where there are any."""
+    found = [measured for _, measured in result.results]
+    tries = [max(1, len(m.rewards) * len(m.rewards[0])) if m.rewards else 1 for m in found]
+    pairs = list(zip(found, tries, strict=True))
+    columns = {"TOKENS/TRY": [f"{m.total.tokens / n:,.0f}" for m, n in pairs]}
+    if any(m.tool_calls for m in found):
+        columns["TOOLS/TRY"] = [f"{m.tool_calls / n:.1f}" for m, n in pairs]
+    if any(m.total.cost_usd is not None for m in found):
+        columns["$/TRY"] = [
+            "-" if m.total.cost_usd is None else f"{m.total.cost_usd / n:.5f}" for m, n in pairs
+        ]
+    return columns
+
+
+def _before_and_after(found: Sequence[SetResult]) -> str:
+    """Before and after on the questions that both could be judged on, as is the difference."""
+    rows = []
+    for result in found:
+        comparison = result.comparison
+        before, after = result.questions(0), result.questions(1)
+        paired = [q for q in before if question_means([before[q]]) and question_means([after[q]])]
+        rows.append(
+            [
+                result.held_out.name,
+                *(_short(mean_at_k([side[q] for q in paired])) for side in (before, after)),
+                difference_text(comparison) if comparison else "-",
+                str(len(paired)),
+                comparison.verdict if comparison else "cannot tell",
+            ]
+        )
+    headings = ("HELD-OUT SET", "BEFORE", "AFTER", "DIFFERENCE", "QUESTIONS", "VERDICT")
+    return table(headings, rows)
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _set_data(result: SetResult, k: int) -> dict[str, Any]:
+    held_out = result.held_out
+    return {
+        "data": held_out.name,
+        "problems": [problem.id for problem in held_out.problems],
+        "questions": held_out.questions,
+        "left_out": held_out.left_out,
+        "smallest_effect": effect_of(held_out, k),
+        "results": [_measured_data(result, at, k) for at in range(len(result.results))],
+        "comparison": comparison_data(result.comparison),
+    }
+
+
+def _measured_data(result: SetResult, at: int, k: int) -> dict[str, Any]:
+    subject, found = result.results[at]
+    rows = tuple(result.questions(at).values())
+    tries = max(1, found.known + found.unjudged)
+    return {
+        "experiences": subject.label,
+        "library_version": subject.library.version if subject.library else None,
+        f"mean@{k}": mean_at_k(rows),
+        "interval": ends(mean_interval(rows)),
+        "questions": len(question_means(rows)),
+        "pass": {
+            str(tried): {"value": p.value, "interval": ends(p.interval), "questions": p.questions}
+            for tried, p in enumerate(pass_curve(rows, k), start=1)
+        },
+        "n": found.known,
+        "unjudged": found.unjudged,
+        "missing": found.missing,
+        "trouble": found.trouble,
+        "tokens_per_try": found.total.tokens / tries,
+        "tool_calls_per_try": found.tool_calls / tries,
+        "cost_usd": found.total.cost_usd,
+        "reused": found.reused,
+        "rewards": found.rewards,
+    }
+
+
+def _usage_data(usage: Usage) -> dict[str, Any]:
+    return {
+        "calls": usage.calls,
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "cost_usd": usage.cost_usd,
+    }

@@ -1,0 +1,183 @@
+"""One problem from prompt to verdict: what `studio try` does.
+
+Owns the choice of problem and guidance. Makes the rollout as practice would, with the
+same agent, manager and verifier; its records go to a folder that is thrown away, so a
+try leaves no trace in the workspace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from engines.agents.single_turn import prompt
+from engines.core.errors import ConfigError
+from engines.core.ids import call_seed, digest
+from engines.core.library import Library
+from engines.core.types import CallKey, Job, Message, Problem, Rollout, Verdict
+from engines.data.dataset import read_problems
+from engines.data.fields import ID_BYTES
+from engines.policies.limits.throttle import Slots
+from engines.record.ledger import RecordLedger
+from engines.record.run_dir import Workspace
+from engines.rollouts.manager import RolloutManager
+from engines.verifiers.open import asks_judge, needs_answer
+from studio.config.loading import LoadedRun
+from studio.config.settings.run import RunConfig
+from studio.run.models import agent_of, is_rehearsal, open_roles, sampling_of
+from studio.run.verifier import open_run_verifier
+
+KEY = CallKey("rollout", epoch=1, step=1, position=0, index=0)
+"""Of the try: the first rollout a run makes, so that its seed is a run's too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What is to be tried. `library` None: no experiences stand in the prompt."""
+
+    loaded: LoadedRun
+    problem: Problem
+    library: Library | None
+    called: str  # what to call the guidance's source
+
+    @property
+    def job(self) -> Job:
+        guidance = self.library.guidance() if self.library else ""
+        return Job(self.problem, guidance, KEY, 0, self.library.version if self.library else 0)
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The prompt as it will be sent."""
+        instructions = self.loaded.config.agent.instructions
+        return prompt(instructions, self.job.guidance, self.problem.question)
+
+    @property
+    def rehearsal(self) -> bool:
+        """Whether the reply is scripted; who would draw lessons from it does not matter here."""
+        return is_rehearsal(without_lessons(self.loaded.config))
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    rollout: Rollout
+    verdict: Verdict
+    streamed: str
+
+    @property
+    def lost(self) -> bool:
+        """Whether the rollout failed."""
+        return self.rollout.attempt.status == "failed"
+
+
+def choose_problem(
+    loaded: LoadedRun, problem_id: str | None, question: str | None, answer: str | None
+) -> Problem:
+    """The problem to try: the typed one, the one of an id, else the first of the data.
+
+    Raises:
+        ConfigError: the options contradict each other, or no problem has the id.
+        DataError: the data cannot be read.
+    """
+    if question is not None:
+        if problem_id is not None:
+            raise ConfigError("--problem", "--question gives another one.", "Leave one out.")
+        if not question.strip():
+            raise ConfigError("--question", "it is empty.", "Write the question.")
+        truth = answer.strip() or None if answer is not None else None
+        return Problem(digest([question, truth], ID_BYTES), question.strip(), truth, "typed")
+    if answer is not None:
+        raise ConfigError("--answer", "it belongs to --question.", "Give both, or neither.")
+    config = loaded.config
+    if config.data.practice is None:
+        raise ConfigError(
+            loaded.place("data.practice"), "no data set is named.", "Set it, or give --question."
+        )
+    problems = read_problems(
+        loaded.data_path(config.data.practice),
+        fields=config.data.fields,
+        needs_answer=config.practice.given_ground_truth and needs_answer(config.verifier.spec),
+        limit=1 if problem_id is None else None,
+    )
+    return problems[0] if problem_id is None else _of_id(loaded, problems, problem_id)
+
+
+async def carry_out(
+    trial: Trial,
+    workspace: Workspace,
+    on_text: Callable[[str], None],
+    on_start: Callable[[], None] = lambda: None,
+) -> Tried:
+    """Roll out and judge; `on_start` is called once nothing stands in the way any more.
+
+    Raises:
+        PolicyError: the model, or the judge where one is asked, does not answer at all.
+        VerifierError: the verifier cannot be loaded; nothing has been spent.
+    """
+    config = without_lessons(trial.loaded.config)
+    streamed: list[str] = []
+
+    def heard(text: str) -> None:
+        streamed.append(text)
+        on_text(text)
+
+    async with AsyncExitStack() as stack:
+        roles = open_roles(config, stack)
+        folder = stack.enter_context(TemporaryDirectory(prefix="studio-try-"))
+        ledger = RecordLedger(Path(folder), config.seed, mask=trial.loaded.mask)
+        stack.push_async_callback(ledger.aclose)
+        slots = Slots(1)
+        judged = ((trial.problem,),)
+        verifier = open_run_verifier(trial.loaded, workspace, roles, ledger, slots, sets=judged)
+        stack.push_async_callback(verifier.aclose)
+        await verifier.check()
+        await roles.ping()
+        on_start()
+        manager = RolloutManager(
+            agent_of(config, sampling_of(config.role("policy"))),
+            roles.policy,
+            ledger,
+            slots,
+            config.practice.task_timeout_s,
+            attending=roles.attending,
+        )
+        attempt, _ = await manager.roll(trial.job, heard)
+        at = (KEY.epoch, KEY.step, KEY.position, KEY.index)
+        version = trial.job.library_version
+        rollout = Rollout(attempt, *at, call_seed(config.seed, KEY), 0, version)
+        (verdict,) = await verifier.verify(trial.problem, (rollout,))
+    return Tried(rollout, verdict, "".join(streamed))
+
+
+def without_lessons(config: RunConfig) -> RunConfig:
+    """Without the roles that a try asks nothing of."""
+    asked = asks_judge(config.verifier.spec)
+    return config.model_copy(
+        update={
+            "reflector": None,
+            "judge": config.judge if asked else None,
+            "lint": config.lint.model_copy(update={"embedding": None}),
+        }
+    )
+
+
+def _of_id(loaded: LoadedRun, practised: Sequence[Problem], problem_id: str) -> Problem:
+    """By id, among what is practised on and then what is held out."""
+    config = loaded.config
+    held_out = (
+        problem
+        for name in config.evaluation.data
+        for problem in read_problems(
+            loaded.data_path(name, "evaluation.data"), fields=config.data.fields
+        )
+    )
+    found = next((p for p in (*practised, *held_out) if p.id == problem_id), None)
+    if found is None:
+        raise ConfigError(
+            f"--problem {problem_id}",
+            f"no problem of {config.data.practice} has this id.",
+            f"See `studio data preview {config.data.practice}` for ids.",
+        )
+    return found

@@ -1,0 +1,91 @@
+"""A try as it is printed: the prompt, the reply as it streams, the verdict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engines.core.codec import to_dict
+from engines.core.types import Message
+from studio import exit_codes
+from studio.evaluation.trial import Trial, Tried
+from studio.report.rates import metrics_text
+from studio.report.summary import spent
+from studio.secrets.sanitize import inert
+
+
+def before_text(trial: Trial) -> str:
+    """What is asked: the problem, where experiences come from, every message."""
+    problem = trial.problem
+    lines = ["rehearsal: the reply is scripted, no model is asked"] if trial.rehearsal else []
+    count = len(trial.library.experiences) if trial.library else 0
+    lines += [
+        f"problem  {problem.id}  {inert(problem.source)}".rstrip(),
+        f"model    {inert(trial.loaded.config.policy.model)}",
+        f"library  {inert(trial.called)} ({count} experiences)",
+    ]
+    return "\n".join([*lines, *(_message(message) for message in trial.messages), "", "[reply]"])
+
+
+def after_text(trial: Trial, tried: Tried) -> str:
+    """What came of it; the reply again only where it is not what was streamed."""
+    attempt = tried.rollout.attempt
+    lines = [""]
+    if attempt.answer is not None and attempt.answer != tried.streamed:
+        again = ["[whole reply]"] if tried.streamed else []
+        lines += [*again, inert(attempt.answer), ""]
+    if attempt.status != "ok":
+        lines.append(f"status   {attempt.status}: {inert(attempt.error or 'cut at max_tokens')}")
+    lines += [
+        f"truth    {inert(' or '.join(trial.problem.accepted)) or '(none)'}",
+        f"verdict  {verdict_text(trial, tried)}",
+        f"spent    {spent(attempt.usage + tried.verdict.usage)} in {attempt.elapsed_s:.2f} s",
+    ]
+    return "\n".join(lines)
+
+
+def verdict_text(trial: Trial, tried: Tried) -> str:
+    verdict = tried.verdict
+    if verdict.reward is None:
+        if verdict.error or tried.lost:
+            return f"could not be judged: {inert(verdict.error or 'no reason given')}"
+        if trial.problem.answer is None:
+            return "not judged: the problem has no answer to compare with"
+        return "not judged: the verifier has no opinion"
+    critique = f"  ({inert(verdict.critique)})" if verdict.critique else ""
+    return f"reward {verdict.reward:g}{metrics_text(verdict.metrics)}{critique}"
+
+
+def trial_data(trial: Trial, tried: Tried) -> dict[str, Any]:
+    attempt, verdict = tried.rollout.attempt, tried.verdict
+    return {
+        "rehearsal": trial.rehearsal,
+        "model": trial.loaded.config.policy.model,
+        "problem": to_dict(trial.problem),
+        "library": trial.called,
+        "experiences": [e.id for e in trial.library.experiences] if trial.library else [],
+        "messages": [to_dict(message) for message in trial.messages],
+        "reply": attempt.answer,
+        "status": attempt.status,
+        "error": attempt.error,
+        "reward": verdict.reward,
+        "critique": verdict.critique,
+        "metrics": dict(verdict.metrics),
+        "unjudged": verdict.error,
+        "usage": to_dict(attempt.usage + verdict.usage),
+        "judge_usage": to_dict(verdict.usage),
+        "elapsed_s": attempt.elapsed_s,
+    }
+
+
+def exit_code(trial: Trial, tried: Tried) -> int:
+    """A loss where something was to be had: with nothing to judge by there is no verdict."""
+    return exit_codes.WITH_LOSSES if tried.lost or tried.verdict.error else exit_codes.DONE
+
+
+def show_piece(text: str) -> None:
+    """Print a piece of a reply as it comes, made harmless."""
+    print(inert(text), end="", flush=True)
+
+
+def _message(message: Message) -> str:
+    return f"\n[{message.role}]\n{inert(message.content)}"

@@ -1,0 +1,197 @@
+"""The difference of two libraries as lines, as JSON and as a page.
+
+Pure; the difference itself is `Library.diff`.
+"""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from typing import Any
+
+from engines.core.library import Experience, Library
+from engines.core.text.similarity import word_diff
+from engines.pipeline.evaluation.metrics import compare
+from studio.library.references import Found
+from studio.report.rates import difference_text, evaluation_text, questions
+from studio.report.summary import counts, diff_lines
+from studio.secrets.sanitize import inert
+
+_COLOURS = {"+": "green", "-": "red", "~": "yellow"}
+_MARKS = {"same": "{}", "cut": "<del>{}</del>", "new": "<ins>{}</ins>"}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the text form; colour only repeats what its sign says."""
+
+    text: str
+    colour: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One experience in two libraries; None where one of them does not hold it."""
+
+    id: str
+    before: str | None
+    after: str | None
+
+    @property
+    def sign(self) -> str:
+        if self.before is None or self.after is None:
+            return "+" if self.before is None else "-"
+        return "=" if self.before == self.after else "~"
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One held-out set beside two versions, as text; `verdict` "" where both cannot be compared."""
+
+    data: str
+    before: str = ""
+    after: str = ""
+    verdict: str = ""
+
+
+def pairs(older: Library, newer: Library) -> tuple[Pair, ...]:
+    """Every experience of either, numbered ids in order behind those of other names."""
+    before = {e.id: e.text for e in older.experiences}
+    after = {e.id: e.text for e in newer.experiences}
+    return tuple(
+        Pair(name, before.get(name), after.get(name))
+        for name in sorted({**before, **after}, key=_number)
+    )
+
+
+def measures(older: Found, newer: Found) -> tuple[Measure, ...]:
+    """What was measured of either side, and of both whether the difference means anything.
+
+    Only evaluations of the same settings are compared; a verdict takes the rewards too, which
+    journals of the first versions do not hold.
+    """
+    before = {e.data: e for e in older.measured}
+    after = {e.data: e for e in newer.measured}
+    found = []
+    for name in {**before, **after}:
+        first, last = before.get(name), after.get(name)
+        verdict = ""
+        if first and last and first != last and first.fingerprint == last.fingerprint:
+            done = compare(questions(first), questions(last))
+            verdict = f"{difference_text(done)} {done.verdict}" if done is not None else ""
+        shown, then = (evaluation_text(e) if e is not None else "" for e in (first, last))
+        found.append(Measure(name, shown, then, verdict))
+    return tuple(found)
+
+
+def as_lines(older: Found, newer: Found) -> list[Line]:
+    """The text form."""
+    found = newer.library.diff(older.library)
+    sides = f"{inert(older.label)} -> {inert(newer.label)}"
+    weights = weights_lines(older, newer)
+    lines = [Line(f"{sides}  {counts(found)}" if not weights else sides)]
+    lines += [Line(text) for text in weights]
+    for side, which in ((older, "before"), (newer, "after")):
+        lines += [Line(f"{which}: {inert(result)}") for result in side.evaluations]
+    if weights:
+        lines += [
+            Line(f"{inert(one.data)}: {one.verdict}")
+            for one in measures(older, newer)
+            if one.verdict
+        ]
+        return lines
+    changes = [Line(text, _COLOURS[text[0]]) for text in diff_lines(found)]
+    return lines + (changes or [Line("no experience differs")])
+
+
+def weights_lines(older: Found, newer: Found) -> list[str]:
+    """Of two steps that differ in weights alone: that they do, and the figures of both."""
+    found = newer.library.diff(older.library)
+    if not (older.weights or newer.weights) or found.added or found.removed or found.modified:
+        return []
+    told = ["this run changes weights, not its library: there is no experience to compare"]
+    for side, which in ((older, "before"), (newer, "after")):
+        told += [f"{which}: {inert(side.weights)}"] if side.weights else []
+    return told
+
+
+def as_data(older: Found, newer: Found) -> dict[str, Any]:
+    """The JSON form; modified entries carry their word diff as (kind, text) pairs."""
+    found = newer.library.diff(older.library)
+    return {
+        "a": _side(older),
+        "b": _side(newer),
+        "added": [_entry(e) for e in found.added],
+        "removed": [_entry(e) for e in found.removed],
+        "modified": [
+            {
+                "id": after.id,
+                "before": before.text,
+                "after": after.text,
+                "words": word_diff(before.text, after.text),
+            }
+            for before, after in found.modified
+        ],
+        "unchanged": len(found.unchanged),
+        "tokens_per_call_before": found.tokens_before,
+        "tokens_per_call_after": found.tokens_after,
+    }
+
+
+def as_html(older: Found, newer: Found) -> str:
+    """A page of its own, without scripts or anything loaded from elsewhere."""
+    found = newer.library.diff(older.library)
+    rows = [_row("removed", e.id, f"<del>{_safe(e.text)}</del>") for e in found.removed]
+    rows += [
+        _row("modified", after.id, _words(before.text, after.text))
+        for before, after in found.modified
+    ]
+    rows += [_row("added", e.id, f"<ins>{_safe(e.text)}</ins>") for e in found.added]
+    title = f"{_safe(older.label)} → {_safe(newer.label)}"
+    results = "".join(
+        f"<p>{which}: {_safe(result)}</p>"
+        for side, which in ((older, "before"), (newer, "after"))
+        for result in side.evaluations
+    )
+    results = "".join(f"<p>{_safe(text)}</p>" for text in weights_lines(older, newer)) + results
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
+        f"<title>{title}</title><style>"
+        "body{font:16px/1.5 system-ui;max-width:60rem;margin:2rem auto;padding:0 1rem}"
+        "td,th{padding:.3rem .6rem;vertical-align:top;text-align:left}"
+        "ins{background:#d8f5d8;text-decoration:none}del{background:#f8d8d8}"
+        f"</style><h1>{title}</h1><p>{_safe(counts(found))}</p>{results}"
+        f"<table><tr><th>change<th>id<th>text</tr>{''.join(rows)}</table></html>\n"
+    )
+
+
+def _number(name: str) -> tuple[int, int]:
+    """Sorts numbered ids by number; others keep their order in front of them."""
+    number = name.removeprefix("E")
+    return (1, int(number)) if number.isdecimal() and len(number) < 19 else (0, 0)
+
+
+def _side(found: Found) -> dict[str, Any]:
+    return {
+        "label": found.label,
+        "version": found.library.version,
+        "experiences": len(found.library.experiences),
+        "evaluations": list(found.evaluations),
+        "weights": found.weights or None,
+    }
+
+
+def _entry(experience: Experience) -> dict[str, Any]:
+    return {"id": experience.id, "text": experience.text}
+
+
+def _row(kind: str, name: str, cell: str) -> str:
+    return f"<tr><td>{kind}<td>{_safe(name)}<td>{cell}</tr>"
+
+
+def _words(before: str, after: str) -> str:
+    return "".join(_MARKS[kind].format(_safe(text)) for kind, text in word_diff(before, after))
+
+
+def _safe(text: str) -> str:
+    return html.escape(inert(text))

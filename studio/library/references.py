@@ -1,0 +1,189 @@
+"""From what a person types to a version of a library.
+
+`NAME@V`, `NAME` (its head), `RUN@epoch:N`, `RUN@step:N`, `RUN@last`, `RUN@best` (on the
+held-out sets), a file that holds experiences (`agent.yaml`, `vNNNN.yaml`), or `neutral`, which
+is bundled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from engines.core.errors import ConflictError, DataError
+from engines.core.events import EvaluationFinished
+from engines.core.library import Experience, Library
+from engines.core.state.run_state import RunState
+from engines.record.export import unescaped
+from engines.record.libraries import LibraryFolder, check_name
+from engines.record.run_dir import RunDir, Workspace
+from studio.report.rates import evaluation_text
+from studio.report.training import figures_text, trained_step
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A version, what to call it, and the held-out results that belong to it."""
+
+    label: str
+    library: Library
+    evaluations: tuple[str, ...] = ()
+    measured: tuple[EvaluationFinished, ...] = ()  # the same as values
+    weights: str = ""  # of a step of a training run: its figures, for the library stays as it is
+
+
+def find(reference: str, workspace: Workspace) -> Found:
+    """Resolve a reference.
+
+    Raises:
+        ConflictError: no such library, version, run or step.
+        DataError: a file is given that holds no experiences.
+    """
+    name, at, rest = reference.rpartition("@")
+    if at and rest.isdecimal() and len(rest) > 18:
+        raise ConflictError(reference, "no library has so many versions.", "Write NAME@V.")
+    if at and rest.isdecimal():
+        return Found(reference, named(name, workspace).at(int(rest)))
+    kind, colon, number = rest.partition(":")
+    if at and colon and kind in ("epoch", "step"):
+        return _of_run(workspace.run(name), kind, number, workspace, reference)
+    if at and rest in ("best", "last"):
+        return _of_end(workspace.run(name), rest, workspace, reference)
+    if _is_file(reference):
+        return Found(reference, _of_file(Path(reference)))
+    libraries = {folder.name: folder for folder in workspace.libraries()}
+    if reference in libraries:
+        head = libraries[reference].head()
+        return Found(f"{reference}@{head.version}", head)
+    if (bundled := _bundled(reference)) is not None:
+        return Found(f"{reference} (bundled)", _of_file(bundled))
+    known = ", ".join(libraries) or "none yet"
+    raise ConflictError(
+        reference,
+        "it is no library, no run's epoch or step, and no file.",
+        f"Write NAME@V, RUN@epoch:N, RUN@step:N, RUN@best, RUN@last or a file. Libraries: {known}.",
+    )
+
+
+def named(name: str, workspace: Workspace) -> LibraryFolder:
+    """The folder of a library that a person names.
+
+    Raises:
+        ConflictError: it could not be the name of a library of this workspace.
+    """
+    check_name(name)
+    return workspace.library(name)
+
+
+def version_at(state: RunState, step: int) -> int:
+    """The library version a run's step left behind; step 0 is before the first.
+
+    Raises:
+        ConflictError: the run has not committed that step.
+    """
+    assert state.started is not None
+    if step <= state.started.forked_steps:
+        return state.started.library_version
+    found = state.steps.get(step)
+    if found is None or found.committed_version is None:
+        done = [number for number, s in state.steps.items() if s.committed]
+        raise ConflictError(
+            f"run {state.started.run}, step {step}",
+            "it has not committed that step.",
+            f"Choose 0 to {max(done, default=0)}.",
+        )
+    return found.committed_version
+
+
+def _bundled(name: str) -> Path | None:
+    """A library that ships with the studio; the workspace's own go before it."""
+    path = Path(str(files("sample_data"))) / f"{name}.yaml"
+    return path if Path(name).name == name and _is_file(str(path)) else None
+
+
+def _is_file(reference: str) -> bool:
+    try:
+        return Path(reference).is_file()
+    except OSError:  # too long for a path: then it is none
+        return False
+
+
+def _of_run(run: RunDir, kind: str, number: str, workspace: Workspace, reference: str) -> Found:
+    state = run.state()
+    started = state.started
+    if not number.isdecimal() or len(number) > 18 or started is None:
+        raise ConflictError(reference, f"{number!r} is not a number.", "Write RUN@epoch:2, say.")
+    step = int(number)
+    if kind == "epoch":
+        step = min(step * started.steps_per_epoch, started.steps_per_epoch * state.epochs)
+        if int(number) > state.epochs:
+            raise ConflictError(
+                reference, f"the run has {state.epochs} epochs.", f"Choose 0 to {state.epochs}."
+            )
+    if step < started.forked_steps and started.forked_from is not None:
+        adopted = _of_run(
+            workspace.run(started.forked_from), "step", str(step), workspace, reference
+        )
+        return replace(adopted, label=f"{reference} ({adopted.label})")
+    version = version_at(state, step)
+    library = workspace.library(started.library).at(version)
+    measured = tuple(e for e in state.evaluations if e.step == step and e.mean is not None)
+    results = tuple(f"{e.data}: mean reward {evaluation_text(e)}" for e in measured)
+    if state.trains:
+        label = f"{reference} (weights after step {step})"
+        return Found(label, library, results, measured, _weights(state, step))
+    return Found(f"{reference} ({started.library}@{version})", library, results, measured)
+
+
+def _weights(state: RunState, step: int) -> str:
+    found = trained_step(state, step)
+    if found is None:
+        return "the weights as they were loaded, before the first step"
+    return f"step {step}: {figures_text(found)}; its update: {found.became}"
+
+
+def _of_end(run: RunDir, which: str, workspace: Workspace, reference: str) -> Found:
+    """The version a run left behind, or the one that did best on its held-out sets."""
+    state = run.state()
+    step = state.steps_finished if which == "last" else state.best_step
+    if step is None:
+        raise ConflictError(
+            reference,
+            "the run has no whole evaluation to be best in.",
+            f"Evaluate while practising (evaluation.do_eval=true), or write {run.run}@last.",
+        )
+    return _of_run(run, "step", str(step), workspace, reference)
+
+
+def _of_file(path: Path) -> Library:
+    try:
+        data: Any = yaml.safe_load(path.read_text("utf-8"))
+        rows = data["experiences"]
+        # An agent file is written to be composed: `${` stands escaped in it.
+        read = unescaped if "instructions" in data else str
+        entries = tuple(Experience(str(row["id"]), read(str(row["text"]))) for row in rows)
+    except (
+        OSError,
+        UnicodeDecodeError,
+        yaml.YAMLError,
+        KeyError,
+        TypeError,
+        RecursionError,
+    ) as error:
+        raise DataError(
+            str(path),
+            "it does not hold a list `experiences` of `id` and `text`.",
+            "Give an agent.yaml or a vNNNN.yaml.",
+        ) from error
+    numbers = [int(e.id[1:]) for e in entries if e.id[1:].isdecimal()]
+    version = data.get("version", 0)
+    return Library(
+        str(data.get("library", path.stem)),
+        version if isinstance(version, int) else 0,
+        entries,
+        max(numbers, default=0) + 1,
+    )

@@ -1,0 +1,161 @@
+"""Libraries and their history as lines for people and as JSON."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from engines.core import events as ev
+from engines.core.codec import to_dict
+from engines.core.errors import ConflictError
+from engines.core.library import Library, Provenance, effective, provenance
+from engines.core.text.similarity import marked, word_diff
+from engines.record.libraries import LibraryFolder
+from studio.secrets.sanitize import inert
+
+
+def row(folder: LibraryFolder) -> dict[str, Any]:
+    """What `library list` shows of one library."""
+    head = folder.head()
+    return {
+        "library": head.name,
+        "version": head.version,
+        "experiences": len(head.experiences),
+        "tokens_per_call": head.guidance_tokens,
+        "content_hash": head.content_hash,
+    }
+
+
+def library_data(library: Library) -> dict[str, Any]:
+    return {
+        "library": library.name,
+        "version": library.version,
+        "content_hash": library.content_hash,
+        "tokens_per_call": library.guidance_tokens,
+        "experiences": [to_dict(experience) for experience in library.experiences],
+    }
+
+
+def library_lines(library: Library) -> list[str]:
+    """A version with where each experience comes from."""
+    lines = [
+        f"library {library.name}@{library.version}: {len(library.experiences)} experiences, "
+        f"{library.guidance_tokens} tokens a call (estimated)"
+    ]
+    for experience in library.experiences:
+        lines.append(f"{experience.id}  {inert(experience.text)}")
+        if experience.history:
+            lines.append(f"      {origin(experience.history[-1])}")
+    return lines
+
+
+def origin(mark: Provenance) -> str:
+    """How a wording came about, in one line."""
+    where = f"run {mark.run} step {mark.step}" if mark.run else "by hand"
+    edited = ", edited" if mark.edited else ""
+    parts = [f"v{mark.version} {mark.kind} {mark.operation_id} ({where})"]
+    if mark.run:
+        prompt = f", prompt {mark.prompt_hash}" if mark.prompt_hash else ""  # a person has none
+        parts.append(f"proposed by {inert(mark.proposer)}{prompt}")
+    parts.append(f"approved by {inert(mark.reviewer)}{edited} {_day(mark.at)}".rstrip())
+    if mark.evidence:
+        more = f" and {len(mark.evidence) - 4} more" if len(mark.evidence) > 4 else ""
+        parts.append(f"from {', '.join(mark.evidence[:4])}{more}")
+    return "; ".join(parts)
+
+
+def check_known(folder: LibraryFolder, experience: str | None) -> None:
+    """Refuse an id that no version of the library has.
+
+    Raises:
+        ConflictError: so it is.
+    """
+    ids = dict.fromkeys(e.id for library in folder.versions() for e in library.experiences)
+    if experience is not None and experience not in ids:
+        raise ConflictError(
+            f"library {folder.name}, experience {experience}",
+            "no version of it has that experience.",
+            f"There are: {', '.join(ids)}." if ids else "It has never held one.",
+        )
+
+
+def history_lines(folder: LibraryFolder, experience: str | None) -> list[str]:
+    """Commits of a library, oldest first; with an id, only what concerns it."""
+    lines = []
+    before: Library | None = None
+    for library, commit in folder.history():
+        if before is not None and commit is not None:
+            lines += _commit_lines(before, library, commit, experience)
+        elif experience is None:
+            lines.append(f"v{library.version}  begun with {len(library.experiences)} experiences")
+        before = library
+    return lines
+
+
+def history_data(folder: LibraryFolder, experience: str | None) -> list[dict[str, Any]]:
+    """The same as data: every decided operation with its decision."""
+    return [
+        {
+            "version": library.version,
+            "run": commit.run,
+            "step": commit.step,
+            "content_hash": library.content_hash,
+            "reviewed": [
+                {"operation": to_dict(operation), "decision": to_dict(decision)}
+                for operation, decision in commit.reviewed
+                if experience is None
+                or experience in (operation.target, decision.target, decision.assigned)
+            ],
+        }
+        for library, commit in folder.history()
+        if commit is not None
+    ]
+
+
+def _commit_lines(
+    before: Library, after: Library, commit: ev.LibraryCommitted, experience: str | None
+) -> list[str]:
+    diff = after.diff(before)
+    changes: list[tuple[str, str, Provenance | None]] = [
+        (e.id, f"- {e.id}  {inert(e.text)}", _deletion(e.id, after.version, commit))
+        for e in diff.removed
+    ]
+    marks = {e.id: e.history[-1] for e in after.experiences if e.history}
+    changes += [
+        (b.id, f"~ {b.id}  {inert(marked(word_diff(b.text, a.text)))}", marks.get(b.id))
+        for b, a in diff.modified
+    ]
+    changes += [(e.id, f"+ {e.id}  {inert(e.text)}", marks.get(e.id)) for e in diff.added]
+    shown = [change for change in changes if experience in (None, change[0])]
+    if not shown:
+        return []
+    where = f"run {commit.run} step {commit.step}" if commit.run else "by hand"
+    lines = [f"v{after.version}  {where}"]
+    for _, text, mark in shown:
+        lines.append(f"  {text}")
+        if mark is not None:
+            lines.append(f"      {origin(mark)}")
+            if mark.rationale:
+                lines.append(f"      why: {inert(mark.rationale)}")
+    if experience is None:
+        for operation, decision in commit.reviewed:
+            if decision.action == "reject":
+                what = inert(operation.text or operation.target or "")
+                lines.append(f"  x {operation.id}  {operation.kind} {what}")
+                lines.append(
+                    f"      rejected by {inert(decision.reviewer)}: {inert(decision.reason)}"
+                )
+    return lines
+
+
+def _deletion(name: str, version: int, commit: ev.LibraryCommitted) -> Provenance | None:
+    """Who deleted an experience and why: it is gone, so its own history cannot tell."""
+    for operation, decision in commit.reviewed:
+        wanted = effective(operation, decision)
+        if (wanted.kind, wanted.target) == ("delete", name) and decision.action != "reject":
+            return provenance(wanted, decision, version, commit.run, commit.step)
+    return None
+
+
+def _day(at: float) -> str:
+    return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M") if at else ""

@@ -1,0 +1,28 @@
+"""A forked run with the steps it adopted, as one history."""
+
+from __future__ import annotations
+
+from engines.core.errors import StudioError
+from engines.core.state.run_state import RunState
+from engines.record.run_dir import RunDir, Workspace
+
+
+def state_with_adopted(run: RunDir, workspace: Workspace) -> RunState:
+    """The run's state, with steps and evaluations of the runs it was forked from put before.
+
+    Losses, calls and costs stay the run's own: the adopted ones were paid for there. A
+    parent that is gone or damaged leaves its part out.
+    """
+    state = run.state()
+    started = state.started
+    if started is None or started.forked_from is None:
+        return state
+    try:
+        parent = state_with_adopted(workspace.run(started.forked_from), workspace)
+    except StudioError:
+        return state
+    adopted = {n: step for n, step in parent.steps.items() if n <= started.forked_steps}
+    state.steps = {**adopted, **state.steps}
+    measured = [e for e in parent.evaluations if e.step <= started.forked_steps]
+    state.evaluations = [*measured, *state.evaluations]
+    return state

@@ -1,0 +1,319 @@
+"""Tells a person how a run goes, while it goes: lines in a pipe, a display on a terminal.
+
+Owns stderr. Listens to events and reads the folded state; decides nothing.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from shlex import quote
+from typing import TYPE_CHECKING, TextIO
+
+from engines.core import events as ev
+from engines.core.library import Outcome
+from engines.core.state.run_state import RunState, StepState
+from engines.core.types import Verdict
+from studio.report.rates import evaluation_text
+from studio.report.summary import count, mean, progress, spent
+from studio.report.tables import reader_left
+from studio.report.training import (
+    became_text,
+    demonstrated,
+    engine_text,
+    figures_text,
+    learnt_steps,
+    loss_curve,
+    loss_text,
+    measured_steps,
+    reward_curve,
+    trained_step,
+    trained_steps,
+)
+from studio.secrets.sanitize import inert, one_line
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+TOLD_FAILURES = 3
+"""Failed rollouts of a step that are told one by one: an outage has hundreds."""
+
+
+_DECIDED = ("approved", "edited", "rejected", "deferred")
+
+
+class Lines:
+    """A plain line for each thing that matters, as `say` prints it."""
+
+    def __init__(self, state: RunState, say: Callable[[str], None]) -> None:
+        self._state = state
+        self._say = say
+        self._waited_for = 0  # the step whose update was last told to wait
+
+    def __call__(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
+        for line in self._lines(event):
+            self._say(line)
+
+    def _lines(self, event: ev.DurableEvent | ev.TransientEvent) -> list[str]:
+        state = self._state
+        where = progress(state)
+        match event:
+            case ev.EngineOpened():
+                return [f"weights: {engine_text(event.facts)}"]
+            case ev.StepStarted() | ev.LessonProposed() if state.trains:
+                return []  # one line a step, once it is known what came of its update
+            case ev.LessonCommitted() if state.trains and event.step in state.steps:
+                return [training_line(state, event.step)]
+            case ev.CheckpointSaved():
+                return [
+                    f"checkpoint of step {event.step} (policy v{event.policy_version}): "
+                    f"{one_line(event.folder, 200)}"
+                ]
+            case ev.StepStarted():
+                return [
+                    f"step {event.step} of {where.steps}, epoch {event.epoch} of {where.epochs}: "
+                    f"{len(event.problems)} problems, library v{event.library_version}"
+                ]
+            case ev.LessonProposed():
+                return [f"step {event.step}: {step_line(state.steps[event.step])}"]
+            case ev.StageEntered(stage="review" | "hold") if state.undecided and state.trains:
+                if event.stage == "review" and state.reviewer != "wait":
+                    return []
+                if self._waited_for == event.step:
+                    return []
+                self._waited_for = event.step
+                found = trained_step(state, event.step)
+                told = f": {figures_text(found)}" if found else ""
+                return [
+                    f"step {event.step}: its weight update waits for a person "
+                    f"({_review(state)}){told}"
+                ]
+            case ev.StageEntered(stage="review") if state.reviewer == "wait" and state.undecided:
+                return [
+                    f"step {event.step}: {count(len(state.undecided), 'operation')} to review "
+                    f"({_review(state)})"
+                ]
+            case ev.StageEntered(stage="hold") if left := len(state.undecided):
+                waits = "waits" if left == 1 else "wait"
+                return [
+                    f"step {event.step}: no rule settled {count(left, 'operation')}, which {waits} "
+                    f"for a person: {_review(state)}, or a rule with do: defer"
+                ]
+            case ev.StageEntered(stage="ready"):
+                counted = ", ".join(f"{event.detail.get(name, 0)} {name}" for name in _DECIDED)
+                return [
+                    f"step {event.step}: all is decided ({counted}); its commit waits for the "
+                    "screen that drives"
+                ]
+            case ev.OperationProposed(operation=proposed):
+                said = f"{proposed.kind} {proposed.target or ''}".rstrip()
+                return [
+                    f"operation {proposed.id}: {said}, proposed{_by(event.reviewer)}"
+                    + (f": {one_line(proposed.text, 160)}" if proposed.text else "")
+                ]
+            case ev.ReplyMended():
+                brought = count(len(event.operations), "operation")
+                return [f"reply {event.repair}: mended{_by(event.reviewer)}; it holds {brought}"]
+            case ev.ReplyDropped():
+                why = f": {one_line(event.reason, 160)}" if event.reason else ""
+                return [f"reply {event.repair}: dropped{_by(event.reviewer)}{why}"]
+            case ev.LessonReturned():
+                return [
+                    f"step {event.step}: the library moved from v{event.based_on} to "
+                    f"v{event.head} meanwhile; its operations are reviewed again"
+                ]
+            case ev.LessonCommitted():
+                return [f"step {event.step}: {commit_line(event.outcomes, event.library_version)}"]
+            case ev.EvaluationFinished():
+                return [f"held-out {event.data}: mean reward {evaluation_text(event)}"]
+            case ev.RunEnded(how="budget" | "failed"):
+                return [f"ended early: {one_line(event.reason, 300)}"]
+            case ev.RunPaused():
+                return ["paused (studio ctl resume goes on)"]
+            case ev.RunContinued():
+                return ["going on"]
+            case ev.RolloutJudged(verdict=Verdict(reward=None, error=str() as error)):
+                # The first of a step is told at once, so that nobody pays for a run of them.
+                if _is_first_unjudged(state.steps[event.step], event):
+                    return [f"step {event.step}: a try could not be judged: {one_line(error, 200)}"]
+            case ev.RolloutFinished(status="failed"):
+                failed = state.steps[event.step].failed
+                if failed > TOLD_FAILURES:
+                    return []
+                more = "; further ones are only counted" if failed == TOLD_FAILURES else ""
+                why = one_line(event.error or "", 160)
+                return [f"step {event.step}: a rollout failed: {why}{more}"]
+        return []
+
+
+def training_line(state: RunState, step: int) -> str:
+    """A training step in one line: reward with its n, figures of its update, what came of it."""
+    found = trained_step(state, step)
+    assert found is not None
+    told = f"{figures_text(found)}, {became_text(found, state.policy_version)}"
+    return f"step {step}/{progress(state).steps} {told}"
+
+
+def _review(state: RunState) -> str:
+    return f"studio review {quote(state.started.run) if state.started else ''}".rstrip()
+
+
+def _by(reviewer: str) -> str:
+    return f" by {one_line(reviewer, 60)}" if reviewer else ""
+
+
+def _is_first_unjudged(step: StepState, event: ev.RolloutJudged) -> bool:
+    """A failed rollout is no such: that it failed has been told."""
+    rollout = step.rollouts.get((event.position, event.index))
+    return step.unjudged == 1 and (rollout is None or rollout.status != "failed")
+
+
+class Display:
+    """A few lines redrawn in place on a terminal, above them what `Lines` says."""
+
+    def __init__(
+        self, state: RunState, stream: TextIO, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._state = state
+        self._clock = clock
+        self._console = Console(file=stream, highlight=False, markup=False, emoji=False)
+        self._lines = Lines(state, lambda line: self._console.print(line, soft_wrap=True))
+        self._step_began: float | None = None
+        self._worked_s = 0.0
+        self._step_times: list[float] = []
+        self._evaluating: ev.EvaluationProgressed | None = None
+        self._live = Live(
+            console=self._console,
+            get_renderable=self._drawn,
+            refresh_per_second=4,
+            transient=True,
+        )
+
+    def __enter__(self) -> Display:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def __call__(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
+        match event:
+            case ev.TextStreamed():
+                return
+            case ev.EvaluationProgressed():
+                self._evaluating = event if event.done < event.total else None
+                return
+            case ev.StepStarted():
+                self._step_began, self._worked_s = self._clock(), 0.0
+            case ev.StageEntered(stage="review") if self._step_began is not None:
+                # A person's time is not the run's: the clock stops until the commit.
+                self._worked_s += self._clock() - self._step_began
+                self._step_began = None
+            case ev.LessonCommitted():
+                self._step_began = self._clock()
+            case ev.StepFinished() if self._step_began is not None:
+                self._step_times.append(self._worked_s + self._clock() - self._step_began)
+        self._lines(event)
+        if isinstance(event, ev.StepStarted | ev.LessonProposed | ev.LessonCommitted):
+            self._live.refresh()  # the block must not lag behind the line above it
+
+    def _drawn(self) -> Text:
+        from rich.text import Text
+
+        return Text("\n".join(display_lines(self._state, self._eta_s(), self._evaluating)))
+
+    def _eta_s(self) -> float | None:
+        """Median step time × steps left; None until a step is done."""
+        where = progress(self._state)
+        if not self._step_times:
+            return None
+        left = where.steps - self._state.steps_finished
+        return statistics.median(self._step_times) * left
+
+
+def display_lines(
+    state: RunState, eta_s: float | None, evaluating: ev.EvaluationProgressed | None = None
+) -> list[str]:
+    """The redrawn block: where the run stands, the batch's stages, reward, spending."""
+    where, step = progress(state), state.current
+    head = f"epoch {where.epoch}/{where.epochs}  step {where.step}/{where.steps}  {state.status}"
+    if state.started and state.started.rehearsal:
+        head += "  rehearsal"
+    if evaluating is not None:
+        return [head, f"held-out {evaluating.data}  {bar(evaluating.done, evaluating.total)}"]
+    if step is None or state.started is None:
+        return [head]
+    groups = len(step.problems)
+    rollouts = groups * state.started.group_size
+    # Nobody knows how long a person takes: an estimate would stand still meanwhile.
+    eta = f"  ETA {duration(eta_s)}" if eta_s is not None and not state.undecided else ""
+    if demonstrated(state):
+        learnt = learnt_steps(trained_steps(state))
+        lines = [head, f"learning from {count(groups, 'demonstration')}{eta}"]
+        if learnt:
+            told = f"{loss_text(learnt[-1])}, policy v{state.policy_version}"
+            lines.append(f"loss      {loss_curve(learnt, 40)} {told}")
+    else:
+        lines = [
+            head,
+            f"rollouts  {bar(step.rollouts_done, rollouts)}",
+            f"verdicts  {bar(len(step.verdicts), rollouts)}",
+            f"groups    {bar(len(step.reflections), groups)}",
+            f"reward so far {mean(step.rewards)}  {spent(state.spent)}{eta}",
+        ]
+    if state.trains and (known := measured_steps(trained_steps(state))):
+        curve = reward_curve(known, 40)
+        told = f"{known[0].reward:.3f} -> {known[-1].reward:.3f} in {count(len(known), 'step')}"
+        lines.append(f"training  {curve} {told}, policy v{state.policy_version}")
+    if state.undecided:
+        lines.append(f"REVIEW {len(state.undecided)}: studio review {state.started.run}")
+    return lines
+
+
+def bar(done: int, total: int, width: int = 24) -> str:
+    filled = width * done // total if total else 0
+    return f"[{'#' * filled}{'.' * (width - filled)}] {done}/{total}"
+
+
+def duration(seconds: float) -> str:
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes}m {rest:02d}s" if minutes < 60 else f"{minutes // 60}h {minutes % 60:02d}m"
+
+
+def step_line(step: StepState) -> str:
+    groups = ", ".join(f"{n} {name}" for name, n in sorted(step.groups.items()))
+    parts = [
+        f"reward {mean(step.rewards)}; groups: {groups}",
+        f"{count(step.operations, 'operation')} proposed",
+    ]
+    if step.lesson is not None:
+        if held_back := len(step.lesson.withheld):
+            parts.append(f"{count(held_back, 'idea')} withheld: rejected before")
+        lost = [loss for loss in step.lesson.losses if loss.kind == "consolidation"]
+        parts += [f"its consolidation failed: {one_line(loss.reason, 160)}" for loss in lost[:1]]
+    return "; ".join([*parts, spent(step.usage)])
+
+
+def commit_line(outcomes: tuple[Outcome, ...], version: int) -> str:
+    applied = [outcome for outcome in outcomes if outcome.applied]
+    kinds = {"add": "+", "modify": "~", "delete": "-", "keep": "="}
+    counted = " ".join(
+        f"{sign}{sum(outcome.kind == kind for outcome in applied)}" for kind, sign in kinds.items()
+    )
+    rejected = len(outcomes) - len(applied)
+    return f"library v{version}: {counted}" + (f", {rejected} rejected" if rejected else "")
+
+
+def to_stderr(line: str) -> None:
+    try:
+        print(inert(line), file=sys.stderr, flush=True)
+    except OSError:  # the reader left, or the disk is full: neither must end a run
+        reader_left(sys.stderr)

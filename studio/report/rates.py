@@ -1,0 +1,129 @@
+"""Held-out rates and differences in words, and the before and after of a run.
+
+Pure. Every rate comes with its interval, every difference with its verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engines.core.events import EvaluationFinished
+from engines.pipeline.evaluation.metrics import (
+    Comparison,
+    Interval,
+    Rewards,
+    by_question,
+    compare,
+    mean_at_k,
+    mean_interval,
+)
+from studio.secrets.sanitize import one_line
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One held-out set over a run: its first measurement against a later one."""
+
+    first: EvaluationFinished
+    last: EvaluationFinished
+    comparison: Comparison
+
+
+def changes(evaluations: Sequence[EvaluationFinished], step: int | None = None) -> list[Change]:
+    """First against last (or the one after `step`) of each set, measured in the same way.
+
+    Evaluations of other settings than the last one's are no measure of a change.
+    """
+    found: list[Change] = []
+    for name in dict.fromkeys(e.data for e in evaluations):
+        of_set = [e for e in evaluations if e.data == name]
+        alike = [e for e in of_set if e.fingerprint == of_set[-1].fingerprint]
+        first = alike[0]
+        last = next((e for e in alike if e.step == step), None) if step else alike[-1]
+        if last is None or last.step == first.step:
+            continue
+        comparison = compare(questions(first), questions(last))
+        if comparison is not None:
+            found.append(Change(first, last, comparison))
+    return found
+
+
+def rate(value: float | None, interval: Interval | None) -> str:
+    """`0.310 [0.22, 0.40]`: the value and its 95 % interval."""
+    if value is None or interval is None:
+        return "none known"
+    return f"{value:.3f} [{interval.low:.2f}, {interval.high:.2f}]"
+
+
+def mean_text(rewards: Rewards) -> str:
+    return rate(mean_at_k(rewards), mean_interval(rewards))
+
+
+def evaluation_text(found: EvaluationFinished) -> str:
+    """`0.310 [0.22, 0.40] (n=100)`, and what could not be judged."""
+    if found.mean is None:
+        shown = "none known"
+    else:  # a journal of an earlier version holds no rewards, hence no interval
+        rows = tuple(questions(found).values())
+        shown = mean_text(rows) if rows else f"{found.mean:.3f}"
+    lost = f", {found.unjudged} unjudged" if found.unjudged else ""
+    return f"{shown} (n={found.n}){lost}"
+
+
+def difference_text(found: Comparison) -> str:
+    """`+0.660 [+0.56, +0.76]`."""
+    low, high = found.interval.low, found.interval.high
+    return f"{found.difference:+.3f} [{low:+.2f}, {high:+.2f}]"
+
+
+def signs_text(found: Comparison) -> str:
+    """What the sign test counted: `66 better, 0 worse, 34 level, p < 0.001`."""
+    p = "p < 0.001" if found.p < 0.001 else f"p = {found.p:.3f}"
+    gone = f"; {found.left_out} could not be paired" if found.left_out else ""
+    return f"{found.wins} better, {found.losses} worse, {found.ties} level, {p}{gone}"
+
+
+def comparison_data(found: Comparison | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "difference": found.difference,
+        "interval": [found.interval.low, found.interval.high],
+        "questions": found.questions,
+        "better": found.wins,
+        "worse": found.losses,
+        "level": found.ties,
+        "p": found.p,
+        "left_out": found.left_out,
+        "verdict": found.verdict,
+    }
+
+
+def metrics_text(metrics: Mapping[str, float]) -> str:
+    """` [math 0, closeness 0.8]`: what each criterion gave; "" where there is but a reward."""
+    told = ", ".join(f"{one_line(name, 40)} {value:g}" for name, value in metrics.items())
+    return f" [{told}]" if told else ""
+
+
+def interval_data(found: EvaluationFinished) -> list[float] | None:
+    return ends(mean_interval(tuple(questions(found).values())))
+
+
+def ends(interval: Interval | None) -> list[float] | None:
+    return [interval.low, interval.high] if interval else None
+
+
+def change_data(found: Change) -> dict[str, Any]:
+    return {
+        "data": found.first.data,
+        "from_step": found.first.step,
+        "to_step": found.last.step,
+        **(comparison_data(found.comparison) or {}),
+    }
+
+
+def questions(found: EvaluationFinished) -> dict[str, tuple[float | None, ...]]:
+    """The rewards of each question; empty in a journal of a version that kept none."""
+    return by_question(found.problems, found.rewards)

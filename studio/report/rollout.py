@@ -1,0 +1,116 @@
+"""One rollout, whole: what it was asked, what it said, and the verdict.
+
+Reads the run's journal and records; changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from engines.core.codec import to_dict
+from engines.core.events import RolloutFinished
+from engines.core.types import Message, Verdict
+from engines.record.ledger import read_record
+from engines.record.run_dir import RunDir
+from studio.report.rates import metrics_text
+from studio.review.evidence import EvidenceRoom, Witness
+from studio.secrets.sanitize import inert
+
+
+@dataclass(frozen=True, slots=True)
+class CallMade:
+    """One model call of a rollout, as it was recorded."""
+
+    turn: int
+    model: str
+    prompt_tokens: int
+    completion_tokens: int
+    elapsed_s: float
+    finish: str
+    temperature: float | None
+    record: str  # file and offset below the run's folder
+
+
+@dataclass(frozen=True, slots=True)
+class WholeRollout:
+    """A rollout that ended, with everything its records hold."""
+
+    id: str
+    rollout: RolloutFinished
+    verdict: Verdict | None
+    messages: tuple[Message, ...]
+    calls: tuple[CallMade, ...]
+
+    @property
+    def finish(self) -> str:
+        """The endpoint's word for why the last reply ended; "" where no call was answered."""
+        return self.calls[-1].finish if self.calls else ""
+
+
+def whole_rollout(run: RunDir, witness: Witness) -> WholeRollout:
+    """Read a rollout's records.
+
+    Raises:
+        DamagedError: a record fails its checksum.
+        ConflictError: a file of records is gone.
+    """
+    messages: tuple[Message, ...] = ()
+    calls = []
+    for ref in witness.rollout.refs:
+        record = read_record(run.records, ref)
+        # As `engines.record.ledger.trajectory` puts them together, from one reading of each.
+        messages = (*messages[: record.base], *record.messages, record.reply.as_message())
+        calls.append(
+            CallMade(
+                record.key.turn,
+                record.reply.model or record.policy,
+                record.reply.usage.prompt_tokens,
+                record.reply.usage.completion_tokens,
+                record.elapsed_s,
+                record.reply.finish,
+                record.sampling.temperature,
+                f"records/{ref.file}@{ref.offset}",
+            )
+        )
+    return WholeRollout(witness.id, witness.rollout, witness.verdict, messages, tuple(calls))
+
+
+def rollout_facts(run: RunDir, name: str) -> dict[str, Any]:
+    """Everything about one rollout, as plain data.
+
+    Raises:
+        ConflictError: the run has no such rollout.
+        DamagedError: its record fails its checksum.
+    """
+    room = EvidenceRoom(run)
+    found = room.witness(name)
+    return {
+        "id": found.id,
+        "status": found.rollout.status,
+        "error": found.rollout.error,
+        "seed": found.rollout.seed,
+        "elapsed_s": found.rollout.elapsed_s,
+        "tokens": found.rollout.usage.tokens,
+        "verdict": to_dict(found.verdict) if found.verdict else None,
+        "messages": [to_dict(message) for message in room.messages(found)],
+        "records": [f"records/{ref.file}@{ref.offset}" for ref in found.rollout.refs],
+    }
+
+
+def rollout_text(facts: dict[str, Any]) -> str:
+    verdict = facts["verdict"] or {}
+    reward = verdict.get("reward")
+    lines = [
+        f"{facts['id']}  {facts['status']}  reward {'?' if reward is None else f'{reward:g}'}"
+        f"{metrics_text(verdict.get('metrics') or {})}  "
+        f"{facts['tokens']} tokens  seed {facts['seed']}  {', '.join(facts['records'])}"
+    ]
+    for message in facts["messages"]:
+        lines += ["", f"[{message['role']}]", inert(message["content"])]
+        if message["reasoning"]:
+            lines += ["[reasoning]", inert(message["reasoning"])]
+    for what in (verdict.get("critique"), verdict.get("error"), facts["error"]):
+        if what:
+            lines += ["", inert(what)]
+    return "\n".join(lines)

@@ -1,0 +1,300 @@
+"""One run in full, as `studio runs show` prints it: facts first, text from the facts.
+
+Pure but for `run_facts`, which reads the journal and asks whether a process is alive.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from shlex import quote
+from typing import Any
+
+from engines.core.state.run_state import StepState
+from engines.record.run_dir import RunDir, Workspace
+from studio.report.fork_history import state_with_adopted
+from studio.report.rates import change_data, changes, evaluation_text, interval_data
+from studio.report.summary import (
+    GROUP_OUTCOMES,
+    change_lines,
+    curation_data,
+    curation_lines,
+    lost_text,
+    scripted_line,
+    spent,
+    version_text,
+    withheld_text,
+)
+from studio.report.tables import indented, table
+from studio.report.training import figure, training_data, training_lines
+from studio.secrets.sanitize import inert, one_line
+from studio.workspace.listing import shown_status
+
+_SHOWN_LOSSES = 10
+_SHOWN_TEXT = 150
+
+
+def run_facts(run: RunDir, workspace: Workspace) -> dict[str, Any]:
+    """Everything the journal adds up to, as plain JSON values.
+
+    Raises:
+        DamagedError: the journal cannot be read.
+    """
+    state = state_with_adopted(run, workspace)
+    started = state.started
+    row = {"status": state.status, "ending": state.ending, "reason": state.reason}
+    shown = shown_status(run, {**row, "open": len(state.open)})
+    places = {
+        "folder": run.path,
+        "run_file": run.run_file,
+        "agent": run.agent_file,
+        "best_agent": run.best_agent_file,
+        "records": run.records,
+    }
+    if started is not None:
+        places["library"] = workspace.library(started.library).path
+    return {
+        "run": run.run,
+        "exp_id": started.exp_id if started else run.run,
+        "status": shown.word,
+        "alive": shown.alive,
+        "next": shown.move,
+        "reason": state.reason,
+        "rehearsal": bool(started and started.rehearsal),
+        "scripted": scripted_line(started) if started and started.rehearsal else None,
+        "reviewer": state.reviewer,
+        "seed": started.seed if started else None,
+        "forked_from": started.forked_from if started else None,
+        "forked_steps": started.forked_steps if started else 0,
+        "steps_finished": state.steps_finished,
+        "steps_planned": started.steps_per_epoch * state.epochs if started else 0,
+        "library": started.library if started else None,
+        "library_before": started.library_version if started else 0,
+        "library_after": state.library_version,
+        "policy_before": started.policy_version if started else 0,
+        "training": training_data(state) if state.trains else None,
+        "training_lines": training_lines(state) if state.trains else [],
+        "epochs": [
+            {"epoch": epoch, "mean_reward": pooled.mean, "n": pooled.n}
+            for epoch, pooled in state.by_epoch().items()
+        ],
+        "groups": {name: state.groups()[name] for name in GROUP_OUTCOMES},
+        "steps": [_step_facts(step) for step in state.steps.values()],
+        "evaluations": [
+            {
+                "step": e.step,
+                "data": e.data,
+                "library_version": e.library_version,
+                "policy_version": e.policy_version,
+                "version": version_text(state, e),
+                "mean_reward": e.mean,
+                "interval": interval_data(e),
+                "n": e.n,
+                "unjudged": e.unjudged,
+                "reused": e.reused,
+                "text": evaluation_text(e),
+            }
+            for e in state.evaluations
+        ],
+        "changes": [change_data(change) for change in changes(state.evaluations)],
+        "change_lines": change_lines(state),
+        "best_step": state.best_step,
+        "open": [
+            {"id": op.id, "kind": op.kind, "target": op.target, "text": op.text}
+            for op in state.open
+        ],
+        "repairs": [
+            {"id": r.id, "step": r.step, "kind": r.kind, "reasons": list(r.reasons)}
+            for r in state.repairs.values()
+        ],
+        "repaired": dict(state.repaired),
+        "withheld": state.withheld,
+        "curation": curation_data(state),
+        "curation_lines": curation_lines(state),
+        "lost": dict(state.lost),
+        "losses": [
+            {"kind": loss.kind, "where": loss.where, "reason": loss.reason} for loss in state.losses
+        ],
+        "usage": {
+            "calls": state.spent.calls,
+            "prompt_tokens": state.spent.prompt_tokens,
+            "completion_tokens": state.spent.completion_tokens,
+            "cost_usd": state.spent.cost_usd,
+            "text": spent(state.spent),
+        },
+        "places": {name: str(path) for name, path in places.items() if path.exists()},
+    }
+
+
+def run_text(facts: dict[str, Any]) -> str:
+    """The facts as plain lines."""
+    library = f"{facts['library']} v{facts['library_before']} -> v{facts['library_after']}"
+    lines = [_head(facts)]
+    if facts["scripted"]:
+        lines.append(facts["scripted"])
+    if facts["forked_from"]:
+        lines.append(f"steps 1-{facts['forked_steps']} adopted from run {facts['forked_from']}")
+    training = facts["training"]
+    learned = f"library {library}"
+    if training:
+        learned = f"policy v{facts['policy_before']} -> v{training['policy_version']}"
+        learned += f"   library {facts['library']} v{facts['library_after']}"
+    lines += [f"reviewer {facts['reviewer']}   {learned}", ""]
+    shown = bool(training and training["demonstrations"])  # then nothing was rolled out
+    if not shown:
+        lines += _section("practice", [_rate(f"epoch {e['epoch']}", e) for e in facts["epochs"]])
+        counted = [f"{n} {name}" for name, n in facts["groups"].items()]
+        lines += [f"  groups  {', '.join(counted)}", ""]
+    lines += _section("training", facts["training_lines"])
+    if training:
+        table_of = _demonstrations_table if shown else _training_table
+        lines += [indented(table_of(training["steps"])), ""]
+    elif facts["steps"]:
+        lines += [indented(_steps_table(facts["steps"])), ""]
+    held_out = [
+        f"{e['data']} after step {e['step']}, {e['version']}  {e['text']}"
+        for e in facts["evaluations"]
+    ]
+    held_out += facts["change_lines"]
+    lines += _section("held out", held_out)
+    waiting = "open weight updates" if training else "open operations"
+    lines += _section(waiting, [_operation(op) for op in facts["open"]])
+    lines += _section("replies to mend", _repairs(facts))
+    curated = list(facts["curation_lines"])
+    if facts["withheld"]:
+        curated.append(withheld_text(facts["withheld"]))
+    lines += _section("curation", curated)
+    lines += _section("lost", _losses(facts))
+    lines += _section("spent", [facts["usage"]["text"]])
+    places = facts["places"].items()
+    lines += _section("places", [f"{name:<10} {inert(path)}" for name, path in places])
+    return "\n".join(lines).rstrip()
+
+
+def _head(facts: dict[str, Any]) -> str:
+    where = f"after step {facts['steps_finished']} of {facts['steps_planned']}"
+    reason = f", {inert(facts['reason'])}" if facts["reason"] else ""
+    move = f" ({facts['next']})" if facts["next"] else ""
+    process = "its process is alive" if facts["alive"] else "no process"
+    return f"run {facts['run']}: {facts['status']}{move}\n{where}{reason}; {process}"
+
+
+def _section(title: str, lines: list[str]) -> list[str]:
+    return [title, *(f"  {line}" for line in lines), ""] if lines else []
+
+
+def _rate(name: str, found: dict[str, Any]) -> str:
+    mean = found["mean_reward"]
+    shown = "no reward known" if mean is None else f"{mean:.3f}"
+    lost = f", {found['unjudged']} unjudged" if found.get("unjudged") else ""
+    return f"{name}  {shown} (n={found['n']}){lost}"
+
+
+def _operation(operation: dict[str, Any]) -> str:
+    target = f" {operation['target']}" if operation["target"] else ""
+    return f"{operation['id']}  {operation['kind']}{target}  {inert(operation['text'])}".rstrip()
+
+
+def _repairs(facts: dict[str, Any]) -> list[str]:
+    waiting = facts["repairs"]
+    lines = [
+        f"{found['id']}  {found['kind']} reply that could not be understood: "
+        f"{one_line(' '.join(found['reasons']), _SHOWN_TEXT)}"
+        for found in waiting[:_SHOWN_LOSSES]
+    ]
+    if len(waiting) > _SHOWN_LOSSES:
+        lines.append(f"… {len(waiting) - _SHOWN_LOSSES} more")
+    if waiting:
+        lines.append(
+            f"open, mend or drop {'it' if len(waiting) == 1 else 'them'}: "
+            f"studio review {quote(facts['run'])}"
+        )
+    return lines + [f"{name}  {inert(what)}" for name, what in facts["repaired"].items()]
+
+
+def _losses(facts: dict[str, Any]) -> list[str]:
+    if not facts["lost"]:
+        return ["nothing"]
+    shown = [
+        one_line(f"{loss['kind']} {loss['where']}: {loss['reason']}", _SHOWN_TEXT)
+        for loss in facts["losses"][:_SHOWN_LOSSES]
+    ]
+    total = sum(facts["lost"].values())
+    more = [f"… {total - len(shown)} more"] if total > len(shown) else []
+    return [lost_text(facts["lost"]), *shown, *more]
+
+
+def _step_facts(step: StepState) -> dict[str, Any]:
+    applied = Counter(outcome.kind for outcome in step.outcomes if outcome.applied)
+    return {
+        "step": step.step,
+        "epoch": step.epoch,
+        "finished": step.finished,
+        "problems": len(step.problems),
+        "mean_reward": step.rewards.mean,
+        "n": step.rewards.n,
+        "failed": step.failed,
+        "unjudged": step.unjudged,
+        "groups": dict(step.groups),
+        "operations": step.operations,
+        "applied": dict(applied),
+        "library_version": step.committed_version,
+        "tokens": step.usage.tokens,
+    }
+
+
+def _steps_table(steps: list[dict[str, Any]]) -> str:
+    rows = []
+    for step in steps:
+        mean = "-" if step["mean_reward"] is None else f"{step['mean_reward']:.3f}"
+        groups = ", ".join(f"{n} {name}" for name, n in sorted(step["groups"].items()))
+        changed = sum(n for kind, n in step["applied"].items() if kind != "keep")
+        version = "-" if step["library_version"] is None else f"v{step['library_version']}"
+        rows.append(
+            (
+                str(step["step"]),
+                str(step["epoch"]),
+                f"{mean} (n={step['n']})",
+                groups or "-",
+                str(step["operations"]),
+                str(changed),
+                version,
+                "done" if step["finished"] else "under way",
+            )
+        )
+    headings = ("STEP", "EPOCH", "REWARD", "GROUPS", "PROPOSED", "CHANGED", "LIBRARY", "STATE")
+    return table(headings, rows)
+
+
+_SHOWN = ("loss", "grad_norm", "learning_rate", "examples", "tokens")
+
+
+def _demonstrations_table(steps: list[dict[str, Any]]) -> str:
+    rows = []
+    for step in steps:
+        told = [(name, step["metrics"].get(name)) for name in _SHOWN]
+        figures = ["-" if value is None else figure(name, value) for name, value in told]
+        rows.append((str(step["step"]), *figures, step["update"]))
+    return table(("STEP", "LOSS", "|G|", "RATE", "EXAMPLES", "TOKENS", "UPDATE"), rows)
+
+
+_TOLD = ("kl", "clip_share", "entropy", "grad_norm", "length")
+
+
+def _training_table(steps: list[dict[str, Any]]) -> str:
+    rows = []
+    for step in steps:
+        mean = "-" if step["mean_reward"] is None else f"{step['mean_reward']:.3f}"
+        told = [step["metrics"].get(name) for name in _TOLD]
+        became = f"rolled back to {step['back_to']}" if step["back_to"] else step["update"]
+        rows.append(
+            (
+                str(step["step"]),
+                f"{mean} (n={step['n']})",
+                *(
+                    "-" if value is None else figure(name, value)
+                    for name, value in zip(_TOLD, told, strict=True)
+                ),
+                became,
+            )
+        )
+    return table(("STEP", "REWARD", "KL", "CLIP", "ENTROPY", "|G|", "LENGTH", "UPDATE"), rows)

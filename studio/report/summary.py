@@ -1,0 +1,345 @@
+"""How a run went, in numbers and in words: what the end of `studio headless` prints.
+
+Pure: from the folded state and two versions of the library. Every rate comes with its n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from shlex import quote
+from typing import Any
+
+from engines.core import events as ev
+from engines.core.events import EvaluationFinished
+from engines.core.library import Library, LibraryDiff
+from engines.core.state.best import competing
+from engines.core.state.run_state import Rewards, RunState
+from engines.core.text.similarity import marked, word_diff
+from engines.core.types import GATE, GroupOutcome, Usage
+from studio import exit_codes
+from studio.report.rates import (
+    change_data,
+    changes,
+    difference_text,
+    evaluation_text,
+    interval_data,
+    signs_text,
+)
+from studio.report.training import demonstrated, training_data, training_lines
+from studio.secrets.sanitize import inert, one_line
+
+REHEARSAL = "replies were scripted (rehearsal): this shows the loop, not a model's skill"
+PARTLY = "the policy is a model, what it was told or judged by was scripted (rehearsal)"
+
+GROUP_OUTCOMES: tuple[GroupOutcome, ...] = ("used", "all-right", "all-wrong", "failed", "unjudged")
+
+
+def scripted_line(started: ev.RunStarted) -> str:
+    """What a run with scripted replies shows: only the loop, or more."""
+    policy = str(started.settings.get("policy.model", "rehearsal")).partition(":")
+    return REHEARSAL if "rehearsal" in policy else PARTLY
+
+
+def summary_data(state: RunState, before: Library, after: Library, place: str) -> dict[str, Any]:
+    """The same facts as `summary_text`, for `--json`."""
+    started = state.started
+    assert started is not None
+    diff = after.diff(before)
+    return {
+        "kind": "Summary",
+        "run": started.run,
+        "status": state.status,
+        "ending": state.ending,
+        "reason": state.reason,
+        "next": next_move(state),
+        "rehearsal": started.rehearsal,
+        "steps": state.steps_finished,
+        "epochs": {
+            str(epoch): {"mean_reward": pooled.mean, "n": pooled.n}
+            for epoch, pooled in state.by_epoch().items()
+        },
+        "groups": {name: state.groups()[name] for name in GROUP_OUTCOMES},
+        "library": {
+            "name": after.name,
+            "before": before.version,
+            "after": after.version,
+            "experiences": [{"id": e.id, "text": e.text} for e in after.experiences],
+            "added": [e.id for e in diff.added],
+            "modified": [e.id for _, e in diff.modified],
+            "removed": [e.id for e in diff.removed],
+            "unchanged": len(diff.unchanged),
+            "tokens_per_call_before": diff.tokens_before,
+            "tokens_per_call_after": diff.tokens_after,
+        },
+        "evaluations": [
+            {
+                "step": e.step,
+                "data": e.data,
+                "mean": e.mean,
+                "interval": interval_data(e),
+                "n": e.n,
+                "unjudged": e.unjudged,
+                "reused": e.reused,
+                "policy_version": e.policy_version,
+            }
+            for e in state.evaluations
+        ],
+        "training": training_data(state) if state.trains else None,
+        "changes": [change_data(change) for change in changes(state.evaluations)],
+        "best_step": state.best_step,
+        "open": [operation.id for operation in state.open],
+        "repairs": list(state.repairs),
+        "withheld": state.withheld,
+        "curation": curation_data(state),
+        "lost": dict(state.lost),
+        "calls": state.spent.calls,
+        "prompt_tokens": state.spent.prompt_tokens,
+        "completion_tokens": state.spent.completion_tokens,
+        "cost_usd": state.spent.cost_usd,
+        "folder": place,
+    }
+
+
+def summary_text(state: RunState, before: Library, after: Library, place: str) -> str:
+    """What a person wants to know at the end, as plain lines."""
+    started = state.started
+    assert started is not None
+    diff = after.diff(before)
+    lines = [status_line(state)]
+    if started.rehearsal:
+        lines.append(scripted_line(started))
+    if started.forked_from:
+        lines.append(f"steps 1-{started.forked_steps} adopted from run {started.forked_from}")
+    what = "policy" if state.trains else "library"
+    groups = state.groups()
+    if not demonstrated(state):
+        lines += ["", f"practice reward (with the {what} of the moment)"]
+        lines += [f"  epoch {epoch}  {mean(pooled)}" for epoch, pooled in state.by_epoch().items()]
+        counted = ", ".join(f"{groups[name]} {name}" for name in GROUP_OUTCOMES)
+        lines.append(f"  groups   {counted}")
+    if groups["unjudged"] and groups["unjudged"] == groups.total():
+        lines.append("  the verifier had no opinion on any try, so nothing was learned: look at it")
+    if state.trains:
+        lines += ["", "training", *(f"  {line}" for line in training_lines(state))]
+    if state.evaluations:
+        lines += ["", f"held-out reward (pinned {what})"]
+        lines += [
+            f"  {e.data} after step {e.step}, {version_text(state, e)}  {evaluation_text(e)}"
+            for e in state.evaluations
+        ]
+        lines += [f"  {line}" for line in change_lines(state)]
+    if not state.trains or before.version != after.version:
+        versions = f"v{before.version} -> v{after.version}"
+        lines += ["", f"library {after.name}  {versions}  {counts(diff)}"]
+        lines += [f"  {line}" for line in diff_lines(diff)]
+    elif after.experiences:
+        held = count(len(after.experiences), "experience")
+        lines += ["", f"library {after.name}  v{after.version}, unchanged: {held} in the prompt"]
+    lines += ["", f"spent    {spent(state.spent)}"]
+    lines.append(f"lost     {_lost(state)}")
+    if move := next_move(state):
+        lines.append(f"next     {move}")
+    lines += [f"curated  {line}" for line in curation_lines(state)]
+    if state.withheld:
+        lines.append(f"withheld {withheld_text(state.withheld)}")
+    if state.repairs:
+        lines.append(f"to mend  {repairs_text(len(state.repairs), started.run)}")
+    if state.open:
+        what = count(len(state.open), "weight update" if state.trains else "operation")
+        lines.append(f"open     {what}: studio review {started.run}")
+    lines.append(f"folder   {inert(place)}")
+    return "\n".join(lines)
+
+
+def status_line(state: RunState) -> str:
+    """How far a run came, and why no further, in one line."""
+    return f"run {state.started.run if state.started else ''}: {_status(state)}"
+
+
+def change_lines(state: RunState) -> list[str]:
+    """Whether practice helped, set by set, and which step was the best."""
+    lines = []
+    for change in changes(state.evaluations):
+        found = change.comparison
+        lines.append(
+            f"{change.first.data} {version_text(state, change.first)} -> "
+            f"{version_text(state, change.last)}: {difference_text(found)}, {found.verdict} "
+            f"({signs_text(found)})"
+        )
+    if state.best_step is not None and state.started is not None:
+        looks = len(competing(state.evaluations))
+        run = state.started.run
+        many = f"best of {looks} looks, which flatters it:"
+        which = many if looks > 1 else "the only look of its kind:"
+        # The names stand for versions of a library, which a training run leaves as it was.
+        names = "" if state.trains else f" ({run}@best); last: {run}@last"
+        lines.append(f"{which} after step {state.best_step}{names}")
+    return lines
+
+
+def version_text(state: RunState, found: EvaluationFinished) -> str:
+    """What of it was pinned: `v3` of a library, or `policy v3` where weights are trained."""
+    return f"policy v{found.policy_version}" if state.trains else f"v{found.library_version}"
+
+
+def lost_text(lost: Mapping[str, int]) -> str:
+    """`6 extractions, 1 rollout`."""
+    return ", ".join(count(n, kind) for kind, n in sorted(lost.items()))
+
+
+def curation_data(state: RunState) -> dict[str, dict[str, Any]]:
+    """How each reviewer decided, over committed decisions; seconds where they were measured."""
+    return {
+        name: {
+            "n": found.n,
+            "approved": found.approved,
+            "edited": found.edited,
+            "rejected": found.rejected,
+            "accept_rate": found.accept_rate,
+            "approved_flagged": found.flagged,
+            "timed": len(found.times_s),
+            "median_s": found.median_s,
+            "mean_s": found.mean_s,
+        }
+        for name, found in state.curation.items()
+    }
+
+
+def curation_lines(state: RunState) -> list[str]:
+    """The same in words, one reviewer a line; what the gate itself refused comes last."""
+    lines = []
+    for name, found in state.curation.items():
+        if name == GATE or found.accept_rate is None:
+            continue
+        line = f"{inert(name)}: accepted {found.accept_rate:.3f} (n={found.n})"
+        if found.edited:
+            line += f", {found.edited} edited"
+        if found.flagged:
+            line += f", {count(found.flagged, 'flagged operation')} approved"
+        if found.median_s is not None and found.mean_s is not None:
+            timed = len(found.times_s)
+            line += f"; median {found.median_s:.1f} s, mean {found.mean_s:.1f} s (n={timed})"
+        lines.append(line)
+    if refused := state.curation.get(GATE):
+        lines.append(f"the gate: {count(refused.n, 'approval')} did not fit the library")
+    return lines
+
+
+def withheld_text(n: int) -> str:
+    return f"{count(n, 'idea')} not proposed again: rejected before"
+
+
+def repairs_text(n: int, run: str) -> str:
+    """What waits to be mended, and the command that does it."""
+    waits = "waits" if n == 1 else "wait"
+    return f"{count(n, 'reply', 'replies')} {waits} to be mended: studio review {run}"
+
+
+def exit_code(state: RunState) -> int:
+    """The process's exit code for a run that ended as its journal says."""
+    if state.ending == "stopped" and state.reason != "after this step":
+        return exit_codes.INTERRUPTED
+    if state.ending == "budget":
+        return exit_codes.BUDGET_REACHED
+    if state.open:
+        return exit_codes.OPERATIONS_OPEN
+    if state.ending == "failed":
+        return exit_codes.WITH_LOSSES
+    return exit_codes.WITH_LOSSES if state.lost else exit_codes.DONE
+
+
+def next_move(state: RunState) -> str:
+    """The command that takes up a run which ended before it was done; "" where none is due."""
+    if state.started is None:
+        return ""
+    resume = f"studio headless --resume {quote(state.started.run)}"
+    match state.ending:
+        case "budget":
+            return f"{resume} {raised(state.reason)}"
+        case "failed":
+            return f"{resume} (tries again what failed in the step under way)"
+    return ""
+
+
+def raised(reason: str) -> str:
+    """The override that gives more of the budget a run ended for, its amount left open."""
+    key, equals, _ = reason.partition("=")
+    return f"{key}=…" if equals and key.startswith("budget.") else "budget.calls=…"
+
+
+def count(n: int, what: str, plural: str = "") -> str:
+    """`1 operation`, `2 operations`."""
+    return f"{n} {what}" if n == 1 else f"{n} {plural or what + 's'}"
+
+
+def mean(rewards: Rewards) -> str:
+    if rewards.mean is None:
+        return "none known (n=0)"
+    return f"{rewards.mean:.3f} (n={rewards.n})"
+
+
+def counts(diff: LibraryDiff) -> str:
+    """`+2 ~1 -0 =3, 120 -> 180 tokens a call (estimated)`."""
+    return (
+        f"+{len(diff.added)} ~{len(diff.modified)} -{len(diff.removed)} ={len(diff.unchanged)}, "
+        f"{diff.tokens_before} -> {diff.tokens_after} tokens a call (estimated)"
+    )
+
+
+def diff_lines(diff: LibraryDiff) -> list[str]:
+    """One line an experience that differs, in the order removed, modified, added."""
+    lines = [f"- {e.id}  {inert(e.text)}" for e in diff.removed]
+    lines += [
+        f"~ {after.id}  {inert(marked(word_diff(before.text, after.text)))}"
+        for before, after in diff.modified
+    ]
+    return lines + [f"+ {e.id}  {inert(e.text)}" for e in diff.added]
+
+
+def spent(usage: Usage) -> str:
+    """Calls, tokens, and money where a price is known: never a zero that is a guess."""
+    cost = "" if usage.cost_usd is None else f", ${usage.cost_usd:.4f}"
+    return f"{usage.calls} calls, {usage.tokens:,} tokens{cost}"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a run stands; `steps` 0 while nothing is known."""
+
+    epoch: int
+    epochs: int
+    step: int
+    steps: int
+
+
+def progress(state: RunState) -> Progress:
+    started = state.started
+    if started is None:
+        return Progress(0, 0, 0, 0)
+    found = state.steps.get(state.step)
+    return Progress(
+        found.epoch if found else 0,
+        state.epochs,
+        state.step,
+        started.steps_per_epoch * state.epochs,
+    )
+
+
+def _status(state: RunState) -> str:
+    # Its first clause: the whole cause was told as the run ended, and stands in `runs show`.
+    reason = f" ({one_line(state.reason.partition(': ')[0], 120)})" if state.reason else ""
+    where = progress(state)
+    status = "budget reached" if state.ending == "budget" else state.status
+    return f"{status}{reason} after step {state.steps_finished} of {where.steps}"
+
+
+def _lost(state: RunState) -> str:
+    if not state.lost or state.started is None:
+        return "nothing"
+    total = lost_text(state.lost)
+    shown = [f"{loss.kind} {loss.where}: {one_line(loss.reason, 140)}" for loss in state.losses[:3]]
+    more = sum(state.lost.values()) - len(shown)
+    if more > 0:
+        shown.append(f"and {more} more: studio runs show {state.started.run}")
+    return "\n           ".join([total, *shown])

@@ -1,0 +1,85 @@
+"""What commands put on stdout: tables that fit a terminal, and JSON.
+
+Owns widths. Every text of a cell is made inert here, so no caller can forget it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import TextIO
+
+from engines.core.codec import dumps
+from engines.core.text.sanitize import inert_json
+from studio.secrets.output import Clean, mask
+from studio.secrets.sanitize import one_line
+
+COLUMNS = 80
+"""What a table fits into when it can, also in a pipe: output does not depend on a window."""
+_LONGEST = 1000  # characters of a cell; beyond that it is no table any more
+_LEAST = 20  # characters that a folded column keeps
+
+
+def table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    fold: int | None = None,
+    columns: int = COLUMNS,
+) -> str:
+    """Plain columns under headings, two blanks apart.
+
+    Args:
+        headings: one a column.
+        rows: cells, as many as there are headings.
+        fold: the column that goes on in further lines when the table is too wide; None:
+            none does, because an id or a path in two pieces is of no use.
+        columns: what the table fits into when it can.
+    """
+    cells = [[one_line(cell, _LONGEST) for cell in row] for row in (headings, *rows)]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(headings))]
+    over = sum(widths) + 2 * (len(widths) - 1) - columns
+    if fold is not None and over > 0:
+        widths[fold] = max(widths[fold] - over, _LEAST)
+    lines: list[str] = []
+    for row in cells:
+        pieces = [
+            textwrap.wrap(cell, width) or [""] if at == fold else [cell]
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        for line in zip_longest(*pieces, fillvalue=""):
+            padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+            lines.append("  ".join(padded).rstrip())
+    return "\n".join(lines)
+
+
+def folded(text: str, width: int) -> str:
+    """Long lines broken at blanks, what follows indented a little more than their beginning."""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        start = line[: len(line) - len(line.lstrip())] + "    "
+        lines += textwrap.wrap(
+            line,
+            width,
+            subsequent_indent=start,
+            break_long_words=False,
+            break_on_hyphens=False,
+        ) or [""]
+    return "\n".join(lines)
+
+
+def indented(text: str, by: str = "  ") -> str:
+    return "\n".join(f"{by}{line}".rstrip() for line in text.split("\n"))
+
+
+def reader_left(stream: TextIO) -> None:
+    """Let a stream go nowhere from now on: its reader left, as `head` does."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def print_json(data: object) -> None:
+    line = inert_json(mask().line(dumps(data)).decode())
+    sys.stdout.write(Clean(line + "\n"))  # another pass over JSON could break it
+    sys.stdout.flush()

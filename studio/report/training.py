@@ -1,0 +1,386 @@
+"""What a training run did, as figures and words: pure, from the folded state.
+
+Owns which figures of a weight update are told and how each is rounded, and what became of
+each step's update. A practice reward comes with its n.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from engines.core.state.run_state import RunState, StepState
+from engines.core.types import Loss, update_id
+from studio.secrets.sanitize import one_line
+
+LEVELS = "▁▂▃▄▅▆▇█"
+LEVELS_ASCII = "_.-:=+*#"
+
+WORDS = {
+    "reward": "reward",
+    "reward_std": "reward spread",
+    "contrast": "contrast",
+    "loss": "loss",
+    "kl": "KL",
+    "kl_step": "KL of the step",
+    "clip_share": "clipped",
+    "clip_low": "clipped low",
+    "clip_high": "clipped high",
+    "ratio_max": "ratio, most",
+    "entropy": "entropy",
+    "grad_norm": "gradient",
+    "learning_rate": "learning rate",
+    "length": "length",
+    "truncated": "truncated",
+    "tokens": "tokens",
+    "examples": "demonstrations",
+    "left_out": "left out",
+    "optimiser_steps": "steps",
+}
+"""The figures of an update in the order in which they are told, and what they are called."""
+
+_SHARES = frozenset({"contrast", "clip_share", "clip_low", "clip_high", "truncated"})
+_COUNTS = frozenset({"tokens", "optimiser_steps", "length", "examples", "left_out"})
+
+Became = Literal["applied", "rejected", "rolled back", "failed", "no update", "waits", "under way"]
+"""What a step's update came to; "no update": none was computed, for no group had contrast."""
+BECAME: tuple[Became, ...] = ("applied", "rejected", "rolled back", "failed", "no update")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedStep:
+    """One step: its practice reward over n rollouts, its update's figures, what came of it."""
+
+    step: int
+    reward: float | None
+    n: int
+    became: Became
+    metrics: Mapping[str, float] = field(default_factory=dict)  # empty: none was computed
+    why: str = ""
+    back_to: int | None = None  # the step whose weights are in place again
+    shown: bool = False  # it learnt from demonstrations: there are no rollouts, hence no reward
+
+
+def sparkline(
+    values: Sequence[float | None],
+    width: int,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    levels: str = LEVELS,
+) -> str:
+    """Values as bars of eight heights, at most `width` cells.
+
+    Args:
+        values: in order; what is None or no number leaves a gap.
+        width: in cells; of more values, neighbours are averaged into a cell.
+        low: what the lowest bar means; None: the least value.
+        high: what the highest bar means; None: the greatest value.
+        levels: a character for each height, the lowest first.
+    """
+    cells = _pooled(values, max(1, width))
+    known = [value for value in cells if value is not None]
+    if not known:
+        return ""
+    floor = min(known) if low is None else min(low, *known)
+    span = (max(known) if high is None else max(high, *known)) - floor
+    top = len(levels) - 1
+
+    def bar(value: float | None) -> str:
+        if value is None:
+            return " "
+        return levels[round(top * (value - floor) / span)] if span > 0 else levels[top // 2]
+
+    return "".join(map(bar, cells))
+
+
+def _pooled(values: Sequence[float | None], width: int) -> list[float | None]:
+    """At most `width` values, each the mean of the known ones in its share."""
+    count = min(len(values), width)
+    out: list[float | None] = []
+    for at in range(count):
+        share = values[at * len(values) // count : (at + 1) * len(values) // count]
+        known = [value for value in share if value is not None and math.isfinite(value)]
+        out.append(sum(known) / len(known) if known else None)
+    return out
+
+
+def reward_curve(steps: Sequence[TrainedStep], width: int, levels: str = LEVELS) -> str:
+    """The practice reward over the steps; its scale is 0 to 1, or what goes beyond."""
+    return sparkline([step.reward for step in steps], width, low=0.0, high=1.0, levels=levels)
+
+
+def figure(name: str, value: float) -> str:
+    """One figure as it is told: a share in per cent, a count whole, others to three digits."""
+    if not math.isfinite(value):
+        return str(value)
+    if name in _SHARES:
+        percent = 100 * value
+        return f"{percent:.2g} %" if 0 < percent < 9.95 else f"{percent:.0f} %"
+    if name in _COUNTS:
+        return f"{value:,.0f}"
+    if name.startswith("reward"):
+        return f"{value:.3f}"
+    return f"{value:.3g}" if abs(value) >= 0.001 else f"{value:.2g}"
+
+
+def demonstrated(state: RunState) -> bool:
+    """Whether the run is fine-tuned on demonstrations, so that nothing is rolled out."""
+    return state.started is not None and state.started.group_size == 0
+
+
+def trained_steps(state: RunState) -> tuple[TrainedStep, ...]:
+    """Every step that was begun, in order."""
+    failed = _failures(state)
+    return tuple(
+        _trained(state, state.steps[number], failed.get(number)) for number in sorted(state.steps)
+    )
+
+
+def trained_step(state: RunState, number: int) -> TrainedStep | None:
+    """One of them; None where the run has not begun it."""
+    found = state.steps.get(number)
+    return None if found is None else _trained(state, found, _failures(state).get(number))
+
+
+def _failures(state: RunState) -> dict[int, Loss]:
+    """Updates that could not be computed, by step: `s3`, `op3.w` and `step 3` are about step 3."""
+    found = {}
+    for loss in state.losses:
+        if loss.kind == "update" and (number := re.search(r"\d+", loss.where)):
+            found[int(number[0])] = loss
+    return found
+
+
+def _trained(state: RunState, step: StepState, loss: Loss | None) -> TrainedStep:
+    became, why, back_to = _became(state, step, loss)
+    metrics = state.training.get(step.step, {})
+    return TrainedStep(
+        step.step,
+        step.rewards.mean,
+        step.rewards.n,
+        became,
+        metrics,
+        one_line(why, 300) if why else "",
+        back_to,
+        demonstrated(state),
+    )
+
+
+def _became(state: RunState, step: StepState, loss: Loss | None) -> tuple[Became, str, int | None]:
+    for settled in step.outcomes:  # at most one is about weights
+        if settled.kind != "weights":
+            continue
+        if not settled.applied:
+            return "rejected", settled.reason, None
+        if step.step in state.rolled_back:
+            return "rolled back", "", state.rolled_back[step.step]
+        return "applied", "", None
+    if loss is not None and step.step not in state.training:
+        return "failed", loss.reason, None
+    if update_id(step.step) in state.operations:
+        return "waits", "", None
+    if step.committed or step.finished:
+        return "no update", "", None
+    return "under way", "", None
+
+
+def measured_steps(steps: Sequence[TrainedStep]) -> list[TrainedStep]:
+    """Those that are through with their rollouts and have a reward."""
+    return [step for step in steps if step.became != "under way" and step.reward is not None]
+
+
+def learnt_steps(steps: Sequence[TrainedStep]) -> list[TrainedStep]:
+    """Those that have learnt from demonstrations and have a loss."""
+    return [step for step in steps if step.shown and "loss" in step.metrics]
+
+
+def loss_curve(steps: Sequence[TrainedStep], width: int, levels: str = LEVELS) -> str:
+    """The loss over the steps, on a scale that begins at 0."""
+    return sparkline([step.metrics["loss"] for step in steps], width, low=0.0, levels=levels)
+
+
+def loss_text(step: TrainedStep) -> str:
+    """`0.41 (n=16)`: over how many demonstrations it is."""
+    n = figure("examples", step.metrics.get("examples", 0))
+    return f"{figure('loss', step.metrics['loss'])} (n={n})"
+
+
+def counted(steps: Sequence[TrainedStep]) -> dict[Became, int]:
+    """How many updates came to what; every outcome is named."""
+    found = Counter(step.became for step in steps)
+    return {name: found[name] for name in BECAME}
+
+
+def counted_text(steps: Sequence[TrainedStep]) -> str:
+    """`28 applied, 1 rejected, 1 rolled back`; what did not happen is left away."""
+    told = [f"{n} {name}" for name, n in counted(steps).items() if n and name != "no update"]
+    if idle := counted(steps)["no update"]:
+        told.append(f"{idle} without one (no group had contrast)")
+    return ", ".join(told) or "none yet"
+
+
+def reward_text(step: TrainedStep) -> str:
+    """`0.420 (n=128)`."""
+    return "none known (n=0)" if step.reward is None else f"{step.reward:.3f} (n={step.n})"
+
+
+def figures_text(step: TrainedStep) -> str:
+    """`reward 0.420 (n=128), kl 0.003, clip 2 %, entropy 0.41, |g| 0.8, length 31`.
+
+    Of a step that learnt from demonstrations, which has no reward, `loss 0.41 (n=16), |g| 0.8`.
+    """
+    told = [f"reward {reward_text(step)}"]
+    if step.shown:
+        told = [f"loss {loss_text(step)}"] if "loss" in step.metrics else ["loss not known"]
+    short = {"kl": "kl", "clip_share": "clip", "entropy": "entropy", "grad_norm": "|g|",
+             "length": "length"}  # fmt: skip
+    told += [
+        f"{word} {figure(name, step.metrics[name])}"
+        for name, word in short.items()
+        if name in step.metrics
+    ]
+    return ", ".join(told)
+
+
+def became_text(step: TrainedStep, policy_version: int) -> str:
+    """What came of the update, and the policy after it: a word for each, never a colour alone."""
+    why = f" ({step.why})" if step.why else ""
+    match step.became:
+        case "applied":
+            return f"policy v{policy_version}"
+        case "rolled back":
+            return f"rolled back to step {step.back_to}, policy v{policy_version}"
+        case "rejected":
+            return f"update rejected{why}, policy stays v{policy_version}"
+        case "failed":
+            return f"update failed{why}, policy stays v{policy_version}"
+        case "no update":
+            return f"no update: no group had contrast, policy stays v{policy_version}"
+        case "waits":
+            return f"its update waits for review, policy v{policy_version}"
+        case "under way":
+            return f"under way, policy v{policy_version}"
+
+
+def engine_text(facts: Mapping[str, Any]) -> str:
+    """`22,528 of 651,264 parameters are trained (3.5 %); cpu, float32, 1 thread`."""
+    trainable, of = facts.get("trainable"), facts.get("parameters")
+    told = []
+    if isinstance(trainable, int) and isinstance(of, int) and of:
+        share = figure("clip_share", trainable / of)
+        told.append(f"{trainable:,} of {of:,} parameters are trained ({share})")
+    where = [str(facts[name]) for name in ("device", "dtype") if facts.get(name)]
+    if isinstance(threads := facts.get("threads"), int):
+        where.append(f"{threads} thread{'s' * (threads != 1)}")
+    told += [", ".join(where)] if where else []
+    return one_line("; ".join(told), 300) or "nothing is known of the engine"
+
+
+def checkpoint_text(state: RunState) -> str:
+    """`step 30, policy v29: checkpoints/…`; "" before there is one."""
+    if not state.checkpoints:
+        return ""
+    last = state.checkpoints[-1]
+    return f"step {last.step}, policy v{last.policy_version}: {one_line(last.folder, 300)}"
+
+
+def learned_text(row: Mapping[str, Any]) -> str:
+    """What practice changed and how far it is: `lib@3`, or `policy v7` of a training run."""
+    if row.get("policy_version") is not None:
+        return f"policy v{row['policy_version']}"
+    return f"{row['library']}@{row['version']}"
+
+
+def training_lines(state: RunState, levels: str = LEVELS) -> list[str]:
+    """The training section of a summary: rewards with n, updates, weights, checkpoints."""
+    steps = trained_steps(state)
+    known = measured_steps(steps)
+    lines = []
+    if learnt := learnt_steps(steps):
+        first = f"first step {learnt[0].step} {loss_text(learnt[0])}; " if len(learnt) > 1 else ""
+        lines.append(f"loss        {first}last step {learnt[-1].step} {loss_text(learnt[-1])}")
+        most = max(step.metrics["loss"] for step in learnt)
+        scale = f"(0 to {figure('loss', most)}, {len(learnt)} steps)"
+        lines.append(f"curve       {loss_curve(learnt, 60, levels)}  {scale}")
+    if known:
+        best = max(known, key=lambda step: (step.reward or 0.0, -step.step))
+        ends = [("first", known[0]), ("last", known[-1])] if len(known) > 1 else [("", known[0])]
+        told = "; ".join(f"{word} step {s.step} {reward_text(s)}".strip() for word, s in ends)
+        lines.append(f"reward      {told}; best step {best.step} {reward_text(best)}")
+        lines.append(f"curve       {reward_curve(known, 60, levels)}  (0 to 1, {len(known)} steps)")
+    lines.append(f"updates     {counted_text(steps)}; policy v{state.policy_version}")
+    lines += [f"  {text}" for text in remarkable(steps)]
+    if with_figures := [step for step in steps if step.metrics]:
+        last = with_figures[-1]
+        told = figures_text(last).partition(", ")[2]
+        lines.append(f"figures     step {last.step}: {told}" if told else "")
+    if state.engine_facts:
+        lines.append(f"weights     {engine_text(state.engine_facts)}")
+    saved = checkpoint_text(state)
+    more = f" ({len(state.checkpoints)} saved)" if len(state.checkpoints) > 1 else ""
+    lines.append(f"checkpoint  {saved}{more}" if saved else "checkpoint  none")
+    return [line for line in lines if line]
+
+
+def remarkable(steps: Sequence[TrainedStep], most: int = 5) -> list[str]:
+    """What did not go as planned, newest first: rollbacks, rejected and failed updates."""
+    told = []
+    for step in reversed(steps):
+        why = f": {step.why}" if step.why else ""
+        if step.became == "rolled back":
+            told.append(f"rolled back to step {step.back_to} at step {step.step}")
+        elif step.became in ("rejected", "failed"):
+            told.append(f"update of step {step.step} {step.became}{why}")
+    more = [f"and {len(told) - most} more"] if len(told) > most else []
+    return [*told[:most], *more]
+
+
+def training_data(state: RunState) -> dict[str, Any]:
+    """The same facts for `--json`: rates with their n, figures as they were computed."""
+    steps = trained_steps(state)
+    known = measured_steps(steps)
+    best = max(known, key=lambda step: (step.reward or 0.0, -step.step), default=None)
+    ends = {
+        "first": known[0] if known else None, "last": known[-1] if known else None, "best": best,
+    }  # fmt: skip
+    return {
+        "policy_version": state.policy_version,
+        "demonstrations": demonstrated(state),
+        "engine": dict(state.engine_facts),
+        "reward": {
+            name: {"step": step.step, "mean": step.reward, "n": step.n} if step else None
+            for name, step in ends.items()
+        },
+        "updates": {name.replace(" ", "_"): n for name, n in counted(steps).items()},
+        "rolled_back": {str(step): back for step, back in state.rolled_back.items()},
+        "checkpoints": [
+            {
+                "step": saved.step,
+                "folder": saved.folder,
+                "policy_version": saved.policy_version,
+                "digest": saved.digest,
+            }
+            for saved in state.checkpoints
+        ],
+        "last_checkpoint": state.checkpoints[-1].folder if state.checkpoints else None,
+        "steps": [
+            {
+                "step": step.step,
+                "mean_reward": step.reward,
+                "n": step.n,
+                "update": step.became,
+                "reason": step.why,
+                "back_to": step.back_to,
+                "metrics": {
+                    name: value if math.isfinite(value) else None
+                    for name, value in step.metrics.items()
+                },
+            }
+            for step in steps
+        ],
+    }

@@ -1,0 +1,145 @@
+"""The rollouts behind an operation, as a reviewer reads them: question, reward, last words.
+
+Reads a run's journal and records; changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engines.core import events as ev
+from engines.core.errors import ConflictError, StudioError
+from engines.core.types import Message, Operation, Repair, Verdict, group_id, rollout_id
+from engines.record.ledger import trajectory
+from engines.record.run_dir import RunDir
+from studio.session.unparsed_replies import Behind, behind
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """One rollout that an operation rests on."""
+
+    rollout: ev.RolloutFinished
+    verdict: Verdict | None
+
+    @property
+    def id(self) -> str:
+        return rollout_id(self.rollout.step, self.rollout.position, self.rollout.index)
+
+    @property
+    def sign(self) -> str:
+        reward = self.verdict.reward if self.verdict else None
+        return "?" if reward is None else "+" if reward >= 0.5 else "-"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupEvidence:
+    """A group's witnesses; `won` of `n` rollouts of the whole group had a reward ≥ 0.5."""
+
+    id: str
+    question: str
+    won: int
+    n: int
+    witnesses: tuple[Witness, ...]
+
+
+class EvidenceRoom:
+    """Looks evidence up in one run."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._rollouts: dict[str, ev.RolloutFinished] = {}
+        self._verdicts: dict[str, Verdict] = {}
+        self._members: dict[str, list[str]] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take in what the run has journalled since."""
+        for entry in self._run.entries():
+            event = entry.event
+            if isinstance(event, ev.RolloutFinished):
+                name = rollout_id(event.step, event.position, event.index)
+                if name not in self._rollouts:
+                    self._members.setdefault(group_id(event.step, event.position), []).append(name)
+                self._rollouts[name] = event
+            elif isinstance(event, ev.RolloutJudged):
+                self._verdicts[rollout_id(event.step, event.position, event.index)] = event.verdict
+
+    def of(self, operation: Operation) -> tuple[GroupEvidence, ...]:
+        """Evidence by group, in the order of the operation.
+
+        A weight update names no rollouts: it rests on all groups of its step.
+        """
+        if operation.kind == "weights":
+            return self._of_step(operation.id)
+        return self.groups(operation.evidence)
+
+    def _of_step(self, update: str) -> tuple[GroupEvidence, ...]:
+        step = update.removeprefix("op").partition(".")[0]
+        self.refresh()
+        names = [name for name in self._members if name.partition("p")[0] == f"s{step}"]
+        names.sort(key=lambda name: int(name.partition("p")[2]))
+        return tuple(self._group(name, self._members[name]) for name in names)
+
+    def groups(self, rollouts: Sequence[str]) -> tuple[GroupEvidence, ...]:
+        """Rollouts by group, in the order given."""
+        if not self._rollouts.keys() >= set(rollouts):
+            self.refresh()  # a living run has gone on since
+        groups: dict[str, list[str]] = {}
+        for name in rollouts:
+            groups.setdefault(name.rpartition("r")[0], []).append(name)
+        return tuple(self._group(name, members) for name, members in groups.items())
+
+    def behind(self, repair: Repair) -> Behind:
+        """What a reply that waits to be mended was drawn from.
+
+        Raises:
+            ConflictError: the run's journal knows nothing of it.
+        """
+        return behind(self._run, repair)
+
+    def witness(self, name: str) -> Witness:
+        """One rollout by its id.
+
+        Raises:
+            ConflictError: the run has no such rollout.
+        """
+        if name not in self._rollouts:
+            known = list(self._rollouts)
+            raise ConflictError(
+                f"run {self._run.run}, rollout {name}",
+                "it has no such rollout.",
+                f"They are called {known[0]} to {known[-1]}." if known else "It has none yet.",
+            )
+        return self._witness(name)
+
+    def messages(self, witness: Witness) -> tuple[Message, ...]:
+        """The witness's whole trajectory."""
+        return trajectory(self._run.records, witness.rollout.refs)
+
+    def _group(self, name: str, wanted: list[str]) -> GroupEvidence:
+        members = sorted(
+            (self._witness(member) for member in self._members.get(name, [])),
+            key=lambda witness: witness.rollout.index,
+        )
+        return GroupEvidence(
+            name,
+            self._question(members),
+            sum(witness.sign == "+" for witness in members),
+            len(members),
+            tuple(witness for witness in members if witness.id in wanted),
+        )
+
+    def _witness(self, name: str) -> Witness:
+        return Witness(self._rollouts[name], self._verdicts.get(name))
+
+    def _question(self, members: list[Witness]) -> str:
+        for witness in members:
+            try:
+                asked = [m.content for m in self.messages(witness) if m.role == "user"]
+            except StudioError:
+                continue  # its record is gone; another member may have one
+            if asked:
+                return asked[0]
+        return "(its record is gone)"

@@ -1,0 +1,141 @@
+"""The budget of a run file as the loop keeps it: its limits, prices, and what is spent.
+
+Owns the refusal of a budget that could not be kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from engines.core.errors import ConfigError
+from engines.core.protocols import Policy
+from engines.pipeline.budget import Budget, Budgeted, Limits, Terms, spent_before
+from engines.policies.chat.endpoint import EndpointSettings
+from engines.policies.replay import Replay
+from engines.record.ledger import spent
+from engines.verifiers.open import asks_judge
+from studio.config.loading import LoadedRun
+from studio.config.settings.run import EmbeddingConfig, PolicyConfig, Role, RunConfig
+from studio.run.models import Roles, endpoint_of
+
+USUAL_MAX_TOKENS = EndpointSettings().max_tokens or 4096
+
+
+def limits_of(config: RunConfig) -> Limits:
+    return Limits(config.budget.calls, config.budget.tokens, config.budget.cost_usd)
+
+
+def terms_of(settings: PolicyConfig) -> Terms:
+    """What a role's calls may come to."""
+    endpoint = endpoint_of(settings)
+    limits = (settings.extra_body.get(name) for name in ("max_tokens", "max_completion_tokens"))
+    return Terms(
+        settings.max_tokens or endpoint.max_tokens or USUAL_MAX_TOKENS,
+        endpoint.price_in_usd_per_mtok,
+        endpoint.price_out_usd_per_mtok,
+        # Which of two limits holds is the endpoint's to say.
+        max(_whole(limit) for limit in limits),
+        max(1, _whole(settings.extra_body.get("n"))),
+    )
+
+
+def embedding_terms(settings: EmbeddingConfig) -> Terms:
+    """What embeddings may come to: nothing is said, so only what is sent costs."""
+    return Terms(0, settings.price_in_usd_per_mtok, 0.0)
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def asked_roles(config: RunConfig) -> tuple[Role, ...]:
+    """The roles that a run asks over an endpoint; a log of rollouts costs nothing."""
+    roles: list[Role] = ["policy", "reflector"]
+    if config.judge is not None or asks_judge(config.verifier.spec):
+        roles.append("judge")
+    return tuple(role for role in roles if not config.role(role).model.startswith("replay:"))
+
+
+def check_budget(loaded: LoadedRun, config: RunConfig) -> None:
+    """Refuse a budget in money where the price of a role is unknown.
+
+    Args:
+        loaded: names the line of the run file.
+        config: its settings, or those of them that are asked.
+
+    Raises:
+        ConfigError: naming the role and the prices.
+    """
+    if config.budget.cost_usd is None:
+        return
+    for role in asked_roles(config):
+        if terms_of(config.role(role)).priced:
+            continue
+        section = role if getattr(config, role) is not None else "policy"
+        raise ConfigError(
+            loaded.place("budget.cost_usd"),
+            f"what the {role} ({config.role(role).model}) costs is unknown, so a budget in "
+            "dollars cannot be kept.",
+            f"Set {section}.price_in_usd_per_mtok and {section}.price_out_usd_per_mtok, or "
+            "give the budget as budget.calls or budget.tokens.",
+        )
+    wanted = config.lint.embedding
+    if wanted is None or wanted.model == "rehearsal" or embedding_terms(wanted).priced:
+        return
+    raise ConfigError(
+        loaded.place("budget.cost_usd"),
+        f"what the embeddings ({wanted.model}) cost is unknown, so a budget in dollars cannot "
+        "be kept.",
+        "Set lint.embedding.price_in_usd_per_mtok.",
+    )
+
+
+def open_budget(
+    loaded: LoadedRun, config: RunConfig, records: Path, give_up: Callable[[str], None]
+) -> Budget | None:
+    """The budget of a run file with what its records say was spent; None where it sets none.
+
+    Raises:
+        ConfigError: see `check_budget`.
+        DamagedError: a record cannot be read.
+    """
+    limits = limits_of(config)
+    if not limits:
+        return None
+    check_budget(loaded, config)
+    asked = ((name, usage) for name, usage in spent(records) if not name.startswith("replay:"))
+    return Budget(limits, give_up, spent_before(asked, _by_name(config)))
+
+
+def budgeted(roles: Roles, config: RunConfig, budget: Budget | None) -> Roles:
+    """The same models, their calls reserved first. Pings are not: they come to a token each."""
+    if budget is None:
+        return roles
+
+    def kept(policy: Policy, role: Role) -> Policy:
+        if isinstance(policy, Replay):
+            return policy
+        return Budgeted(policy, budget, terms_of(config.role(role)), aside=roles.aside)
+
+    judge = None if roles.judge is None else kept(roles.judge, "judge")
+    return replace(
+        roles,
+        policy=kept(roles.policy, "policy"),
+        reflector=kept(roles.reflector, "reflector"),
+        judge=judge,
+    )
+
+
+def _by_name(config: RunConfig) -> Mapping[str, Terms]:
+    """Terms by the name that records have; of two roles with one name the dearer counts."""
+    found: dict[str, Terms] = {}
+    for role in asked_roles(config):
+        name, terms = config.role(role).model, terms_of(config.role(role))
+        known = found.get(name)
+        if known is None or known.cost_usd(1, 1) < terms.cost_usd(1, 1):
+            found[name] = terms
+    if (wanted := config.lint.embedding) is not None:
+        found.setdefault(wanted.model, embedding_terms(wanted))
+    return found

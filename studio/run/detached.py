@@ -1,0 +1,195 @@
+"""A run's process, started so that it outlives whoever starts it.
+
+Owns how it is started and how it says what became of it: it runs in a session of its own, out
+of reach of the terminal's signals, and tells over a pipe either which run it carries out or
+why there is none. What it does is `studio.run.headless`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from engines.core.errors import StudioError
+
+MOST_SAID = 200_000
+"""Characters kept of what a process says before it is ready."""
+_READ = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A run that can be attached to, or looked at: `pid` is 0 where no process has it."""
+
+    run: str
+    pid: int
+    text: str = ""  # what was told on the way: notes, and who reviews
+    code: int = 0
+    unapplied: tuple[str, ...] = ()  # what was asked of a run that goes on otherwise
+
+    @property
+    def warning(self) -> str:
+        """What a person is told who asked for something else; "" where nothing was."""
+        asked = ", ".join(self.unapplied)
+        return f"run {self.run} goes on as it was started; not applied: {asked}" if asked else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Nothing was started: why, in the process's own words, and its exit code."""
+
+    text: str
+    code: int
+    run: None = None
+
+
+class Starting:
+    """A process on its way to its run."""
+
+    def __init__(self, child: subprocess.Popen[bytes], pipe: int) -> None:
+        self._child, self._pipe = child, pipe
+        self._said = b""
+        self.outcome: Ready | Refused | None = None  # None: it has not said yet
+        os.set_blocking(pipe, False)
+        # A process that has ended stays in the system's table until somebody looks.
+        threading.Thread(target=child.wait, name=f"reaping {child.pid}", daemon=True).start()
+
+    def fileno(self) -> int:
+        """The end of the pipe that becomes readable; -1 once it has said all."""
+        return self._pipe
+
+    async def ready(self) -> Ready | Refused:
+        """Wait until it is known what became of it; may be asked again.
+
+        Where the wait is given up nothing is lost: the process goes on by itself.
+        """
+        loop = asyncio.get_running_loop()
+        while self.outcome is None:
+            readable = loop.create_future()
+            loop.add_reader(self._pipe, _once, readable)
+            try:
+                await readable
+            finally:
+                loop.remove_reader(self._pipe)
+            if self._ended():
+                code = await asyncio.to_thread(self._child.wait)
+                text = self._said.decode("utf-8", "replace").strip()
+                self.outcome = Refused(text or f"its process ended with code {code}", code)
+        return self.outcome
+
+    def let_go(self) -> None:
+        """Listen no longer; the process goes on."""
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1
+
+    def _ended(self) -> bool:
+        """Read what is there; True where the process let go of the pipe and named no run."""
+        try:
+            read = os.read(self._pipe, _READ)
+        except BlockingIOError:
+            return False
+        self._said = (self._said + read)[-MOST_SAID:]
+        *lines, _ = self._said.split(b"\n")
+        for number, line in enumerate(lines):
+            if (announced := _announced(line)) is not None:
+                told = b"\n".join(lines[:number]).decode("utf-8", "replace")
+                run, pid, unapplied = announced
+                self.outcome = Ready(run, pid, told, unapplied=unapplied)
+                self.let_go()
+                return False
+        if not read:
+            self.let_go()
+        return not read
+
+
+def start(arguments: Sequence[str], workspace: Path) -> Starting:
+    """Start `studio headless ARGUMENTS` on a workspace, as a process of its own.
+
+    Raises:
+        StudioError: the system starts no further process.
+    """
+    ours, theirs = os.pipe()
+    # Not `-m studio`, which would put the folder one stands in before the installed modules.
+    program = "import sys; sys.path.append(sys.argv.pop(1)); from studio.cli import main; main()"
+    command = [
+        *(sys.executable, "-P", "-c", program, str(Path(__file__).resolve().parents[2])),
+        *("--workspace", str(workspace), "headless", f"--ready-fd={theirs}", *arguments),
+    ]
+    try:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=theirs,
+            pass_fds=(theirs,),
+            start_new_session=True,
+        )
+    except OSError as error:
+        os.close(ours)
+        raise StudioError(
+            "studio headless", f"it cannot be started: {error.strerror}.", "Try again."
+        ) from error
+    finally:
+        os.close(theirs)
+    return Starting(child, ours)
+
+
+def announce(fd: int, run: str, pid: int, log: Path | None, unapplied: Sequence[str] = ()) -> None:
+    """Say over the pipe which run this process carries out, and let go of the pipe.
+
+    From then on what it tells goes to the log. Nobody need listen any more: whoever started
+    it may have gone.
+
+    Args:
+        fd: the pipe.
+        run: its run-id.
+        pid: of the process that has the run, 0 where none has.
+        log: where everything goes from now on; None: nowhere.
+        unapplied: what was asked of a run that goes on otherwise.
+    """
+    said = {"run": run, "pid": pid} | ({"unapplied": [*unapplied]} if unapplied else {})
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    with suppress(OSError):
+        os.write(fd, json.dumps(said).encode() + b"\n")
+    with suppress(OSError):
+        os.close(fd)
+    redirected = _log(log)
+    for number in (1, 2):
+        os.dup2(redirected, number)
+    os.close(redirected)
+
+
+def _log(path: Path | None) -> int:
+    if path is not None:
+        with suppress(OSError):  # a full disk is the journal's to tell
+            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    return os.open(os.devnull, os.O_WRONLY)
+
+
+def _announced(line: bytes) -> tuple[str, int, tuple[str, ...]] | None:
+    """The run, the pid and what is not applied, of the line that says so; None of any other."""
+    if not line.startswith(b'{"run": '):
+        return None
+    try:
+        said = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(said, dict) or said.keys() - {"unapplied"} != {"run", "pid"}:
+        return None
+    return str(said["run"]), int(said["pid"]), tuple(said.get("unapplied", ()))
+
+
+def _once(readable: asyncio.Future[None]) -> None:
+    if not readable.done():
+        readable.set_result(None)

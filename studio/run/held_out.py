@@ -1,0 +1,162 @@
+"""Held-out sets of a run file, and what their results depend on.
+
+Owns which settings an evaluation is measured by, and the names of its sets. Used by runs
+and by `studio eval`, so that both find each other's results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from engines.core.ids import digest
+from engines.core.protocols import Ledger, Policy, Verifier
+from engines.core.text.masking import NO_SECRETS, Mask
+from engines.data.dataset import read_problems
+from engines.pipeline.evaluation.evaluate import HeldOut, Measuring
+from engines.pipeline.evaluation.metrics import smallest_effect
+from engines.policies.limits.throttle import Slots
+from engines.record.scores import ScoreBook
+from engines.rollouts.manager import RolloutManager
+from engines.verifiers.open import asks_judge, needs_answer
+from studio.config.loading import LoadedRun
+from studio.config.settings.run import RunConfig
+from studio.run.models import agent_of, endpoint_of, sampling_of
+
+_MEASURED_BY = (
+    "seed",
+    "policy.model",
+    "policy.top_p",
+    "policy.max_tokens",
+    "policy.stop",
+    "policy.extra_body",
+    "agent.instructions",
+    "verifier",
+)
+
+
+def held_out_sets(loaded: LoadedRun) -> tuple[HeldOut, ...]:
+    """The held-out sets that a run file names, read.
+
+    Raises:
+        DataError: one cannot be found or read.
+    """
+    config = loaded.config
+    limit = config.evaluation.limit
+    found: dict[str, HeldOut] = {}
+    for named in dict.fromkeys(config.evaluation.data):
+        path = loaded.data_path(named, "evaluation.data")
+        problems = read_problems(
+            path, fields=config.data.fields, needs_answer=needs_answer(config.verifier.spec)
+        )
+        # Two files of one name in different folders are two sets.
+        name = path.stem if path.stem not in found else f"{path.parent.name}-{path.stem}"
+        while name in found:
+            name += "-2"
+        kept = problems if limit is None else problems[:limit]
+        found[name] = HeldOut(name, kept, len(problems) - len(kept))
+    return tuple(found.values())
+
+
+def measured_by(config: RunConfig, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+    """All that a held-out result depends on besides library, problem and try."""
+    depends: dict[str, Any] = {name: fingerprint[name] for name in _MEASURED_BY}
+    depends["evaluation.temperature"] = config.evaluation.temperature
+    if asks_judge(config.verifier.spec):
+        depends |= {name: v for name, v in fingerprint.items() if name.startswith("judge.")}
+    if config.agent.kind != "single_turn":
+        depends |= {name: fingerprint[name] for name in ("agent.kind", "agent.max_turns")}
+    return depends
+
+
+def books(
+    folder: Path, measured: Mapping[str, Any], config: RunConfig, mask: Mask = NO_SECRETS
+) -> Callable[[str, str], ScoreBook]:
+    """Opens the scores of a guidance that stands in the prompt, and of a digest of weights.
+
+    They belong to the endpoint as well: servers answer to one model name with different
+    models. Within a run the endpoint may move, and its evaluations are still compared.
+    """
+    asked = {"policy": config.role("policy")}
+    if asks_judge(config.verifier.spec):
+        asked["judge"] = config.role("judge")
+    addresses = {
+        f"{role}.base_url": endpoint_of(settings).url if settings.base_url else None
+        for role, settings in asked.items()
+    }
+
+    def book(guidance: str, weights: str) -> ScoreBook:
+        about = {**measured, **addresses, "experiences": guidance}
+        if weights:  # books of policies that own none are found as before
+            about["weights"] = weights
+        return ScoreBook(folder, about, mask)
+
+    return book
+
+
+def measured_id(measured: Mapping[str, Any]) -> str:
+    """The fingerprint of an evaluation, whatever library is measured."""
+    return digest(dict(measured))
+
+
+def measuring(
+    config: RunConfig,
+    policy: Policy,
+    ledger: Ledger,
+    shared: Slots,
+    verifier: Verifier,
+    cleared: Callable[[], Awaitable[None]] | None = None,
+    attending: Callable[[], AbstractContextManager[None]] | None = None,
+) -> Measuring:
+    """How held-out rollouts are made: as in practice, at the evaluation's temperature.
+
+    `cleared` is awaited before each, so that a paused run rolls out nothing; `attending` is
+    the policy's, see `RolloutManager`.
+    """
+    evaluation = config.evaluation
+    sampling = replace(sampling_of(config.role("policy")), temperature=evaluation.temperature)
+    limit = evaluation.concurrency
+    slots = shared if limit is None else Slots(limit, shared.tell)
+    manager = RolloutManager(
+        agent_of(config, sampling),
+        policy,
+        ledger,
+        slots,
+        config.practice.task_timeout_s,
+        cleared,
+        attending,
+    )
+    return Measuring(manager, verifier, config.seed, evaluation.k)
+
+
+def outlook(sets: tuple[HeldOut, ...], k: int) -> list[str]:
+    """What each set can show at all, said before anything is spent."""
+    return [line for held_out in sets for line in (size_of(held_out, k), could_show(held_out, k))]
+
+
+def size_of(held_out: HeldOut, k: int) -> str:
+    """`aime: 30 of 60 problems (28 different), 8 tries each`."""
+    n = len(held_out.problems)
+    of = f" of {n + held_out.left_out}" if held_out.left_out else ""
+    different = "" if held_out.questions == n else f" ({held_out.questions} different)"
+    tries = "1 try each" if k == 1 else f"{k} tries each"
+    return f"{held_out.name}: {n}{of} problem{'s' if n != 1 else ''}{different}, {tries}"
+
+
+def could_show(held_out: HeldOut, k: int) -> str:
+    effect = effect_of(held_out, k)
+    if effect is None:
+        return "  too few to show any difference"
+    return f"  would likely show a difference of {effect:.2f} or more, and miss smaller ones"
+
+
+def effect_of(held_out: HeldOut, k: int) -> float | None:
+    """The smallest effect such a set would likely show; None where it can show none."""
+    if not held_out.questions:
+        return None
+    tries = k * len(held_out.problems) // held_out.questions
+    effect = smallest_effect(held_out.questions, tries)
+    return effect if effect <= 1 else None

@@ -1,0 +1,107 @@
+"""What a run begins with: an empty library, an earlier version, a mounted agent's, a fork's.
+
+Owns the choice of the library a run commits to, and its creation.
+"""
+
+from __future__ import annotations
+
+from engines.core.errors import ConfigError, ConflictError
+from engines.core.library import Experience, Library, one_line
+from engines.record.libraries import LibraryFolder
+from engines.record.run_dir import Workspace
+from studio.config.loading import LoadedRun
+from studio.config.settings.run import RunConfig
+from studio.library.references import find
+from studio.run.plan import RunPlan, forked_library
+
+
+def open_library(plan: RunPlan) -> LibraryFolder:
+    """The library the run commits to, created for a new or forked run."""
+    workspace = plan.workspace
+    if plan.state is not None:
+        assert plan.state.started is not None
+        return workspace.library(plan.state.started.library)
+    folder = workspace.library(_name(plan))
+    start, source = _start(plan, folder.name)
+    if not folder.exists():
+        folder.create(start, source)
+        return folder
+    head = folder.head()
+    if plan.parent is None and source == f"{folder.name}@{head.version}":
+        return folder  # goes on where it stands
+    untouched = head.version == 0 and head.experiences == (start.experiences if start else ())
+    if untouched:
+        return folder  # made by a start that was cut before its first event
+    raise ConflictError(
+        f"library {folder.name}",
+        f"it exists already and stands at version {head.version}, not at this run's start.",
+        f"Go on from it with library.start={folder.name}@{head.version}, or choose another "
+        "library.name.",
+    )
+
+
+def _name(plan: RunPlan) -> str:
+    """What the library is called; a fork never commits to its parent's."""
+    named = plan.loaded.config.library.name or plan.run.run
+    if plan.parent is not None and named == forked_library(plan.parent, plan.adopted_steps)[0]:
+        return plan.run.run
+    return named
+
+
+def _start(plan: RunPlan, name: str) -> tuple[Library | None, str | None]:
+    """What the run begins with, and where that was copied from."""
+    config, workspace = plan.loaded.config, plan.workspace
+    if plan.parent is not None:
+        source, version, remembered = forked_library(plan.parent, plan.adopted_steps)
+        start = workspace.library(source).at(version).recalling(remembered)
+        return start, f"{source}@{version}"
+    mounted = mounted_library(config, name)
+    if config.library.start == "empty":
+        return mounted, None
+    if mounted is not None:
+        raise ConfigError(
+            plan.loaded.place("library.start"),
+            "the run starts from a library, and its agent brings experiences of its own.",
+            "Leave one of them out.",
+        )
+    source, _, number = config.library.start.partition("@")
+    return workspace.library(source).at(int(number)), config.library.start
+
+
+def mounted_library(config: RunConfig, name: str) -> Library | None:
+    """The experiences of a mounted agent as the library that a run starts from."""
+    mounted = config.agent.experiences
+    if not mounted:
+        return None
+    numbers = [int(e.id[1:]) for e in mounted if e.id[:1] == "E" and e.id[1:].isdigit()]
+    return Library(
+        name,
+        0,
+        tuple(Experience(e.id, one_line(e.text)) for e in mounted),
+        max(numbers, default=0) + 1,
+    )
+
+
+def choose_library(
+    loaded: LoadedRun, workspace: Workspace, reference: str | None
+) -> tuple[Library | None, str]:
+    """The experiences in front of the prompt, and what to call them.
+
+    Args:
+        loaded: the run file; without a reference, what its run would begin with.
+        workspace: where libraries are looked up.
+        reference: NAME, NAME@V, `none`, or what else `studio diff` takes.
+
+    Raises:
+        ConflictError: there is no such library or version.
+    """
+    config = loaded.config
+    if reference == "none":
+        return None, "none"
+    if reference is None and config.library.start != "empty":
+        reference = config.library.start
+    if reference is not None:
+        found = find(reference, workspace)
+        return found.library, found.label
+    mounted = mounted_library(config, config.agent.name)
+    return (None, "none") if mounted is None else (mounted, f"agent {config.agent.name}")

@@ -1,0 +1,395 @@
+"""What counts as a secret in a run file, and how it is kept out of what is written.
+
+Owns the naming rule and the mask. Values that came from `${…}` are written back as that
+text; a secret spelled out in a file is masked and cannot be read back.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from engines.core.text.masking import MASK, PLACEHOLDERS, PROTOCOL, SHORTEST
+
+_WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
+_OF_SECRET_WORDS = """
+secret secrets password passwords passwd pwd passphrase jwt bearer
+authorization auth cookie cookies credential credentials apikey apikeys
+"""
+_SECRET_WORDS = frozenset(_OF_SECRET_WORDS.split())
+"""The last word of a name that is a secret's, whatever stands before it."""
+_OF_USUAL_WORDS = """
+key keys token tokens pass pat
+"""
+_USUAL_WORDS = frozenset(_OF_USUAL_WORDS.split())
+"""The same alone; behind another word they mostly mean something else: `image_token`."""
+_OF_DATA = """
+properties json_schema schema parameters guided_json definitions $defs tools functions
+response_format messages
+"""
+_DATA = frozenset(_OF_DATA.split())
+"""Below these the names are the user's own words: a JSON schema may well describe a `token`."""
+_FREE = frozenset({"metadata", "chat_template_kwargs", "fields"})
+"""Below these only a name that is surely a secret's counts."""
+_OF_KEY_OF = """
+api access secret private account auth client encryption license master service session
+signing subscription
+"""
+_KEY_OF = frozenset(_OF_KEY_OF.split())
+_OF_TOKENS_OF = """
+access api auth bearer id refresh secret session
+"""
+_TOKENS_OF = frozenset(_OF_TOKENS_OF.split())
+_OF_TEXT_TOKENS = """
+bos eos pad sep unk cls mask stop special
+"""
+_TEXT_TOKENS = frozenset(_OF_TEXT_TOKENS.split())
+"""What stands before `token` where it is a piece of text: `eos_token`."""
+_SECRET_VARIABLE = re.compile(r"oc\.env\s*:\s*\w*(KEY|TOKEN|SECRET|PASS|AUTH|CRED)", re.IGNORECASE)
+_ASKED_VARIABLE = re.compile(r"oc\.env\s*:\s*(\w+)")
+_SECRET_NAME = re.compile(
+    r"(?:^|_)(?:API_?KEY|ACCESS_?KEY(?:_ID)?|SECRET_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASS|"
+    r"CREDENTIALS?|AUTH|COOKIE|PAT)$",
+    re.IGNORECASE,
+)
+_LOOKS_SECRET = re.compile(r"(bearer |basic |(sk|pk|gsk|hf|ghp)[-_][\w-]{12,}$)", re.IGNORECASE)
+_INTERPOLATION = re.compile(r"\$\{(?:[^{}]|\{[^{}]*\})*\}")
+_USER = re.compile(r"(?<=://)[^/?#]*(?=@)")
+_DEFAULT = re.compile(r"(?<=,)(?!\s*\$\{)\s*[^{}]+(?=\})")
+_HARMLESS_QUERY = frozenset({"api-version", "api_version", "version", "model", "region"})
+_HARMLESS_HEADERS = frozenset(
+    {
+        "accept",
+        "accept-language",
+        "content-type",
+        "http-referer",
+        "referer",
+        "user-agent",
+        "x-title",
+    }
+)
+_KEPT = ("headers", "extra_body", "base_url")
+
+
+def is_secret(key: tuple[str, ...], value: object = "") -> bool:
+    """True for a value that must never be shown or stored as it is.
+
+    What stands anywhere below a name of a secret is one: `auth: {value: …}`, `tokens: […]`.
+    """
+    if isinstance(value, bool) or (isinstance(value, str) and value.lower() in PLACEHOLDERS):
+        return False
+    named = _names_of_secret(key)
+    if "sure" in named:
+        return True
+    if isinstance(value, int | float):
+        return False
+    if "likely" in named:
+        return True
+    if "perhaps" in named and (value == "" or (isinstance(value, str) and looks_drawn(value))):
+        return True
+    if len(key) > 1 and key[-2] == "headers":
+        return key[-1].lower() not in _HARMLESS_HEADERS  # whatever it is called
+    if not isinstance(value, str):
+        return False
+    if _LOOKS_SECRET.match(value):  # under whatever name it stands
+        return True
+    return key[-1] == "base_url" and _without_secrets_of_url(value) != value
+
+
+Named = Literal["sure", "likely", "perhaps", ""]
+
+
+def _names_of_secret(key: tuple[str, ...]) -> set[Named]:
+    """What the names on the way to a value say of it, as far as they are names of settings."""
+    ends = next((at for at, name in enumerate(key) if name in _DATA), len(key))
+    named = {_named(name) for name in key[:ends]}
+    return named & {"sure"} if _FREE & set(key[:ends]) else named
+
+
+def _named(name: str) -> Named:
+    """By the last word of a name, in whatever case it is written.
+
+    `max_tokens`, `stop_token_ids` and `prompt_cache_key` are usual fields of a request.
+    """
+    *before, last = [word.lower() for word in _WORDS.findall(name)] or [""]
+    of = before[-1] if before else ""
+    if last in _SECRET_WORDS:
+        return "sure"
+    if last not in _USUAL_WORDS:
+        return ""
+    if of in (_KEY_OF if last in ("key", "keys") else _TOKENS_OF):
+        return "sure"
+    if not before:
+        return "likely"
+    plural = last in ("keys", "tokens") or (last == "key" and of not in _KEY_OF)
+    return "" if plural or of in _TEXT_TOKENS else "perhaps"
+
+
+def is_masked(key: tuple[str, ...], value: object) -> bool:
+    """Whether a stored value has lost a secret, wholly or in part."""
+    return isinstance(value, str) and MASK in value and is_kept_as_written(key, value)
+
+
+def as_stored(key: tuple[str, ...], text: str) -> str:
+    """A text with interpolations as it may be stored: its own literal secrets are masked.
+
+    Names of variables stay, and so do schemes such as `Bearer`; what a default spells out
+    is as literal as the rest.
+    """
+    if key[-1] == "base_url":
+        return _without_secrets_of_url(text)
+    if not is_secret(key):
+        return text
+    scheme = re.match(r"(?i)(bearer|basic|token)\s+", text)
+    begin = scheme.end() if scheme else 0
+    return text[:begin] + _literals_masked(text[begin:])
+
+
+def _literals(text: str) -> Iterator[str]:
+    """What a secret spells out beside its variables: a server may quote it without them."""
+    for piece in _INTERPOLATION.split(text):
+        said = piece.strip(" -_.:/")
+        if said.lower() not in ("bearer", "basic", "token"):
+            yield said
+            yield said.partition(" ")[2]
+
+
+def _literals_masked(text: str) -> str:
+    pieces, end = [], 0
+    for found in _INTERPOLATION.finditer(text):
+        pieces += [_hidden(text[end : found.start()]), _DEFAULT.sub(_default, found[0])]
+        end = found.end()
+    return "".join([*pieces, _hidden(text[end:])])
+
+
+def _default(found: re.Match[str]) -> str:
+    return _hidden(found[0])
+
+
+def _hidden(literal: str) -> str:
+    kept = not literal.strip() or literal.strip().lower() in PLACEHOLDERS
+    return literal if kept else MASK
+
+
+def _without_secrets_of_url(url: str) -> str:
+    """An address, with or without interpolations, whose user and query's values are masked."""
+    spared = {}  # their own signs must not be taken for those of the address
+    for number, found in enumerate(_INTERPOLATION.findall(url)):
+        spared[mark := chr(0xE000 + number)] = found
+        url = url.replace(found, mark, 1)
+    rest = _literals_between(spared)
+
+    def value(pair: str) -> str:
+        name, equals, said = pair.partition("=")
+        if not equals:
+            return rest(pair)
+        return pair if name.lower() in _HARMLESS_QUERY else f"{name}={rest(said)}"
+
+    url = _USER.sub(lambda user: ":".join(map(rest, user[0].split(":", 1))), url)
+    place, question, query = url.partition("?")
+    query, sharp, fragment = query.partition("#")
+    if question:
+        url = (
+            place
+            + question
+            + "".join(
+                piece if piece in "&;" else value(piece) for piece in re.split("([&;])", query)
+            )
+            + sharp
+            + rest(fragment)
+        )
+    else:
+        place, sharp, fragment = url.partition("#")
+        url = place + sharp + rest(fragment)
+    for mark, found in spared.items():
+        url = url.replace(mark, found)
+    return url
+
+
+def _literals_between(marks: Iterable[str]) -> Callable[[str], str]:
+    """Masks what stands between these characters."""
+    apart = re.compile(f"([{''.join(marks)}])") if marks else None
+
+    def masked(text: str) -> str:
+        pieces = apart.split(text) if apart else [text]
+        return "".join(p if not p or (apart and apart.fullmatch(p)) else MASK for p in pieces)
+
+    return masked
+
+
+def names_secret(text: str) -> bool:
+    """Whether an interpolation asks for a variable that is named as secrets are."""
+    return bool(_SECRET_VARIABLE.search(text))
+
+
+def is_kept_as_written(key: tuple[str, ...], text: str) -> bool:
+    """True where an interpolation is stored instead of the value it stands for."""
+    return (
+        is_secret(key) or any(name in key for name in _KEPT) or bool(_SECRET_VARIABLE.search(text))
+    )
+
+
+def without_secrets(tree: Any, key: tuple[str, ...] = ("",)) -> Any:
+    """A copy of a tree of settings with every secret masked."""
+    if isinstance(tree, Mapping):
+        return {name: without_secrets(value, (*key, str(name))) for name, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [without_secrets(item, key) for item in tree]
+    return MASK if tree is not None and is_secret(key, tree) else tree
+
+
+def shown_override(text: str) -> str:
+    """An override as it may be shown: the value of a secret is hidden."""
+    name, equals, value = text.partition("=")
+    key = tuple(name.lstrip("+~").split("."))
+    nested = "extra_body" in key and value.lstrip()[:1] in ("{", "[")
+    named = re.search(r"(?i)key|token|secret|pass|pwd|auth|headers|extra_body|cred", value)
+    hidden = is_secret(key, value) or "headers" in key or nested
+    hidden = hidden or (named is not None and value.lstrip()[:1] in ("{", "["))
+    return f"{name}=…" if equals and hidden and "${" not in value else text
+
+
+def secrets_known(
+    leaves: Iterable[tuple[tuple[str, ...], Any]],
+    origins: Mapping[str, str],
+    environ: Mapping[str, str],
+) -> frozenset[str]:
+    """Every value that a run must never show.
+
+    Args:
+        leaves: the resolved settings, each with its key.
+        origins: dotted key → the `${…}` text that a kept value came from.
+        environ: the environment it was resolved with.
+    """
+    found = set(secrets_of_environment(environ))
+    for key, value in leaves:
+        if isinstance(value, str):
+            found.update(_secrets_in(key, value))
+    for dotted, text in origins.items():
+        key = tuple(dotted.split("."))
+        if is_secret(key) and key[-1] != "base_url":
+            found.update(_literals(text))
+        for name in _ASKED_VARIABLE.findall(text):
+            value = environ.get(name, "")
+            if is_secret(key) or key[-1] != "base_url" or _hides_in_url(name, value, text):
+                found.add(value)
+    return frozenset(found - {"", MASK})
+
+
+def secrets_of_environment(environ: Mapping[str, str] | None = None) -> frozenset[str]:
+    """Values of variables that are named as secrets are, whether a run asks for them or not.
+
+    Only those that look drawn by chance: nobody asked for `AUTH=required` to be masked
+    wherever that word occurs. One that holds the path of a file, as
+    GOOGLE_APPLICATION_CREDENTIALS does, is no secret.
+    """
+    given = os.environ if environ is None else environ
+    return frozenset(
+        value
+        for name, value in given.items()
+        if _SECRET_NAME.search(name)
+        and looks_drawn(value)
+        and not (os.sep in value and os.path.exists(value))
+    )
+
+
+def looks_drawn(value: str) -> bool:
+    """Whether a value is no word and no number: letters with digits, or long in mixed case."""
+    letters = any(char.isalpha() for char in value)
+    if letters and any(char.isdigit() for char in value):
+        return len(value) >= 8
+    return len(value) >= 20 and value.lower() != value and value.upper() != value
+
+
+def is_common(value: str) -> bool:
+    """Whether a value is one word or one number, which ordinary text holds too."""
+    if len(value) < SHORTEST or value.lower() in PROTOCOL:
+        return False  # no text is masked for its sake
+    return value.isascii() and (value.isalpha() or value.isdigit())
+
+
+def _hides_in_url(name: str, value: str, text: str) -> bool:
+    """Whether a variable that is one part of an address is a secret, and not a version or host."""
+    if _INTERPOLATION.fullmatch(text.strip()):
+        return "://" not in value and bool(_SECRET_NAME.search(name))
+    if "://" in value:
+        return False  # an address, whose own secrets are found in it
+    pieces = re.split(r"[_.~+/=-]", value)
+    drawn = any(len(piece) >= 8 and re.search(r"\d[A-Za-z]", piece) for piece in pieces)
+    return (
+        bool(_SECRET_NAME.search(name))
+        or drawn
+        or (len(value) >= 20 and looks_drawn(value) and value.isalnum())
+    )
+
+
+def secrets_asked_for(run_file: Path, environ: Mapping[str, str] | None = None) -> frozenset[str]:
+    """What the variables hold that a run's `run.yaml` refers to, where it can be read.
+
+    In such a file only secrets, and what may hold some, stand as `${oc.env:NAME}`.
+    """
+    given = os.environ if environ is None else environ
+    try:
+        text = run_file.read_text("utf-8", "replace")
+    except OSError:
+        return frozenset()  # a run without its file has been told no key
+    found: set[str] = set()
+    for line in text.splitlines():
+        key, _, said = line.strip().partition(": ")
+        for name in _ASKED_VARIABLE.findall(line):
+            value = given.get(name, "")
+            if "://" in value:
+                found.update(_secrets_of_url(value))
+            elif key != "base_url" or _hides_in_url(name, value, said):
+                found.add(value)
+    return frozenset(found - {""})
+
+
+def _secrets_in(key: tuple[str, ...], value: str) -> Iterator[str]:
+    if "://" in value:
+        yield from _secrets_of_url(value)
+    elif is_secret(key, value) and _is_told_apart(key, value):
+        yield value
+        scheme, _, rest = value.partition(" ")
+        if scheme.lower() in ("bearer", "basic", "token"):
+            yield rest.strip()
+
+
+def _is_told_apart(key: tuple[str, ...], value: str) -> bool:
+    """Whether a secret may be masked wherever it occurs.
+
+    A plain word under a name such as `key` may be no secret at all, and masking it would
+    maim every text that holds it: it is left out of the stored settings alone.
+    """
+    sure = "sure" in _names_of_secret(key) or "headers" in key
+    return sure or not (value.isascii() and (value.isalpha() or value.isdigit()))
+
+
+def _secrets_of_url(url: str) -> Iterator[str]:
+    """User and password, together, apart and as a header has them, and the query's values."""
+    from base64 import b64encode
+    from urllib.parse import unquote, unquote_plus, urlsplit
+
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return  # no address: it is refused where it is read
+    user = parts.netloc.rpartition("@")[0]
+    if user:
+        yield user
+        name, _, password = user.partition(":")
+        # Without a password the user is the key, as some gateways have it.
+        for said in (password or name,):
+            yield said
+            yield unquote(said)
+        yield b64encode(unquote(user).encode()).decode()
+    for pair in [*parts.query.split("&"), *re.split("[&;]", parts.query)]:
+        name, equals, value = pair.partition("=")
+        if name.lower() not in _HARMLESS_QUERY:
+            said = value if equals else name
+            yield from (said, unquote(said), unquote_plus(said))
+    if parts.fragment:
+        yield parts.fragment

@@ -1,0 +1,128 @@
+"""One connection of a screen to a run's process: requests and answers, and what comes between.
+
+Owns one socket until it is cut; `studio.session.live` decides what then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from studio.session.protocol import granted, request_line
+from studio.session.socket_file import Place, check_owner, reached
+
+_READ_BYTES = 1_000_000
+
+
+class Cut(Exception):
+    """The line ended before the answer came."""
+
+
+class NoProcess(Exception):
+    """Nobody listens on the run's socket."""
+
+
+class Line:
+    """An open connection. `received` is to be iterated for answers to arrive."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._number = 0
+        self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._cut = False
+
+    async def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+        """Send a request and return its answer.
+
+        Raises:
+            ConflictError: the run refused, or it is too long to be sent.
+            Cut: the line ended first; whether the run did it is not known.
+        """
+        self._number += 1
+        number = self._number
+        answer = self._asked[number] = asyncio.get_running_loop().create_future()
+        try:
+            self.tell(do, number, **arguments)
+            return granted(await answer)
+        finally:
+            self._asked.pop(number, None)
+
+    def tell(self, do: str, number: int = 0, **arguments: Any) -> None:
+        """Send a request; with number 0 its answer is of no interest.
+
+        Raises:
+            Cut: the line has ended.
+        """
+        if self._cut:
+            raise Cut
+        self._writer.write(request_line(number, do, **arguments))
+
+    async def first(self, do: str, **arguments: Any) -> dict[str, Any]:
+        """Ask before anybody iterates `received`, and return the answer.
+
+        Raises:
+            ConflictError: the run refused.
+            Cut: the line ended first.
+        """
+        self.tell(do, **arguments)
+        if not (line := await self._line()):
+            raise Cut
+        return granted(json.loads(line))
+
+    async def received(self) -> AsyncIterator[dict[str, Any]]:
+        """Yield what is pushed until the line ends; answers go to those who asked."""
+        try:
+            while line := await self._line():
+                said = json.loads(line)
+                if "id" not in said:
+                    yield said
+                elif (asked := self._asked.get(said["id"])) is not None and not asked.done():
+                    asked.set_result(said)
+        finally:
+            self.cut()
+
+    def cut(self) -> None:
+        """Let go of the connection, and tell whoever waits for an answer."""
+        self._cut = True
+        self._writer.close()
+        for asked in self._asked.values():
+            if not asked.done():
+                asked.set_exception(Cut())
+
+    async def aclose(self) -> None:
+        """Let go of the connection, and wait until it is gone."""
+        self.cut()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+
+    async def _line(self) -> bytes:
+        """One line of any length; b"" at the end, also where that is within a line."""
+        parts: list[bytes] = []
+        while True:
+            try:
+                parts.append(await self._reader.readuntil(b"\n"))
+                return b"".join(parts)
+            except asyncio.LimitOverrunError as more:
+                parts.append(await self._reader.readexactly(more.consumed))
+            except (asyncio.IncompleteReadError, OSError):
+                return b""
+
+
+async def connected(run: Place) -> Line:
+    """Connect to a run's process.
+
+    Raises:
+        NoProcess: there is none; a socket file may be left of it.
+        ConflictError: its socket is somebody else's, or its path is too long.
+        OSError: it could not be reached now.
+    """
+    try:
+        with reached(run) as path:
+            check_owner(path, run)
+            reader, writer = await asyncio.open_unix_connection(path, limit=_READ_BYTES)
+    except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
+        raise NoProcess from error
+    return Line(reader, writer)

@@ -1,0 +1,298 @@
+"""A run's process at its end of `control.sock`: connections, and who of them decides.
+
+Owns the socket, the connections and the one driver. What a request does is
+`studio.session.requests`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from engines.core.errors import ConflictError, StudioError
+from engines.pipeline.context import Practice
+from engines.record.run_dir import RunDir
+from studio.report.progress import to_stderr
+from studio.session.client import driven_elsewhere
+from studio.session.feed import BATCH_S, Feed, Outlet
+from studio.session.protocol import MAX_LINE, line_of, refusal_of, request_of, too_long
+from studio.session.requests import DECIDING, STEERING, Requests, said
+from studio.session.socket_file import bound
+
+_LAST_WORDS_S = 2.0
+"""How long an ending run waits for somebody that reads slowly."""
+
+
+@asynccontextmanager
+async def serve(practice: Practice, path: Path, *, batch_s: float = BATCH_S) -> AsyncIterator[None]:
+    """Answer requests about a run for as long as the context lasts.
+
+    Args:
+        practice: the run.
+        path: of its socket.
+        batch_s: seconds between two batches of text under way.
+
+    Raises:
+        ConflictError: the path is too long, and no shorter one is found.
+    """
+    with bound(path) as name:
+        server = _Server(practice, batch_s)
+        listening = socket.socket(socket.AF_UNIX)
+        # Before it has a name, so that nobody else can connect in between; after it for
+        # systems that look at the name only.
+        os.fchmod(listening.fileno(), 0o600)
+        listening.bind(name)
+        os.chmod(name, 0o600)
+        listener = await asyncio.start_unix_server(server.attend, sock=listening, limit=MAX_LINE)
+        try:
+            yield
+        finally:
+            listener.close()
+            await server.close()
+
+
+class _Connection:
+    """One client: what it is sent, and who it is once it attached."""
+
+    def __init__(self, outlet: Outlet) -> None:
+        self.outlet = outlet
+        self.who: str | None = None  # None: it asks, and is not attached
+        self.session = ""  # the same for each line of one screen; "": it does not say
+
+
+class _Server:
+    """Attends clients, each in its own task."""
+
+    def __init__(self, practice: Practice, batch_s: float) -> None:
+        self._practice = practice
+        self._run = RunDir(practice.records.parent)
+        self._requests = Requests(practice)
+        self._feed = Feed(practice.recorder.state, batch_s)
+        self._stop_listening = practice.recorder.listen(self._feed)
+        self._connections: dict[asyncio.Task[None], _Connection] = {}
+        self._under_way: set[asyncio.Task[Any]] = set()
+        self._driver: _Connection | None = None
+        self._closing = False
+
+    async def attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._closing:  # it was waiting to be let in
+            writer.close()
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        client = self._connections[task] = _Connection(Outlet(self._feed))
+        sending = asyncio.create_task(client.outlet.send(writer))
+        reading = asyncio.create_task(self._attended(client, reader))
+        client.outlet.let_go = sending.cancel  # it may wait for somebody who never reads
+        try:
+            # Whichever ends first: it left, it stopped reading, or the run is over.
+            await asyncio.wait((sending, reading), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            pass  # it did not take the run's last words
+        finally:
+            self._leave(client)
+            for part in (sending, reading):
+                part.cancel()
+            await asyncio.gather(sending, reading, return_exceptions=True)
+            writer.close()
+            if client.outlet.gone or not client.outlet.ended:
+                writer.transport.abort()  # what it did not read must not keep us
+            with contextlib.suppress(OSError, asyncio.CancelledError):
+                await writer.wait_closed()
+            self._connections.pop(task, None)
+
+    async def close(self) -> None:
+        """Let everyone have the last events, for a moment."""
+        self._closing = True
+        self._stop_listening()
+        self._feed.close()
+        self._requests.close()
+        if self._under_way:  # a decision that is being written is written
+            await asyncio.wait(self._under_way, timeout=_LAST_WORDS_S)
+        tasks = tuple(self._connections)
+        for client in self._connections.values():
+            client.outlet.end()
+        if tasks:
+            _, left = await asyncio.wait(tasks, timeout=_LAST_WORDS_S)
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _attended(self, client: _Connection, reader: asyncio.StreamReader) -> None:
+        """Answer one request after another, until it leaves; also in the midst of one."""
+        coming = asyncio.create_task(_line(reader))
+        try:
+            while (line := await coming) and not self._closing:
+                if not line.endswith(b"\n"):  # a part of one that is too long
+                    client.outlet.say(refusal_of(None, too_long("", await _rest(line, reader))))
+                    await client.outlet.emptied()
+                    return
+                coming = asyncio.create_task(_line(reader))
+                # A client that leaves must not cut what it asked for: half a decision, on
+                # disk and not in the state, would be worse than one nobody waits for.
+                answering = asyncio.create_task(self._answer(client, line))
+                self._under_way.add(answering)
+                answering.add_done_callback(self._under_way.discard)
+                await asyncio.wait((answering, coming), return_when=asyncio.FIRST_COMPLETED)
+                if client.who is not None and coming.done() and not coming.result():
+                    return  # a screen that is gone drives no longer; a script may wait yet
+                await asyncio.shield(answering)
+                await client.outlet.emptied()
+        finally:
+            coming.cancel()
+
+    async def _answer(self, client: _Connection, line: bytes) -> None:
+        number: Any = None
+        try:
+            request = request_of(line)
+            number = request.get("id")
+            answer = await self._do(client, request)
+            # The status comes first, and what else is known as `ok` or `id` never.
+            answered = line_of(**{**answer, "id": number, "ok": True})
+        except StudioError as error:
+            client.outlet.say(refusal_of(number, error))
+            return
+        except Exception as error:  # a bug: whoever asked must not wait for ever
+            to_stderr(f"bug: a request was not answered: {_told(error)}")
+            cause = f"the run could not answer it ({type(error).__name__})."
+            move = "Its log says where; please report it."
+            client.outlet.say(refusal_of(number, ConflictError("request", cause, move)))
+            return
+        client.outlet.say(answered)
+        if request["do"] == "watch":
+            self._feed.join(client.outlet)
+
+    async def _do(self, client: _Connection, request: Mapping[str, Any]) -> dict[str, Any]:
+        match do := str(request.get("do")):
+            case "attach":
+                return self._attach(client, request)
+            case "drive":
+                if client.who is None:
+                    raise ConflictError(
+                        "request drive", "only a screen that attached drives.", "Send attach first."
+                    )
+                self._drives(client)
+                return self._told_driver(client)
+            case "subscribe":
+                self._subscribe(client, request)
+                return {}
+        answer = await self._requests.do(
+            do, request, who=client.who, check=lambda: self._check(client, do)
+        )
+        return {**answer, "driven_by": self._driven_by} if do == "review" else answer
+
+    def _check(self, client: _Connection, do: str) -> None:
+        """Refuse what only the screen that drives may ask."""
+        if client is self._driver:
+            return
+        if client.who is not None and do in STEERING:
+            raise self._observes()
+        if self._driver is not None and do in DECIDING:
+            raise driven_elsewhere(self._run, self._driven_by)
+
+    @property
+    def _driven_by(self) -> str:
+        return (self._driver.who or "") if self._driver is not None else ""
+
+    def _attach(self, client: _Connection, request: Mapping[str, Any]) -> dict[str, Any]:
+        who, session = said(request, "who", "session")
+        client.who, client.session = who or "somebody", session
+        before = [
+            one
+            for one in self._connections.values()
+            if session and one.session == session and one is not client
+        ]
+        # Before its own older line is let go of, else its commit would be let go too.
+        if request.get("drive") and (self._driver is None or self._driver in before):
+            self._drives(client)
+        for one in before:  # a screen has one line: that one is dead
+            self._leave(one)
+            one.outlet.let_go()
+        # From here to the events there is no await, so that none falls between.
+        self._feed.join(client.outlet)
+        return {
+            **self._requests.status(),
+            "seq": self._feed.seq,
+            "pace_tokens_per_s": self._practice.pace_tokens_per_s,
+            "under_way": self._feed.rollouts,
+            **self._told_driver(client),
+        }
+
+    def _subscribe(self, client: _Connection, request: Mapping[str, Any]) -> None:
+        rollouts = request.get("rollouts")
+        if not isinstance(rollouts, list) or not all(isinstance(one, str) for one in rollouts):
+            raise ConflictError(
+                "request subscribe", 'its "rollouts" is no list of ids.', "Send ids such as s1p0r2."
+            )
+        if client.who is None:
+            raise ConflictError(
+                "request subscribe", "only who attached is sent text.", "Send attach first."
+            )
+        self._feed.follow(client.outlet, frozenset(rollouts))
+
+    def _drives(self, client: _Connection | None) -> None:
+        """Let this one decide, None nobody, and tell everyone else who is attached."""
+        if client is self._driver:
+            return
+        self._driver = client
+        self._practice.gate.hold_commit(client is not None)
+        for other in self._connections.values():
+            if other.who is not None and other is not client:
+                other.outlet.say(line_of(**self._told_driver(other)))
+
+    def _told_driver(self, client: _Connection) -> dict[str, Any]:
+        return {"driver": {"mine": client is self._driver, "who": self._driven_by}}
+
+    def _observes(self) -> ConflictError:
+        if self._driver is None:
+            return ConflictError(
+                "this screen", "it observes; nobody drives now.", "Press T to take over."
+            )
+        return ConflictError(
+            "this screen",
+            f"it observes; {self._driven_by} drives this run.",
+            "Press T to take over.",
+        )
+
+    def _leave(self, client: _Connection) -> None:
+        self._feed.leave(client.outlet)
+        client.who, client.session = None, ""
+        if client is self._driver:
+            self._drives(None)
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    """A request; without its end where it is too long, b"" where nobody asks any more."""
+    try:
+        line = await reader.readuntil(b"\n")
+    except asyncio.LimitOverrunError as more:
+        return await reader.readexactly(more.consumed)
+    except (asyncio.IncompleteReadError, OSError):
+        return b""
+    return line
+
+
+async def _rest(line: bytes, reader: asyncio.StreamReader) -> int:
+    """Read a line that is too long to its end, so that its sender can hear; returns its bytes."""
+    size = len(line)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_LAST_WORDS_S):
+            while (part := await _line(reader)) and not part.endswith(b"\n"):
+                size += len(part)
+            size += len(part)
+    return size
+
+
+def _told(error: Exception) -> str:
+    """A bug in one line: what and where. No values, which may be texts of models."""
+    import traceback
+
+    frames = traceback.extract_tb(error.__traceback__)[-3:]
+    where = " < ".join(f"{frame.name} ({frame.filename}:{frame.lineno})" for frame in frames[::-1])
+    return f"{type(error).__name__} in {where}"

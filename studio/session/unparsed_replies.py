@@ -1,0 +1,184 @@
+"""Where a reply that waits to be mended comes from: its step, its prompt, its records.
+
+Reads a run's journal and records; changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engines.core import events as ev
+from engines.core.errors import ConflictError, StudioError
+from engines.core.library import Library
+from engines.core.types import (
+    Lesson,
+    Message,
+    Operation,
+    Proposal,
+    RecordRef,
+    Reflection,
+    Repair,
+    group_id,
+    rollout_id,
+)
+from engines.record.ledger import read_record
+from engines.record.run_dir import RunDir
+from engines.training_free.resubmit import Idea, Mended, Origin, mended
+from studio.secrets.sanitize import inert, one_line
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """What lies behind a reply: its meaning in the step, what was asked, on which rollouts."""
+
+    origin: Origin
+    reply: str
+    prompt: tuple[Message, ...]  # () where its record is gone
+    rollouts: tuple[str, ...]
+
+
+def mend(run: RunDir, repair: Repair, text: str, library: Library, by: str) -> Mended:
+    """Read a mended reply of a run. Takes as long as reading the run's journal takes."""
+    return mended(repair, text, library, behind(run, repair).origin, by)
+
+
+def behind(run: RunDir, repair: Repair) -> Behind:
+    """Look up what a reply was drawn from.
+
+    Raises:
+        ConflictError: the run's journal knows nothing of it.
+    """
+    step = _Step(run, repair.step)
+    evidence: dict[int, tuple[str, ...]]
+    if repair.kind == "extraction":
+        position = int(repair.id.rpartition("p")[2])
+        source: Reflection | Lesson | None = step.reflections.get(position)
+        evidence = {index: (name,) for index, name in step.readable(position)}
+        prompt_hash = source.prompt_hash if source else ""
+    else:
+        source = step.lesson
+        evidence = {n: p.evidence for n, (_, p) in enumerate(step.proposals(), 1)}
+        prompt_hash = source.prompt_hash if source else ""
+    replies = [loss.reply for loss in source.losses if loss.reply] if source else []
+    if source is None or not replies:
+        raise ConflictError(
+            f"run {run.run}, reply {repair.id}",
+            "its journal holds no such reply.",
+            f"See `studio runs show {run.run}`.",
+        )
+    proposer, prompt = _asked(run, repair.kind, source.refs)
+    origin = Origin(
+        evidence,
+        {name: step.problems[at] for name, at in step.position_of.items()},
+        proposer,
+        prompt_hash,
+        step.taken(repair),
+    )
+    rollouts = tuple(dict.fromkeys(name for names in evidence.values() for name in names))
+    return Behind(origin, replies[0], prompt, rollouts)
+
+
+class _Step:
+    """One step of a journal, as far as its lessons go."""
+
+    def __init__(self, run: RunDir, step: int) -> None:
+        self.problems: tuple[str, ...] = ()
+        self.reflections: dict[int, Reflection] = {}
+        self.lesson: Lesson | None = None
+        self.position_of: dict[str, int] = {}  # rollout id → position
+        self._mended: list[Operation] = []
+        self._rollouts: dict[tuple[int, int], ev.RolloutFinished] = {}
+        self._judged: dict[tuple[int, int], float | None] = {}
+        self._own = tuple(f"op{step}{mark}" for mark in (".p", ".m"))
+        for entry in run.entries():
+            event = entry.event
+            if isinstance(event, ev.ReplyMended):  # perhaps in a later step
+                self._mended += [op for op in event.operations if op.id.startswith(self._own)]
+            elif getattr(event, "step", None) == step:
+                self._take(event)
+
+    def _take(self, event: ev.DurableEvent) -> None:
+        match event:
+            case ev.StepStarted():
+                self.problems = event.problems
+            case ev.RolloutFinished():
+                self._rollouts[event.position, event.index] = event
+                name = rollout_id(event.step, event.position, event.index)
+                self.position_of[name] = event.position
+            case ev.RolloutJudged():
+                self._judged[event.position, event.index] = event.verdict.reward
+            case ev.GroupReflected():
+                self.reflections[event.position] = event.reflection
+            case ev.LessonProposed():
+                self.lesson = event.lesson
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        return self.lesson.operations if self.lesson else ()
+
+    def readable(self, position: int) -> list[tuple[int, str]]:
+        """Attempts of a group that a lesson can be drawn from: those with a reward, if any has.
+
+        Where truth is not given none needs to have one, and all that did not fail count.
+        """
+        members = sorted(at for at in self._rollouts if at[0] == position)
+        alive = [at for at in members if self._rollouts[at].status != "failed"]
+        rewarded = [at for at in alive if self._judged.get(at) is not None]
+        step = self._rollouts[members[0]].step if members else 0
+        return [(at[1], rollout_id(step, *at)) for at in rewarded or alive]
+
+    def proposals(self) -> list[tuple[str, Proposal]]:
+        """As they were numbered for the consolidation: in sample order."""
+        return [
+            (group_id(found.step, at), proposal)
+            for at, found in sorted(self.reflections.items())
+            for proposal in found.proposals
+        ]
+
+    def taken(self, repair: Repair) -> dict[Idea, str]:
+        """What the step has brought forth: its operations, and what the group has proposed."""
+        found: dict[Idea, str] = {}
+        if repair.kind == "extraction":
+            for group, p in self.proposals():
+                if group == repair.id:
+                    found[p.kind, p.target, p.text] = "it was understood the first time"
+        for op in (*self.operations, *self._mended):
+            found[op.kind, op.target, op.text] = f"{op.id} says the same"
+        return found
+
+
+def _asked(run: RunDir, purpose: str, refs: Sequence[RecordRef]) -> tuple[str, tuple[Message, ...]]:
+    """Who wrote the reply, and the first request. A lost record must not stop the mending."""
+    model = ""
+    prompt: tuple[Message, ...] = ()
+    for ref in refs:
+        try:
+            record = read_record(run.records, ref)
+        except StudioError:
+            continue
+        if record.key.purpose == purpose:
+            model = record.reply.model or record.policy
+            prompt = prompt or record.messages
+    return model, prompt
+
+
+COMMENT = "#: "
+"""Begins the lines above a reply in the editor; no JSON does."""
+
+
+def with_comments(text: str, reasons: Sequence[str]) -> str:
+    """A reply as it is opened in an editor: above it what is wrong, line by line."""
+    notes = ["This reply could not be understood. Mend it, save, and leave the editor."]
+    notes += [f"wrong: {one_line(reason, 400)}" for reason in reasons]
+    notes.append("Lines that begin with `#:` are taken out again.")
+    # An escape that `inert` puts in is JSON's own: within a string it means the same.
+    return "\n".join([*(COMMENT + note for note in notes), inert(text.replace("\r\n", "\n"))])
+
+
+def without_comments(text: str) -> str:
+    """The text as it was mended, without the comments at its top."""
+    lines = text.split("\n")
+    while lines and lines[0].startswith(COMMENT.strip()):
+        lines.pop(0)
+    return "\n".join(lines)

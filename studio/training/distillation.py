@@ -1,0 +1,212 @@
+"""How much of a library's effect is left once its rollouts have been trained on.
+
+Owns the comparison: without anything, with the library in the prompt, and trained, without
+it. All three are measured on the same held-out problems, alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from engines.core.errors import ConflictError
+from engines.core.ids import digest
+from engines.core.state.run_state import RunState
+from engines.pipeline.evaluation.distributions import t_quantile
+from engines.pipeline.evaluation.intervals import Interval
+from engines.pipeline.evaluation.metrics import ByQuestion, compare, mean_at_k, mean_interval
+from engines.record.run_dir import RunDir, Workspace
+from studio.config.loading import LoadedRun
+from studio.evaluation.evaluate import EvalPlan, Evaluated, carry_out, plan_eval
+from studio.report.progress import to_stderr
+from studio.report.rates import comparison_data, difference_text, ends, mean_text, questions
+from studio.report.tables import print_json
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What is left of an effect: 1 where training alone does as well as the library did."""
+
+    left: float
+    interval: Interval  # 95 %
+    questions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Distilled:
+    """The three measurements of one held-out set."""
+
+    data: str
+    library: str
+    without: ByQuestion
+    with_library: ByQuestion
+    trained: ByQuestion
+
+    @property
+    def left(self) -> Share | None:
+        return share_left(self.without, self.with_library, self.trained)
+
+
+def share_left(
+    without: ByQuestion, with_library: ByQuestion, trained: ByQuestion, level: float = 0.95
+) -> Share | None:
+    """How much of a library's effect is left in weights that were trained on what it achieved.
+
+    The share is mean(trained - without) / mean(with_library - without) over the questions known
+    in all three; both means vary with the questions, and so does what they have in common.
+
+    Returns:
+        None with fewer than two questions, and where the library's own effect cannot be told
+        from 0: then no bounded interval holds the share.
+
+    Source: Fieller, Some problems in interval estimation, J. R. Stat. Soc. B 16 (1954).
+    """
+    effects, kept = [], []
+    for name in without:
+        rows = [_known(side.get(name, ())) for side in (without, with_library, trained)]
+        if all(rows):
+            before, shown, after = map(statistics.fmean, rows)
+            effects.append(shown - before)
+            kept.append(after - before)
+    n = len(effects)
+    if n < 2:
+        return None
+    effect, rest = statistics.fmean(effects), statistics.fmean(kept)
+    t2 = t_quantile((1 + level) / 2, n - 1) ** 2 / n
+    a = effect**2 - t2 * statistics.variance(effects)
+    if a <= 0 or effect <= 0:
+        return None
+    b = effect * rest - t2 * statistics.covariance(effects, kept)
+    c = rest**2 - t2 * statistics.variance(kept)
+    width = math.sqrt(max(0.0, b * b - a * c))
+    return Share(rest / effect, Interval((b - width) / a, (b + width) / a), n)
+
+
+def _known(row: Sequence[float | None]) -> list[float]:
+    return [one for one in row if one is not None]
+
+
+async def tell_effect_left(
+    workspace: Workspace, loaded: LoadedRun, tuned: RunDir, *, json: bool
+) -> None:
+    """Measure what is missing, and print the three rates of each held-out set on stdout.
+
+    Args:
+        workspace: of both runs.
+        loaded: of the stage; its `sft.data` names the run that practised with a library.
+        tuned: the run that trained on what that one achieved.
+        json: print one object instead of lines.
+
+    Raises:
+        StudioError: something cannot be read or measured.
+    """
+    run = workspace.run((loaded.config.sft.data or "").removeprefix("run:"))
+    state = run.state()
+    assert state.started is not None
+    library = f"{state.started.library}@{state.library_version}"
+    plan = plan_eval(loaded, workspace, library=library, baseline="none")
+    adapter = loaded.config.policy.adapter
+    if adapter is not None:  # other weights than the model's own have scores of their own
+        plan = replace(plan, weights=digest([adapter]))
+    to_stderr(f"measuring the untrained policy without and with {library}: {plan.missing()} to do")
+    found = _of_sets(await _measured(plan), tuned.state(), library)
+    if json:
+        print_json(distilled_data(tuned.run, found))
+    else:
+        print("\n".join(["", *distilled_lines(found)]), flush=True)
+
+
+async def _measured(plan: EvalPlan) -> Evaluated:
+    task = asyncio.current_task()
+    assert task is not None
+    reasons: list[str] = []
+
+    def give_up(_: str, reason: str) -> None:
+        reasons.append(reason)
+        task.cancel()
+
+    try:
+        return await carry_out(plan, to_stderr, lambda: None, give_up)
+    except asyncio.CancelledError:
+        if not reasons:
+            raise
+        task.uncancel()
+        raise ConflictError(
+            "measuring what is left of the library", f"{reasons[0]}.", "Start the stage again."
+        ) from None
+
+
+def _of_sets(found: Evaluated, state: RunState, library: str) -> list[Distilled]:
+    sets = []
+    for result in found.sets:
+        name = result.held_out.name
+        trained = [e for e in state.evaluations if e.data == name and e.step]
+        after = questions(trained[-1]) if trained else {}
+        sets.append(Distilled(name, library, result.questions(0), result.questions(1), after))
+    return sets
+
+
+def distilled_lines(sets: list[Distilled]) -> list[str]:
+    """What the stage came to, as plain lines."""
+    lines = ["what is left of the library in the weights (held-out reward)"]
+    for one in sets:
+        width = max(len(label) for label, _ in _sides(one))
+        for label, side in _sides(one):
+            change = None if side is one.without else compare(one.without, side)
+            told = "" if change is None else f"  {difference_text(change)} against none"
+            lines.append(f"  {one.data}  {label:<{width}}  {_rate(side)}{told}")
+        lines.append(f"  {one.data}  {_left(one.left)}")
+    return lines
+
+
+def _sides(one: Distilled) -> tuple[tuple[str, ByQuestion], ...]:
+    return (
+        ("without a library", one.without),
+        (f"with {one.library}", one.with_library),
+        ("trained, without it", one.trained),
+    )
+
+
+def _rate(side: ByQuestion) -> str:
+    return f"{mean_text(tuple(side.values()))} (n={len(side)})"
+
+
+def _left(share: Share | None) -> str:
+    if share is None:
+        return "cannot tell what is left: the library's own effect is not clear"
+    low, high = share.interval.low, share.interval.high
+    return (
+        f"{share.left:.0%} of the library's effect is left [{low:.0%}, {high:.0%}] "
+        f"(n={share.questions})"
+    )
+
+
+def distilled_data(run: str, sets: list[Distilled]) -> dict[str, Any]:
+    """The same facts for `--json`."""
+
+    def rate(side: ByQuestion) -> dict[str, Any]:
+        rows = tuple(side.values())
+        return {"mean": mean_at_k(rows), "interval": ends(mean_interval(rows)), "n": len(rows)}
+
+    return {
+        "kind": "EffectLeft",
+        "run": run,
+        "sets": [
+            {
+                "data": one.data,
+                "library": one.library,
+                "without": rate(one.without),
+                "with_library": rate(one.with_library),
+                "trained": rate(one.trained),
+                "effect_of_library": comparison_data(compare(one.without, one.with_library)),
+                "effect_of_training": comparison_data(compare(one.without, one.trained)),
+                "left": None if (left := one.left) is None else left.left,
+                "left_interval": None if left is None else ends(left.interval),
+            }
+            for one in sets
+        ],
+    }

@@ -1,0 +1,271 @@
+"""What `studio export` takes from a run, and how it is served afterwards.
+
+Owns the choice of a checkpoint and the words of the serving command. Copying and merging are
+`engines.grpo.checkpoint.export`'s.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from engines.core.errors import ConfigError, ConflictError
+from engines.core.state.run_state import RunState
+from engines.grpo.checkpoint.export import (
+    adapter_rank,
+    base_facts,
+    check_target,
+    export_adapter,
+    export_merged,
+)
+from engines.grpo.checkpoint.folders import Found, find_checkpoints, read_facts, verify
+from engines.grpo.checkpoint.model_card import CardFacts, Kind, model_card
+from engines.policies.hf_local.settings import LocalSettings
+from engines.record.run_dir import RunDir, Workspace
+from studio.report.fork_history import state_with_adopted
+
+SERVERS = ("vllm",)
+CLEARLY = 0.05
+"""A held-out reward that much higher elsewhere is told of."""
+_LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""What vLLM takes as --max-lora-rank; others are refused by it."""
+_TOLD = ("practice.", "grpo.", "sft.", "policy.max_tokens", "policy.local.", "data.practice")
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """What is exported, and where to."""
+
+    kind: Kind
+    run: str
+    found: Found
+    folder: Path
+    base: LocalSettings
+    card: str
+    note: str = ""  # what speaks against this step
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {"folder": str(self.folder), "base": self.base.path, "step": self.found.step}
+
+    def write(self) -> None:
+        """Write the folder.
+
+        Raises:
+            StudioError: the checkpoint, its base model or the folder cannot be used.
+        """
+        if self.kind == "merged":
+            export_merged(self.found.folder, self.folder, self.card, self.base)
+        else:
+            export_adapter(self.found.folder, self.folder, self.card)
+
+    def command(self, server: str) -> list[str]:
+        """The words of the command that serves the folder.
+
+        Raises:
+            ConfigError: the server is none of SERVERS.
+        """
+        check_server(server)
+        if self.kind == "merged":
+            return ["vllm", "serve", str(self.folder), "--served-model-name", self.run]
+        rank = adapter_rank(self.found.folder)
+        allowed = next((one for one in _LORA_RANKS if one >= rank), rank)
+        words = ["vllm", "serve", self.base.path, "--enable-lora"]
+        words += ["--lora-modules", f"{self.run}={self.folder}", "--max-lora-rank", str(allowed)]
+        if base_facts(self.found.folder).get("quantise") == "nf4":
+            words += ["--quantization", "bitsandbytes"]
+        if self.base.trust_remote_code:
+            words += ["--trust-remote-code"]
+        return words
+
+
+def prepared(
+    workspace: Workspace, run: str, folder: Path, kind: Kind, *, step: int | None, best: bool
+) -> Export:
+    """Find the checkpoint, and what its card tells; nothing is written.
+
+    Args:
+        workspace: holds the run.
+        run: its run-id.
+        folder: new or empty.
+        kind: what is to lie in it.
+        step: of the checkpoint; None: the newest.
+        best: that of the step which did best on the held-out sets.
+
+    Raises:
+        StudioError: there is no such run or checkpoint, or the folder is not empty.
+    """
+    check_target(folder)
+    taken = workspace.run(run)
+    state = state_with_adopted(taken, workspace)
+    found = chosen(taken, state, step, best)
+    verify(found.folder)  # before its words are told anywhere
+    run_file = run_settings(taken)
+    card = model_card(card_facts(taken, state, found, kind, run_file))
+    base = base_settings(found.folder, run_file)
+    return Export(kind, run, found, folder, base, card, _better(state, found.step))
+
+
+def serve(words: list[str]) -> bool:
+    """Run a serving command until it ends; False where its program is not installed.
+
+    Raises:
+        ConfigError: it failed.
+    """
+    beside = Path(sys.executable).parent / words[0]
+    program = shutil.which(words[0]) or (str(beside) if beside.is_file() else None)
+    if program is None:
+        return False
+    ended = subprocess.run([program, *words[1:]], check=False).returncode
+    if ended:
+        raise ConfigError(
+            "--serve-with", f"{words[0]} ended with status {ended}.", "See what it said above."
+        )
+    return True
+
+
+def _better(state: RunState, step: int) -> str:
+    """What to say where held-out reward was clearly higher after another step; "" elsewhere."""
+    best = state.best_step
+    if best is None or best == step:
+        return ""
+    means = {
+        at: [e.mean for e in state.evaluations if e.step == at and e.mean is not None]
+        for at in (best, step)
+    }
+    if not all(means.values()):
+        return ""
+    lost = sum(means[best]) / len(means[best]) - sum(means[step]) / len(means[step])
+    if lost < CLEARLY:
+        return ""
+    return f"held-out reward was {lost:.2f} higher after step {best}: " + (
+        "before any training" if best == 0 else "--best exports that one"
+    )
+
+
+def chosen(run: RunDir, state: RunState, step: int | None, best: bool) -> Found:
+    """The checkpoint that was asked for; the newest where nothing was.
+
+    Raises:
+        ConflictError: the run has none, or none of that step.
+    """
+    there = find_checkpoints(run.path)
+    if not there:
+        raise ConflictError(
+            f"run {run.run}",
+            "it has no checkpoint."
+            if state.trains
+            else "it trained no weights, so there are none to export.",
+            "Let it come to the end of an epoch, or set grpo.checkpoint_steps."
+            if state.trains
+            else "Train some: studio train grpo-tiny.",
+        )
+    steps = ", ".join(str(number) for number in sorted({found.step for found in there}))
+    if best:
+        step = state.best_step
+        if step is None:
+            raise ConflictError(
+                f"run {run.run}",
+                "no held-out set was measured, so no step is the best.",
+                f"Name one with --step: there are {steps}.",
+            )
+    if step is None:
+        return there[-1]
+    of_step = [found for found in there if found.step == step]
+    if not of_step:
+        why = "is the best, but it " if best else ""
+        raise ConflictError(
+            f"run {run.run}",
+            f"step {step} {why}has no checkpoint.",
+            f"There are those of step {steps}.",
+        )
+    return of_step[-1]
+
+
+def base_settings(checkpoint: Path, run_file: Mapping[str, Any]) -> LocalSettings:
+    """The base model of a checkpoint, as it is loaded for merging.
+
+    Raises:
+        DamagedError: the checkpoint does not name it.
+    """
+    base = base_facts(checkpoint)
+    quantised = base.get("quantise") == "nf4"
+    return LocalSettings(
+        path=_base_path(base["name"], run_file),
+        dtype=base.get("dtype", "auto") if not quantised else "bfloat16",
+        device="cpu",  # merging needs room for the whole model and no speed
+        trust_remote_code=run_file.get("policy.local.trust_remote_code") is True,
+        threads=1,
+    )
+
+
+def card_facts(
+    run: RunDir, state: RunState, found: Found, kind: Kind, run_file: Mapping[str, Any]
+) -> CardFacts:
+    """What is known of the weights from the run's journal, its run file and the checkpoint."""
+    base = base_facts(found.folder)
+    versions = read_facts(found.folder).get("versions", {})
+    bundled = base["name"] == str(_bundled()) or run_file.get("policy.model") == "hf:tiny"
+    started = state.started
+    return CardFacts(
+        kind=kind,
+        run=run.run,
+        step=found.step,
+        base="practice-studio/tiny" if bundled else base["name"],
+        bundled=bundled,
+        quantise=base.get("quantise", "none"),
+        algorithm=str(run_file.get("practice.algorithm", "grpo")),
+        rehearsal=started is not None and started.rehearsal,
+        steps_finished=state.steps_finished,
+        settings={key: run_file[key] for key in run_file if key.startswith(_TOLD)},
+        evaluations=tuple(state.evaluations),
+        versions={**versions, "practice-studio": version("practice-studio")},
+    )
+
+
+def run_settings(run: RunDir) -> dict[str, Any]:
+    """The run file by dotted key, as it was written; empty where it cannot be read.
+
+    It is told in the card and decides nothing but which of the base model's own code may run,
+    so an older one that is no longer valid does no harm.
+    """
+    import yaml
+
+    try:
+        tree = yaml.safe_load(run.run_file.read_text("utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return dict(_flat(tree, "")) if isinstance(tree, dict) else {}
+
+
+def check_server(server: str) -> None:
+    if server not in SERVERS:
+        raise ConfigError(
+            "--serve-with", f"{server} is not supported.", f"There is {', '.join(SERVERS)}."
+        )
+
+
+def _base_path(name: str, run_file: Mapping[str, Any]) -> str:
+    # The bundled model lies elsewhere where the studio was installed anew.
+    if run_file.get("policy.model") == "hf:tiny" and not Path(name).exists():
+        return str(_bundled())
+    return name
+
+
+def _bundled() -> Path:
+    return Path(str(files("sample_data"))) / "tiny"
+
+
+def _flat(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            yield from _flat(inner, f"{key}.{name}" if key else str(name))
+    else:
+        yield key, value

@@ -1,0 +1,192 @@
+"""The stages of `studio train`: fine-tuning, practice, and both one after the other.
+
+Owns what one stage hands to the next. Each stage is a run of its own through the one loop, so
+that each is resumed, looked at and measured like any other. Where several stages are asked for,
+one that is done is not repeated, and one that is not done holds those after it back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from engines.core.errors import ConfigError
+from engines.record.run_dir import Workspace
+from studio.config.loading import LoadedRun, load_run
+from studio.config.source import Source
+from studio.report.progress import to_stderr
+from studio.report.summary import exit_code
+from studio.run.headless import planned, run_headless
+from studio.run.local_models import is_local
+from studio.run.plan import RunPlan
+from studio.run.training import warnings
+from studio.training.demonstrations import write_demonstrations
+from studio.training.distillation import tell_effect_left
+
+Stage = Literal["grpo", "sft", "all", "distil"]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line says, whatever the stage."""
+
+    workspace: Workspace
+    source: Source
+    name: str | None = None
+    restart_step: str | None = None
+    review: str | None = None
+    accept_changes: bool = False
+    json: bool = False
+
+    def with_(self, name: str | None, *overrides: str) -> Asked:
+        """The same with another name and further overrides, which win."""
+        source = replace(self.source, overrides=(*self.source.overrides, *overrides))
+        return replace(self, source=source, name=name)
+
+
+async def train(asked: Asked, stage: Stage) -> int:
+    """Carry out one stage, or fine-tuning and then practice; returns the exit code.
+
+    Raises:
+        StudioError: the run file says nothing that can be trained, or a stage cannot begin.
+    """
+    names = [] if asked.name is None else [f"exp_id={asked.name}"]
+    loaded = load_run(
+        asked.source.runfile or "",
+        [*asked.source.overrides, *names],
+        asked.workspace.path,
+        youtu=asked.source.youtu,
+    )
+    match stage:
+        case "grpo":
+            _check_trains(loaded)
+            return await _carried_out(asked, _plan(asked))
+        case "sft":
+            tuning = _tuning(asked, loaded, "sft")
+            return await _carried_out(tuning, _plan(tuning))
+        case "distil":
+            return await _distil(asked, loaded)
+        case "all":
+            return await _all(asked, loaded)
+
+
+async def _all(asked: Asked, loaded: LoadedRun) -> int:
+    _check_trains(loaded)
+    if asked.restart_step not in (None, "null", "0"):
+        raise ConfigError(
+            f"--restart-step {asked.restart_step}",
+            "it would count the steps of two runs, of which each has its own.",
+            "Give 0 to start both afresh, or restart one: --stage sft or --stage grpo.",
+        )
+    if loaded.config.data.practice is not None:
+        loaded.data_path(loaded.config.data.practice)  # else it would be missed after stage sft
+    tuning = _tuning(asked, loaded, "sft")
+    plan = _plan(tuning)
+    code = await _done("sft", tuning, plan)
+    if not _finished(plan):
+        to_stderr(f"stage sft is not done (run {plan.run.run}): practice does not begin")
+        return code
+    practice = asked.with_(asked.name, f"policy.adapter=run:{plan.run.run}")
+    to_stderr(f"stage grpo: practice begins with the adapter of run {plan.run.run}")
+    return await _carried_out(practice, _plan(practice)) or code
+
+
+async def _distil(asked: Asked, loaded: LoadedRun) -> int:
+    if not loaded.config.evaluation.data:
+        raise ConfigError(
+            loaded.place("evaluation.data"),
+            "nothing is held out, so what is left of the library could not be measured.",
+            "Set evaluation.data=NAME.",
+        )
+    tuning = _tuning(asked, loaded, "distil")
+    plan = _plan(tuning)
+    code = await _done("distil", tuning, plan)
+    if not _finished(plan):
+        return code
+    await tell_effect_left(asked.workspace, plan.loaded, plan.run, json=asked.json)
+    return code
+
+
+def _plan(asked: Asked) -> RunPlan:
+    return planned(
+        asked.workspace,
+        asked.source,
+        name=asked.name,
+        restart_step=asked.restart_step,
+        review=asked.review,
+        accept_changes=asked.accept_changes,
+    )
+
+
+async def _carried_out(asked: Asked, plan: RunPlan) -> int:
+    for warning in warnings(plan.loaded.config):
+        to_stderr(f"warning: {warning}")
+    return await run_headless(plan, json=asked.json)
+
+
+async def _done(stage: Stage, asked: Asked, plan: RunPlan) -> int:
+    """Carry out a stage that another follows; a line where it is done already."""
+    if plan.mode != "finished":
+        to_stderr(f"stage {stage}: run {plan.run.run}")
+        return await _carried_out(asked, plan)
+    assert plan.state is not None
+    to_stderr(f"stage {stage} is done (run {plan.run.run}): it is not repeated")
+    return exit_code(plan.state)
+
+
+def _finished(plan: RunPlan) -> bool:
+    """Whether every step is done, also where the process was let go of in good order before."""
+    state = plan.run.state()
+    return state.status == "finished" and state.steps_finished == plan.sampler.total_steps
+
+
+def _check_trains(loaded: LoadedRun) -> None:
+    algorithm = loaded.config.practice.algorithm
+    if algorithm != "grpo":
+        raise ConfigError(
+            loaded.place("practice.algorithm"),
+            f"practice.algorithm is {algorithm}, which this stage does not carry out.",
+            "Set practice.algorithm=grpo; studio headless practises without weights, and "
+            "--stage sft fine-tunes.",
+        )
+
+
+def _tuning(asked: Asked, loaded: LoadedRun, stage: Literal["sft", "distil"]) -> Asked:
+    """The fine-tuning stage as a run file: the same one, on demonstrations.
+
+    What is distilled is learnt and measured without any library, its own included.
+    """
+    config = loaded.config
+    if not is_local(config.policy.model):
+        raise ConfigError(
+            loaded.place("policy.model"),
+            "training needs a policy whose weights are here.",
+            "Set policy.model=hf:PATH_OR_NAME; hf:tiny is bundled.",
+        )
+    if config.sft.data is None:
+        raise ConfigError(
+            loaded.place("sft.data"),
+            "the stage needs demonstrations, and sft.data names none.",
+            "Set sft.data=NAME (a data set with a field solution), or sft.data=run:RUN for the "
+            "verified rollouts of a run.",
+        )
+    if stage == "distil" and not config.sft.data.startswith("run:"):
+        raise ConfigError(
+            loaded.place("sft.data"),
+            "what a library achieved is in the rollouts of a run.",
+            "Set sft.data=run:RUN, of a run that practised with a library.",
+        )
+    name = f"{config.exp_id}-{stage}"
+    alone = ["library.name=null", "library.start=empty", "evaluation.do_eval=true"]
+    if config.agent.experiences:
+        alone.append("agent.experiences=[]")
+    data = write_demonstrations(asked.workspace, loaded, name, with_library=stage == "distil")
+    return asked.with_(
+        name,
+        "practice.algorithm=sft",
+        f"practice.epochs={config.sft.epochs}",
+        f"practice.batch_size={config.sft.batch_size}",
+        "data.truncate=null",
+        f"data.practice={data}",
+        *(alone if stage == "distil" else ()),
+    )

@@ -1,0 +1,436 @@
+"""All streams of a page in one widget, so that 128 of them cost little more than one.
+
+Owns which cells changed: between two flushes text is only put aside, and a flush marks what
+differs from what is drawn. Geometry comes from its size and the number of panes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os.path import commonprefix
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.geometry import Region
+from textual.message import Message
+from textual.strip import Strip
+from textual.widget import Widget
+
+from studio.tui.drawing import themes
+from studio.tui.drawing.cells import crop, glyphs, pad, width
+from studio.tui.drawing.layout import Box, Mode, grid, lines
+from studio.tui.drawing.pane import Pane, PaneModel
+from studio.tui.drawing.tail import ROWS
+
+__all__ = ["PaneModel", "StreamCanvas"]
+
+_Span = tuple[str, str]  # text and the name of a style
+_REGION_BYTES = 10
+"""What it takes to move the cursor to a changed cell."""
+
+
+class StreamCanvas(Widget, can_focus=True):
+    """Panes of growing text; `flush` brings them up to date.
+
+    Args:
+        ascii: draw borders and signs in ASCII.
+        cap: rows kept of each text.
+    """
+
+    DEFAULT_CSS = "StreamCanvas { width: 1fr; height: 1fr; }"
+    BINDINGS: ClassVar = []
+
+    class VisibleChanged(Message):
+        """Other panes are on screen now: theirs is the text to ask for."""
+
+        def __init__(self, ids: tuple[str, ...]) -> None:
+            super().__init__()
+            self.ids = ids
+
+    class FocusChanged(Message):
+        def __init__(self, id: str) -> None:
+            super().__init__()
+            self.id = id
+
+    def __init__(
+        self,
+        *,
+        ascii: bool = False,
+        cap: int = ROWS,
+        id: str | None = None,
+        classes: str | None = None,
+    ) -> None:
+        super().__init__(id=id, classes=classes)
+        self.follow = True
+        self.caption = ""  # title of the wall's box; without one it has no box
+        self._glyphs, self._cap = glyphs(ascii), cap
+        self._mode: Mode = "group"
+        self._columns: int | None = None
+        self._panes: dict[str, Pane] = {}
+        self._order: tuple[str, ...] = ()
+        self._chosen: str | None = None
+        self._boxes: dict[str, Box] = {}  # of the panes on screen
+        self._bands: dict[int, list[str]] = {}  # rows of cells → panes in them, left to right
+        self._strips: dict[int, Strip] = {}
+        self._look: tuple[str, Style] | None = None
+        self._scrolled = 0  # the first row of a text that is not followed
+        self._turn = 0
+
+    # -- what there is -----------------------------------------------------------------------
+
+    @property
+    def mode(self) -> Mode:
+        return self._mode
+
+    @property
+    def focused(self) -> str | None:
+        """The pane that keys mean."""
+        return self._chosen
+
+    @property
+    def on_screen(self) -> tuple[str, ...]:
+        """Panes that are drawn, in reading order."""
+        return tuple(self._boxes)
+
+    @property
+    def dirty(self) -> bool:
+        """Whether a flush would draw something."""
+        return any(
+            self._panes[id].waiting or self._panes[id].head != self._panes[id].model
+            for id in self._boxes
+        )
+
+    def pane_text(self, id: str) -> str:
+        """What is kept of a pane's text, inert."""
+        return self._panes[id].text if id in self._panes else ""
+
+    def set_panes(self, panes: Sequence[PaneModel], *, columns: int | None = None) -> None:
+        """Show these panes, in this order; cheap where they are the same as before.
+
+        Args:
+            panes: their ids are distinct; texts of ids that are gone are forgotten.
+            columns: of the grid; None: as many as the width suggests.
+        """
+        order = tuple(model.id for model in panes)
+        for model in panes:
+            if (pane := self._panes.get(model.id)) is None:
+                self._panes[model.id] = Pane(model, self._cap)
+            else:
+                pane.model = model
+        if (order, columns) == (self._order, self._columns):
+            return
+        for gone in self._panes.keys() - set(order):
+            del self._panes[gone]
+        before, self._order, self._columns = self._order, order, columns
+        if self._chosen not in self._panes:
+            at = before.index(self._chosen) if self._chosen in before else 0
+            self._chosen = order[min(at, len(order) - 1)] if order else None
+        self._arrange()
+
+    def set_mode(self, mode: Mode) -> None:
+        """Zoom: one line each, a grid, or the focused one alone."""
+        if mode != self._mode:
+            self._mode, self.follow = mode, True
+            self._arrange()
+
+    def set_caption(self, caption: str) -> None:
+        """Put a box with this title around the wall."""
+        if caption != self.caption:
+            self.caption = caption
+            self._arrange()
+
+    # -- text --------------------------------------------------------------------------------
+
+    def feed(self, id: str, text: str) -> None:
+        """Put text aside for the next flush; a pane that is not there has none."""
+        if (pane := self._panes.get(id)) is not None:
+            pane.feed(text)
+
+    def reset(self, id: str, text: str = "") -> None:
+        """Let a pane begin anew with this text."""
+        if (pane := self._panes.get(id)) is not None:
+            pane.reset(text)
+            if id in self._boxes:
+                self._repaint(id)
+
+    def flush(self, budget: int | None = None, *, heads: bool = True) -> int:
+        """Bring what is drawn up to date; returns about how many bytes that takes.
+
+        Args:
+            budget: bytes after which the other panes wait for the next flush; the focused
+                one comes first, the others in turn. None: all of them.
+            heads: titles too where only their count of tokens changed.
+        """
+        ids = list(self._boxes)
+        if not ids:
+            return 0
+        first = [self._chosen] if self._chosen in self._boxes else []
+        others = [id for id in ids if id not in first]
+        turn = self._turn % max(1, len(others))
+        regions: list[Region] = []
+        spent = done = 0
+        for id in (*first, *others[turn:], *others[:turn]):
+            # One besides the focused always has its turn: that one may use up every budget.
+            if budget is not None and spent >= budget and done > len(first):
+                break
+            done += 1
+            changed = self._update(id, heads)
+            spent += sum(_REGION_BYTES + region.width for region in changed)
+            regions += changed
+        self._turn += done - len(first)
+        self._mark(regions)
+        return spent
+
+    # -- focus and scrolling -----------------------------------------------------------------
+
+    def focus_pane(self, id: str) -> None:
+        """Let keys mean this pane, and bring it on screen."""
+        if id not in self._panes or id == self._chosen:
+            return
+        before, self._chosen = self._chosen, id
+        self.follow = True
+        if self._mode == "solo" or id not in self._boxes:
+            self._arrange()
+        else:
+            self._mark([self._title_region(at) for at in (before, id) if at in self._boxes])
+        self.post_message(self.FocusChanged(id))
+
+    def move_focus(self, dx: int, dy: int) -> str | None:
+        """To the pane beside, above or below; returns its id. Solo and wall know one direction."""
+        if self._chosen is None:
+            return None
+        at = self._order.index(self._chosen)
+        per_row = 1
+        if self._mode == "group" and self._boxes:
+            first = next(iter(self._boxes.values()))
+            per_row = sum(box.y == first.y for box in self._boxes.values())
+        target = at + dx + dy * per_row
+        if 0 <= target < len(self._order):
+            self.focus_pane(self._order[target])
+        return self._chosen
+
+    def toggle_follow(self) -> bool:
+        """Stay where the text is, or go on with its end."""
+        self.follow = not self.follow
+        if not self.follow:
+            self._scrolled = self._limits()[1]
+        self._repaint(self._chosen)
+        return self.follow
+
+    def scroll_rows(self, rows: int) -> None:
+        """Move within the text of the focused pane, in solo; at its end it is followed again."""
+        if self._mode != "solo" or self._chosen not in self._boxes:
+            return
+        least, most = self._limits()
+        start = most if self.follow else self._scrolled
+        self._scrolled = min(max(start + rows, least), most)
+        self.follow = rows > 0 and self._scrolled == most
+        self._repaint(self._chosen)
+
+    def _limits(self) -> tuple[int, int]:
+        if self._chosen not in self._boxes:
+            return 0, 0
+        return self._panes[self._chosen].top_of(max(1, self._boxes[self._chosen].height - 2))
+
+    def on_resize(self, event: events.Resize) -> None:
+        self._arrange()
+
+    def on_mount(self) -> None:
+        pump = getattr(self.app, "pump", None)
+        if pump is not None:
+            pump.watch(self)
+
+    def on_unmount(self) -> None:
+        pump = getattr(self.app, "pump", None)
+        if pump is not None:
+            pump.unwatch(self)
+
+    def on_click(self, event: events.Click) -> None:
+        for id in self._bands.get(event.y, []):
+            if self._boxes[id].x <= event.x < self._boxes[id].x + self._boxes[id].width:
+                self.focus_pane(id)
+
+    # -- geometry ----------------------------------------------------------------------------
+
+    def _arrange(self) -> None:
+        """Place the panes anew and draw everything."""
+        before = self.on_screen
+        columns, rows = self.size
+        at = self._order.index(self._chosen) if self._chosen in self._order else 0
+        if self._mode == "solo":
+            boxes = [Box(at, 0, 0, columns, rows)] if self._order and columns and rows else []
+        elif self._mode == "wall":
+            edge = self._edge
+            shown = lines(len(self._order), rows - 2 * edge, at) if columns > 2 * edge else range(0)
+            boxes = [
+                Box(index, edge, edge + y, columns - 2 * edge, 1) for y, index in enumerate(shown)
+            ]
+        else:
+            boxes = grid(len(self._order), columns, rows, self._columns, at)
+        self._boxes = {self._order[box.index]: box for box in boxes}
+        self._bands = {}
+        for id, box in self._boxes.items():
+            for y in range(box.y, box.y + box.height):
+                self._bands.setdefault(y, []).append(id)
+        self._strips.clear()
+        for id in self._boxes:
+            self._update(id, True)
+        if self.is_mounted:
+            self.refresh()
+            if before != self.on_screen:
+                self.post_message(self.VisibleChanged(self.on_screen))
+
+    @property
+    def _edge(self) -> int:
+        return 1 if self.caption and min(self.size) > 2 else 0
+
+    def _title_region(self, id: str) -> Region:
+        box = self._boxes[id]
+        return Region(box.x, box.y, box.width, 1)
+
+    # -- what changed ------------------------------------------------------------------------
+
+    def _repaint(self, id: str | None) -> None:
+        if id is not None and id in self._boxes:
+            self._mark(self._update(id, True))
+
+    def _mark(self, regions: list[Region]) -> None:
+        if regions and self.is_mounted:
+            for region in regions:
+                self._strips.pop(region.y, None)
+            self.refresh(*regions)
+
+    def _update(self, id: str, heads: bool) -> list[Region]:
+        """Take what came for a pane into what is drawn; returns the cells that change."""
+        pane, box = self._panes[id], self._boxes[id]
+        regions: list[Region] = []
+        model = pane.model
+        if model is not pane.head:
+            urgent = (model.title, model.state, model.footer, model.note) != (
+                pane.head.title,
+                pane.head.state,
+                pane.head.footer,
+                pane.head.note,
+            )
+            if urgent or (heads and model != pane.head):
+                pane.head = model
+                if self._mode != "wall":
+                    regions.append(self._title_region(id))
+        if self._mode == "wall":
+            pane.lead, text = pane.wall(box.width, self._glyphs)
+            new, left, top = [pane.lead + text], box.x, box.y
+        else:
+            left, top, room = box.x + 1, box.y + 1, box.width - 2
+            height = box.height - 2
+            text_rows = height - 1 if self._footed(pane, box) else height
+            start = self._scrolled if self._mode == "solo" and not self.follow else None
+            new = pane.look(room, text_rows, self._glyphs, start) if height > 0 else []
+            if self._footed(pane, box):
+                new = [*new, *[""] * (text_rows - len(new)), crop(pane.head.footer, room)]
+        old, pane.shown = pane.shown, new
+        for at in range(max(len(old), len(new))):
+            before = old[at] if at < len(old) else ""
+            after = new[at] if at < len(new) else ""
+            if before != after:
+                begin, end = _changed(before, after)
+                regions.append(Region(left + begin, top + at, max(1, end - begin), 1))
+        return regions
+
+    def _footed(self, pane: Pane, box: Box) -> bool:
+        return bool(pane.head.footer) and box.height >= 6
+
+    # -- drawing -----------------------------------------------------------------------------
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Rows of cells; nothing but the rows that changed is made again.
+
+        Without border and padding there is nothing for Textual's own cache to add.
+        """
+        if self.styles.gutter != (0, 0, 0, 0):
+            return super().render_lines(crop)
+        background = self.background_colors[1]
+        filters = self.get_line_filters()
+        x1, x2 = crop.column_span
+        out = []
+        for y in crop.line_range:
+            strip = self.render_line(y)
+            for line_filter in filters:
+                strip = strip.apply_filter(line_filter, background)
+            out.append(strip if (x1, x2) == (0, self.size.width) else strip.crop(x1, x2))
+        return out
+
+    def render_line(self, y: int) -> Strip:
+        look = (self.app.theme, self.rich_style)
+        if look != self._look:
+            self._look = look
+            self._strips.clear()
+        strip = self._strips.get(y)
+        if strip is None:
+            strip = self._strips[y] = self._strip(y)
+        return strip
+
+    def _strip(self, y: int) -> Strip:
+        columns, rows = self.size
+        spans: list[_Span] = []
+        at = 0
+        signs = self._glyphs
+        if self._mode == "wall" and self._edge and y in (0, rows - 1):
+            border = signs.top(self.caption, columns) if y == 0 else signs.bottom(columns)
+            spans, at = [(border, "")], columns
+        elif self._mode == "wall" and self._edge:
+            inside = self._bands.get(y)
+            body = self._row(inside[0], y) if inside else [(" " * (columns - 2), "")]
+            spans, at = [(signs.v, ""), *body, (signs.v, "")], columns
+        else:
+            for id in self._bands.get(y, ()):
+                spans += self._row(id, y)
+                at += self._boxes[id].width
+        if at < columns:
+            spans.append((" " * (columns - at), ""))
+        return Strip(self._segments(spans), columns)
+
+    def _row(self, id: str, y: int) -> list[_Span]:
+        """The cells of a pane in one row."""
+        pane, box = self._panes[id], self._boxes[id]
+        signs = self._glyphs
+        if self._mode == "wall":
+            drawn = pane.shown[0] if pane.shown else ""
+            style = "focus" if id == self._chosen else pane.head.state
+            rest = pad(drawn[len(pane.lead) :], box.width - width(pane.lead))
+            return [(pane.lead, style), (rest, "")]
+        if y == box.y:
+            title = pane.title(signs, with_footer=not self._footed(pane, box))
+            border = signs.top(title, box.width)
+            inner = border[3:].rstrip(signs.h + signs.tr).rstrip()
+            style = "focus" if id == self._chosen else pane.head.state
+            return [(border[:3], ""), (inner, style), (border[3 + len(inner) :], "")]
+        if y == box.y + box.height - 1:
+            return [(signs.bottom(box.width), "")]
+        at = y - box.y - 1
+        text = pane.shown[at] if at < len(pane.shown) else ""
+        return [(f"{signs.v}{pad(text, box.width - 2)}{signs.v}", "")]
+
+    def _segments(self, spans: list[_Span]) -> list[Segment]:
+        base = self.rich_style
+        theme = self.app.theme
+        out: list[Segment] = []
+        pieces: list[str] = []
+        name = ""
+        for text, style in (*spans, ("", None)):
+            if style != name:
+                if joined := "".join(pieces):
+                    out.append(Segment(joined, base + themes.style(name, theme) if name else base))
+                pieces, name = [], style or ""
+            pieces.append(text)
+        return out
+
+
+def _changed(before: str, after: str) -> tuple[int, int]:
+    """The cells, from and to, in which two rows differ at most."""
+    if before.isascii() and after.isascii():
+        same = commonprefix((before, after))  # noqa: RUF071 - characters are what is meant
+        return len(same), max(len(before), len(after))
+    # A mark may join the last character that is the same: the whole row is safe.
+    return 0, max(width(before), width(after))

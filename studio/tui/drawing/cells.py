@@ -1,0 +1,225 @@
+"""Text measured and cut in terminal cells, as every terminal draws it.
+
+Owns width, cutting and wrapping, and no styles. Terminals disagree about joined emoji, variation
+selectors, skin tones and flags, so text is `settled` first: then one character's width
+is its own everywhere, and a row's is the sum. What hides or steers is the business of
+`studio.secrets.sanitize`, which comes before.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from rich.cells import cell_len, get_character_cell_size
+
+__all__ = [
+    "GLYPHS_ASCII",
+    "GLYPHS_UNICODE",
+    "ROW_CHARS",
+    "Glyphs",
+    "crop",
+    "fit",
+    "flat",
+    "glyphs",
+    "pad",
+    "settled",
+    "width",
+    "wrap",
+    "wrap_pieces",
+]
+
+ROW_CHARS = 1000
+"""Characters of one row at most: marks that take no room could otherwise pile up without end."""
+TAB = "    "
+BASE = "◌"
+"""Carries a mark that begins a row, which would join what stands left of it otherwise."""
+
+_UNSETTLED = re.compile(
+    "[\t\u200d\ufe00-\ufe0f\U0001f1e6-\U0001f1ff\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]"
+)
+_WIDE = "\u1100-\u115f\u2e80-\u303e\u3041-\ua4cf\uac00-\ud7a3\uf900-\ufaff\uff00-\uff60"
+_TOKEN = re.compile(
+    rf" +|[{_WIDE}\U00020000-\U0003fffd][\u0300-\u036f]*|[^ {_WIDE}\U00020000-\U0003fffd]+"
+)
+_WORD = re.compile(" +|[^ ]+")
+
+
+def _settle(match: re.Match[str]) -> str:
+    char = match[0]
+    if char == "\t":
+        return TAB
+    if "\U0001f1e6" <= char <= "\U0001f1ff":
+        return chr(ord(char) - 0x1F1E6 + ord("A"))  # a flag is two letters: 1, 2 or 4 cells
+    return ""
+
+
+def settled(text: str) -> str:
+    """The same with only characters whose width terminals agree on.
+
+    Joined emoji stand beside each other, flags become their letters, skin tones and
+    variation selectors are left away, and a tab is four blanks. Settled text stays as it is.
+    """
+    if text.isascii():
+        return text.replace("\t", TAB) if "\t" in text else text
+    return _UNSETTLED.sub(_settle, text)
+
+
+def width(text: str) -> int:
+    """In cells; that of a strip which holds the settled text."""
+    text = settled(text)
+    return len(text) if text.isascii() and text.isprintable() else cell_len(text)
+
+
+def flat(text: str) -> str:
+    """Settled text on one line, which no mark at its beginning joins to what stands before."""
+    text = settled(text.replace("\n", " ") if "\n" in text else text)
+    if text and not text.isascii() and get_character_cell_size(text[0]) == 0:
+        return BASE + text
+    return text
+
+
+def crop(text: str, width: int) -> str:
+    """As much of one line as fits; a wide character is never halved."""
+    text = flat(text)
+    if text.isascii():
+        return text[: max(0, width)]
+    return text[: _upto(text, width)]
+
+
+def pad(text: str, width: int) -> str:
+    """Exactly that many cells: cut, or filled with blanks."""
+    text = crop(text, width)
+    return text + " " * (width - (len(text) if text.isascii() else cell_len(text)))
+
+
+def fit(text: str, width: int, ellipsis: str = "..") -> str:
+    """One line of at most that many cells, with an ellipsis where something was cut."""
+    text = flat(text)
+    if cell_len(text) <= width:
+        return text
+    if len(ellipsis) >= width:
+        return crop(text, width)
+    return crop(text, width - cell_len(ellipsis)) + ellipsis
+
+
+def _upto(text: str, room: int) -> int:
+    """How many characters of it fit into so many cells, those of no width included."""
+    used = 0
+    for at, char in enumerate(text):
+        cells = get_character_cell_size(char)
+        if used + cells > room:
+            return at
+        used += cells
+    return len(text)
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """Rows of at most `width` cells, broken between words and at new lines.
+
+    A word that is longer than a row is cut, blanks at the end of a row are dropped, and Chinese
+    and Japanese break anywhere. A character wider than the row stands alone in one.
+    """
+    return [piece.rstrip(" \n") for piece in wrap_pieces(settled(text), width)]
+
+
+def wrap_pieces(text: str, width: int) -> list[str]:
+    """The rows of settled text with the blanks and new lines that end them: joined, they are it.
+
+    Rows after a row depend on nothing before them, so that growing text is wrapped again from
+    its last row on.
+    """
+    width = max(1, width)
+    out: list[str] = []
+    start = 0
+    while True:
+        end = text.find("\n", start)
+        if end < 0:
+            _rows(text[start:], width, out)
+            return out
+        _rows(text[start:end], width, out)
+        out[-1] += "\n"
+        start = end + 1
+
+
+def _rows(paragraph: str, width: int, out: list[str]) -> None:
+    size = len(paragraph)
+    ascii_only = paragraph.isascii()
+    if size <= width and ascii_only:
+        out.append(paragraph)
+        return
+    token = (_WORD if ascii_only else _TOKEN).match
+    start = at = used = 0  # of the row: its first character, the next one, cells so far
+    while at < size:
+        found = token(paragraph, at)
+        end = found.end() if found else size
+        cells = end - at if ascii_only else cell_len(paragraph[at:end])
+        blank = paragraph[at] == " "
+        if (blank or used + cells <= width) and end - start <= ROW_CHARS:
+            used += cells
+            at = end
+            continue
+        if at == start:  # longer than a row; what is left of it is looked at like any other text
+            room = ROW_CHARS if blank else width
+            fits = room if ascii_only else _upto(paragraph[start:end], room)
+            at += min(max(1, fits), ROW_CHARS, end - start)
+        out.append(paragraph[start:at])
+        start, used = at, 0
+    out.append(paragraph[start:])
+
+
+@dataclass(frozen=True, slots=True)
+class Glyphs:
+    """Signs for states and the lines of boxes, each one cell wide."""
+
+    won: str = "+"
+    lost: str = "-"
+    streaming: str = ">"
+    queued: str = "."
+    error: str = "!"
+    skipped: str = "="
+    open: str = "?"
+    approved: str = "v"
+    rejected: str = "x"
+    edited: str = "e"
+    flag: str = "!"
+    bar_full: str = "#"
+    bar_empty: str = "."
+    cursor: str = "|"
+    ellipsis: str = ".."
+    h: str = "─"
+    v: str = "│"
+    tl: str = "┌"
+    tr: str = "┐"
+    bl: str = "└"
+    br: str = "┘"
+
+    def bar(self, done: int, total: int, width: int) -> str:
+        """`[####....]`, all of it `width` cells; full only when all is done."""
+        room = max(1, width - 2)
+        full = min(room, room * max(0, done) // total) if total > 0 else 0
+        return f"[{self.bar_full * full}{self.bar_empty * (room - full)}]"
+
+    def top(self, title: str, width: int, right: str = "") -> str:
+        """A box's upper border with its title, cut to what fits."""
+        return self._border(self.tl, self.tr, title, width, right)
+
+    def bottom(self, width: int, left: str = "", right: str = "") -> str:
+        return self._border(self.bl, self.br, left, width, right)
+
+    def _border(self, first: str, last: str, left: str, width: int, right: str) -> str:
+        room = width - 2
+        if room < 0:
+            return crop(first, width)
+        tail = f" {fit(right, room - 3, self.ellipsis)} {self.h}" if right and room > 6 else ""
+        left_room = room - cell_len(tail) - 3
+        head = f"{self.h} {fit(left, left_room, self.ellipsis)} " if left and left_room > 0 else ""
+        return first + head + self.h * (room - cell_len(head) - cell_len(tail)) + tail + last
+
+
+GLYPHS_UNICODE = Glyphs()
+GLYPHS_ASCII = Glyphs(h="-", v="|", tl="+", tr="+", bl="+", br="+", cursor="_")
+
+
+def glyphs(ascii: bool) -> Glyphs:
+    return GLYPHS_ASCII if ascii else GLYPHS_UNICODE

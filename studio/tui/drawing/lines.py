@@ -1,0 +1,105 @@
+"""What pure views hand to widgets: lines of styled spans, measured in terminal cells.
+
+A span is a text and the name of a style (`studio.tui.drawing.themes`); "" is plain. Texts are inert
+before they come here, and are never parsed as markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from studio.tui.drawing.cells import crop, settled, wrap_pieces
+from studio.tui.drawing.cells import width as cells
+
+Span = tuple[str, str]
+Line = tuple[Span, ...]
+
+BLANK: Line = ()
+CUT = ".."
+"""What stands where something was cut: of one width everywhere, and in every locale."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a list; `key` is what it stands for, "" where it cannot be chosen."""
+
+    key: str
+    line: Line
+
+
+def line(*parts: str | Span) -> Line:
+    """A line of plain texts and styled spans."""
+    return tuple((part, "") if isinstance(part, str) else part for part in parts if part)
+
+
+def plain(of: Line) -> str:
+    return "".join(text for text, _ in of)
+
+
+def width_of(of: Line) -> int:
+    """In cells."""
+    return sum(cells(text) for text, _ in of)
+
+
+def cropped(of: Line, width: int) -> Line:
+    """As much as fits, with an ellipsis where something was cut."""
+    if width_of(of) <= width:
+        return of
+    if width <= len(CUT):
+        return ((CUT[: max(0, width)], ""),)
+    out: list[Span] = []
+    left = width - len(CUT)
+    style = ""
+    for text, style in of:
+        taken = crop(text, left)
+        if taken:
+            out.append((taken, style))
+        left -= cells(taken)
+        if taken != text:
+            break
+    return (*out, (CUT, style))
+
+
+def spread(left: Line, right: Line, width: int) -> Line:
+    """Two ends of one line; the left one gives way."""
+    kept = cropped(left, max(0, width - width_of(right) - 1))
+    gap = width - width_of(kept) - width_of(right)
+    return (*kept, (" " * max(0, gap), ""), *right)
+
+
+def paragraph(spans: Iterable[Span], width: int, indent: str = "") -> list[Line]:
+    """Spans as running text, wrapped by words to a width; further lines are indented.
+
+    A style may change within a word.
+    """
+    spans = tuple((settled(text), style) for text, style in spans)
+    joined = "".join(text for text, _ in spans)
+    room = max(1, width - cells(indent))
+    out: list[Line] = []
+    at = 0
+    for number, piece in enumerate(wrap_pieces(joined, room)):
+        cut = _between(spans, at, at + len(piece.rstrip(" \n")))
+        at += len(piece)
+        out.append(((indent, ""), *cut) if number and indent else cut)
+    return out or [()]
+
+
+def _between(spans: Sequence[Span], start: int, end: int) -> Line:
+    out: list[Span] = []
+    at = 0
+    for text, style in spans:
+        low, high = max(start - at, 0), min(end - at, len(text))
+        if low < high:
+            out.append((text[low:high], style))
+        at += len(text)
+        if at >= end:
+            break
+    return tuple(out)
+
+
+def labelled(label: str, text: str, width: int, *, label_width: int = 10) -> list[Line]:
+    """A dim label and its text beside it, wrapped under itself."""
+    first, *further = paragraph([(text, "")], max(1, width - label_width))
+    indent: Span = (" " * label_width, "")
+    return [((label.ljust(label_width), "dim"), *first), *((indent, *row) for row in further)]

@@ -1,0 +1,156 @@
+"""One rollout of the canvas: what is known of it, and the rows that are drawn of it.
+
+Owns the view on a text that grows: where it begins, and when it moves on. Knows no widget.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from studio.tui.drawing.cells import Glyphs, crop, fit, settled, width
+from studio.tui.drawing.tail import ROWS, TailBuffer
+
+_PENDING_CHARS = 65_536
+"""Text of a pane that is not drawn waits up to here before it is wrapped."""
+
+
+@dataclass(frozen=True, slots=True)
+class PaneModel:
+    """What a pane says besides its text. All of it is inert already."""
+
+    id: str
+    title: str
+    state: str = "streaming"  # a field of `Glyphs`: won, lost, streaming, queued, error, skipped
+    tokens: int | None = None
+    footer: str = ""
+    note: str = ""  # instead of the text where there is none, such as "queued"
+
+
+class Pane:
+    """The rows of one text in a window that fills and then moves on by half its height."""
+
+    __slots__ = ("_last", "_pending", "_size", "_tail", "_top", "head", "lead", "model", "shown")
+
+    def __init__(self, model: PaneModel, cap: int = ROWS) -> None:
+        self.model = model
+        self.head = model  # what its title was drawn from
+        self.lead = ""  # what its line on the wall begins with
+        self.shown: list[str] = []  # rows as they are drawn
+        self._tail = TailBuffer(20, cap)
+        self._pending: list[str] = []
+        self._size = 0  # characters pending
+        self._top = 0
+        self._last: str | None = None  # the last line of the text, once somebody asked
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._pending)
+
+    @property
+    def text(self) -> str:
+        self._drain()
+        return self._tail.text
+
+    def feed(self, text: str) -> None:
+        self._pending.append(text)
+        self._size += len(text)
+        if self._size > _PENDING_CHARS:
+            self._drain()
+
+    def reset(self, text: str) -> None:
+        self._pending, self._size, self._top, self._last = [], 0, 0, None
+        self._tail.reset()
+        if text:
+            self.feed(text)
+
+    def _drain(self) -> None:
+        if self._pending:
+            self._last = None
+            text = "".join(self._pending)
+            self._pending, self._size = [], 0
+            self._tail.feed(text)
+
+    def look(self, columns: int, rows: int, glyphs: Glyphs, top: int | None = None) -> list[str]:
+        """The rows to draw in a window.
+
+        Args:
+            columns: of the window.
+            rows: of the window.
+            glyphs: for the cursor of a text under way.
+            top: the row to begin with; None follows the end.
+        """
+        self._drain()
+        if self._tail.width != max(1, columns):
+            self._tail.resize(columns)
+            self._top = 0
+        total = self._tail.total
+        if top is None:
+            if total > self._top + rows or self._top < self._tail.first:
+                self._top = max(self._tail.first, total - (rows + 1) // 2)
+            self._top = max(0, min(self._top, total - 1))
+            if total <= rows:
+                self._top = 0
+            start = self._top
+        else:
+            start = max(self._tail.first, min(top, total - 1))
+        out = [
+            row if row.isascii() else crop(row, columns)
+            for row in self._tail.rows(start, start + rows)
+        ]
+        if not any(out) and self.model.note:
+            return [fit(self.model.note, columns, glyphs.ellipsis)]
+        if self.model.state == "streaming" and start + len(out) == total:
+            last = out[-1] if out else ""
+            if width(last) < columns and any(out):
+                out[-1] = f"{last} {glyphs.cursor}" if width(last) < columns - 1 else last
+        return out
+
+    def top_of(self, rows: int) -> tuple[int, int]:
+        """The first row there is, and the last one a window of so many rows may begin with."""
+        self._drain()
+        return self._tail.first, max(self._tail.first, self._tail.total - rows)
+
+    def wall(self, columns: int, glyphs: Glyphs) -> tuple[str, str]:
+        """Its one line on the wall: the head, and the text after it."""
+        model = self.head
+        mark = getattr(glyphs, model.state, "?")
+        tokens = f"{model.tokens:>5}t" if model.tokens is not None else " " * 6
+        head = crop(f"{model.title} {mark} {tokens} ", columns)
+        footer = f"{settled(model.footer)} " if model.footer else ""
+        room = max(1, columns - width(head) - width(footer))
+        if model.note and model.state != "streaming":
+            return head, crop(footer + model.note, columns - width(head))
+        said = (
+            self._under_way(room, glyphs)
+            if model.state == "streaming"
+            else self._said(room, glyphs)
+        )
+        return head, crop(footer + said, columns - width(head))
+
+    def _under_way(self, columns: int, glyphs: Glyphs) -> str:
+        """The row that is being filled; after a sign where its line began before it."""
+        self._drain()
+        lead = f"{glyphs.ellipsis} "
+        self._tail.resize(columns - len(lead))
+        total = self._tail.total
+        for at in (total - 1, total - 2):  # the last one may have just begun
+            row = "".join(self._tail.rows(at, at + 1)) if at >= 0 else ""
+            if row:
+                said = row if self._tail.begins(at) else lead + row
+                return f"{said} {glyphs.cursor}" if width(said) < columns - 1 else said
+        return fit(self.model.note, columns, glyphs.ellipsis)
+
+    def _said(self, columns: int, glyphs: Glyphs) -> str:
+        """Of a text that is whole how its last line begins: there the answer stands."""
+        self._drain()
+        if self._last is None:
+            self._last = self._tail.last_line()
+        return fit(self._last or self.model.note, columns, glyphs.ellipsis)
+
+    def title(self, glyphs: Glyphs, *, with_footer: bool) -> str:
+        """Such as `r0 + 812t`."""
+        model = self.head
+        parts = [model.title, getattr(glyphs, model.state, "?")]
+        parts += [f"{model.tokens}t"] if model.tokens is not None else []
+        parts += [model.footer] if with_footer and model.footer else []
+        return " ".join(parts)

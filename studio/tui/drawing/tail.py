@@ -1,0 +1,172 @@
+"""The end of a growing text, wrapped as it comes.
+
+Owns at most `cap` rows of one text and costs what is added, not what is kept. What is shown is
+`wrap(inert(text))` of what is kept, wherever the text was cut on its way here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from engines.core.text.sanitize import inert
+from studio.tui.drawing.cells import settled, wrap_pieces
+
+ROWS = 400
+
+_OPEN_END = re.compile(
+    "(?:[\u200c\u200d]?\U0001f3f4[\U000e0061-\U000e007a]{0,5}|[\u200c\u200d])\\Z"
+)
+"""What may be shown otherwise once more is known: joiners, and the beginning of a flag."""
+
+
+class InertStream:
+    """Makes text harmless that comes in pieces.
+
+    What it passes on will not change. `provisional` is the rest as it is shown if nothing
+    follows: some characters at most. Secrets are no business of it, since a text under way
+    is masked where it comes from, before it is cut.
+    """
+
+    __slots__ = ("_before", "_pass_on", "_waiting")
+
+    def __init__(self, pass_on: Callable[[str], None]) -> None:
+        self._pass_on = pass_on
+        self._before = ""  # the last character passed on, which the next one may depend on
+        self._waiting = ""
+
+    @property
+    def provisional(self) -> str:
+        return self._shown(self._waiting) if self._waiting else ""
+
+    def feed(self, text: str) -> None:
+        text = self._waiting + text
+        found = None if text.isascii() else _OPEN_END.search(text)
+        ready = text[: found.start()] if found else text
+        self._waiting = text[len(ready) :]
+        if ready:
+            self._pass_on(self._shown(ready))
+            self._before = ready[-1]
+
+    def _shown(self, text: str) -> str:
+        if not self._before or text.isascii():
+            return inert(text)
+        return inert(self._before + text)[len(inert(self._before)) :]
+
+
+class TailBuffer:
+    """The last rows of one text at one width.
+
+    Args:
+        width: of the rows, in cells.
+        cap: rows that are kept; older ones are dropped.
+    """
+
+    __slots__ = ("_cap", "_changed", "_first", "_open", "_pieces", "_rows", "_stream", "width")
+
+    def __init__(self, width: int, cap: int = ROWS) -> None:
+        self.width = max(1, width)
+        self._cap = max(1, cap)
+        self.reset()
+
+    def reset(self, text: str = "") -> None:
+        """Begin anew."""
+        self._pieces: list[str] = []  # rows that are done, with what ends them
+        self._rows: list[str] = []  # the same as they are shown
+        self._open = ""  # from where the last row begins
+        self._first = 0
+        self._changed: int | None = 0
+        self._stream = InertStream(self._add)
+        if text:
+            self.feed(text)
+
+    def feed(self, text: str) -> None:
+        """Take what comes next; where it was cut does not matter."""
+        if text:
+            self._touch()
+            self._stream.feed(text)
+
+    def resize(self, width: int) -> None:
+        """Wrap what is kept to another width."""
+        width = max(1, width)
+        if width == self.width:
+            return
+        kept = "".join(self._pieces) + self._open
+        self.width = width
+        self._pieces, self._rows, self._open, self._first, self._changed = [], [], "", 0, 0
+        self._wrap(kept)
+
+    @property
+    def first(self) -> int:
+        """How many rows were dropped: the number of the first one kept."""
+        return self._first
+
+    @property
+    def total(self) -> int:
+        """Rows there were, the dropped ones included."""
+        return self._first + len(self._rows) + len(self._end())
+
+    def lines(self) -> list[str]:
+        """The rows that are kept, as they are shown."""
+        return self._rows + self._end()
+
+    def rows(self, start: int, end: int) -> list[str]:
+        """Rows by their numbers, those that are not there left away."""
+        start, end = max(0, start - self._first), max(0, end - self._first)
+        out = self._rows[start:end]
+        if end > len(self._rows):
+            done = len(self._rows)
+            out += self._end()[max(0, start - done) : end - done]
+        return out
+
+    @property
+    def text(self) -> str:
+        """What is kept, inert."""
+        return "".join(self._pieces) + self._open + settled(self._stream.provisional)
+
+    def begins(self, row: int) -> bool:
+        """Whether this row is where a line of the text begins, and no rest of one."""
+        before = row - 1 - self._first
+        if before < 0:
+            return row == 0
+        return before < len(self._pieces) and self._pieces[before].endswith("\n")
+
+    def last_line(self) -> str:
+        """The last line of the text in which something stands, whole as far as it is kept."""
+        line = self._open + settled(self._stream.provisional)
+        for piece in reversed(self._pieces):
+            if piece.endswith("\n"):
+                if line.strip():
+                    break
+                line = ""
+            line = piece + line
+        return line.strip()
+
+    def take(self) -> int | None:
+        """The first row that changed since the last time; None where none did."""
+        changed, self._changed = self._changed, None
+        return changed
+
+    def _touch(self) -> None:
+        at = self._first + len(self._rows)
+        self._changed = at if self._changed is None else min(self._changed, at)
+
+    def _add(self, text: str) -> None:
+        self._wrap(self._open + settled(text))
+
+    def _wrap(self, text: str) -> None:
+        pieces = wrap_pieces(text, self.width)
+        self._open = pieces.pop()
+        if pieces:
+            self._pieces += pieces
+            self._rows += [piece.rstrip(" \n") for piece in pieces]
+            # In blocks, so that dropping costs nothing a row.
+            if (surplus := len(self._rows) - self._cap) > 0:
+                del self._pieces[:surplus], self._rows[:surplus]
+                self._first += surplus
+
+    def _end(self) -> list[str]:
+        rest = self._stream.provisional
+        if not rest:
+            return [self._open.rstrip(" \n")]
+        return [p.rstrip(" \n") for p in wrap_pieces(self._open + settled(rest), self.width)]

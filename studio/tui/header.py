@@ -1,0 +1,183 @@
+"""What the two top lines say of a run, from its state: pure, so that it can be tested.
+
+Fields give way from the right as room runs out; the state, what waits for a person and the
+word "rehearsal" never do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from engines.core.state.run_state import RunState
+from studio.secrets.sanitize import inert
+from studio.tui.drawing.cells import fit
+from studio.tui.drawing.lines import Line, Span, width_of
+
+
+@dataclass(frozen=True, slots=True)
+class LineFacts:
+    """What the state does not know: the line to the run, and the screen's own clock."""
+
+    living: bool = False
+    drives: bool = True
+    driver: str = ""
+    starting: bool = False
+    opening: bool = False  # a run was chosen, and nothing of it is known yet
+    parted: bool = False  # the line to its process is cut, and tried again
+    ready: bool = False  # everything is decided, and the commit waits for a key
+    tokens_per_s: float | None = None
+    pace_tokens_per_s: float | None = None  # that each scripted reply is given
+    eta: str = ""
+    budget: Mapping[str, float] = field(default_factory=dict)  # calls, tokens, cost_usd: limits
+    rate_of_shown: bool = False  # the tokens a second are those of the panes in view
+
+
+_WORDS = {
+    "new": "STARTING",
+    "running": "RUNNING",
+    "paused": "PAUSED",
+    "reviewing": "HELD for review",
+    "held": "HELD for review",
+    "stopped": "STOPPED",
+    "failed": "FAILED",
+    "finished": "FINISHED",
+}
+_SHORT = {"HELD for review": "HELD", "RUNNING": "RUN", "NO PROCESS": "NO PROC"}
+
+
+def status_word(state: RunState | None, facts: LineFacts) -> str:
+    """What the run is doing, in capitals."""
+    if facts.starting:
+        return "STARTING"
+    if facts.opening:
+        return "OPENING"
+    if state is None or state.started is None:
+        return "NO RUN"
+    if not facts.living and not state.ending:
+        return "NO PROCESS"
+    if facts.parted and not state.ending:
+        return "NO LINE"
+    if state.status == "reviewing" and not state.undecided:
+        return "DECIDED: c commits" if facts.ready else "COMMITTING"
+    if facts.living and state.hold_after is not None and state.status == "running":
+        return "STEPPING"
+    return _WORDS[state.status]
+
+
+def waiting_text(state: RunState | None) -> str:
+    """`REVIEW 9, 3 flagged`, or "" where nothing waits for a person."""
+    if state is None:
+        return ""
+    waiting = len(state.undecided) or len(state.open)
+    parts = []
+    if waiting:
+        flagged = _flagged(state)
+        parts.append(f"REVIEW {waiting}" + (f", {flagged} flagged" if flagged else ""))
+    if state.repairs:
+        parts.append(f"MEND {len(state.repairs)}")
+    return ", ".join(parts)
+
+
+def _flagged(state: RunState) -> int:
+    """How many of those that wait are flagged: what the sign `!` stands for."""
+    return sum(bool(op.flags) for op in (state.undecided or state.open))
+
+
+def tokens_text(tokens: float) -> str:
+    """`412k`, `1.2M`."""
+    if tokens < 1_000:
+        return f"{tokens:.0f}"
+    if tokens < 999_500:
+        return f"{tokens / 1_000:.0f}k" if tokens >= 9_950 else f"{tokens / 1_000:.1f}k"
+    return f"{tokens / 1_000_000:.1f}M"
+
+
+def header(state: RunState | None, facts: LineFacts, width: int) -> Line:
+    """The first line: where the run stands, as much of it as fits."""
+    narrow = width < 100
+    word = status_word(state, facts)
+    word = _SHORT.get(word, word) if narrow else word
+    style = "failed" if word in ("FAILED", "NO PROCESS", "NO PROC", "NO LINE") else "title"
+    kept: list[tuple[int, Span]] = [(0, ("studio", "title"))]  # (what goes first, span)
+    if state is not None and state.started is not None:
+        kept += _run_fields(state, facts, narrow)
+        kept.insert(3, (0, (word, style)))
+    else:
+        kept.append((0, (word, style)))
+    gap = " " if narrow else " | "
+    while True:
+        out = _joined([span for _, span in kept], gap)
+        if width_of(out) <= width or not any(rank for rank, _ in kept):
+            return out
+        last = max(rank for rank, _ in kept)
+        kept = [field for field in kept if field[0] != last]
+
+
+def _run_fields(state: RunState, facts: LineFacts, narrow: bool) -> list[tuple[int, Span]]:
+    """(rank, span): rank 0 always stays, the highest goes first. The status is put in fourth."""
+    started = state.started
+    assert started is not None
+    steps = started.steps_per_epoch * state.epochs
+    epoch = state.steps[state.step].epoch if state.step in state.steps else 0
+    where = f"e{epoch}/{state.epochs} s{state.step}/{steps}"
+    if not narrow:
+        where = f"epoch {epoch}/{state.epochs} step {state.step}/{steps}"
+    spent = state.spent
+    budget = facts.budget
+    most = f" of {tokens_text(budget['tokens'])}" if "tokens" in budget else ""
+    tokens = f"{tokens_text(spent.tokens)}{most} tok" + ("" if narrow or most else " in all")
+    if facts.tokens_per_s:
+        tokens += f"{' ' if narrow else ', '}{tokens_text(facts.tokens_per_s)}/s"
+        tokens += " shown" if facts.rate_of_shown and not narrow else ""
+    fields: list[tuple[int, Span]] = [
+        (2, (fit(inert(started.run), 24), "")),
+        (1, (where, "")),
+    ]
+    if spent.cost_usd is not None:  # an unknown price is no price of nothing
+        most = f" of ${budget['cost_usd']:,.2f}" if "cost_usd" in budget else ""
+        fields.append((3, (f"${spent.cost_usd:,.2f}{most}", "")))
+    if "calls" in budget:
+        fields.append((4, (f"{spent.calls:,} of {budget['calls']:,.0f} calls", "")))
+    fields.append((4, (tokens, "dim")))
+    if facts.eta:
+        fields.append((5, (f"ETA {facts.eta}", "dim")))
+    if waiting := waiting_text(state):
+        fields.append((0, (waiting + "!" * bool(_flagged(state)), "flag")))
+    if started.rehearsal:
+        fields.append((0, ("rehearsal", "dim")))
+        if facts.living and facts.pace_tokens_per_s is not None:
+            fields.append((6, (f"paced {facts.pace_tokens_per_s:g} tok/s", "dim")))
+    if facts.living and not facts.drives:
+        who = (
+            f"{fit(inert(facts.driver), 16)} decides, T takes over" if facts.driver else "T decides"
+        )
+        fields.append((0, (f"OBSERVER ({who})", "flag")))
+    return fields
+
+
+def _joined(spans: list[Span], gap: str) -> Line:
+    out: list[Span] = [(" ", "")]
+    for number, span in enumerate(spans):
+        if number:
+            out.append((gap, "dim"))
+        out.append(span)
+    return tuple(out)
+
+
+PAGES = ("live", "review", "library", "diff", "runs", "inspect")
+
+
+def tabs(state: RunState | None, page: str, width: int) -> Line:
+    """The second line: the pages with their numbers, the open one in brackets."""
+    counts = {}
+    if state is not None and (waiting := len(state.undecided) or len(state.open)):
+        counts["review"] = f" {waiting}" + "!" * bool(_flagged(state))
+    spans: list[Span] = [(" ", "")]
+    for number, name in enumerate(PAGES, start=1):
+        label = f"{number} {name.capitalize()}{counts.get(name, '')}"
+        spans.append((f"[{label}]", "title") if name == page else (f" {label} ", ""))
+    out = tuple(spans)
+    more: Line = ((": palette   ? help ", "dim"),)
+    room = width - width_of(out) - width_of(more)
+    return (*out, (" " * room, ""), *more) if room > 0 else out

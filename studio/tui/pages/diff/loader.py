@@ -1,0 +1,138 @@
+"""What can be compared in a workspace, and the comparison of two references.
+
+Reads libraries and journals, so it belongs into a thread. References and how the difference is
+told are those of `studio diff`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+
+from engines.core.errors import StudioError
+from engines.core.library import Library
+from engines.core.state.run_state import RunState
+from engines.record.libraries import LibraryFolder
+from engines.record.run_dir import Workspace
+from studio.library.references import Found, find
+from studio.report.summary import mean
+from studio.tui.pages.diff.view import Choice, Comparison, Measured, Side, entry
+
+
+def compare(base: str, target: str, workspace: Workspace) -> Comparison:
+    """Resolve both and compare them.
+
+    Raises:
+        StudioError: a reference means nothing; see `studio.library.references.find`.
+    """
+    older = find(base, workspace)
+    newer = older if base == target else find(target, workspace)
+    return comparison(base, older, target, newer)
+
+
+def comparison(base: str, older: Found, target: str, newer: Found) -> Comparison:
+    """Pure: two libraries that were found, as the page shows them."""
+    from studio.library.diff import as_lines, measures, pairs, weights_lines
+
+    return Comparison(
+        _side(base, older),
+        _side(target, newer),
+        tuple(entry(p.id, p.before, p.after) for p in pairs(older.library, newer.library)),
+        tuple(Measured(m.data, m.before, m.after, m.verdict) for m in measures(older, newer)),
+        "\n".join(one.text for one in as_lines(older, newer)),
+        tuple(weights_lines(older, newer)),
+    )
+
+
+def from_the_start(workspace: Workspace, run: str | None) -> tuple[str, str] | None:
+    """What is compared where nobody asked: a run's start and the head.
+
+    Without a run, the library that was changed last. None where there is nothing yet.
+
+    Raises:
+        StudioError: the run's journal or its library cannot be read.
+    """
+    if run is None:
+        folders = sorted(
+            workspace.libraries(), key=lambda folder: folder.journal_path.stat().st_mtime
+        )
+        return (f"{folders[-1].name}@0", folders[-1].name) if folders else None
+    state = workspace.run(run).state()
+    if state.started is None:
+        return None
+    name, last = state.started.library, f"{run}@last"
+    head = workspace.library(name).head()
+    # Evaluations belong to steps of a run, so its end is called by its step where it is the head.
+    left = find(last, workspace).library
+    same = (left.version, left.content_hash) == (head.version, head.content_hash)
+    return f"{run}@epoch:0", last if same else name
+
+
+def choices(workspace: Workspace, run: str | None) -> tuple[Choice, ...]:
+    """Everything that can be compared, the open run's first; a damaged part says so."""
+    found: list[Choice] = []
+    if run is not None:
+        found.append(Choice("", f"run {run}"))
+        found += _told(lambda: _of_run(run, workspace.run(run).state()))
+    for folder in workspace.libraries():
+        found.append(Choice("", f"library {folder.name}"))
+        found += _told(partial(_of_library, folder))
+    others = [other.run for other in workspace.runs() if other.run != run]
+    if others:
+        found.append(Choice("", "other runs"))
+        found += [Choice(f"{other}@last", "as it ended") for other in reversed(others)]
+    return tuple(found)
+
+
+def _told(read: Callable[[], list[Choice]]) -> list[Choice]:
+    try:
+        return read()
+    except StudioError as error:
+        return [Choice("", str(error))]
+
+
+def _of_run(run: str, state: RunState) -> list[Choice]:
+    started = state.started
+    if started is None:
+        return [Choice("", "it has not begun")]
+    last = f"policy v{state.policy_version}" if state.trains else f"v{state.library_version}"
+    found = [Choice(f"{run}@last", f"after step {state.steps_finished}, {last}")]
+    if state.best_step is not None:
+        found.append(Choice(f"{run}@best", f"after step {state.best_step}, on its held-out sets"))
+    first = "policy v0" if state.trains else f"v{started.library_version}"
+    found.append(Choice(f"{run}@epoch:0", f"before it began, {first}"))
+    for number, step in sorted(state.steps.items()):
+        if step.committed_version is None:
+            continue
+        left = f"v{step.committed_version}"
+        if state.trains:
+            left = f"reward {mean(step.rewards)}"
+        told = f"epoch {step.epoch}, {left}"
+        if number % started.steps_per_epoch == 0:
+            epoch = number // started.steps_per_epoch
+            found.append(Choice(f"{run}@epoch:{epoch}", f"after step {number}, {told}"))
+        found.append(Choice(f"{run}@step:{number}", told))
+    return found
+
+
+def _of_library(folder: LibraryFolder) -> list[Choice]:
+    found = []
+    for library, commit in reversed(folder.history()):
+        made = "begun" if commit is None else f"step {commit.step} of {commit.run}"
+        if commit is not None and not commit.run:
+            made = "by hand"
+        at = max((decision.at for _, decision in commit.reviewed), default=0.0) if commit else 0.0
+        when = datetime.fromtimestamp(at).strftime(", %Y-%m-%d %H:%M") if at else ""
+        found.append(Choice(f"{folder.name}@{library.version}", f"{_size(library)}, {made}{when}"))
+    return found
+
+
+def _size(library: Library) -> str:
+    n = len(library.experiences)
+    return "1 experience" if n == 1 else f"{n} experiences"
+
+
+def _side(reference: str, found: Found) -> Side:
+    library = found.library
+    return Side(reference, found.label, len(library.experiences), library.guidance_tokens)

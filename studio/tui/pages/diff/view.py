@@ -1,0 +1,328 @@
+"""Two libraries beside each other, as lines: what changed, row by row.
+
+Pure. Texts are inert and settled when they come into a `Comparison`, before anything is
+compared, so that what is marked is what is drawn.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from engines.core.text.similarity import Change, word_diff
+from studio.secrets.sanitize import inert
+from studio.tui.drawing.cells import fit, pad, settled
+from studio.tui.drawing.cells import width as cells
+from studio.tui.drawing.lines import Line, Row, Span, cropped, line, paragraph, spread, width_of
+
+Mode = Literal["side by side", "words", "lines"]
+MODES: tuple[Mode, ...] = ("side by side", "words", "lines")
+
+TWO_COLUMNS = 96
+"""Cells from which two columns are readable; below, they become one."""
+
+_INTERVAL = re.compile(r" \[[^]]*\]")
+_COUNT = re.compile(r" \(n=[\d,]+\)")
+
+STYLES = {"+": "added", "-": "removed", "~": "flag", "=": ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two: how it is called, and how many experiences it holds."""
+
+    reference: str
+    label: str
+    experiences: int
+    tokens: int  # a call, estimated
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One experience of either side; `words` say what changed between both."""
+
+    id: str
+    sign: str  # "+", "-", "~" or "="
+    before: str
+    after: str
+    words: tuple[Change, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return self.after or self.before
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One held-out set beside both sides; "" where a side has none."""
+
+    data: str
+    before: str
+    after: str
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    base: Side
+    target: Side
+    entries: tuple[Entry, ...]
+    measured: tuple[Measured, ...] = ()
+    text: str = ""  # as `studio diff` prints it
+    weights: tuple[str, ...] = ()  # of steps that differ in weights alone
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What can be compared; a heading has no reference."""
+
+    reference: str
+    about: str
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The lines of one experience, all of them as wide as the layout."""
+
+    id: str
+    sign: str
+    lines: tuple[Line, ...]
+
+
+def shown(text: str) -> str:
+    """Text of a model as it may be drawn and measured."""
+    return settled(inert(text))
+
+
+def entry(name: str, before: str | None, after: str | None) -> Entry:
+    """One experience; None where a side does not hold it."""
+    old, new = shown(before or ""), shown(after or "")
+    if before is None or after is None:
+        return Entry(shown(name), "+" if before is None else "-", old, new)
+    if old == new:
+        return Entry(shown(name), "=", old, new)
+    return Entry(shown(name), "~", old, new, word_diff(old, new))
+
+
+def change_spans(words: Iterable[Change], *, keep: str = "cut new") -> tuple[Span, ...]:
+    """A word diff as spans; its marks are readable without any colour.
+
+    Args:
+        words: what changed.
+        keep: "cut new" for both, or one of them for a side's own column.
+    """
+    out: list[Span] = []
+    for kind, text in words:
+        if kind == "same":
+            out.append((text, ""))
+        elif kind in keep:
+            left, right, style = ("[-", "-]", "removed") if kind == "cut" else ("{+", "+}", "added")
+            out.append((left + text + right, style))
+    return tuple(out)
+
+
+def counts_text(of: Comparison) -> str:
+    """`+6 ~3 -2 =25`."""
+    signs = [one.sign for one in of.entries]
+    return " ".join(f"{sign}{signs.count(sign)}" for sign in "+~-=")
+
+
+def head(of: Comparison, mode: Mode, width: int, height: int) -> list[Line]:
+    """What is compared, how much differs, and what was measured of either side."""
+    base, target = of.base, of.target
+    counted = line(
+        (counts_text(of), ""),
+        (f"   {base.tokens} -> {target.tokens} tokens a call (estimated)", "dim"),
+    )
+    if of.weights:
+        counted = line("two steps of a run that trains weights")
+    out = [
+        line((shown(base.label), "title"), (" -> ", "dim"), (shown(target.label), "title")),
+        spread(
+            counted,
+            line((mode, "dim")),
+            width,
+        ),
+    ]
+    measured = [_measured(one, width) for one in of.measured]
+    if not measured:
+        measured = [line(("neither side was evaluated: there is no rate to compare", "dim"))]
+    room = height - len(out)
+    if len(measured) > room:
+        left = len(of.measured) - max(0, room - 1)
+        measured = [*measured[: max(0, room - 1)], line((f"and {left} more (Y copies all)", "dim"))]
+    return [cropped(one, width) for one in [*out, *measured][:height]]
+
+
+def _measured(one: Measured, width: int) -> Line:
+    """A held-out set on one line: the sides' own intervals give way to the difference's.
+
+    Where that is not enough an n that both sides share is said once.
+    """
+    sides = (one.before or "not measured", one.after or "not measured")
+    brief = tuple(_INTERVAL.sub("", side) for side in sides)
+    counts = [_COUNT.findall(side) for side in brief]
+    once = (_COUNT.sub("", brief[0]), brief[1]) if counts[0] == counts[1] else brief
+    name = (f"{shown(one.data)}  ", "dim")
+    verdict = (f"   {one.verdict}", "title")
+    for before, after in (sides, brief, once):
+        whole = line(name, f"{before} -> {after}", verdict)
+        if width_of(whole) <= width or not one.verdict:
+            return whole
+    return line(name, (one.verdict, "title"))
+
+
+def effective(mode: Mode, width: int) -> Mode:
+    """How it is drawn at this width."""
+    return "words" if mode == "side by side" and width < TWO_COLUMNS else mode
+
+
+def blocks(
+    of: Comparison,
+    width: int,
+    mode: Mode,
+    *,
+    same: bool = True,
+    words: str = "",
+) -> list[Block]:
+    """The experiences, laid out.
+
+    Args:
+        of: what is compared.
+        width: in cells, of every line.
+        mode: see `effective`.
+        same: whether those that are equal are shown.
+        words: a filter; all of its words must stand in the id or in a text.
+    """
+    mode = effective(mode, width)
+    name = max((cells(one.id) for one in of.entries), default=0)
+    name = min(name, 12)
+    wanted = words.casefold().split()
+    out = []
+    for one in of.entries:
+        if one.sign == "=" and not same:
+            continue
+        if wanted and not _has(one, wanted):
+            continue
+        drawn = (
+            _columns(one, width, name) if mode == "side by side" else _one(one, width, name, mode)
+        )
+        out.append(Block(one.id, one.sign, tuple(drawn)))
+    return out
+
+
+def pane_title(of: Comparison, width: int, mode: Mode) -> str:
+    """Both names for the border above the columns, each over its own where there are two."""
+    left = f"{shown(of.base.label)}  {_size(of.base.experiences)}"
+    right = f"{shown(of.target.label)}  {_size(of.target.experiences)}"
+    if effective(mode, width) != "side by side":
+        return fit(f"{left} -> {right}", max(1, width - 4))
+    half, other = _halves(width)
+    left, right = fit(left, half - 2), fit(right, other - 4)
+    return f"{left} {' ' * max(1, half + 2 - cells(left) - 1)} {right}"
+
+
+def _size(n: int) -> str:
+    return f"{n} experience{'s' * (n != 1)}"
+
+
+def file_name(of: Comparison) -> str:
+    """Of an export; a reference may be the path of a file."""
+    sides = (re.sub(r"[^A-Za-z0-9@._-]+", "-", one.label)[-80:] for one in (of.base, of.target))
+    return f"diff-{'-to-'.join(sides)}.txt"
+
+
+def plain_entry(one: Entry) -> str:
+    """One experience as `y` copies it."""
+    if one.sign != "~":
+        return f"{one.sign.replace('=', ' ')} {one.id}  {one.text}"
+    return f"~ {one.id}  " + "".join(text for text, _ in change_spans(one.words))
+
+
+def following(found: Sequence[Block], at: str, step: int) -> str:
+    """The id of the next change after `at`, or before it; "" where nothing differs."""
+    changes = [number for number, block in enumerate(found) if block.sign != "="]
+    if not changes:
+        return ""
+    here = next((number for number, block in enumerate(found) if block.id == at), None)
+    if here is None:
+        return found[changes[0]].id
+    if step > 0:
+        return found[next((n for n in changes if n > here), changes[-1])].id
+    return found[next((n for n in reversed(changes) if n < here), changes[0])].id
+
+
+def choice_rows(choices: Sequence[Choice], words: str, width: int) -> list[Row]:
+    """What can be compared, as a list; headings stay out of a filtered one."""
+    wanted = words.casefold().split()
+    longest = max((cells(shown(c.reference)) for c in choices if c.reference), default=0)
+    longest = min(longest, max(16, width // 2))
+    rows = []
+    for choice in choices:
+        told = f"{choice.reference} {choice.about}".casefold()
+        if not choice.reference:
+            if not wanted:
+                rows.append(Row("", line((shown(choice.about), "title"))))
+        elif all(word in told for word in wanted):
+            about = cropped(line((shown(choice.about), "dim")), max(0, width - longest - 3))
+            rows.append(
+                Row(choice.reference, ((pad(shown(choice.reference), longest + 1), ""), *about))
+            )
+    return rows
+
+
+def _has(one: Entry, wanted: Sequence[str]) -> bool:
+    told = f"{one.id} {one.before} {one.after}".casefold()
+    return all(word in told for word in wanted)
+
+
+def _halves(width: int) -> tuple[int, int]:
+    half = (width - 3) // 2
+    return half, width - 3 - half
+
+
+def _named(sign: str, name: str, spans: Iterable[Span], width: int, name_width: int) -> list[Line]:
+    """`~ E14  text`, further lines under the text; every line as wide as asked."""
+    prefix = f"{sign.replace('=', ' ')} {pad(name, name_width)} "
+    style = STYLES[sign]
+    indent = " " * cells(prefix)
+    rows = paragraph(spans, max(1, width - cells(prefix)))
+    return [
+        _padded((((prefix, style) if not number else (indent, "")), *row), width)
+        for number, row in enumerate(rows)
+    ]
+
+
+def _padded(of: Line, width: int) -> Line:
+    left = width - width_of(of)
+    return (*of, (" " * left, "")) if left > 0 else cropped(of, width)
+
+
+def _columns(one: Entry, width: int, name: int) -> list[Line]:
+    half, other = _halves(width)
+    cut: Iterable[Span] = ((one.before, STYLES["-"] if one.sign == "-" else ""),)
+    new: Iterable[Span] = ((one.after, STYLES["+"] if one.sign == "+" else ""),)
+    if one.sign == "~":
+        cut, new = change_spans(one.words, keep="cut"), change_spans(one.words, keep="new")
+    left = [] if one.sign == "+" else _named(one.sign, one.id, cut, half, name)
+    right = [] if one.sign == "-" else _named(one.sign, one.id, new, other, name)
+    blank, blanks = ((" " * half, ""),), ((" " * other, ""),)
+    rows = max(len(left), len(right))
+    return [
+        (
+            *(left[n] if n < len(left) else blank),
+            (" │ ", "dim"),
+            *(right[n] if n < len(right) else blanks),
+        )
+        for n in range(rows)
+    ]
+
+
+def _one(one: Entry, width: int, name: int, mode: Mode) -> list[Line]:
+    if one.sign == "~" and mode == "lines":
+        before = _named("-", one.id, ((one.before, "removed"),), width, name)
+        return before + _named("+", one.id, ((one.after, "added"),), width, name)
+    spans = change_spans(one.words) if one.sign == "~" else ((one.text, STYLES[one.sign]),)
+    return _named(one.sign, one.id, spans, width, name)

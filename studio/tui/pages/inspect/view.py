@@ -1,0 +1,422 @@
+"""A group and one of its rollouts as lines: parts that fold, text that is searched.
+
+Pure: from what the records hold. Long texts are wrapped once for each width and kept, so that
+a key costs the building of rows and no wrapping.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from studio.report.rates import metrics_text
+from studio.secrets.sanitize import inert, one_line
+from studio.tui.drawing.cells import fit, pad, settled, wrap_pieces
+from studio.tui.drawing.lines import Line, Row, Span, labelled, line
+
+if TYPE_CHECKING:
+    from studio.report.rollout import WholeRollout
+
+LABEL = 10
+LIVE_TAIL_CHARS = 20_000
+"""Shown of a text under way: it is wrapped anew with every frame."""
+_DIFFERENT = re.compile(r"expected (.+), got (.+)", re.DOTALL)
+_EQUAL = re.compile(r"(.+) == (.+)", re.DOTALL)
+_FIRST_LINES = {"system": 0, "think": 3}
+"""Lines of a part that stay when it is folded; other parts fold to one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A rollout of the group: one that ended, is under way, or was not begun."""
+
+    id: str
+    index: int
+    state: str  # "won", "lost", "error", "open" (no verdict yet), "streaming", "queued"
+    reward: float | None = None
+    tokens: int = 0  # of its replies, as on every other page
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupShown:
+    """What stands in the left pane besides the rollouts."""
+
+    id: str
+    problem: str
+    epoch: int
+    library_version: int
+    members: tuple[Member, ...]
+    policy_version: int | None = None  # of a run that trains weights
+
+    @property
+    def made_by(self) -> str:
+        """The version that its rollouts were made with."""
+        if self.policy_version is not None:
+            return f"policy v{self.policy_version}"
+        return f"library v{self.library_version}"
+
+    @property
+    def won(self) -> int:
+        return sum(member.state == "won" for member in self.members)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a rollout; `text` is inert and settled. `note` stands beside its label."""
+
+    key: str
+    label: str
+    text: str
+    style: str = ""
+    note: str = ""
+    folds: bool = False  # long ones may be folded away
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """Where a searched text stands: characters of a part."""
+
+    part: str
+    start: int
+    end: int
+
+
+_MARKS = {
+    "won": "+",
+    "lost": "-",
+    "error": "!",
+    "open": "?",
+    "streaming": ">",
+    "queued": ".",
+}
+
+
+def member_of(whole: WholeRollout | None, rollout_id: str, index: int, live: bool) -> Member:
+    """How a rollout stands in its group."""
+    if whole is None:
+        return Member(rollout_id, index, "streaming" if live else "queued")
+    rollout = whole.rollout
+    return member(whole.id, index, rollout.status, rollout.usage.completion_tokens, whole.verdict)
+
+
+def member(rollout_id: str, index: int, status: str, tokens: int, verdict: object) -> Member:
+    """One that ended, by its status and its verdict (None: not judged yet)."""
+    reward = getattr(verdict, "reward", None)
+    note = "truncated" if status == "truncated" else ""
+    if status == "failed":
+        state, note = "error", "failed"
+    elif reward is None:
+        state = "open" if verdict is None else "error"
+        note = "not judged yet" if verdict is None else "no verdict"
+    else:
+        state = "won" if reward >= 0.5 else "lost"
+    return Member(rollout_id, index, state, reward, tokens, note)
+
+
+def group_rows(group: GroupShown, width: int) -> list[Row]:
+    """A row a rollout: its sign, reward, tokens, and what went wrong."""
+    rows = []
+    for one in group.members:
+        reward = "    " if one.reward is None else f"{one.reward:4.2f}"
+        tokens = f"{one.tokens:>6}t" if one.tokens else " " * 7
+        note = one.note or ("under way" if one.state == "streaming" else "")
+        note = "queued" if one.state == "queued" else note
+        figures = f"{reward} {tokens} " if (reward + tokens).strip() else ""
+        text = f"r{one.index:<2} {_MARKS[one.state]} {figures}{note}".rstrip()
+        style = one.state if one.state not in ("open", "error") else "flag"
+        rows.append(Row(one.id, line((fit(text, width), style))))
+    return rows
+
+
+def answer_lines(
+    whole: WholeRollout | None, truth: str | None, group: GroupShown, width: int
+) -> list[Line]:
+    """Expected and got, and what the group is about."""
+    expected, got = expected_and_got(whole, truth)
+    out: list[Line] = []
+    if expected is not None:
+        out += labelled("expected", one_line(expected, 300), width)
+    if got is not None:
+        out += labelled("got", one_line(got, 300), width)
+    out += labelled("problem", one_line(group.problem, 60), width)
+    at = f"epoch {group.epoch}, {group.won} of {len(group.members)} won"
+    return [*out, *labelled("group", at, width)]
+
+
+def expected_and_got(
+    whole: WholeRollout | None, truth: str | None
+) -> tuple[str | None, str | None]:
+    """The true answer and what was stated; None where it is not known.
+
+    Verifiers that compare say both; else the data has the one, and the last line of the
+    reply is the other.
+    """
+    if whole is None:
+        return truth, None
+    critique = (whole.verdict.critique if whole.verdict else None) or ""
+    if found := _DIFFERENT.fullmatch(critique.strip()):
+        return found[1], found[2]
+    if found := _EQUAL.fullmatch(critique.strip()):
+        return found[2], found[1]
+    said = [m.content for m in whole.messages if m.role == "assistant" and m.content.strip()]
+    text = whole.rollout.answer or (said[-1] if said else "")
+    lines = [row for row in text.splitlines() if row.strip()]
+    return truth, lines[-1].strip() if lines else None
+
+
+def parts_of(
+    whole: WholeRollout, library: int, experiences: int | None, *, calls: bool = False
+) -> tuple[Part, ...]:
+    """A rollout from prompt to verdict.
+
+    Args:
+        whole: from `studio.report.rollout.whole_rollout`.
+        library: the version of the library that was in front of the prompt.
+        experiences: how many it held; None where that is not known.
+        calls: with tokens and times of each call.
+    """
+    out: list[Part] = []
+    for number, message in enumerate(whole.messages):
+        key = f"m{number}"
+        match message.role:
+            case "system":
+                items = "" if experiences is None else f", {experiences} experiences"
+                note = f"(library v{library}{items})"
+                out.append(_part("system" + key, "system", message.content, "dim", note, True))
+            case "assistant":
+                if message.reasoning:
+                    out.append(_part("think" + key, "think", message.reasoning, "dim", "", True))
+                if message.content or not message.tool_calls:
+                    out.append(_part("answer" + key, "answer", message.content, folds=True))
+                for at, call in enumerate(message.tool_calls):
+                    asked = f"{call.name} {call.arguments}"
+                    out.append(_part(f"call{key}.{at}", "calls", asked, folds=True))
+            case role:
+                out.append(_part(role + key, role, message.content, folds=True))
+    out += _verdict_parts(whole)
+    if calls:
+        out += [
+            _part(
+                f"calls{number}",
+                f"turn {call.turn}",
+                f"{call.prompt_tokens} + {call.completion_tokens} tokens  {call.elapsed_s:.2f} s  "
+                f"finish {call.finish}  {call.model}{_temperature(call.temperature)}  "
+                f"{call.record}",
+            )
+            for number, call in enumerate(whole.calls)
+        ]
+    return tuple(out)
+
+
+def _temperature(value: float | None) -> str:
+    return "" if value is None else f"  temperature {value:g}"
+
+
+def live_parts(text: str) -> tuple[Part, ...]:
+    """What is known of a rollout under way."""
+    cut = len(text) > LIVE_TAIL_CHARS
+    note = f"(under way; its last {LIVE_TAIL_CHARS:,} characters)" if cut else "(under way)"
+    return (_part("live", "answer", text[-LIVE_TAIL_CHARS:], "", note),)
+
+
+def _verdict_parts(whole: WholeRollout) -> list[Part]:
+    verdict, rollout = whole.verdict, whole.rollout
+    out = []
+    if verdict is None:
+        out.append(_part("reward", "reward", "not judged yet", "flag"))
+    elif verdict.reward is None:
+        out.append(_part("reward", "reward", f"none: {verdict.error or 'no opinion'}", "flag"))
+    else:
+        won = verdict.reward >= 0.5
+        told = f"{verdict.reward:g} {'won' if won else 'lost'}{metrics_text(verdict.metrics)}"
+        out.append(_part("reward", "reward", told, "won" if won else "lost"))
+    if verdict is not None and verdict.critique:
+        out.append(_part("critique", "critique", verdict.critique, folds=True))
+    if rollout.error:
+        out.append(_part("error", "error", rollout.error, "failed", folds=True))
+    spent = f"{rollout.usage.prompt_tokens} + {rollout.usage.completion_tokens} tokens"
+    ended = f"{rollout.status}{f', finish {whole.finish}' if whole.finish else ''}; {spent}; "
+    out.append(_part("ended", "ended", f"{ended}{rollout.elapsed_s:.2f} s; seed {rollout.seed}"))
+    return out
+
+
+def _part(
+    key: str, label: str, text: str, style: str = "", note: str = "", folds: bool = False
+) -> Part:
+    return Part(key, label, settled(inert(text)), style, note, folds)
+
+
+def rollout_rows(
+    parts: Sequence[Part],
+    width: int,
+    opened: Collection[str] = (),
+    closed: Collection[str] = (),
+    hits: Sequence[Hit] = (),
+) -> list[Row]:
+    """The parts wrapped under their labels, a row of the list each.
+
+    Args:
+        parts: in order.
+        width: in cells.
+        opened: keys of parts that a person unfolded; system and think begin folded.
+        closed: keys of parts that a person folded.
+        hits: what is highlighted; a part that has one is never folded.
+    """
+    by_part: dict[str, list[Hit]] = {}
+    for hit in hits:
+        by_part.setdefault(hit.part, []).append(hit)
+    out: list[Row] = []
+    for part in parts:
+        found = by_part.get(part.key, [])
+        folded = part.key in closed or (_begins_folded(part) and part.key not in opened)
+        out += _rows_of(part, width, folded and not found, found)
+    return out
+
+
+def _rows_of(part: Part, width: int, folded: bool, hits: Sequence[Hit]) -> list[Row]:
+    pieces = _wrapped(part.text, max(1, width - LABEL))
+    label: Span = (pad(part.label, LABEL), "key")
+    kept = len(pieces)
+    if folded:
+        least = _FIRST_LINES.get(part.label, 1)
+        kept = least if len(pieces) > least else kept
+    hidden = len(pieces) - kept
+    rows: list[Row] = []
+    if part.note or not kept:
+        mark: Span = (f"[fold {hidden} lines] " if hidden and not kept else "", "dim")
+        rows.append(Row(f"{part.key}:", line(label, mark, (part.note, "dim"))))
+        label = (" " * LABEL, "")
+    at = passed = 0
+    for number, piece in enumerate(pieces[:kept]):
+        while passed < len(hits) and hits[passed].end <= at:
+            passed += 1
+        spans = _highlighted(piece, at, part.style, hits, passed)
+        rows.append(Row(f"{part.key}:{number}", (label, *spans)))
+        label = (" " * LABEL, "")
+        at += len(piece)
+    if hidden and kept:
+        told: Span = (f"[fold {hidden} lines]", "dim")
+        rows.append(Row(f"{part.key}:more", (label, told)))
+    return rows
+
+
+def _highlighted(piece: str, at: int, style: str, hits: Sequence[Hit], first: int) -> Line:
+    """A row of a part that begins at a character, with what was searched for marked.
+
+    Args:
+        piece: the row's text.
+        at: where in the part it begins.
+        style: of what was not searched for.
+        hits: of the part, in order.
+        first: the first of them that ends after `at`.
+    """
+    text = piece.rstrip(" \n")
+    out: list[Span] = []
+    done = 0
+    while first < len(hits) and hits[first].start < at + len(text):
+        start, end = max(hits[first].start - at, 0), min(hits[first].end - at, len(text))
+        out += [(text[done:start], style), (text[start:end], "flag")]
+        done = end
+        first += 1
+    return tuple(span for span in (*out, (text[done:], style)) if span[0])
+
+
+@lru_cache(maxsize=64)
+def _wrapped(text: str, width: int) -> tuple[str, ...]:
+    return tuple(wrap_pieces(text, width))
+
+
+def _begins_folded(part: Part) -> bool:
+    return part.folds and part.label in _FIRST_LINES
+
+
+def part_of(key: str) -> str:
+    """Of a row's key, which part it belongs to."""
+    return key.rpartition(":")[0]
+
+
+def toggled(
+    key: str, parts: Sequence[Part], opened: Collection[str], closed: Collection[str]
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Fold or unfold a part: what is opened and closed from then on."""
+    part = next((one for one in parts if one.key == key), None)
+    if part is None or not part.folds:
+        return frozenset(opened), frozenset(closed)
+    if _begins_folded(part):
+        return frozenset(opened) ^ {key}, frozenset(closed)
+    return frozenset(opened), frozenset(closed) ^ {key}
+
+
+def found_in(parts: Sequence[Part], wanted: str) -> tuple[Hit, ...]:
+    """Where a text stands, whatever its case and however its words are spaced."""
+    words = settled(inert(wanted)).split()
+    if not words:
+        return ()
+    pattern = re.compile(r"\s+".join(re.escape(word) for word in words), re.IGNORECASE)
+    return tuple(
+        Hit(part.key, match.start(), match.end())
+        for part in parts
+        for match in pattern.finditer(part.text)
+    )
+
+
+def row_of(hit: Hit, parts: Sequence[Part], width: int) -> str:
+    """The key of the row in which a hit begins."""
+    part = next(one for one in parts if one.key == hit.part)
+    ends = list(accumulate(len(piece) for piece in _wrapped(part.text, max(1, width - LABEL))))
+    return f"{part.key}:{bisect_right(ends, hit.start)}"
+
+
+def pair(members: Sequence[Member], chosen: str) -> tuple[str, str] | None:
+    """A winner and a loser to stand side by side, the chosen one among them if it can be."""
+    known = [one for one in members if one.reward is not None]
+    here = next((one for one in known if one.id == chosen), None)
+    winners = [one for one in known if one.state == "won"]
+    losers = [one for one in known if one.state == "lost"]
+    if not winners or not losers:
+        return None
+    winner = (
+        here if here in winners else max(winners, key=lambda one: (one.reward or 0, -one.index))
+    )
+    loser = here if here in losers else min(losers, key=lambda one: (one.reward or 0, one.index))
+    assert winner is not None and loser is not None
+    return winner.id, loser.id
+
+
+def whole_text(parts: Sequence[Part]) -> str:
+    """Everything, as a pager or a clipboard takes it."""
+    return "\n\n".join(
+        f"[{part.label}]{f' {part.note}' if part.note else ''}\n{part.text}" for part in parts
+    )
+
+
+def resolved(
+    target: str, steps: Mapping[int, Sequence[str]], evidence: Mapping[str, Sequence[str]]
+) -> str:
+    """The rollout or group an id stands for; "" where it stands for none that is known.
+
+    Args:
+        target: of a rollout, a group, an operation, or (the beginning of) a problem's id.
+        steps: the problems of each step, in sample order.
+        evidence: of each operation that is known.
+    """
+    if found := re.fullmatch(r"s(\d{1,9})p(\d{1,9})(r\d{1,9})?", target):
+        step, position = int(found[1]), int(found[2])
+        return target if position < len(steps.get(step, ())) else ""
+    if found := re.fullmatch(r"op(\d{1,9})\.w", target):  # it rests on all groups of its step
+        return f"s{int(found[1])}p0" if steps.get(int(found[1])) else ""
+    if target in evidence:
+        return next(iter(evidence[target]), "")
+    if len(target) < 4:
+        return ""
+    for step in sorted(steps, reverse=True):
+        for position, problem in enumerate(steps[step]):
+            if problem == target or problem.startswith(target):
+                return f"s{step}p{position}"
+    return ""

@@ -1,0 +1,143 @@
+"""The batch a run is at, as the live page shows it: groups of tries, each with a state.
+
+A view of `engines.core.state.run_state.StepState`. Pure: no Textual, no clock, no I/O.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+
+from engines.core import events as ev
+from engines.core.state.run_state import RunState
+from engines.core.types import GroupOutcome, RecordRef, Reflection, Verdict, group_id, rollout_id
+from studio.secrets.sanitize import one_line
+
+WON = 0.5
+"""The least reward that counts as won, as in the evidence of an operation."""
+OUTCOMES: tuple[GroupOutcome, ...] = ("used", "all-right", "all-wrong", "failed", "unjudged")
+UNDER_WAY = ("streaming", "queued")
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """One rollout. `state` is the name of a glyph and of a style; "open" waits for a verdict."""
+
+    id: str
+    position: int
+    index: int
+    state: str  # won | lost | streaming | queued | error | open
+    tokens: int | None = None  # of its replies; None until it ends
+    said: str = ""  # its reward or what came instead, in a word or two
+    trouble: str = ""  # why it failed or has no reward; "" for most
+    refs: tuple[RecordRef, ...] = ()
+    tail: str = ""
+
+    @property
+    def ended(self) -> bool:
+        return self.state not in UNDER_WAY
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The rollouts of one step.
+
+    The mappings are the step's own and go on being filled. `fold` gives a finished step new,
+    empty ones, so that whoever has these still sees the batch until the next one begins.
+    """
+
+    step: int
+    problems: tuple[str, ...]
+    group_size: int
+    rollouts: Mapping[tuple[int, int], ev.RolloutFinished]
+    verdicts: Mapping[tuple[int, int], Verdict]
+    reflections: Mapping[int, Reflection]
+
+    @property
+    def size(self) -> int:
+        """How many rollouts it has."""
+        return len(self.problems) * self.group_size
+
+    @property
+    def outcomes(self) -> Counter[GroupOutcome]:
+        """Of the groups that are through."""
+        return Counter(reflection.outcome for reflection in self.reflections.values())
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Of every rollout, group by group."""
+        return tuple(
+            rollout_id(self.step, position, index)
+            for position in range(len(self.problems))
+            for index in range(self.group_size)
+        )
+
+    def place(self, rollout: str) -> tuple[int, int] | None:
+        """Position and index of a rollout of this batch; None where it is not one."""
+        head, _, index = rollout.rpartition("r")
+        step, _, position = head.removeprefix("s").partition("p")
+        if not (step.isdecimal() and position.isdecimal() and index.isdecimal()):
+            return None
+        at = int(position), int(index)
+        known = at[0] < len(self.problems) and at[1] < self.group_size
+        return at if int(step) == self.step and known else None
+
+    def group(self, position: int) -> str:
+        return group_id(self.step, position)
+
+    def tries(self, position: int, under_way: Set[str]) -> tuple[Try, ...]:
+        """One group, in index order; `under_way` are ids of rollouts that have begun."""
+        return tuple(self.one(position, index, under_way) for index in range(self.group_size))
+
+    def one(self, position: int, index: int, under_way: Set[str]) -> Try:
+        name = rollout_id(self.step, position, index)
+        found = self.rollouts.get((position, index))
+        if found is None:
+            return Try(name, position, index, "streaming" if name in under_way else "queued")
+        verdict = self.verdicts.get((position, index))
+        state, said, trouble = _ended(found, verdict)
+        return Try(
+            name,
+            position,
+            index,
+            state,
+            found.usage.completion_tokens or None,
+            said,
+            one_line(trouble, 200),
+            found.refs,
+            found.tail,
+        )
+
+
+def batch_of(state: RunState | None) -> Batch | None:
+    """The step under way, or None between steps."""
+    step = state.current if state is not None else None
+    if state is None or state.started is None or step is None:
+        return None
+    return Batch(
+        step.step,
+        step.problems,
+        state.started.group_size,
+        step.rollouts,
+        step.verdicts,
+        step.reflections,
+    )
+
+
+def _ended(found: ev.RolloutFinished, verdict: Verdict | None) -> tuple[str, str, str]:
+    """State, what is said of it, and what went wrong."""
+    if found.status == "failed":
+        return "error", "error", found.error or "it failed"
+    cut = " cut" if found.status == "truncated" else ""  # it reached its most tokens
+    if verdict is None:
+        return "open", f"judging{cut}", ""
+    if verdict.reward is None:
+        return "open", f"unknown{cut}", verdict.error or "the verifier had no opinion"
+    state = "won" if verdict.reward >= WON else "lost"
+    return state, f"reward {reward_text(verdict.reward)}{cut}", ""
+
+
+def reward_text(reward: float) -> str:
+    """`1.0`, `0.33`: with a second digit only where it says something."""
+    return f"{reward:.1f}" if round(reward, 1) == round(reward, 2) else f"{reward:.2f}"

@@ -1,0 +1,87 @@
+"""The batch a screen looks at, and what the folded state does not know of it.
+
+Owns which rollouts are under way, the evaluation under way, and which batch is looked at between
+two steps. Knows no widget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from engines.core import events as ev
+from engines.core.state.run_state import RunState
+from engines.core.types import rollout_id
+from studio.tui.pages.live.batch import Batch, batch_of
+
+
+class Watched:
+    """Follows one run by its events; what has ended is the state's own at every look."""
+
+    def __init__(self) -> None:
+        self.batch: Batch | None = None
+        self.under_way: set[str] = set()  # ids of rollouts that have begun and not ended
+        self.evaluating: ev.EvaluationProgressed | None = None
+
+    def look(self, state: RunState | None) -> None:
+        """Take the batch under way from the state; between two steps the one before stays."""
+        self.batch = batch_of(state) or self.batch
+
+    def began(
+        self, state: RunState | None, under_way: Collection[str] | None, *, anew: bool
+    ) -> None:
+        """The state is another object, of another run where `anew`.
+
+        Args:
+            state: it.
+            under_way: the run's own word on which rollouts are; None: it gave none.
+            anew: nothing that was known is of this run.
+        """
+        if anew:
+            self.batch = None
+        if under_way is not None or anew:
+            self.under_way = set(under_way or ())
+        self.evaluating = None
+        self.look(state)
+        if self.batch is not None:
+            self.under_way = {name for name in self.under_way if not self.has_ended(name)}
+
+    def recalled(self, batch: Batch | None, state: RunState | None) -> None:
+        """Take the journal's last batch between two steps: only there it is still known whole.
+
+        A batch that the state does not know of will be told by its own events.
+        """
+        if batch is None or state is None or state.current is not None:
+            return
+        if batch.step in state.steps and (self.batch is None or self.batch.step <= batch.step):
+            self.batch = batch
+
+    def has_ended(self, rollout: str) -> bool:
+        place = self.batch.place(rollout) if self.batch else None
+        return self.batch is not None and place in self.batch.rollouts
+
+    def text_came(self, rollout: str) -> None:
+        """A text grows, so its rollout is under way, whether its beginning was heard or not."""
+        if self.batch is not None and self.batch.place(rollout) and not self.has_ended(rollout):
+            self.under_way.add(rollout)
+
+    def parted(self) -> None:
+        """Nobody knows what is under way while there is no line to the run."""
+        self.under_way.clear()
+        self.evaluating = None
+
+    def told(self, event: ev.DurableEvent | ev.TransientEvent, state: RunState | None) -> None:
+        match event:
+            case ev.RolloutStarted(key=key) if key.purpose == "rollout":
+                self.under_way.add(rollout_id(key.step, key.position, key.index))
+            case ev.RolloutFinished():
+                self.under_way.discard(rollout_id(event.step, event.position, event.index))
+            case ev.StepStarted():
+                self.under_way.clear()
+                self.evaluating = None
+                self.look(state)
+            case ev.EvaluationProgressed():
+                self.evaluating = event if event.done < event.total else None
+            case ev.EvaluationFinished():
+                self.evaluating = None
+            case ev.RunEnded():
+                self.parted()

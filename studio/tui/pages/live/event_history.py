@@ -1,0 +1,56 @@
+"""What happened in a run before a screen was opened, from its journal.
+
+Reads; changes nothing. Blocks while it does, so it belongs into a thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from engines.core.errors import StudioError
+from engines.core.events import StepStarted
+from engines.core.state.fold import fold
+from engines.core.state.run_state import RunState
+from engines.record.run_dir import RunDir
+from studio.report.training import demonstrated
+from studio.tui.pages.live.batch import Batch, batch_of
+from studio.tui.pages.live.sentences import happened
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What a journal tells of the time before."""
+
+    told: tuple[tuple[float, str], ...]  # seconds since the epoch, and what; oldest first
+    batch: Batch | None  # the last one that was begun, with all that came of it
+
+
+def recalled(run: RunDir, most: int = 200) -> Past:
+    """The last things that happened, and the rollouts of the last batch."""
+    from studio.report.progress import Lines
+
+    out: deque[tuple[float, str]] = deque(maxlen=most)
+    state = RunState()
+    now = 0.0
+    batch: Batch | None = None
+
+    def say(text: str) -> None:
+        out.append((now, text))
+
+    lines = Lines(state, say)
+    try:
+        for entry in run.entries():
+            now = entry.at
+            fold(state, entry.event)
+            if isinstance(entry.event, StepStarted):
+                batch = batch_of(state)  # its mappings go on being filled until it is through
+            told = happened(entry.event, trains=state.trains, shown=demonstrated(state))
+            if told is None:
+                lines(entry.event)
+            else:
+                for text in told:
+                    say(text)
+    except StudioError as error:  # a damaged journal: 5 says so, with the move
+        say(str(error))
+    return Past(tuple(out), batch)

@@ -1,0 +1,648 @@
+"""The live page: groups of the batch under way, their rollouts as they stream, what happened.
+
+Owns which rollouts are looked at, and asks the run for the text of those alone. What the lines
+say is `studio.tui.pages.live.view`'s and `studio.tui.pages.live.sentences`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Collection, Sequence, Set
+from dataclasses import replace
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Horizontal, Vertical
+from textual.events import Hide
+from textual.widget import Widget
+
+from engines.core import events as ev
+from engines.core.state.run_state import RunState
+from engines.core.types import rollout_id
+from studio.report.training import demonstrated
+from studio.secrets.sanitize import one_line
+from studio.session.base import Began, Message, Parted, Session, Streamed, Told
+from studio.tui import training_view
+from studio.tui.drawing import themes
+from studio.tui.drawing.canvas import PaneModel, StreamCanvas
+from studio.tui.drawing.cells import glyphs
+from studio.tui.drawing.layout import Mode
+from studio.tui.drawing.lines import Row, line
+from studio.tui.keymap import Key, bindings
+from studio.tui.page import Page
+from studio.tui.pages.live import sentences, view
+from studio.tui.pages.live.batch import Batch, Try
+from studio.tui.pages.live.batch_tracker import Watched
+from studio.tui.pages.live.streams import Streams
+from studio.tui.widgets.activity import Activity
+from studio.tui.widgets.chrome import Chrome
+from studio.tui.widgets.line_view import LineView
+from studio.tui.widgets.row_list import RowList
+
+_ESTIMATE_EVERY_S = 1.0
+"""Between two estimates of how many tokens a text under way has: each costs bytes a pane."""
+_ZOOMS: tuple[Mode, ...] = ("wall", "group", "solo")
+_ZOOM_WORDS = {
+    "wall": "wall: every rollout of the batch, a line each",
+    "group": "group: the rollouts of one problem side by side",
+    "solo": "solo: one rollout alone",
+}
+
+
+class LivePage(Page):
+    """Rollouts as they stream."""
+
+    scope = "live"
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("live", "list")]
+    DEFAULT_CSS = """
+    LivePage { layout: vertical; }
+    LivePage #live-top { height: 1fr; }
+    LivePage #live-left { width: 34; }
+    LivePage #live-groups { height: 1fr; }
+    LivePage #live-facts { height: 18; }
+    LivePage #live-right { width: 1fr; }
+    LivePage #live-now, LivePage #live-strip { height: 1; }
+    LivePage #live-training { height: 2; }
+    LivePage #live-streams, LivePage #live-told { height: 1fr; }
+    LivePage #live-followed { height: 6; }
+    LivePage #live-activity { height: 6; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.streams = Streams(self)
+        self.zoom: Mode | None = None  # None: as the width suggests
+        self.watched = Watched()
+        self._position = 0  # of the group that is looked at
+        self._past = False  # the rollouts of a run that ended are looked at, not its summary
+        self._attached: Session | None = None
+        self._narrate: Callable[[ev.DurableEvent | ev.TransientEvent], None] | None = None
+        self._estimated_at = float("-inf")
+        self._estimates: dict[str, int] = {}
+
+    def compose(self) -> ComposeResult:
+        ascii_only = self._ascii
+        yield Chrome(id="live-strip")
+        yield Chrome(id="live-training")
+        with Horizontal(id="live-top"):
+            with Vertical(id="live-left", classes="pane"):
+                yield RowList(id="live-groups")
+                yield LineView(id="live-facts")
+            with Vertical(id="live-right"):
+                yield Chrome(id="live-now")
+                yield StreamCanvas(ascii=ascii_only, id="live-streams")
+                yield LineView(id="live-told", classes="pane")
+                yield StreamCanvas(ascii=ascii_only, id="live-followed")
+        yield Activity(id="live-activity", classes="pane")
+
+    def on_mount(self) -> None:
+        self.query_one("#live-facts", LineView).can_focus = False
+        self.query_one("#live-followed", StreamCanvas).can_focus = False
+        self._followed.set_mode("solo")
+
+    # -- what there is -------------------------------------------------------------------------
+
+    @property
+    def _ascii(self) -> bool:
+        wanted = self.studio.settings.ascii
+        if wanted is not None:
+            return wanted
+        encoding = getattr(sys.__stderr__, "encoding", None)
+        return themes.ascii_only(self.studio.environ, encoding)
+
+    @property
+    def tried(self) -> Batch | None:
+        """The batch that is looked at."""
+        return self.watched.batch if self.session is not None else None
+
+    @property
+    def under_way(self) -> Set[str]:
+        return self.watched.under_way
+
+    @property
+    def evaluating(self) -> ev.EvaluationProgressed | None:
+        return self.watched.evaluating
+
+    @property
+    def canvas(self) -> StreamCanvas:
+        return self.query_one("#live-streams", StreamCanvas)
+
+    @property
+    def _followed(self) -> StreamCanvas:
+        return self.query_one("#live-followed", StreamCanvas)
+
+    @property
+    def canvases(self) -> tuple[StreamCanvas, StreamCanvas]:
+        """The rollouts, and the one that is followed on a narrow screen."""
+        return self.canvas, self._followed
+
+    @property
+    def activity(self) -> Activity:
+        return self.query_one(Activity)
+
+    @property
+    def _groups(self) -> RowList:
+        return self.query_one("#live-groups", RowList)
+
+    @property
+    def _narrow(self) -> bool:
+        return self.app.size.width < 100
+
+    @property
+    def _briefs(self) -> bool:
+        """Whether figures of training stand above the rollouts, for want of a column."""
+        trains = self.state is not None and self.state.trains
+        return trains and self._narrow and self.app.size.height >= 20
+
+    @property
+    def mode(self) -> Mode:
+        return self.zoom or ("wall" if self._narrow else "group")
+
+    @property
+    def showing_end(self) -> bool:
+        """Whether the summary of a run that ended stands where rollouts would."""
+        return self.state is not None and bool(self.state.ending) and not self._past
+
+    @property
+    def showing_streams(self) -> bool:
+        return self.tried is not None and not self.showing_end
+
+    @property
+    def try_here(self) -> Try | None:
+        """The rollout that keys mean."""
+        place = self.tried.place(self.canvas.focused or "") if self.tried else None
+        return self.tried.one(*place, self.under_way) if self.tried and place else None
+
+    def home(self) -> Widget | None:
+        return self.canvas if self.showing_streams else self.query_one("#live-told")
+
+    # -- hearing -------------------------------------------------------------------------------
+
+    def heard(self, message: Message) -> None:
+        match message:
+            case Streamed(pieces=pieces):
+                for piece in pieces:
+                    if self.streams.took(piece):
+                        self.watched.text_came(piece.rollout)
+            case Told(event=event):
+                self._told(event)
+            case Began(under_way=under_way):
+                self._began(under_way)
+            case Parted(reason=reason):
+                self.watched.parted()
+                self.activity.say(reason, "failed")
+
+    def _began(self, under_way: Collection[str] | None) -> None:
+        """The state is another object: everything that was taken from the old one is stale."""
+        session = self.session
+        anew = session is not self._attached
+        self._attached = session
+        self._narrate = None
+        self._past = False
+        if anew:
+            self.activity.forget()
+            self._position = 0
+        self.watched.began(self.state, under_way, anew=anew)
+        self.streams.began(anew)
+        if session is not None and (anew or self.state is None or self.state.current is None):
+            self.run_worker(self._recall(session, anew), group="recall", exclusive=anew)
+
+    def _told(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
+        self.watched.told(event, self.state)
+        match event:
+            case ev.RolloutStarted(key=key) if key.purpose == "rollout":
+                self.streams.reset(rollout_id(key.step, key.position, key.index))
+            case ev.RolloutFinished():
+                self.streams.ended(rollout_id(event.step, event.position, event.index))
+            case ev.StepStarted():
+                self._position = 0
+            case ev.RunEnded() | ev.RunResumed():
+                self._past = False
+        trains = self.state is not None and self.state.trains
+        shown = self.state is not None and demonstrated(self.state)
+        said = sentences.happened(event, trains=trains, shown=shown)
+        if said is None:
+            self._narrated(event)
+        else:
+            for text in said:
+                self.activity.say(text)
+
+    def _narrated(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
+        """What `studio headless` would say of it."""
+        if self.state is None:
+            return
+        if self._narrate is None:
+            from studio.report.progress import Lines
+
+            self._narrate = Lines(self.state, self.activity.say)
+        self._narrate(event)
+
+    async def _recall(self, session: Session, anew: bool) -> None:
+        """Let the activity begin with what the journal tells of the time before."""
+        from studio.tui.pages.live.event_history import recalled
+
+        before = await asyncio.to_thread(recalled, session.run)
+        if session is self._attached:
+            if anew:
+                self.activity.recall(before.told)
+            self.watched.recalled(before.batch, self.state)
+            self.studio.redraw_soon()
+
+    # -- drawing -------------------------------------------------------------------------------
+
+    def draw(self) -> None:
+        state, facts = self.state, self.studio.line_facts
+        self.watched.look(state)
+        signs = glyphs(self._ascii)
+        self._arrange()
+        rows = view.group_rows(self.tried, self.under_way, self.filter_text, signs)
+        self._keep_to(rows)
+        here = self.tried.group(self._position) if self.tried and rows else None
+        self._groups.show_rows(rows or _no_groups(self.tried, self.filter_text), here)
+        shown = self.query_one("#live-facts", LineView)
+        shown.show_lines(view.facts(state, self.tried, facts, self.evaluating, shown.room, signs))
+        self._draw_now_line(state)
+        strip = view.strip_line(
+            self.tried, self.under_way, self._position, self.app.size.width, signs
+        )
+        self.query_one("#live-strip", Chrome).show_line(0, strip)
+        if self._briefs and state is not None:
+            brief = self.query_one("#live-training", Chrome)
+            for number, each in enumerate(training_view.brief(state, self.app.size.width, signs)):
+                brief.show_line(number, each)
+        n = len(self.tried.problems) if self.tried else 0
+        self._title("#live-left", f"Groups {n}" if n else "Groups")
+        left = self.query_one("#live-left")
+        under = f"filter: {one_line(self.filter_text, 20)}" if self.filter_text else ""
+        if str(left.border_subtitle or "") != under:  # setting one draws all that is in it
+            left.border_subtitle = Text(under)
+        self._draw_streams()
+        self._draw_told(state)
+        self.activity.draw()
+        self.streams.subscribe()
+
+    def _draw_now_line(self, state: RunState | None) -> None:
+        facts, signs = self.studio.line_facts, glyphs(self._ascii)
+        now = sentences.now(state, self.tried, facts, self.evaluating, signs)
+        plain_work = sentences.at_work(state, facts, self.evaluating)
+        if self._narrow and plain_work and self.tried and state is not None:
+            now = line((f" {view.stage_line(self.tried, state, facts.eta)}", "title"))
+        self.query_one("#live-now", Chrome).show_line(0, now)
+
+    def _draw_streams(self) -> None:
+        if not self.showing_streams:
+            for canvas in self.canvases:
+                canvas.set_panes(())
+            self.streams.prune(())
+            return
+        self._estimate()
+        tries = self._tries()
+        self.streams.prune([one.id for one in tries])
+        mode, canvas = self.mode, self.canvas
+        canvas.set_mode(mode)
+        canvas.set_panes([self._pane(one, mode) for one in tries])
+        batch = self.tried
+        assert batch is not None
+        canvas.set_caption(f"Wall  step {batch.step}" if mode == "wall" else "")
+        self._draw_followed()
+
+    def _draw_followed(self) -> None:
+        one = self.try_here
+        followed = self._followed
+        if one is None or not followed.display:
+            followed.set_panes(())
+            return
+        before = followed.focused
+        followed.set_panes([self._pane(one, "solo")])
+        if before != one.id:
+            followed.reset(one.id, self.canvas.pane_text(one.id))
+
+    def _tries(self) -> Sequence[Try]:
+        """What the canvas holds: the whole batch on the wall, else one group."""
+        batch = self.tried
+        assert batch is not None
+        if self.mode != "wall":
+            return batch.tries(self._position, self.under_way)
+        shown = [batch.place(f"{row.key}r0") for row in self._groups.rows if row.key]
+        positions = [place[0] for place in shown if place is not None]
+        return [one for at in positions for one in batch.tries(at, self.under_way)]
+
+    def _pane(self, one: Try, mode: Mode) -> PaneModel:
+        return view.pane(one, mode, self._estimates.get(one.id), self.streams.has(one.id))
+
+    def _estimate(self) -> None:
+        now = self.studio.clock()
+        if now - self._estimated_at >= _ESTIMATE_EVERY_S or not self._estimates:
+            self._estimated_at = now
+            self._estimates = self.streams.estimates()
+
+    def _draw_told(self, state: RunState | None) -> None:
+        told = self.query_one("#live-told", LineView)
+        if self.showing_streams:
+            return
+        if self.showing_end and state is not None:
+            self._title("#live-told", "How it ended")
+            told.show_lines(sentences.ended_lines(state, told.room, glyphs(self._ascii)))
+        else:
+            self._title("#live-told", "Rollouts")
+            told.show_lines(sentences.empty_lines(state, self.studio.line_facts, told.room))
+
+    def _title(self, selector: str, text: str) -> None:
+        widget = self.query_one(selector)
+        if str(widget.border_title or "") != text:
+            widget.border_title = Text(text)
+
+    def _arrange(self) -> None:
+        """Which panes there are, from the size of the terminal alone, and what they show."""
+        height = self.app.size.height
+        narrow, streams = self._narrow, self.showing_streams
+        self.query_one("#live-strip").display = narrow
+        self.query_one("#live-training").display = self._briefs
+        self._followed.styles.height = 4 if self._briefs and height < 30 else 6
+        self.query_one("#live-left").display = not narrow
+        self.query_one("#live-activity").display = height >= 20
+        self.query_one("#live-activity").styles.height = 6 if height >= 30 else 4
+        trains = self.state is not None and self.state.trains
+        most, groups = (26, 18) if trains else (19, 20)  # its figures come on top of the stages
+        self.query_one("#live-facts").styles.height = max(0, min(most, height - groups))
+        self.canvas.display = streams
+        self.query_one("#live-told").display = not streams
+        self._followed.display = streams and narrow and height >= 20 and self.mode == "wall"
+        self._keep_focus()
+
+    def _keep_focus(self) -> None:
+        """Give the focus to what there is where the pane that had it is not drawn any more."""
+        focused = self.app.focused
+        if not self.is_open or self.app.screen is not self.screen:
+            return
+        if focused is None or (self in focused.ancestors and not _seen(focused)):
+            home = self.home()
+            if home is not None:
+                home.focus(scroll_visible=False)
+
+    # -- choosing ------------------------------------------------------------------------------
+
+    def _keep_to(self, rows: Sequence[Row]) -> None:
+        """Let the group that is looked at be one of those shown."""
+        if self.tried is None or not rows:
+            return
+        shown = [row.key for row in rows]
+        if self.tried.group(min(self._position, len(self.tried.problems) - 1)) not in shown:
+            place = self.tried.place(f"{shown[0]}r0")
+            self._position = place[0] if place else 0
+
+    def _choose(self, position: int, index: int = 0) -> None:
+        if self.tried is None:
+            return
+        self._position = position
+        self.draw()
+        self.canvas.focus_pane(rollout_id(self.tried.step, position, index))
+        self._draw_followed()
+        self.streams.subscribe()
+
+    def on_row_list_moved(self, moved: RowList.Moved) -> None:
+        place = self.tried.place(f"{moved.key}r0") if self.tried and moved.key else None
+        if place is not None and place[0] != self._position:
+            self._choose(place[0])
+
+    def on_stream_canvas_focus_changed(self, moved: StreamCanvas.FocusChanged) -> None:
+        place = self.tried.place(moved.id) if self.tried else None
+        if place is None or moved.id != self.canvas.focused:
+            return
+        if place[0] != self._position:
+            self._position = place[0]
+            self.draw()
+        self._draw_followed()
+        self.streams.subscribe()
+
+    def on_stream_canvas_visible_changed(self) -> None:
+        self.streams.subscribe()
+
+    def on_hide(self, event: Hide) -> None:
+        self.streams.leave()
+
+    def offered(self, keys: Sequence[Key]) -> Sequence[Key]:
+        """What would be of no use now is left away; resuming comes first where it is due."""
+        if self._can_resume:
+            first = [replace(key, rank=10) for key in keys if key.id == "live.resume"]
+            keys = [*first, *(key for key in keys if key.id != "live.resume")]
+        if not self.showing_streams:
+            keys = [key for key in keys if key.id not in ("live.follow", "live.next_group")]
+        return keys
+
+    @property
+    def _can_resume(self) -> bool:
+        """Whether the run could go on, and no process of it is at work."""
+        state, session = self.state, self.session
+        if state is None or state.started is None or session is None:
+            return False
+        return not session.living and state.ending != "finished"
+
+    def opened(self, target: str = "") -> None:
+        if target:
+            self.go_to(target)
+
+    def go_to(self, name: str) -> bool:
+        batch = self.tried
+        if batch is None:
+            return False
+        place = batch.place(name) or batch.place(f"{name}r0")
+        if place is None and name in batch.problems:
+            place = batch.problems.index(name), 0
+        if place is None:
+            return False
+        self.filter_text, self._past = "", True
+        self._choose(*place)
+        return True
+
+    def back(self) -> bool:
+        if self._past and self.state is not None and self.state.ending:
+            self._past = False
+            return True
+        if self.mode == "solo":
+            self.zoom = None
+            return True
+        return super().back()
+
+    def copied(self, whole: bool) -> str:
+        if self.app.focused is not self.canvas:
+            return super().copied(whole)
+        if whole and self.tried is not None:
+            parts = [f"{one.id}\n{self.canvas.pane_text(one.id)}" for one in self._tries()]
+            return "\n\n".join(parts)
+        return self.canvas.pane_text(self.canvas.focused or "")
+
+    # -- keys ----------------------------------------------------------------------------------
+
+    def action_open(self) -> None:
+        """The group under the cursor, then the rollout: whole where it ended, else alone."""
+        if not self.showing_streams:
+            self._look_at_past()
+            return
+        if self.app.focused is self._groups and self.mode != "group":
+            self.zoom = "group"
+        elif self.app.focused is not self._groups:
+            one = self.try_here
+            if one is not None and one.ended:
+                self.studio.open_page("inspect", one.id)
+                return
+            self.zoom = "solo"
+        self.studio.draw_now()
+        self.canvas.focus(scroll_visible=False)
+
+    def _look_at_past(self) -> None:
+        if self.tried is None:
+            self.studio.tell("no batch is under way; 6 shows recorded rollouts")
+            return
+        self._past = True
+        self.studio.draw_now()
+        self.canvas.focus(scroll_visible=False)
+        self.studio.tell("the last rollouts of the run; esc goes back to its summary")
+
+    def action_zoom(self) -> None:
+        if not self.showing_streams:
+            self._look_at_past()
+            return
+        self.zoom = _ZOOMS[(_ZOOMS.index(self.mode) + 1) % len(_ZOOMS)]
+        self.studio.draw_now()
+        self.studio.tell(_ZOOM_WORDS[self.zoom])
+
+    @property
+    def _reading(self) -> StreamCanvas:
+        """The canvas in which a text is read at length."""
+        return self._followed if self._followed.display else self.canvas
+
+    def action_follow(self) -> None:
+        if not self.showing_streams:
+            self.studio.tell("there is nothing to follow")
+            return
+        if not self._followed.display and self.mode != "solo":
+            self.zoom = "solo"  # only there can a text be scrolled, hence left or followed
+            self.studio.draw_now()
+        on = self._reading.toggle_follow()
+        self.studio.tell("following the end of the text" if on else "staying; f follows again")
+
+    def action_next_group(self) -> None:
+        self._step_group(1)
+
+    def action_previous_group(self) -> None:
+        self._step_group(-1)
+
+    def _step_group(self, by: int) -> None:
+        shown = [row.key for row in self._groups.rows if row.key]
+        if self.tried is None or not shown or not self.showing_streams:
+            self.studio.tell("there is no group yet")
+            return
+        here = self.tried.group(self._position)
+        at = shown.index(here) if here in shown else 0
+        place = self.tried.place(f"{shown[(at + by) % len(shown)]}r0")
+        if place is not None:
+            self._choose(place[0])
+
+    def action_kill(self) -> None:
+        one = self.try_here if self.showing_streams else None
+        if one is None or one.ended:
+            self.studio.tell("no rollout under way is under the cursor", "failed")
+            return
+        self.run_worker(self._kill(one.id))
+
+    async def _kill(self, rollout: str) -> None:
+        told = [
+            line(f"{rollout} ends at once, as an error and not as a loss:"),
+            line("it has no reward, and its group goes on without it."),
+        ]
+        if not await self.studio.confirm("Kill this rollout?", told, {"K": "kill it"}):
+            return
+
+        async def end(session: Session) -> str:
+            answer = await session.control("kill", rollout=rollout)
+            if answer.get("killed", True):
+                return f"killed {rollout}"
+            return f"{rollout} was not under way: it waits its turn, or has ended"
+
+        self.studio.asking(end)
+
+    def action_resume(self) -> None:
+        state, session = self.state, self.session
+        if state is None or state.started is None or session is None:
+            self.studio.tell("no run is open here: 5 lists them, 0 starts one", "failed")
+        elif session.living:
+            self.studio.tell("its process is at work; p goes on where it is paused")
+        elif state.ending == "finished":
+            self.studio.tell("the run is finished; 0 starts another")
+        else:
+            self.run_worker(self._resume(state, state.started.run))
+
+    async def _resume(self, state: RunState, run: str) -> None:
+        arguments = ["--resume", run]
+        if state.ending == "budget":
+            from studio.report.summary import raised
+
+            key = raised(state.reason).removesuffix("…")
+            more = await self.studio.ask("resume with", key)
+            if not more or not more.strip() or more.strip() == key:
+                self.studio.tell("not resumed: the budget is still the one that was reached")
+                return
+            arguments.append(more.strip())
+        self.studio.start(arguments)
+
+    def action_left(self) -> None:
+        self._move(-1, 0)
+
+    def action_right(self) -> None:
+        self._move(1, 0)
+
+    def action_up(self) -> None:
+        self._move(0, -1)
+
+    def action_down(self) -> None:
+        self._move(0, 1)
+
+    def _move(self, across: int, down: int) -> None:
+        """Between rollouts; on the wall across is between groups, alone down is in the text."""
+        if not self.showing_streams:
+            return
+        if self.mode == "solo" and down:
+            self.canvas.scroll_rows(down)
+        elif self.mode == "wall" and across:
+            self._step_group(across)
+        else:
+            self.canvas.move_focus(across, down)
+
+    def action_page_down(self) -> None:
+        self._page(1)
+
+    def action_page_up(self) -> None:
+        self._page(-1)
+
+    def _page(self, by: int) -> None:
+        if self.mode == "wall" and not self._followed.display:
+            self.canvas.move_focus(0, by * max(1, self.canvas.size.height // 2))
+        else:
+            self._reading.scroll_rows(by * max(1, self._reading.size.height // 2))
+
+    def action_top(self) -> None:
+        self._end(-1)
+
+    def action_bottom(self) -> None:
+        self._end(1)
+
+    def _end(self, by: int) -> None:
+        if self.mode == "solo":
+            self.canvas.scroll_rows(by * 1_000_000)
+        elif self.tried is not None and self.showing_streams and (tries := self._tries()):
+            self.canvas.focus_pane(tries[-1 if by > 0 else 0].id)
+
+
+def _seen(widget: Widget) -> bool:
+    return all(node.display for node in widget.ancestors_with_self if isinstance(node, Widget))
+
+
+def _no_groups(batch: Batch | None, filter_text: str) -> list[Row]:
+    said = (
+        f"none holds {one_line(filter_text, 16)!r}" if batch and filter_text else "none under way"
+    )
+    return [Row("", ((said, "dim"),))]

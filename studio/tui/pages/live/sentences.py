@@ -1,0 +1,305 @@
+"""What the live page says in sentences: what goes on, what is waited for, how it ended.
+
+Pure: from the folded state, the batch, and what the screen alone knows, to lines.
+"""
+
+from __future__ import annotations
+
+from engines.core import events as ev
+from engines.core.state.run_state import RunState
+from engines.core.types import rollout_id
+from studio.secrets.sanitize import one_line
+from studio.tui import training_view
+from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs
+from studio.tui.drawing.lines import BLANK, Line, line, paragraph
+from studio.tui.header import LineFacts
+from studio.tui.pages.live.batch import Batch, reward_text
+
+
+def now(
+    state: RunState | None,
+    batch: Batch | None,
+    line_facts: LineFacts,
+    evaluating: ev.EvaluationProgressed | None,
+    signs: Glyphs = GLYPHS_UNICODE,
+) -> Line:
+    """One sentence: what the run is doing, or what it waits for, and the key that helps."""
+    if line_facts.starting:
+        return line((" starting: the model is asked for a sign of life …", "title"))
+    if line_facts.opening:
+        return line((" opening the run …", "title"))
+    if state is None or state.started is None:
+        return line((" no run is open: ", "dim"), ("0", "key"), (" starts or resumes one", "dim"))
+    if state.ending:
+        return ending(state)
+    if line_facts.parted:
+        said = " the line to the run's process is cut; it is tried again, and nothing is lost"
+        return line((said, "failed"))
+    if not line_facts.living:
+        said = " no process of it runs; what is recorded is safe: "
+        return line((said, "failed"), ("r", "key"), " resumes it")
+    waiting = len(state.undecided)
+    if waiting:
+        flagged = sum(bool(op.flags) for op in state.undecided)
+        wait = "operation waits" if waiting == 1 else "operations wait"
+        wait = "weight update waits" if state.trains else wait
+        more = f", {flagged} flagged" if flagged else ""
+        return line(" ", ("2", "key"), (f" review: {waiting} {wait} for you{more}", "flag"))
+    if state.status == "reviewing":
+        if line_facts.ready:
+            said = " everything is decided: "
+            return line((said, "title"), ("2", "key"), " shows it, ", ("c", "key"), " commits")
+        what = "weight update" if state.trains else "lesson"
+        return line((f" committing the {what} of step {state.step} …", "title"))
+    if state.status == "paused":
+        busy = " paused: what is under way ends, nothing new begins; "
+        return line((busy, "flag"), ("p", "key"), " goes on")
+    if evaluating is not None:
+        bar = signs.bar(evaluating.done, evaluating.total, 22)
+        when = "" if evaluating.step else " before practice"
+        what = f" measuring{when} on {one_line(evaluating.data, 40)} "
+        return line((what, "title"), f"{evaluating.done}/{evaluating.total} ", (bar, "bar"))
+    return line((f" {_at_work(state, batch)}", "title"))
+
+
+def at_work(
+    state: RunState | None, line_facts: LineFacts, evaluating: ev.EvaluationProgressed | None
+) -> bool:
+    """Whether it just goes on with its rollouts: nothing is waited for or out of the ordinary."""
+    return (
+        state is not None
+        and state.status == "running"
+        and not state.ending
+        and line_facts.living
+        and not line_facts.parted
+        and evaluating is None
+        and state.current is not None
+    )
+
+
+def _at_work(state: RunState, batch: Batch | None) -> str:
+    step = state.current
+    if step is None or batch is None:
+        return "waiting for the next step …" if state.step else "waiting for the first step …"
+    if step.committed:
+        if state.trains:
+            return f"step {step.step} is through: policy v{state.policy_version}"
+        return f"step {step.step} is committed as v{step.committed_version}"
+    if len(batch.reflections) == len(batch.problems) and batch.problems:
+        used = batch.outcomes["used"]
+        if state.trains and not batch.size:
+            n = len(batch.problems)
+            return f"step {step.step}: computing a weight update from {n} demonstrations …"
+        if state.trains:
+            groups = f"{used} group{'s' * (used != 1)} with contrast"
+            return f"step {step.step}: computing a weight update from {groups} …"
+        return f"step {step.step}: drawing operations from {used} group{'s' * (used != 1)} …"
+    if not batch.rollouts:
+        n = len(batch.problems)
+        if not batch.size:
+            return f"step {step.step}: {n} demonstrations"
+        return f"step {step.step}: waiting for the first of {batch.size} rollouts, {n} problems"
+    reward = step.rewards.mean
+    so_far = "" if reward is None else f", reward so far {reward:.3f} (n={step.rewards.n})"
+    return f"step {step.step}: {len(batch.rollouts)} of {batch.size} rollouts ended{so_far}"
+
+
+def ending(state: RunState) -> Line:
+    """How the run ended, and the key that goes on from there."""
+    why = f": {one_line(state.reason, 160)}" if state.reason else ""
+    match state.ending:
+        case "finished" if state.trains:
+            said = f" finished with policy v{state.policy_version}; "
+            return line((said, "title"), ("4", "key"), " compares its steps")
+        case "finished":
+            return line(
+                (" finished; ", "title"),
+                *(("3", "key"), " shows what was learned, "),
+                *(("4", "key"), " what changed"),
+            )
+        case "held":
+            n = len(state.open)
+            what = "weight update" if state.trains else "operation"
+            waits = f"{n} {what} waits" if n == 1 else f"{n} {what}s wait"
+            said = f" held for review: {waits}; "
+            return line((said, "flag"), ("2", "key"), " decides, then ", ("r", "key"), " goes on")
+        case "budget":
+            said = f" the budget is reached{why}; "
+            return line((said, "flag"), ("r", "key"), " resumes with more")
+        case "failed":
+            said = f" failed{why}; "
+            return line((said, "failed"), ("r", "key"), " resumes and tries again")
+    return line((f" stopped{why}; ", "title"), ("r", "key"), " resumes it")
+
+
+def ended_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
+    """The whole of a run that ended: rewards with their n, held-out change, library, cost."""
+    from studio.report.rates import changes, evaluation_text
+    from studio.report.summary import (
+        change_lines,
+        lost_text,
+        mean,
+        progress,
+        repairs_text,
+        spent,
+        version_text,
+    )
+
+    started, where = state.started, progress(state)
+    assert started is not None
+    status = "BUDGET REACHED" if state.ending == "budget" else state.status.upper()
+    out = [line((f"{status} after step {state.steps_finished} of {where.steps}", "title"))]
+    if state.reason:
+        out += paragraph([(one_line(state.reason, 600), "")], width, "  ")
+    if started.rehearsal:
+        out += paragraph([("replies were scripted (rehearsal), not a model's", "dim")], width)
+    out += [*_moves(state, width), BLANK]
+    what = "policy" if state.trains else "library"
+    out.append(line((f"practice reward, with the {what} of the moment", "title")))
+    rewards = state.by_epoch().items()
+    out += [line(f"  epoch {epoch}  {mean(pooled)}") for epoch, pooled in rewards]
+    if not rewards:
+        out.append(line(("  no rollout was judged", "dim")))
+    if state.evaluations:
+        out += [BLANK, line(("held-out reward, before and after", "title"))]
+        if not changes(state.evaluations):
+            out.append(line(("  measured once, so nothing can be compared", "dim")))
+        for told in change_lines(state):
+            out += paragraph([("  " + told, "")], width, "    ")
+    if state.trains:
+        out += [BLANK, line(("training", "title")), *training_view.ended_lines(state, width, signs)]
+        out.append(BLANK)
+    else:
+        grown = f"library    {one_line(started.library, 60)} v{started.library_version} -> "
+        out += [BLANK, line(f"{grown}v{state.library_version}")]
+    out.append(line(f"spent      {spent(state.spent)}"))
+    lost = lost_text(state.lost) or "nothing"
+    out += paragraph([(f"lost       {lost}", "failed" if state.lost else "")], width, " " * 11)
+    if state.open:
+        out.append(line(("open       ", ""), (f"{len(state.open)} to decide: 2 review", "flag")))
+    if state.repairs:
+        mend = repairs_text(len(state.repairs), started.run).partition(":")[0]
+        out.append(line(("to mend    ", ""), (f"{mend}: 2 review", "flag")))
+    if state.evaluations:
+        out += [BLANK, line(("every measurement", "title"))]
+        for found in state.evaluations:
+            where_found = f"after step {found.step}, {version_text(state, found)}"
+            said = f"{one_line(found.data, 40)} {where_found}  {evaluation_text(found)}"
+            out += paragraph([("  " + said, "")], width, "    ")
+    return out
+
+
+def _moves(state: RunState, width: int) -> list[Line]:
+    moves = [("3", "what was learned"), ("4", "what changed"), ("5", "every run")]
+    if state.trains:
+        moves = [("4", "two steps beside each other"), ("5", "every run")]
+    if state.ending != "finished":
+        moves.insert(0, ("r", "resume it"))
+    if state.open or state.repairs:
+        moves.insert(0, ("2", "decide what is open"))
+    keys = [span for key, what in moves for span in ((key, "key"), (f" {what}  ", ""))]
+    return paragraph([("next: ", "dim"), *keys], width, "      ")
+
+
+def empty_lines(state: RunState | None, line_facts: LineFacts, width: int) -> list[Line]:
+    """What stands where rollouts would be while there are none."""
+    if line_facts.starting:
+        said = "The run's process is starting. Its first rollouts appear here."
+    elif line_facts.opening:
+        said = "The run is being opened. Its rollouts appear here."
+    elif state is None or state.started is None:
+        said = "No run is open here. 0 starts, resumes or attaches one; 5 lists every run."
+    elif not line_facts.living:
+        said = (
+            "No process of this run is at work, and no batch of it is under way. "
+            "What it recorded is safe: 5 lists it, 6 shows its rollouts, r resumes it."
+        )
+    elif state.step:
+        said = f"Step {state.step} is through. The rollouts of the next one appear here."
+    else:
+        said = "The first batch has not begun. Its rollouts appear here as they stream."
+    return paragraph([(said, "dim")], width)
+
+
+def happened(
+    event: ev.DurableEvent | ev.TransientEvent, *, trains: bool = False, shown: bool = False
+) -> list[str] | None:
+    """What the activity says of it; None where `studio.report.progress.Lines` has the words.
+
+    Args:
+        event: what happened.
+        trains: whether the run updates weights, so that a group gives no proposals.
+        shown: whether it learns from demonstrations, so that there are no groups to tell of.
+    """
+    match event:
+        case ev.StageEntered():
+            return _training(event) if trains else _entered(event)
+        case ev.StepStarted() if trains:
+            problems = f"{len(event.problems)} problems"
+            return [f"step {event.step}: {problems}, policy v{event.policy_version}"]
+        case ev.GroupReflected() if shown:
+            return []
+        case ev.GroupReflected(reflection=found) if trains and found.outcome == "used":
+            name = rollout_id(found.step, found.position, 0).removesuffix("r0")
+            return [f"{name}: winners and losers, so it has contrast"]
+        case ev.RunPaused():
+            return ["paused: what is under way ends, nothing new begins (p goes on)"]
+        case ev.GroupReflected(reflection=found):
+            name = rollout_id(found.step, found.position, 0).removesuffix("r0")
+            match found.outcome:
+                case "used":
+                    n = len(found.proposals)
+                    drawn = f"{n} proposal{'s' * (n != 1)}"
+                    return [f"{name}: winners and losers, {drawn} drawn from it"]
+                case "all-right":
+                    return [f"{name}: all right, nothing to learn, skipped"]
+                case "all-wrong":
+                    return [f"{name}: all wrong, nothing to compare, skipped"]
+                case "unjudged":
+                    return [f"{name}: no reward known, skipped"]
+            why = f": {one_line(found.losses[0].reason, 160)}" if found.losses else ""
+            return [f"{name}: failed{why}"]
+        case ev.RolloutJudged(verdict=found) if found.reward is not None:
+            name = rollout_id(event.step, event.position, event.index)
+            why = f" ({one_line(found.critique, 80)})" if found.critique else ""
+            return [f"{name} reward {reward_text(found.reward)}{why}"]
+        case ev.OperationDecided(decision=made):
+            done = {"approve": "approved", "edit": "edited", "reject": "rejected"}
+            what = done.get(made.action, "deferred")
+            return [f"{made.operation_id} {what} by {one_line(made.reviewer, 40) or 'nobody'}"]
+        case ev.DecisionUndone():
+            return [f"{event.operation_id}: its decision was taken back"]
+        case ev.OperationProposed():
+            return [f"{event.operation.id} proposed by {one_line(event.reviewer, 40)}"]
+        case ev.RunResumed():
+            return ["resumed"]
+        case ev.RunEnded(how="finished" | "stopped" | "held"):
+            return [event.how]
+    return None
+
+
+def _training(event: ev.StageEntered) -> list[str]:
+    match event.stage:
+        case "consolidation":
+            return [f"step {event.step}: computing its weight update"]
+        case "review":
+            return [f"step {event.step}: its weight update is reviewed (2)"]
+        case "hold":
+            return [f"step {event.step}: its weight update waits for a person (2)"]
+    return _entered(event)
+
+
+def _entered(event: ev.StageEntered) -> list[str]:
+    match event.stage:
+        case "consolidation":
+            return [f"step {event.step}: drawing operations from its groups"]
+        case "review":
+            return [f"step {event.step}: its operations are reviewed (2)"]
+        case "hold":
+            left = event.detail.get("undecided", 0)
+            return [f"step {event.step}: no rule settled {left}, a person is waited for (2)"]
+        case "ready":
+            return [f"step {event.step}: everything is decided, c commits (2)"]
+        case "commit":
+            return [f"step {event.step}: committing"]
+    return []

@@ -1,0 +1,195 @@
+"""Brings the text of rollouts to the canvases of the live page: pieces under way, records later.
+
+Owns what is known of each text and what is subscribed to. Text itself is the canvases' alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engines.core.types import Message, RecordRef
+from studio.secrets.sanitize import inert
+from studio.session.base import Piece
+
+if TYPE_CHECKING:
+    from studio.tui.pages.live.page import LivePage
+
+CHARS_A_TOKEN = 4
+"""Roughly, of English: what a text under way is estimated by."""
+
+
+class Streams:
+    """Texts of the rollouts that are looked at."""
+
+    def __init__(self, page: LivePage) -> None:
+        self._page = page
+        self._known: dict[str, int] = {}  # rollout → characters heard or read
+        self._whole: set[str] = set()  # rollouts of which there is no more to come
+        self._awaited: set[str] = set()  # whose text was asked for and has not begun to come
+        self._asked: frozenset[str] = frozenset()  # subscribed to
+        self._held: frozenset[str] = frozenset()  # ids of panes
+        self._reading: set[str] = set()  # under way from the records
+
+    def has(self, rollout: str) -> bool:
+        """Whether there is text of it."""
+        return self._known.get(rollout, 0) > 0
+
+    def estimates(self) -> dict[str, int]:
+        """Tokens of each text so far, about."""
+        return {name: chars // CHARS_A_TOKEN for name, chars in self._known.items() if chars}
+
+    # -- text that comes -----------------------------------------------------------------------
+
+    def took(self, piece: Piece) -> bool:
+        """Take a piece in; False where nobody looks at its rollout."""
+        name, offset = piece.rollout, piece.offset
+        if name not in self._held:
+            return False
+        known = self._known.get(name, 0)
+        if offset > known:
+            # Sent before it was asked for anew, or else something is missing.
+            if name not in self._awaited:
+                self._ask_anew(frozenset((name,)))
+            return True
+        self._awaited.discard(name)
+        if offset == known:
+            for canvas in self._page.canvases:
+                canvas.feed(name, piece.text)
+        else:
+            self._set(name, self._kept(name, offset) + piece.text)
+        self._known[name] = offset + len(piece.text)
+        return True
+
+    def _kept(self, name: str, offset: int) -> str:
+        """What is kept of a text before an offset; rows that scrolled away long ago are not."""
+        if not offset:
+            return ""
+        text = self._page.canvas.pane_text(name)
+        lost = max(0, self._known[name] - len(text))
+        return text[: max(0, offset - lost)]
+
+    def _set(self, name: str, text: str) -> None:
+        for canvas in self._page.canvases:
+            canvas.reset(name, text)
+
+    def reset(self, name: str) -> None:
+        """It begins anew: what it said before is worth nothing any more."""
+        self._whole.discard(name)
+        if self._known.pop(name, 0):
+            self._set(name, "")
+
+    def ended(self, name: str) -> None:
+        """Nothing more will be streamed of it; what was not heard is in the records."""
+        if self._known.get(name) and name not in self._awaited:
+            self._whole.add(name)
+        self._awaited.discard(name)
+
+    # -- what is asked for ---------------------------------------------------------------------
+
+    def began(self, anew: bool) -> None:
+        """The session knows nothing of what was subscribed to, or is another one."""
+        self._asked = frozenset()
+        if anew:
+            self.prune(())
+
+    def prune(self, held: Collection[str]) -> None:
+        """The canvas holds these alone from now on; it forgets the texts of others."""
+        now = frozenset(held)
+        gone = self._held - now
+        self._held = now
+        for name in gone:
+            self._known.pop(name, None)
+        self._whole -= gone
+        self._awaited -= gone
+        if gone & self._asked and self._page.session is not None:
+            # Else they would go on from where they were when they are looked at again.
+            self._subscribe(self._asked - gone)
+
+    def subscribe(self) -> None:
+        """Ask for the text under way of what is on screen, and read what has ended."""
+        page = self._page
+        if not page.is_open or page.tried is None or not page.showing_streams:
+            self.leave()
+            return
+        wanted: set[str] = set()
+        ended: dict[str, Sequence[RecordRef]] = {}
+        for name in page.canvas.on_screen:
+            place = page.tried.place(name)
+            if place is None:
+                continue
+            one = page.tried.one(*place, page.under_way)
+            if not one.ended:
+                wanted.add(name)
+            elif name not in self._whole and name not in self._reading and one.refs:
+                ended[name] = one.refs
+        if wanted != self._asked:
+            self._subscribe(frozenset(wanted))
+        if ended:
+            self._reading |= ended.keys()
+            page.run_worker(self._read(ended), group="texts")
+
+    def leave(self) -> None:
+        """Nobody looks: ask for no text."""
+        if self._asked:
+            self._subscribe(frozenset())
+
+    def _subscribe(self, wanted: frozenset[str]) -> None:
+        session = self._page.session
+        if session is None:
+            return
+        self._awaited = (self._awaited & wanted) | (wanted - self._asked)
+        self._asked = wanted
+        session.subscribe(wanted)
+
+    def _ask_anew(self, names: frozenset[str]) -> None:
+        wanted = self._asked
+        self._subscribe(wanted - names)
+        self._subscribe(wanted)
+
+    # -- records -------------------------------------------------------------------------------
+
+    async def _read(self, refs: dict[str, Sequence[RecordRef]]) -> None:
+        session = self._page.session
+        if session is None:
+            return
+        try:
+            texts = await asyncio.to_thread(recorded_texts, session.run.records, refs)
+        finally:
+            self._reading -= refs.keys()
+        if session is not self._page.session or not self._page.is_attached:
+            return  # another run, or the screen was left meanwhile
+        for name, text in texts.items():
+            if name in self._held:
+                self._set(name, text)
+                self._known[name] = len(text)
+                self._whole.add(name)
+        self._page.studio.redraw_soon()
+
+
+def recorded_texts(folder: Path, refs: dict[str, Sequence[RecordRef]]) -> dict[str, str]:
+    """What each rollout said, from its records; why not, where they cannot be read. Blocks."""
+    from engines.core.errors import StudioError
+    from engines.record.ledger import trajectory
+
+    texts = {}
+    for name, of_one in refs.items():
+        try:
+            texts[name] = said(trajectory(folder, of_one))
+        except StudioError as error:
+            texts[name] = f"its record cannot be read: {inert(str(error))}"
+    return texts
+
+
+def said(messages: Sequence[Message]) -> str:
+    """The replies of a try with the tools they called, as its text streamed."""
+    parts = []
+    for message in messages:
+        if message.role == "assistant":
+            parts.append(message.content)
+            parts += [f"[calls {call.name}] {call.arguments}" for call in message.tool_calls]
+        elif message.role == "tool":
+            parts.append(f"[tool] {message.content}")
+    return "\n".join(part for part in parts if part)

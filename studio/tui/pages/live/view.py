@@ -1,0 +1,286 @@
+"""What the live page shows of a batch: its groups, its stages, its counts.
+
+Pure: from the folded state, the batch, and what the screen alone knows, to lines.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence, Set
+from itertools import groupby
+
+from engines.core import events as ev
+from engines.core.state.run_state import RunState
+from engines.core.types import GroupOutcome
+from studio.report.training import trained_step
+from studio.secrets.sanitize import one_line
+from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs
+from studio.tui.drawing.layout import Mode
+from studio.tui.drawing.lines import (
+    BLANK,
+    Line,
+    Row,
+    Span,
+    cropped,
+    line,
+    paragraph,
+    plain,
+    width_of,
+)
+from studio.tui.drawing.pane import PaneModel
+from studio.tui.header import LineFacts
+from studio.tui.pages.live.batch import Batch, Try
+from studio.tui.training_view import panel
+
+STRIP_CELLS = 16
+"""A longer strip of glyphs gives way to numbers."""
+_SAID_CELLS = len("0.0 cut")
+_ORDER = ("won", "lost", "streaming", "queued", "error", "open")
+_STYLES = {"error": "failed", "open": "flag"}
+SKIPPED: tuple[GroupOutcome, ...] = ("all-right", "all-wrong", "unjudged")
+
+
+def style_of(state: str) -> str:
+    """The style of a try's state."""
+    return _STYLES.get(state, state)
+
+
+def strip(tries: Sequence[Try], signs: Glyphs = GLYPHS_UNICODE) -> Line:
+    """`++-+>>>>`, one glyph a rollout; numbers where a group is large: `+12 -3 >1`."""
+    if len(tries) <= STRIP_CELLS:
+        runs = groupby(tries, key=lambda one: one.state)
+        return tuple(
+            (getattr(signs, state) * sum(1 for _ in many), style_of(state)) for state, many in runs
+        )
+    counted = Counter(one.state for one in tries)
+    spans = [
+        (f"{getattr(signs, state)}{counted[state]} ", style_of(state))
+        for state in _ORDER
+        if counted[state]
+    ]
+    return tuple(spans)
+
+
+def group_line(
+    batch: Batch, position: int, under_way: Set[str], signs: Glyphs = GLYPHS_UNICODE
+) -> Line:
+    """`s3p0  ++-+>>>>  3/4 =  q0712`: won of those with a reward, and whether it is skipped."""
+    tries = batch.tries(position, under_way)
+    known = sum(one.state in ("won", "lost") for one in tries)
+    won = sum(one.state == "won" for one in tries)
+    through = batch.reflections.get(position)
+    waits = all(one.state == "queued" for one in tries)
+    score = "" if not tries else "wait" if waits else f"{won}/{known}"
+    mark = ("  ", "")
+    if through is not None and through.outcome in SKIPPED:
+        mark = (f" {signs.skipped}", "skipped")
+    elif through is not None and through.outcome == "failed":
+        mark = (f" {signs.error}", "failed")
+    shown = strip(tries, signs)
+    room = " " * max(0, min(batch.group_size, STRIP_CELLS) - width_of(shown))
+    name = (f"{batch.group(position):<6}", "")
+    problem = one_line(batch.problems[position], 24)
+    return (name, *shown, (f"{room} {score:>4}", ""), mark, (f" {problem}", "dim"))
+
+
+def group_rows(
+    batch: Batch | None,
+    under_way: Set[str],
+    filter_text: str = "",
+    signs: Glyphs = GLYPHS_UNICODE,
+) -> list[Row]:
+    """A row for each group; its key is the group's id."""
+    if batch is None:
+        return []
+    wanted = filter_text.casefold()
+    rows = []
+    for position, problem in enumerate(batch.problems):
+        through = batch.reflections.get(position)
+        row = Row(batch.group(position), group_line(batch, position, under_way, signs))
+        words = f"{plain(row.line)} {problem} {through.outcome if through else ''}"
+        if wanted in words.casefold():
+            rows.append(row)
+    return rows
+
+
+def strip_line(
+    batch: Batch | None,
+    under_way: Set[str],
+    here: int,
+    width: int,
+    signs: Glyphs = GLYPHS_UNICODE,
+) -> Line:
+    """The groups in one line for a narrow screen, from before the one that is shown."""
+    if batch is None or not batch.problems:
+        return line((" no groups yet", "dim"))
+    end = line((" [ ] group", "dim"))
+    room = width - width_of(end) - 1
+    items = [
+        _item(batch, position, under_way, position == here, signs)
+        for position in range(len(batch.problems))
+    ]
+    first = max(0, min(here, len(items) - 1))
+    if first and width_of((*items[first - 1], *items[first])) <= room:
+        first -= 1
+    out: list[Span] = [(" ", "")]
+    for item in items[first:]:
+        if width_of(item) > room and len(out) > 1:
+            break
+        out += item
+        room -= width_of(item)
+    return (*cropped(tuple(out), width - width_of(end)), *end)
+
+
+def _item(batch: Batch, position: int, under_way: Set[str], here: bool, signs: Glyphs) -> Line:
+    """One group of the strip: `>s3p0 ++-+ = `."""
+    through = batch.reflections.get(position)
+    skipped = through is not None and through.outcome in SKIPPED
+    style = "focus" if here else ""
+    return (
+        (">" if here else " ", style),
+        (batch.group(position), style),
+        (" ", ""),
+        *strip(batch.tries(position, under_way), signs),
+        (f" {signs.skipped} " if skipped else " ", "skipped"),
+    )
+
+
+def legend(signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
+    first = [("won", "won"), ("lost", "lost"), ("streaming", "streaming")]
+    second = [("queued", "queued"), ("error", "error"), ("skipped", "skipped")]
+    return [
+        tuple(
+            span
+            for state, word in row
+            for span in ((getattr(signs, state), style_of(state)), (f" {word}  ", "dim"))
+        )
+        for row in (first, second)
+    ] + [((signs.open, "flag"), (" no reward yet, or none known", "dim"))]
+
+
+def stages(batch: Batch, state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
+    """How far each stage of this batch is, a bar a line."""
+    room = max(6, min(14, width - 20))
+    rows = [
+        ("rollout", len(batch.rollouts), batch.size),
+        ("judged", len(batch.verdicts), batch.size),
+        ("reflected", len(batch.reflections), len(batch.problems)),
+    ]
+    out = [
+        line((f"{name:<11}", "dim"), (signs.bar(done, of, room), "bar"), f" {done}/{of}")
+        for name, done, of in rows
+    ]
+    if not batch.size:  # demonstrations are learnt from as they are
+        out = []
+    what = "update" if state.trains else "operations"
+    return [*out, line((f"{what:<11}", "dim"), _operations(batch, state))]
+
+
+def _operations(batch: Batch, state: RunState) -> str:
+    step = state.steps.get(batch.step)
+    if state.trains:
+        found = trained_step(state, batch.step)
+        return found.became if found is not None else ""
+    if step is None or (step.lesson is None and not step.committed and not step.finished):
+        return "none drawn yet"
+    decided = len(state.reviewed)
+    return f"{step.operations}" + (f", {decided} decided" if state.under_review else "")
+
+
+def stage_line(batch: Batch, state: RunState, eta: str = "") -> str:
+    """The same in one line: `rollout 31/64  judged 27/64  reflected 1/8  ops 0`."""
+    step = state.steps.get(batch.step)
+    lesson = f"ops {step.operations if step else 0}"
+    if state.trains:
+        lesson = f"update {_operations(batch, state)}"
+    if not batch.size:
+        return f"demonstrations {len(batch.problems)}  {lesson}" + (f"  ETA {eta}" if eta else "")
+    return (
+        f"rollout {len(batch.rollouts)}/{batch.size}  judged {len(batch.verdicts)}/{batch.size}  "
+        f"reflected {len(batch.reflections)}/{len(batch.problems)}  "
+        f"{lesson}" + (f"  ETA {eta}" if eta else "")
+    )
+
+
+def outcome_lines(batch: Batch, width: int) -> list[Line]:
+    """What the groups that are through came to, in words."""
+    n = batch.outcomes
+    if not n:
+        return paragraph([("no group is through yet", "dim")], width)
+    texts = []
+    if not batch.size:
+        return paragraph([(f"{n.total()} demonstrations are learnt from", "")], width, "  ")
+    if n["used"]:
+        texts.append(f"{n['used']} with winners and losers: learned from")
+    skipped = [f"{n[name]} {name.replace('-', ' ')}" for name in SKIPPED if n[name]]
+    if skipped:
+        texts.append(f"{', '.join(skipped)}: nothing to learn")
+    if n["failed"]:
+        texts.append(f"{n['failed']} failed: told below")
+    return [part for text in texts for part in paragraph([(text, "")], width, "  ")]
+
+
+def facts(
+    state: RunState | None,
+    batch: Batch | None,
+    line_facts: LineFacts,
+    evaluating: ev.EvaluationProgressed | None,
+    width: int,
+    signs: Glyphs = GLYPHS_UNICODE,
+) -> list[Line]:
+    """The pane below the groups."""
+    trains = state is not None and state.trains
+    # Of a training run its figures come first: below them is room for the rest on a tall screen.
+    out = [*panel(state, width, signs)] if trains and state is not None else legend(signs)
+    if batch is not None and state is not None:
+        out += [] if trains else [BLANK]
+        out.append(line((f"stage of batch {batch.step}", "title")))
+        out += stages(batch, state, width, signs)
+        out += [BLANK, *outcome_lines(batch, width)]
+        step = state.steps.get(batch.step)
+        if step is not None and (step.failed or step.unjudged):
+            lost = f"{step.failed} failed, {step.unjudged} not judged"
+            out += paragraph([(lost, "failed")], width, "  ")
+    if evaluating is not None:
+        out += [BLANK, line((f"held-out {one_line(evaluating.data, 40)}", "title"))]
+        room = max(6, min(14, width - 10))
+        bar = signs.bar(evaluating.done, evaluating.total, room)
+        out.append(line((bar, "bar"), f" {evaluating.done}/{evaluating.total}"))
+    if state is not None and state.started is not None:
+        out += [BLANK, line((_process(state, line_facts), "dim"))]
+        out.append(line((f"journal    {state.events:,} on disk", "dim")))
+    return [*out, BLANK, *legend(signs)] if trains else out
+
+
+def _process(state: RunState, line_facts: LineFacts) -> str:
+    if not line_facts.living:
+        return "process    none"
+    return f"process    {state.pid}" if state.pid else "process    running"
+
+
+def pane(one: Try, mode: Mode, estimate: int | None, has_text: bool) -> PaneModel:
+    """How the canvas shows a rollout.
+
+    Args:
+        one: the rollout.
+        mode: the zoom; it says how much of the id is shown.
+        estimate: tokens of its text under way, about; None where nothing is known.
+        has_text: whether there is text to show, so that no note is needed.
+    """
+    title = {
+        "wall": f"{f'p{one.position}r{one.index}':<6}",
+        "group": f"r{one.index}",
+        "solo": one.id,
+    }[mode]
+    if one.trouble:
+        # Of a failed rollout nothing else may be said on the one line of the wall.
+        note = "" if has_text and mode != "wall" else one.trouble
+    elif has_text:
+        note = ""
+    else:
+        note = {"queued": "queued", "streaming": "no text yet"}.get(one.state, one.tail)
+    tokens = one.tokens if one.ended else estimate
+    said = one.said
+    if mode == "wall":  # a column of its own, so that texts begin below each other
+        said = f"{one.said.removeprefix('reward '):<{_SAID_CELLS}}"
+    return PaneModel(one.id, title, one.state, tokens, said, one_line(note, 300))

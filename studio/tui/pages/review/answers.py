@@ -1,0 +1,391 @@
+"""The keys of the review page that decide, one operation or many, take back and commit.
+
+Nothing counts as decided before the run has said so (`studio.review.actions`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from engines.core.types import GATE, Decision, DecisionAction, Operation
+from studio.review.actions import Outcome, Pair
+from studio.session.base import Session
+from studio.tui.drawing.lines import Line, line
+from studio.tui.keymap import Key
+from studio.tui.pages.review.change_view import flag_text
+from studio.tui.pages.review.panes import ReviewDesk
+from studio.tui.pages.review.view import (
+    VERBS,
+    Item,
+    cannot_decide,
+    commit_lines,
+    counts,
+    counts_text,
+    items,
+    words_of,
+)
+from studio.tui.training_view import WHOLE
+
+_OF_WORDINGS = ("review.edit", "review.editor", "review.merge", "review.later", "review.safe")
+
+
+class ReviewAnswers(ReviewDesk):
+    """Approve, reject, put off, note; ranges and all that is safe; undo, redo and commit."""
+
+    def offered(self, keys: Sequence[Key]) -> Sequence[Key]:
+        """Nothing is decided on a terminal that shows too little of it."""
+        if self.studio.is_small:
+            return ()
+        if (state := self.state) is not None and state.trains:
+            # A weight update has no wording, no likeness and no later.
+            return [key for key in keys if key.id not in _OF_WORDINGS]
+        return keys
+
+    # -- deciding ------------------------------------------------------------------------------
+
+    def _may(self) -> Session | None:
+        """The session, where this screen may decide."""
+        session = self.session
+        if session is None:
+            self.studio.tell("no run is open here: 5 lists them, 0 starts one", "failed")
+        elif self.studio.is_small:
+            self.studio.tell("deciding wants 60x16: too little is seen here", "failed")
+        elif not session.drives:
+            why = cannot_decide(
+                living=session.living, driver=session.driver, status=session.state.status
+            )
+            self.studio.tell(why, "failed")
+        else:
+            return session
+        return None
+
+    def _at_hand(self) -> Item | None:
+        """What is under the cursor, where it may be decided: it has been drawn."""
+        if self._may() is None:
+            return None
+        item = self.item
+        if item is None:
+            self.studio.tell("there is nothing to decide here")
+        elif item.id in self.deciding.busy:
+            self.studio.tell(f"{item.id} is being decided")
+        elif item != self._as_it_is(item) or not self.change.has_painted(self._token(item)):
+            self.studio.tell(f"{item.id} is shown only now: press again")
+            self.draw()
+        else:
+            return item
+        return None
+
+    def _as_it_is(self, item: Item) -> Item | None:
+        """The same from the run's state now: a frame may not have been drawn since it changed."""
+        state, name = self.state, item.id
+        if state is None:
+            return None
+        if item.repair is not None:
+            return Item(name, repair=state.repairs.get(name))
+        decision = self.deciding.just.get(name) or state.decisions.get(name)
+        return Item(
+            name,
+            state.operations.get(name),
+            decision,
+            deferred=name in state.deferred,
+            is_own=name in state.own,
+        )
+
+    def _operation(self) -> tuple[Item, Operation] | None:
+        item = self._at_hand()
+        if item is None:
+            return None
+        if item.operation is None:
+            self.studio.tell(f"{item.id} is a reply to mend: e mends it, D lets it go")
+            return None
+        return item, item.operation
+
+    def _decision(self, op: Operation, action: DecisionAction, reason: str = "") -> Decision:
+        took_s = max(0.0, round(self.studio.clock() - self._shown[1], 3))
+        note = reason or self.studio.drafts.notes.get(op.id, "")
+        person = self.studio.person
+        return Decision(op.id, action, reason=note, reviewer=person, took_s=took_s)
+
+    def action_approve(self) -> None:
+        self._decide("approve")
+
+    def action_reject(self) -> None:
+        self._decide("reject")
+
+    def action_later(self) -> None:
+        self._decide("defer")
+
+    def _decide(self, action: DecisionAction, reason: str = "") -> None:
+        if self._anchor and action != "defer":
+            self.run_worker(self._decide_range(action))
+            return
+        if (here := self._operation()) is None:
+            return
+        item, op = here
+        if action == "defer" and self._is_whole(op):
+            return
+        standing = item.decision
+        if (
+            standing is not None
+            and not reason
+            and (standing.action == action or (standing.action, action) == ("edit", "approve"))
+        ):
+            self.studio.tell(f"{op.id} is {item.standing} already; u takes it back")
+            return
+        if action == "approve" and self._has_wording(op.id) and self._said_draft != op.id:
+            self._said_draft = op.id
+            self.studio.tell(
+                "you have a wording of your own: e takes it up, a again approves as proposed",
+                "flag",
+            )
+            return
+        decision = self._decision(op, action, reason)
+        if action == "approve" and standing is not None and standing.reviewer == GATE:
+            if (session := self._may()) is not None:
+                self.deciding.busy.add(op.id)
+                self.studio.act(self._approved_if_it_fits(session, op, decision))
+            return
+        self._hand_in([(op, decision)])
+
+    def _is_whole(self, op: Operation) -> bool:
+        """Whether it can only be taken or left; then says so."""
+        if op.kind == "weights":
+            self.studio.tell(f"{WHOLE}: a or r", "failed")
+            return True
+        return False
+
+    def _has_wording(self, name: str) -> bool:
+        """Whether a wording of an operation was begun and not handed in."""
+        return any(key.partition(">")[0] == name for key in self.studio.drafts.edits)
+
+    async def _approved_if_it_fits(self, session: Session, op: Operation, asked: Decision) -> None:
+        """What the gate rejected is asked again only where it would say something else."""
+        try:
+            found = await session.weigh(asked)
+            if found.objection:
+                text = f"{op.id} still does not fit: {found.objection} (e rewords it, r rejects it)"
+                self.studio.tell(text, "failed")
+                return
+            await self._decided(session, [(op, asked)])
+        finally:
+            self.deciding.busy.discard(op.id)
+
+    def _hand_in(self, pairs: Sequence[Pair]) -> None:
+        """Queue decisions; nothing of them is shown as made before the run says so."""
+        if (session := self._may()) is None:
+            return
+        self.deciding.busy |= {op.id for op, _ in pairs}
+        self.studio.act(self._decided(session, pairs))
+
+    async def _decided(self, session: Session, pairs: Sequence[Pair]) -> None:
+        try:
+            outcome = await self.deciding.decide(session, pairs, self._texts)
+        finally:
+            self.deciding.busy -= {op.id for op, _ in pairs}
+        drafts = self.studio.drafts
+        for made in outcome.made:
+            drafts.notes.pop(made.id, None)
+            for key in [k for k in drafts.edits if k.partition(">")[0] == made.id]:
+                del drafts.edits[key]
+        drafts.changed()
+        self._after(outcome)
+        drafts.cursor = self.ops.key or drafts.cursor  # its own message comes after the save
+        # Once it is drawn: nobody need wait for this file.
+        self.studio.call_after_refresh(drafts.save)
+
+    def _after(self, outcome: Outcome) -> None:
+        """Say what came of it, and go where it leads, unless the person went elsewhere."""
+        self.studio.tell(outcome.text, "failed" if outcome.failed else "")
+        names = {made.id for made in outcome.made}
+        if self._editing is not None and self._editing.item.id in names:
+            self._close_box()
+        self.draw()
+        if self._editing is None:
+            if outcome.go_to:
+                self.go_to(outcome.go_to)
+            elif self.ops.key in names and not (outcome.failed and len(names) == 1):
+                self._to_open(1)
+        self.draw()
+
+    def action_reject_because(self) -> None:
+        if (here := self._operation()) is not None:
+            self.run_worker(self._reject_because(here[1]))
+
+    async def _reject_because(self, op: Operation) -> None:
+        note = self.studio.drafts.notes.get(op.id, "")
+        reason = await self.studio.ask(f"reject {op.id} because:", note)
+        if reason is None or not reason.strip():
+            self.studio.tell(f"{op.id} is not rejected: no reason was given")
+            return
+        self._hand_in([(op, self._decision(op, "reject", reason.strip()))])
+
+    def action_note(self) -> None:
+        if (here := self._operation()) is not None:
+            self.run_worker(self._note(*here))
+
+    async def _note(self, item: Item, op: Operation) -> None:
+        drafts = self.studio.drafts
+        before = drafts.notes.get(op.id) or (item.decision.reason if item.decision else "")
+        text = await self.studio.ask(f"note on {op.id}:", before)
+        if text is None:
+            return
+        text = text.strip()
+        decision = self.item.decision if self.item and self.item.id == op.id else item.decision
+        if decision is not None:
+            anew = replace(decision, reason=text, reviewer=self.studio.person, at=0.0,
+                           assigned=None, flags=())  # fmt: skip
+            self._hand_in([(op, anew)])
+            return
+        drafts.notes.pop(op.id, None)
+        if text:
+            drafts.notes[op.id] = text
+        drafts.changed()
+        self.studio.tell(f"noted; it goes with the decision on {op.id}" if text else "no note")
+        self.draw()
+
+    # -- many at once ----------------------------------------------------------------------------
+
+    def action_range(self) -> None:
+        if self._anchor:
+            self._leave_range()
+        elif self.item is not None:
+            self._anchor = self.item.id
+            self._show_range()
+            self.studio.tell("a range: move, then a or r; esc leaves it")
+
+    async def _decide_range(self, action: DecisionAction) -> None:
+        if self._may() is None:
+            return
+        chosen = [item for item in self._ranged() if item.is_open and item.operation is not None]
+        if action == "approve":
+            chosen = [item for item in chosen if not self._has_wording(item.id)]
+        word = "Approve" if action == "approve" else "Reject"
+        if not chosen:
+            self.studio.tell("nothing in the range is undecided")
+            self._leave_range()
+            return
+        await self._decide_all(chosen, action, f"{word} these {len(chosen)}?")
+        self._leave_range()
+
+    def action_approve_safe(self) -> None:
+        if self._may() is not None:
+            self.run_worker(self._approve_safe())
+
+    async def _approve_safe(self) -> None:
+        # Nor is what somebody has begun to reword approved in passing.
+        safe = [item for item in self._items if item.is_safe and not self._has_wording(item.id)]
+        if not safe:
+            self.studio.tell(
+                "nothing is safe: what is left is flagged, deletes, is being reworded, "
+                "is a weight update or a reply to mend"
+            )
+            return
+        title = f"Approve {len(safe)} safe operation{'s' if len(safe) > 1 else ''}?"
+        await self._decide_all(safe, "approve", title)
+
+    async def _decide_all(self, chosen: Sequence[Item], action: DecisionAction, title: str) -> None:
+        """Decide what was listed, and still is as it was when it was."""
+        since = self.studio.clock()
+        key = {"enter": "approves them" if action == "approve" else "rejects them"}
+        if not await self.studio.confirm(title, [self._listed(item) for item in chosen], key):
+            self.studio.tell("nothing was decided")
+            return
+        now = {item.id: item for item in self._current()}
+        same = [item for item in chosen if now.get(item.id) == item]
+        took_s = round(max(0.0, self.studio.clock() - since) / len(chosen), 3)
+        notes, person = self.studio.drafts.notes, self.studio.person
+        pairs = [
+            (
+                op,
+                Decision(
+                    op.id, action, reason=notes.get(op.id, ""), reviewer=person, took_s=took_s
+                ),
+            )
+            for item in same
+            if (op := item.operation) is not None and op.id not in self.deciding.busy
+        ]
+        if pairs:
+            self._hand_in(pairs)
+        else:
+            self.studio.tell("they were decided meanwhile")
+
+    def _current(self) -> list[Item]:
+        return items(self.state, self.deciding.just) if self.state is not None else []
+
+    def _listed(self, item: Item) -> Line:
+        op = item.operation
+        assert op is not None
+        before = self._texts.get(op.target or "", "")
+        flags = ("  FLAG " + ", ".join(flag_text(flag) for flag in op.flags)) if op.flags else ""
+        target = words_of(op.target or "new")
+        return line((f"{VERBS[op.kind]} {target:<5} ", "title"), words_of(op.text or before),
+                    (flags, "flag"))  # fmt: skip
+
+    # -- taking back, and the commit -----------------------------------------------------------
+
+    def action_undo(self) -> None:
+        if (session := self._may()) is not None:
+            self.studio.act(self._undone(session))
+
+    async def _undone(self, session: Session) -> None:
+        outcome = await self.deciding.undo(session, self._texts, self.studio.person)
+        self._after(outcome)
+
+    def action_redo(self) -> None:
+        if (session := self._may()) is not None:
+            self.studio.act(self._redone(session))
+
+    async def _redone(self, session: Session) -> None:
+        outcome = await self.deciding.redo(session)
+        self._after(replace(outcome, made=()))
+
+    def action_commit(self) -> None:
+        if (session := self._may()) is not None:
+            # In turn: decisions whose keys came before it belong to it, those after it do not.
+            self.studio.act(self._commit(session))
+
+    async def _commit(self, session: Session) -> None:
+        state, found = session.state, self._current()
+        waiting = [i.operation for i in found if i.operation is not None and i.is_open]
+        if not any(item.operation for item in found):
+            self.studio.tell("there is nothing to commit")
+        elif any(op.kind == "weights" for op in waiting):
+            self.studio.tell(f"{WHOLE}, and not put off: a or r, then c", "failed")
+        elif self._left(session) or self._hidden(found):
+            self.run_worker(self._commit_asked(session))
+        else:
+            await self._committed(session, self.deciding.decisions(state))
+
+    def _left(self, session: Session) -> int:
+        decided = self.deciding.decisions(session.state)
+        return sum(op.id not in decided for op in session.state.undecided)
+
+    def _hidden(self, found: Sequence[Item]) -> int:
+        """How many that are decided the filter keeps out of sight."""
+        seen = {item.id for item in self._items}
+        return sum(item.decision is not None and item.id not in seen for item in found)
+
+    async def _commit_asked(self, session: Session) -> None:
+        await self.studio.settled()  # what was asked in the same breath
+        found = self._current()
+        left, hidden = self._left(session), self._hidden(found)
+        shown = self.deciding.decisions(session.state)
+        title = f"Commit, with {left} undecided?" if left else f"Commit, with {hidden} hidden?"
+        lines = commit_lines(session.state, found, hidden)
+        if not await self.studio.confirm(title, lines, {"enter": "commits"}):
+            self.studio.tell("nothing was committed")
+            return
+        self.studio.act(self._committed(session, shown))
+
+    async def _committed(self, session: Session, shown: Mapping[str, Decision]) -> None:
+        """Commit what was shown, and nothing else."""
+        if dict(shown) != self.deciding.decisions(session.state):
+            self.studio.tell("something else is decided by now: c shows it again", "failed")
+            return
+        made = counts(self._current())
+        text = counts_text({k: v for k, v in made.items() if k not in ("open", "later")})
+        told = await session.commit()
+        self.studio.tell(f"{text}: {told}")
+        self.studio.drafts.save()
+        self.draw()

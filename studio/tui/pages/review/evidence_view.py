@@ -1,0 +1,174 @@
+"""The rollouts behind an operation and the experiences like it, as rows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from engines.core.text.similarity import similarity
+from engines.core.types import Operation
+from studio.secrets.sanitize import inert
+from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, fit, settled, wrap
+from studio.tui.drawing.lines import Line, Row, line, spread, width_of
+from studio.tui.pages.review.view import words_of
+
+if TYPE_CHECKING:
+    from studio.review.evidence import GroupEvidence, Witness
+
+Near = tuple[str, float, str]
+"""Id, similarity in [0, 1] and text of an experience."""
+
+_LIKE = 0.3
+"""Below it two texts merely share a language."""
+_SHOWN = 2
+"""Winners and losers of a group that are shown before it is opened."""
+_WHOLE_CHARS = 4_000
+_EDGE = 2
+"""Cells that a list draws before each of its rows."""
+
+
+def rollout_of(key: str) -> str:
+    """The rollout that a row belongs to: `s1p0r2` of `s1p0r2/3`."""
+    return key.partition("/")[0]
+
+
+def evidence_rows(
+    groups: Sequence[GroupEvidence],
+    width: int,
+    *,
+    opened: bool = False,
+    answers: Mapping[str, str] | None = None,
+    signs: Glyphs = GLYPHS_UNICODE,
+) -> list[Row]:
+    """Per group its question and how many won, then winners, then losers.
+
+    Args:
+        groups: of the operation, in its order.
+        width: in cells.
+        opened: every witness, with more of its last words.
+        answers: whole replies by rollout id, where they were read.
+        signs: glyphs.
+    """
+    out: list[Row] = []
+    for group in groups:
+        right = f"{group.won} of {group.n} won"
+        asked = " ".join(group.question[:2_000].split())
+        name = f"{group.id}  "
+        if opened:
+            out.append(Row(f"{_first(group)}/q", line((name, "title"), (right, "title"))))
+            text = wrap(settled(inert(asked)), max(8, width - _EDGE - 2))
+            out += [Row(f"{_first(group)}/q{n}", line("  ", piece)) for n, piece in enumerate(text)]
+        else:
+            room = max(8, width - len(name) - len(right) - 6)
+            asked = fit(settled(inert(asked)), room, signs.ellipsis)
+            head = line((name, "title"), asked)
+            out.append(Row("", spread(head, line((right, "title")), width - 2)))
+        winners = [each for each in group.witnesses if each.sign == "+"]
+        others = [each for each in group.witnesses if each.sign != "+"]
+        few = len(winners) + len(others) if opened else _SHOWN
+        for witness in (*winners[:few], *others[:few]):
+            out += _witness_rows(witness, width, opened, (answers or {}).get(witness.id), signs)
+        if left := _left(len(winners) - few, len(others) - few):
+            out.append(Row("", line((f"  and {left} (enter)", "dim"))))
+    return out
+
+
+def _first(group: GroupEvidence) -> str:
+    return group.witnesses[0].id if group.witnesses else f"{group.id}r0"
+
+
+def _left(winners: int, losers: int) -> str:
+    parts = []
+    if winners > 0:
+        parts.append(f"{winners} more winner" + ("s" if winners > 1 else ""))
+    if losers > 0:
+        parts.append(f"{losers} more loser" + ("s" if losers > 1 else ""))
+    return ", ".join(parts)
+
+
+def _witness_rows(
+    witness: Witness, width: int, opened: bool, answer: str | None, signs: Glyphs
+) -> list[Row]:
+    sign = {"+": signs.won, "-": signs.lost}.get(witness.sign, "?")
+    style = {"+": "won", "-": "lost"}.get(witness.sign, "flag")
+    rollout, verdict = witness.rollout, witness.verdict
+    reward = "  ? " if verdict is None or verdict.reward is None else f"{verdict.reward:4.2f}"
+    tokens = f"{rollout.usage.completion_tokens:>6}t"
+    lead: Line = line(" ", (f"{sign} r{rollout.index}", style), f" {reward}{tokens}  ")
+    said = rollout.tail or rollout.error or "(said nothing)"
+    last = settled(inert(said.strip().rsplit("\n", 1)[-1][-400:]))
+    if rollout.status == "truncated":
+        last = f"{last} (cut at max tokens)"
+    judged = _judged(witness)
+    if not opened:
+        room = max(8, width - 21)
+        tail = fit(judged, room // 2, signs.ellipsis) if judged else ""
+        words = fit(last, max(8, room - len(tail) - 2), signs.ellipsis)
+        told: Line = (*lead, (words, ""), *(((f"  {tail}", "dim"),) if tail else ()))
+        return [Row(witness.id, told)]
+    edge = " " * width_of(lead)
+    reason = wrap(_judged(witness, whole=True), max(8, width - _EDGE - len(edge)))
+    rows = [Row(witness.id, (*lead, (reason[0], "dim")))]
+    rows += [
+        Row(f"{witness.id}/v{n}", line(edge, (each, "dim"))) for n, each in enumerate(reason[1:])
+    ]
+    body = answer if answer is not None else said
+    if len(body) > _WHOLE_CHARS:
+        body = f"… {body[-_WHOLE_CHARS:]}"
+    pieces = wrap(settled(inert(body.strip())), max(8, width - _EDGE - 5))
+    rows += [
+        Row(f"{witness.id}/{number}", line("     ", piece)) for number, piece in enumerate(pieces)
+    ]
+    return rows
+
+
+def _judged(witness: Witness, *, whole: bool = False) -> str:
+    verdict = witness.verdict
+    if verdict is None:
+        return "not judged"
+    said = verdict.critique or verdict.error or ""
+    return settled(inert(said[:_WHOLE_CHARS])) if whole else words_of(said)
+
+
+def files_of(groups: Sequence[GroupEvidence]) -> str:
+    """Where the rollouts are recorded: `records/step-0001.jsonl`."""
+    files = dict.fromkeys(
+        f"records/{ref.file}"
+        for group in groups
+        for witness in group.witnesses
+        for ref in witness.rollout.refs
+    )
+    more = f" and {len(files) - 2} more" if len(files) > 2 else ""
+    return ", ".join(list(files)[:2]) + more
+
+
+def near_ones(
+    operation: Operation, texts: Mapping[str, str], text: str | None = None, most: int = 5
+) -> tuple[Near, ...]:
+    """Other experiences most like an operation's text, the likest first.
+
+    Takes 20 microseconds for each experience: not for a key's own handler.
+    """
+    wording = operation.text if text is None else text
+    if not wording or operation.kind == "weights":
+        return ()
+    found = [
+        (name, similarity(wording, other), other)
+        for name, other in texts.items()
+        if name != operation.target
+    ]
+    found.sort(key=lambda near: -near[1])
+    return tuple(near for near in found[:most] if near[1] >= _LIKE)
+
+
+def near_rows(near: Sequence[Near], width: int) -> list[Row]:
+    """Each on as many lines as it takes; all of them stand for it."""
+    out: list[Row] = []
+    for name, score, text in near:
+        lead = f"{words_of(name)[:8]:<5} {score:.2f}  "
+        pieces = wrap(settled(inert(text)), max(8, width - len(lead) - 2))
+        for number, piece in enumerate(pieces):
+            key = name if not number else ""
+            head = (lead, "title") if not number else (" " * len(lead), "")
+            out.append(Row(key, line(head, piece)))
+    return out

@@ -1,0 +1,130 @@
+"""What has to be read for a review: evidence, the library, whole replies.
+
+Owns blocking reads, for a thread, one at a time; keeps what it found. Draws nothing.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from engines.core.errors import StudioError
+from engines.core.library import Library
+from engines.core.text.similarity import Change, word_diff
+from engines.core.types import Operation, Repair
+from engines.record.run_dir import RunDir, Workspace
+from studio.tui.pages.review.evidence_view import Near, near_ones
+
+if TYPE_CHECKING:
+    from studio.review.evidence import EvidenceRoom, GroupEvidence
+
+_KEPT = 400
+"""Operations whose evidence is kept; more of them are read again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What was found for one operation. `trouble` says why some of it could not be read."""
+
+    groups: tuple[GroupEvidence, ...] = ()
+    near: tuple[Near, ...] = ()
+    changes: tuple[Change, ...] | None = None  # of a long text; None: it is short
+    answers: Mapping[str, str] = field(default_factory=dict)  # by rollout id, once opened
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be found: one operation against the library as it stands."""
+
+    operation: Operation
+    texts: Mapping[str, str]
+    stamp: int  # changes when the texts do
+    before: str = ""
+    after: str = ""
+    long: bool = False  # the difference of before and after is to be made
+    opened: bool = False  # whole replies are wanted
+
+    @property
+    def key(self) -> tuple[str, str, int, bool]:
+        return (self.operation.id, self.after, self.stamp, self.opened)
+
+
+class ReadingRoom:
+    """Looks things up for one run."""
+
+    def __init__(self, workspace: Workspace, run: RunDir) -> None:
+        self._workspace, self._run = workspace, run
+        self._room: EvidenceRoom | None = None
+        self._groups: OrderedDict[str, tuple[GroupEvidence, ...]] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str, int, bool], Findings] = OrderedDict()
+
+    def known(self, wanted: Wanted) -> Findings | None:
+        """What was found before; reads nothing."""
+        return self._known.get(wanted.key)
+
+    def library(self, name: str, version: int) -> Library:
+        """The library that the standing decisions are about.
+
+        Raises:
+            StudioError: it is gone or damaged.
+        """
+        return self._workspace.library(name).at(version)
+
+    def look(self, wanted: Wanted) -> Findings:
+        """Read it; an error is told in the findings."""
+        trouble = ""
+        groups: tuple[GroupEvidence, ...] = ()
+        answers: dict[str, str] = {}
+        try:
+            groups = self._evidence(wanted.operation)
+            if wanted.opened:
+                answers = self._answers(groups)
+        except StudioError as error:
+            trouble = str(error)
+        except OSError as error:
+            trouble = f"{self._run.path}: {error.strerror or error}"
+        near = near_ones(wanted.operation, wanted.texts, wanted.after)
+        changes = word_diff(wanted.before, wanted.after) if wanted.long else None
+        found = Findings(groups, near, changes, answers, trouble)
+        self._known[wanted.key] = found
+        while len(self._known) > _KEPT:
+            self._known.popitem(last=False)
+        return found
+
+    def reply(self, repair: Repair) -> str:
+        """The whole of a reply that waits to be mended.
+
+        Raises:
+            StudioError: the run's journal or records cannot be read.
+        """
+        return self._opened().behind(repair).reply
+
+    def _opened(self) -> EvidenceRoom:
+        if self._room is None:
+            from studio.review.evidence import EvidenceRoom
+
+            self._room = EvidenceRoom(self._run)
+        return self._room
+
+    def _evidence(self, operation: Operation) -> tuple[GroupEvidence, ...]:
+        if operation.id not in self._groups:
+            self._groups[operation.id] = self._opened().of(operation)
+            while len(self._groups) > _KEPT:
+                self._groups.popitem(last=False)
+        return self._groups[operation.id]
+
+    def _answers(self, groups: tuple[GroupEvidence, ...]) -> dict[str, str]:
+        room = self._opened()
+        out = {}
+        for group in groups:
+            for witness in group.witnesses:
+                try:
+                    messages = room.messages(witness)
+                except StudioError:
+                    continue  # one lost record; its last words are in the journal
+                said = [m.content for m in messages if m.role == "assistant"]
+                out[witness.id] = said[-1] if said else ""
+        return out

@@ -1,0 +1,333 @@
+"""What waits to be decided and what was, as rows: pure, from the state of a run.
+
+Owns the order, the filter and the words of the list beside a change. Knows no widget; what
+one operation would do is `studio.tui.pages.review.change_view`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from engines.core.library import effective, one_line
+from engines.core.state.run_state import RunState
+from engines.core.types import Decision, Operation, OperationKind, Repair
+from studio.secrets.sanitize import inert
+from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, crop, pad, settled
+from studio.tui.drawing.lines import Line, Row, Span, line
+
+Sort = Literal["flagged first", "by kind", "in order"]
+Standing = Literal["open", "approved", "rejected", "edited", "later"]
+
+SORTS: tuple[Sort, ...] = ("flagged first", "by kind", "in order")
+KINDS: tuple[OperationKind, ...] = ("add", "modify", "delete", "keep", "weights")
+VERBS = {"add": "+", "modify": "~", "delete": "-", "keep": "=", "weights": "^"}
+_VERB_STYLES = {"add": "added", "delete": "removed", "keep": "dim"}
+_STYLES: Mapping[str, str] = {"later": "dim"}
+_STANDING: Mapping[str, Standing] = {
+    "approve": "approved",
+    "reject": "rejected",
+    "edit": "edited",
+    "defer": "later",
+}
+_NAMELESS = {"weights": "policy"}  # what stands for a target where there is none
+_SAFE_KINDS = ("add", "modify", "keep")
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing on the desk: an operation with what was decided of it, or a reply to mend."""
+
+    id: str
+    operation: Operation | None = None
+    decision: Decision | None = None
+    repair: Repair | None = None
+    deferred: bool = False
+    is_own: bool = False  # a person proposed it: it was never put off, whatever waits for it
+
+    @property
+    def standing(self) -> Standing:
+        if self.decision is not None:
+            return _STANDING[self.decision.action]
+        return "later" if self.deferred and not self.is_own else "open"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `n` stops here; what was put off waits until somebody goes to it."""
+        return self.standing == "open"
+
+    @property
+    def is_safe(self) -> bool:
+        """No flag, and no experience goes: what `A` approves."""
+        op = self.operation
+        return op is not None and self.is_open and not op.flags and op.kind in _SAFE_KINDS
+
+
+def items(
+    state: RunState,
+    just: Mapping[str, Decision] | None = None,
+    *,
+    sort: Sort = "flagged first",
+    words: str = "",
+    texts: Mapping[str, str] | None = None,
+) -> list[Item]:
+    """Operations in an order that deciding them does not change, then replies to mend.
+
+    Those that were put off in an earlier step come after all others.
+
+    Args:
+        state: of the run.
+        just: decisions that are on disk, and that the state has not heard of yet.
+        sort: flagged ones first, by kind, or as they were proposed.
+        words: only what holds all of these.
+        texts: what the targets say, which is looked through too.
+    """
+    made = {**state.decisions, **just} if just else state.decisions
+    found = [
+        Item(op.id, op, made.get(op.id), None, op.id in state.deferred, op.id in state.own)
+        for op in state.operations.values()
+    ]
+    if sort == "flagged first":
+        found.sort(key=lambda item: not (item.operation and item.operation.flags))
+    elif sort == "by kind":
+        found.sort(key=lambda item: KINDS.index(item.operation.kind) if item.operation else 9)
+    found.sort(key=lambda item: item.deferred and not item.is_own)
+    found += [Item(repair.id, repair=repair) for repair in state.repairs.values()]
+    wanted = words.casefold().split()
+    return [item for item in found if _holds(item, wanted, texts or {})] if wanted else found
+
+
+def _holds(item: Item, words: Sequence[str], texts: Mapping[str, str]) -> bool:
+    if item.repair is not None:
+        parts = [item.id, "mend", item.repair.kind, item.repair.reply]
+    else:
+        op = item.operation
+        assert op is not None
+        flags = [flag.name for flag in op.flags] + (["flagged"] if op.flags else ["unflagged"])
+        now = texts.get(op.target or "", "")
+        parts = [op.id, op.kind, op.target or "new", op.text, now, item.standing, *flags]
+    text = " ".join(parts).casefold()
+    return all(word in text for word in words)
+
+
+def draft_texts(
+    base: Iterable[tuple[str, str]], reviewed: Iterable[tuple[Operation, Decision]]
+) -> dict[str, str]:
+    """Texts of the library as the standing decisions would leave it, by id.
+
+    The gate has checked each decision against those before it, so that no objection is left
+    to be looked for: `Library.commit` gives the same, a thousand times slower.
+    """
+    return draft_of(base, reviewed)[0]
+
+
+def draft_of(
+    base: Iterable[tuple[str, str]], reviewed: Iterable[tuple[Operation, Decision]]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The same, and by operation id what the experiences said that decisions delete."""
+    texts, deleted = dict(base), {}
+    for operation, decision in reviewed:
+        if decision.action not in ("approve", "edit"):
+            continue
+        wanted = effective(operation, decision)
+        match wanted.kind:
+            case "add":
+                name = wanted.target or decision.assigned
+                if name:
+                    texts[name] = one_line(wanted.text)
+            case "modify":
+                if wanted.target in texts:
+                    texts[wanted.target] = one_line(wanted.text)
+            case "delete":
+                deleted[operation.id] = texts.pop(wanted.target or "", "")
+            case "keep":
+                pass
+    return texts, deleted
+
+
+@lru_cache(maxsize=8192)  # a key press makes the rows of the whole queue anew
+def words_of(text: str) -> str:
+    """The beginning of a text on one line, for a row of a list."""
+    return settled(inert(" ".join(text[:600].split())))[:200]
+
+
+def row(item: Item, now: str = "", signs: Glyphs = GLYPHS_UNICODE) -> Row:
+    """One line: how it stands, what it does, to what, whether it is flagged, how it begins.
+
+    Args:
+        item: the operation or reply.
+        now: what its target says before it; "" where there is none.
+        signs: glyphs.
+    """
+    if item.repair is not None:
+        said = words_of(item.repair.reply)
+        return Row(item.id, ((signs.open, "open"), (" m ", "flag"), (_id(item.id), "title"),
+                             (signs.flag + " ", "flag"), (said, "")))  # fmt: skip
+    op = item.operation
+    assert op is not None
+    standing = item.standing
+    sign = "t" if standing == "later" else getattr(signs, standing)
+    said = words_of(op.text or now)
+    return Row(
+        op.id,
+        (
+            (sign, _STYLES.get(standing, standing)),
+            (" ", ""),
+            (VERBS[op.kind], _VERB_STYLES.get(op.kind, "")),
+            (" ", ""),
+            (_id(op.target or _NAMELESS.get(op.kind, "new")), "" if op.target else "dim"),
+            (signs.flag + " " if op.flags else "  ", "flag"),
+            (said, "dim" if standing in ("rejected", "later") else ""),
+        ),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _id(name: str) -> str:
+    """An id in a column of its own, and a blank behind it."""
+    name = settled(inert(name))
+    return pad(crop(name, 8), 5) + " " if len(name) < 5 else crop(name, 8) + " "
+
+
+def legend(
+    found: Sequence[Item],
+    *,
+    words: str,
+    sort: Sort,
+    done: int,
+    mean_s: float | None,
+    person: str,
+    signs: Glyphs = GLYPHS_UNICODE,
+) -> list[Line]:
+    """What the signs mean, what is safe, and how this session goes. Always as many lines."""
+    safe = sum(item.is_safe for item in found)
+    pace = (
+        "" if mean_s is None else f", {mean_s:.0f} s/op" if mean_s >= 10 else f", {mean_s:.1f} s/op"
+    )
+    return [
+        _signs((signs.open, "open"), (signs.approved, "approved"), (signs.rejected, "rejected")),
+        _signs((signs.edited, "edited"), ("t", "later"), (signs.flag, "flagged")),
+        line(("safe: no flag, not a delete", "dim")),
+        line(("safe now: ", "dim"), f"{safe}" + ("  (A approves them)" if safe else "")),
+        line(("filter: ", "dim"), words_of(words) if words else "all"),
+        line(("sort: ", "dim"), f"{sort}", ("  (S)", "dim")),
+        line(("this session: ", "dim"), f"{done} done{pace}, by {words_of(person)}"),
+    ]
+
+
+def _signs(*pairs: tuple[str, str]) -> Line:
+    out: list[Span] = []
+    for sign, word in pairs:
+        style = {"flagged": "flag", "later": "dim"}.get(word, word)
+        out += [(sign, style), (f" {word}  ", "dim")]
+    return tuple(out)
+
+
+def counts(found: Iterable[Item]) -> dict[str, int]:
+    """How many operations stand how: `{"approved": 3, …}`; those of none are left away."""
+    out: dict[str, int] = {}
+    for item in found:
+        if item.operation is not None:
+            out[item.standing] = out.get(item.standing, 0) + 1
+    return out
+
+
+def counts_text(counted: Mapping[str, int]) -> str:
+    """`3 approved, 1 rejected`, in a fixed order."""
+    order = ("approved", "edited", "rejected", "later", "open")
+    return ", ".join(f"{counted[name]} {name}" for name in order if counted.get(name)) or "nothing"
+
+
+def commit_lines(state: RunState, found: Sequence[Item], hidden: int = 0) -> list[Line]:
+    """What `c` would do, before it is done.
+
+    Args:
+        state: of the run.
+        found: everything there is, whatever the filter shows of it.
+        hidden: how many of those that are decided the filter does not show.
+    """
+    counted = counts(found)
+    left = counted.get("open", 0)
+    changes = any(
+        item.standing in ("approved", "edited")
+        and item.operation
+        and item.operation.kind not in ("keep", "weights")
+        for item in found
+    )
+    weights = next((i for i in found if i.operation and i.operation.kind == "weights"), None)
+    now = state.base_version
+    version = f"v{now} becomes v{now + 1}" if changes else f"stays v{now}"
+    lines = [
+        line(
+            ("decided    ", "dim"), counts_text({k: v for k, v in counted.items() if k != "open"})
+        ),
+        line(("library    ", "dim"), version),
+    ]
+    if weights is not None:
+        at = state.policy_version
+        is_taken = weights.standing == "approved"
+        policy = f"v{at} becomes v{at + 1}" if is_taken else f"stays v{at}"
+        lines[1:] = [line(("policy     ", "dim"), policy), *(lines[1:] if changes else [])]
+    if hidden:
+        what = "of them is" if hidden == 1 else "of them are"
+        lines.append(line((f"filter     {hidden} {what} hidden by it, and committed too", "flag")))
+    if left:
+        more = "operation is" if left == 1 else "operations are"
+        lines.append(
+            line(
+                (f"undecided  {left} {more} decided later: kept here, out of this version", "flag")
+            )
+        )
+    return lines
+
+
+def cannot_decide(*, living: bool, driver: str, status: str) -> str:
+    """Why this screen may not decide, and what works.
+
+    Args:
+        living: whether a process of the run answers.
+        driver: who decides, "" for nobody.
+        status: of the run.
+    """
+    if living:
+        return f"{words_of(driver) or 'nobody'} decides in this run; T takes over"
+    if status == "finished":
+        return "the run is finished, and its record is still being opened: press again"
+    return (
+        "the run has no process, and its record is still being opened: press again "
+        "(r on 1 Live or 5 Runs resumes it)"
+    )
+
+
+def why_empty(state: RunState | None, *, words: str = "", living: bool = False) -> list[Line]:
+    """What an empty list says: why nothing is here, and the key that helps."""
+    if words:
+        return _told(f"nothing holds “{words_of(words)}”", "esc clears the filter, / changes it.")
+    if state is not None and state.started is None:
+        return _told("The run is being opened.", "What waits for you comes here.")
+    if state is None:
+        return _told("No run is open.", "5 lists them, 0 starts or resumes one.")
+    match state.status:
+        case "finished":
+            what = "The run is finished, and everything was decided."
+            if state.trains:
+                return _told(what, "1 shows how training went, 5 lists every run.")
+            return _told(what, "3 shows what was learned, 4 what changed.")
+        case "failed":
+            return _told("The run failed; nothing waits here.", "5 and r resume it, 1 says why.")
+        case "stopped" | "held":
+            return _told("The run was stopped; nothing waits here.", "5 and r resume it.")
+    if not living:
+        return _told("No process of the run is there; nothing waits here.", "5 and r resume it.")
+    if state.status == "paused":
+        return _told("The run is paused.", "p goes on; proposals of the next lesson come here.")
+    what = f"Nothing waits yet: step {state.step} is being tried." if state.step else "Nothing yet."
+    if state.trains:
+        return _told(what, "Its weight update is decided here; 1 shows the step.")
+    return _told(what, "What is learned from it is proposed here; 1 shows it.")
+
+
+def _told(what: str, key: str) -> list[Line]:
+    return [line(what), line((key, "dim"))]

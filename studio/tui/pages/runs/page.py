@@ -1,0 +1,266 @@
+"""Runs: every run of the workspace, to attach to, resume, compare and export."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.content import Content
+from textual.timer import Timer
+from textual.widget import Widget
+
+from engines.core.errors import StudioError
+from studio.secrets.sanitize import inert
+from studio.tui.drawing.lines import Line, Row, line, paragraph
+from studio.tui.keymap import bindings
+from studio.tui.page import Page
+from studio.tui.pages.runs.view import SORTS, Sort, detail_lines, runs_csv, runs_rows, shown_runs
+from studio.tui.widgets.line_view import LineView
+from studio.tui.widgets.row_list import RowList
+
+if TYPE_CHECKING:
+    from studio.workspace.listing import KnownRun
+
+AGAIN_S = 3.0
+"""Between two looks at the workspace while the page is open."""
+
+
+class RunsPage(Page):
+    """The list is read in a thread; what was there stays until it has been."""
+
+    scope = "runs"
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("runs")]
+    SCOPED_CSS = False  # the size classes stand on the screen
+    DEFAULT_CSS = """
+    RunsPage #runs-list { height: 1fr; }
+    RunsPage #runs-detail { height: 11; }
+    .-short RunsPage #runs-detail { height: 8; }
+    .-flat RunsPage #runs-detail { height: 5; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now: Callable[[], float] = time.time
+        self.runs: tuple[KnownRun, ...] | None = None  # None: not read yet
+        self.trouble = ""
+        self.sort: Sort = SORTS[0]
+        self.marked = ""
+        self._reading = False
+        self._timer: Timer | None = None
+
+    def compose(self) -> ComposeResult:
+        yield RowList(id="runs-list", classes="pane")
+        yield LineView(id="runs-detail", classes="pane")
+
+    def on_mount(self) -> None:
+        self._timer = self.set_interval(AGAIN_S, self._again, pause=True)
+
+    @property
+    def list_pane(self) -> RowList:
+        return self.query_one("#runs-list", RowList)
+
+    @property
+    def chosen(self) -> KnownRun | None:
+        return next((run for run in self.runs or () if run.run == self.list_pane.key), None)
+
+    def home(self) -> Widget | None:
+        return self.list_pane
+
+    # -- reading ---------------------------------------------------------------------------
+
+    def opened(self, target: str = "") -> None:
+        if target:
+            self.go_to(target)
+        if self._timer is not None:
+            self._timer.resume()
+        self.read_again()
+
+    def _again(self) -> None:
+        if self.is_open:
+            self.read_again()
+        elif self._timer is not None:
+            self._timer.pause()
+
+    def read_again(self) -> None:
+        """Look at the workspace, in a thread; one look at a time."""
+        if not self._reading:
+            self._reading = True
+            self.run_worker(self._read(), group="runs")
+
+    async def _read(self) -> None:
+        from studio.workspace.listing import known_runs
+
+        before = {run.run: run for run in self.runs or ()}
+        began = self.studio.clock()
+        try:
+            self.runs = await asyncio.to_thread(known_runs, self.studio.workspace, before)
+            self.trouble = ""
+        except (StudioError, OSError) as error:
+            self.trouble = str(error)
+        finally:
+            self._reading = False
+        if not self.children:
+            return  # the screen was left meanwhile
+        if self._timer is not None:
+            # A workspace that takes long to read is read less often: never more than a tenth
+            # of the time.
+            took = self.studio.clock() - began
+            if took * 10 > AGAIN_S:
+                self._timer.pause()
+                self.set_timer(took * 10, self._timer.resume)
+        if self.is_open:
+            self.studio.draw_now()
+
+    # -- drawing ---------------------------------------------------------------------------
+
+    def draw(self) -> None:
+        rows = self._rows()
+        found = self.list_pane
+        if rows is None:
+            found.show_rows([Row("", told) for told in self._instead(found.room)])
+        else:
+            found.show_rows(rows)
+        n = len(self.runs or ())
+        shown = f"{sum(bool(row.key) for row in rows or ())} of {n}" if self.filter_text else str(n)
+        found.border_title = Content(f"Runs {shown}" if self.runs is not None else "Runs")
+        about = [f"filter: {inert(self.filter_text)}"] if self.filter_text else []
+        about += [f"sort: {self.sort}", *([f"compare with {self.marked}"] if self.marked else [])]
+        found.border_subtitle = Content("   ".join(about))
+        self._draw_detail()
+
+    def _rows(self) -> list[Row] | None:
+        if not self.runs:
+            return None
+        shown = shown_runs(self.runs, self.filter_text, self.sort)
+        here = self.session.run.run if self.session is not None else ""
+        if not shown:
+            return None
+        return runs_rows(shown, self.list_pane.room - 2, self.now(), self.marked, here)
+
+    def _instead(self, width: int) -> list[Line]:
+        """What stands where there is no row, and the key that helps."""
+        if self.trouble:
+            return paragraph([(inert(self.trouble), "failed")], width - 2)
+        if self.runs is None:
+            return [line("reading the workspace ...")]
+        if self.filter_text:
+            return [line(f"no run holds {inert(self.filter_text)!r}: ", ("esc", "key"), " clears")]
+        return [line("no run yet: ", ("0", "key"), " starts one")]
+
+    def _draw_detail(self) -> None:
+        view = self.query_one("#runs-detail", LineView)
+        lines = detail_lines(self.chosen, view.room, self.now())
+        if self.trouble and self.runs:  # what was read before stays, but is not the newest
+            lines = [*paragraph([(inert(self.trouble), "failed")], view.room), *lines]
+        view.show_lines(lines)
+
+    def on_row_list_moved(self) -> None:
+        if self.is_open:
+            self._draw_detail()
+
+    def go_to(self, name: str) -> bool:
+        if not any(run.run == name for run in self.runs or ()):
+            return False
+        if self.filter_text:
+            self.filtered("")
+        return self.list_pane.go_to(name) or self._drawn_at(name)
+
+    def _drawn_at(self, name: str) -> bool:
+        if (rows := self._rows()) is not None:
+            self.list_pane.show_rows(rows, name)
+        return self.list_pane.key == name
+
+    # -- keys ------------------------------------------------------------------------------
+
+    def action_open(self) -> None:
+        if (run := self._whole()) is not None:
+            self.studio.attach(run.run)
+            self.studio.open_page("live")
+
+    def action_resume(self) -> None:
+        run = self._whole()
+        if run is None:
+            return
+        row, shown = run.listed.row, run.listed.shown
+        if shown.alive:
+            self.studio.tell(f"{run.run}: its process lives; enter attaches")
+        elif row.get("ending") == "budget":
+            self.run_worker(self._resume_with_more(run))
+        elif shown.word == "finished":
+            self.studio.tell(
+                f"{run.run} is finished: nothing is left to resume; enter opens it", "failed"
+            )
+        else:
+            self.studio.start(["--resume", run.run])
+
+    async def _resume_with_more(self, run: KnownRun) -> None:
+        """A budget that was reached must be raised: ask by how much, and do not guess."""
+        from studio.report.summary import raised
+
+        key = raised(str(run.listed.row["reason"])).partition("=")[0]
+        asked = await self.studio.ask("budget reached; resume with", f"{key}=")
+        if asked and asked.strip():
+            self.studio.start(["--resume", run.run, *asked.split()])
+
+    def action_compare(self) -> None:
+        run = self._whole()
+        if run is None:
+            return
+        if not self.marked:
+            self.marked = run.run
+            self.studio.tell(f"{run.run} is marked: c on another compares their libraries")
+        elif self.marked == run.run:
+            self.marked = ""
+            self.studio.tell(f"{run.run} is no longer marked")
+        else:
+            first = next((one for one in self.runs or () if one.run == self.marked), None)
+            self.marked = ""
+            if first is not None:
+                self.studio.open_page("diff", f"{_head(first)} {_head(run)}")
+                return
+        self.studio.draw_now()
+
+    def action_sort(self) -> None:
+        self.sort = SORTS[(SORTS.index(self.sort) + 1) % len(SORTS)]
+        self.studio.draw_now()
+
+    def action_export(self) -> None:
+        if not self.runs:
+            self.studio.tell("there is no run to write down", "failed")
+            return
+        shown = shown_runs(self.runs, self.filter_text, self.sort)
+        self.run_worker(self._export(runs_csv(shown), len(shown)), group="export")
+
+    async def _export(self, text: str, n: int) -> None:
+        from studio.tui import library_loader
+
+        try:
+            path = await asyncio.to_thread(
+                library_loader.export_text, self.studio.workspace, "runs.csv", text
+            )
+        except StudioError as error:
+            self.studio.tell(str(error), "failed")
+        else:
+            self.studio.tell(f"{n} runs written to {path}")
+
+    def _whole(self) -> KnownRun | None:
+        """The run under the cursor, if its journal can be read; tells why not."""
+        run = self.chosen
+        if run is None:
+            self.studio.tell("no run is under the cursor", "failed")
+        elif run.listed.shown.word == "damaged":
+            self.studio.tell(
+                f"{run.run} is damaged: studio doctor --repair mends what can be", "failed"
+            )
+            return None
+        return run
+
+
+def _head(run: KnownRun) -> str:
+    if run.listed.row.get("policy_version") is not None:
+        return f"{run.run}@last"  # its library says nothing of what was learned
+    return f"{run.listed.row['library']}@{run.listed.row['version']}"

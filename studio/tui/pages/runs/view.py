@@ -1,0 +1,272 @@
+"""Every run of a workspace as lines: the table, and what stands behind the chosen one.
+
+Pure: from what `studio.workspace.listing.known_runs` found, and the time of day it is told.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from studio.report.training import learned_text
+from studio.secrets.sanitize import inert, one_line
+from studio.tui.drawing.cells import fit, pad
+from studio.tui.drawing.cells import width as cells
+from studio.tui.drawing.lines import Line, Row, Span, labelled, line
+
+if TYPE_CHECKING:
+    from studio.workspace.listing import KnownRun, Measured
+
+Sort = Literal["time", "reward", "cost", "name"]
+SORTS: tuple[Sort, ...] = ("time", "reward", "cost", "name")
+_LEAST_STATE = 26
+_CSV = (
+    *("run", "status", "model", "data", "epoch", "epochs", "steps", "library", "version"),
+    *("reward", "reward_n", "held_out", "tokens", "cost_usd", "open", "losses", "rehearsal"),
+    "began",
+)
+_ENDED = ("stopped", "failed", "interrupted", "held")
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    heading: str
+    most: int  # cells
+    rank: int  # the lowest goes first where there is no room; 9 stays
+    right: bool = False
+
+
+_COLUMNS = (
+    _Column("run", 24, 9),
+    _Column("model", 20, 3),
+    _Column("data", 18, 2),
+    _Column("epochs", 7, 5),
+    _Column("lib", 9, 1),
+    _Column("mean@1", 8, 8, right=True),
+    _Column("held-out", 8, 7, right=True),
+    _Column("spent", 9, 4, right=True),
+    _Column("when", 11, 6),
+)
+
+
+def shown_runs(runs: Iterable[KnownRun], filter_text: str, sort: Sort) -> list[KnownRun]:
+    """Those that hold every word of the filter, in order; newest first where nothing else says."""
+    words = filter_text.lower().split()
+    found = [run for run in runs if all(word in _searched(run) for word in words)]
+    if sort == "reward":
+        found.sort(key=lambda run: -1.0 if (mean := _reward(run)) is None else mean, reverse=True)
+    elif sort == "cost":
+        found.sort(key=lambda run: (-(run.listed.row.get("cost_usd") or 0.0), -_tokens(run)))
+    elif sort == "name":
+        found.sort(key=lambda run: run.run)
+    return found
+
+
+def runs_rows(
+    runs: Sequence[KnownRun], width: int, now: float, marked: str = "", here: str = ""
+) -> list[Row]:
+    """The table: a heading, then a row a run.
+
+    Args:
+        runs: as `shown_runs` gives them.
+        width: in cells, what the list draws before a row left out.
+        now: seconds since the epoch, for "today".
+        marked: the run that another is to be compared with.
+        here: the run that is open on this screen.
+    """
+    if not runs:
+        return []
+    table = [_cells(run, now) for run in runs]
+    columns, widths = _fitted(table, width - 2)
+    state_room = max(_LEAST_STATE, width - 2 - sum(widths[at] + 2 for at in columns))
+    heading = "  " + "".join(
+        _placed(_COLUMNS[at].heading, widths[at], _COLUMNS[at].right) + "  " for at in columns
+    )
+    rows = [Row("", ((heading + "state", "dim"),))]
+    for run, texts in zip(runs, table, strict=True):
+        mark = "m" if run.run == marked else "@" if run.run == here else " "
+        spans: list[Span] = [(mark + " ", "flag" if mark == "m" else "")]
+        for at in columns:
+            style = "title" if at == 0 else "dim" if texts[at] == "-" else ""
+            spans.append((_placed(texts[at], widths[at], _COLUMNS[at].right) + "  ", style))
+        text, style = state_span(run)
+        rows.append(Row(run.run, line(*spans, (fit(text, state_room), style))))
+    return rows
+
+
+def state_span(run: KnownRun) -> Span:
+    """Where a run stands and the key that goes on from there."""
+    row, shown = run.listed.row, run.listed.shown
+    waiting = int(row["open"])
+    if shown.word == "damaged":
+        return "damaged: studio doctor", "failed"
+    if shown.alive and shown.word in ("reviewing", "held"):
+        return f"HELD for review: {waiting}", "flag"
+    if shown.alive:
+        return f"{shown.word}, its process lives", "streaming"
+    if row.get("ending") == "budget":
+        return "budget reached (r: more)", "flag"
+    if waiting and shown.word in ("held", "reviewing", "finished", "interrupted"):
+        if shown.word == "finished":
+            return f"finished: {waiting} wait for you", "flag"
+        return f"HELD: {waiting} wait, no process", "flag"
+    if shown.word in _ENDED:
+        return f"{shown.word} (r resumes)", "failed" if shown.word == "failed" else ""
+    return shown.word, "won" if shown.word == "finished" else ""
+
+
+def detail_lines(run: KnownRun | None, width: int, now: float) -> list[Line]:
+    """What stands behind the run under the cursor, whole."""
+    if run is None:
+        return []
+    row, back, shown = run.listed.row, run.background, run.listed.shown
+    text, style = state_span(run)
+    head = line((one_line(run.run, 60), "title"), "  ", (text, style))
+    if shown.word == "damaged":
+        told = inert(shown.move)
+        doctor = "studio doctor says what is wrong; studio doctor --repair mends what can be."
+        return [head, *labelled("damage", told, width), *labelled("next", doctor, width)]
+    out = [head]
+    if back is not None:
+        of = f"batch {back.batch_size}, groups of {back.group_size}, seed {back.seed}"
+        judged = f"judged by {back.verifier}, reviewed by {back.reviewer}"
+        practised = f"{back.model} on {back.data}; {of}; {judged}"
+        out += labelled("practises", one_line(practised, 400), width)
+    scripted = "rehearsal, " if row["rehearsal"] else ""
+    epochs = [
+        f"epoch {number}: {pooled['mean']:.3f} (n={pooled['n']})"
+        for number, pooled in row["rewards"].items()
+        if pooled["n"]
+    ]
+    told = f"{scripted}{', '.join(epochs)}" if epochs else "none yet"
+    out += labelled("rewards", told, width)
+    if back is not None and back.measured:
+        sets = "; ".join(_held_out(measured) for measured in back.measured)
+        out += labelled("held out", one_line(f"{scripted}{sets}", 400), width)
+    lost = f", {row['losses']} losses" if row["losses"] else ""
+    money = "" if row["cost_usd"] is None else f", ${row['cost_usd']:.4f}"
+    steps = f"step {row['steps']}" + (f" of {back.steps}" if back else "")
+    spent = f"{row['tokens']:,} tokens{money}{lost}; {steps}; {learned_text(row)}"
+    out += labelled("spent", inert(spent), width)
+    began, last = when(row.get("began"), now), when(row.get("last"), now)
+    out += labelled("when", f"began {began}, last heard of {last}", width)
+    if row.get("reason"):
+        out += labelled("ended", one_line(str(row["reason"]), 600), width)
+    if row["rehearsal"]:
+        out.append(((fit("~ rehearsal: replies were scripted", width), "dim"),))
+    return out
+
+
+def _held_out(measured: Measured) -> str:
+    """Before and after, each with its own n; one figure where it was measured once."""
+    last = f"{measured.last:.3f} (n={measured.n})"
+    if measured.first_n is None:
+        return f"{measured.data} {last}, measured once"
+    return f"{measured.data} {measured.first:.3f} (n={measured.first_n}) -> {last}"
+
+
+def when(at: float | None, now: float) -> str:
+    """`today 15:50`, `Nov 18`, `2025-11-18`; local time. "-" where it is not known."""
+    if at is None:
+        return "-"
+    then, today = datetime.fromtimestamp(at), datetime.fromtimestamp(now)
+    if then.date() == today.date():
+        return then.strftime("today %H:%M")
+    return then.strftime("%b %d" if then.year == today.year else "%Y-%m-%d")
+
+
+def runs_csv(runs: Sequence[KnownRun]) -> str:
+    """The list as comma-separated values, a row a run; rates are fractions, times ISO."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(_CSV)
+    for run in runs:
+        row, back = run.listed.row, run.background
+        known = [pooled for pooled in row["rewards"].values() if pooled["n"]]
+        began = row.get("began")
+        held_out = back.measured[0].last if back and back.measured else None
+        writer.writerow(
+            inert(str(value)) if value is not None else ""
+            for value in (
+                *(run.run, run.listed.shown.word),
+                *((back.model, back.data) if back else ("", "")),
+                *(row["epoch"], row["epochs"], row["steps"], row["library"], row["version"]),
+                *((known[-1]["mean"], known[-1]["n"]) if known else (None, 0)),
+                held_out,
+                *(row["tokens"], row.get("cost_usd"), row["open"], row["losses"]),
+                *(
+                    int(row["rehearsal"]),
+                    datetime.fromtimestamp(began).isoformat() if began else None,
+                ),
+            )
+        )
+    return out.getvalue()
+
+
+def _cells(run: KnownRun, now: float) -> tuple[str, ...]:
+    row, back = run.listed.row, run.background
+    scripted = "~" if row["rehearsal"] else ""
+    reward = _reward(run)
+    cost = row.get("cost_usd")
+    return tuple(
+        one_line(text, 80)
+        for text in (
+            run.run,
+            back.model if back else "-",
+            back.data if back else "-",
+            f"{row['epoch']}/{row['epochs']}",
+            _learned(row),
+            "-" if reward is None else f"{scripted}{reward:.3f}",
+            f"{scripted}{back.measured[0].last:.3f}" if back and back.measured else "-",
+            f"${cost:.2f}" if cost is not None else _short(_tokens(run)),
+            when(row.get("began"), now),
+        )
+    )
+
+
+def _learned(row: Mapping[str, Any]) -> str:
+    """`v3` of its library, `policy v3` of a run that trains weights."""
+    return f"v{row['version']}" if row.get("policy_version") is None else learned_text(row)
+
+
+def _fitted(table: Sequence[Sequence[str]], room: int) -> tuple[list[int], list[int]]:
+    """Which columns fit beside the state, and how wide each is."""
+    widths = [
+        min(column.most, max(cells(column.heading), *(cells(row[at]) for row in table)))
+        for at, column in enumerate(_COLUMNS)
+    ]
+    kept = list(range(len(_COLUMNS)))
+    while len(kept) > 1 and sum(widths[at] + 2 for at in kept) + _LEAST_STATE > room:
+        kept.remove(min(kept, key=lambda at: _COLUMNS[at].rank))
+    return kept, widths
+
+
+def _placed(text: str, width: int, right: bool) -> str:
+    text = fit(text, width)
+    return " " * (width - cells(text)) + text if right else pad(text, width)
+
+
+def _reward(run: KnownRun) -> float | None:
+    known = [pooled["mean"] for pooled in run.listed.row["rewards"].values() if pooled["n"]]
+    return known[-1] if known else None
+
+
+def _tokens(run: KnownRun) -> int:
+    return int(run.listed.row["tokens"])
+
+
+def _short(tokens: int) -> str:
+    """`412k tok`: a cost that is not known is never shown as zero money."""
+    if tokens < 10_000:
+        return f"{tokens} tok" if tokens else "-"
+    return f"{tokens / 1e3:.0f}k tok" if tokens < 10_000_000 else f"{tokens / 1e6:.0f}M tok"
+
+
+def _searched(run: KnownRun) -> str:
+    back, shown = run.background, run.listed.shown
+    about = f"{back.model} {back.data}" if back else ""
+    return f"{run.run} {run.listed.row['library']} {shown.word} {about}".lower()

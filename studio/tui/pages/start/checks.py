@@ -1,0 +1,244 @@
+"""What starting something would mean, found out before anything is spent.
+
+Owns reading a run file for the start page and the checks of its `c`. It asks no model and
+writes nothing. All of it blocks: it belongs into a thread, one at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engines.core.errors import ConfigError, StudioError
+from engines.record.run_dir import Workspace
+
+if TYPE_CHECKING:
+    from studio.estimate.cost import Estimate
+    from studio.run.plan import RunPlan
+
+_READ_AT_MOST = 65_536
+_RUN_FILE_KEYS = ("policy:", "exp_id:", "practice:", "agent:")
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A run as its file and overrides describe it."""
+
+    run: str
+    mode: str  # "new", "resume", "fork", "finished"; "beside": only as a new one, see `notes`
+    costs: bool  # a model is asked that may cost money
+    model: str
+    endpoint: str
+    reflector: str  # "" where it is the policy
+    data: str
+    problems: int
+    batch_size: int
+    group_size: int
+    epochs: int
+    steps: int  # of the whole run
+    seed: int
+    temperature: float
+    concurrency: int
+    verifier: str
+    evaluated: tuple[str, ...]  # held-out sets
+    reviewer: str
+    budget: str  # "" without one
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at; `ok` False where somebody should know of it."""
+
+    ok: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The checks of a run that could be started, and what it would take."""
+
+    facts: Facts
+    checks: tuple[Check, ...]
+    likely: str
+    most: str
+    notes: tuple[str, ...] = ()
+
+
+def run_files(workspace: Workspace, folder: Path) -> tuple[Path, ...]:
+    """Run files in a folder and in the workspace's `configs/`: YAML that names a policy, say."""
+    found = []
+    for place in (folder, workspace.configs):
+        for path in sorted((*place.glob("*.yaml"), *place.glob("*.yml"))):
+            try:
+                with path.open(encoding="utf-8") as file:
+                    text = file.read(_READ_AT_MOST)
+            except (OSError, UnicodeDecodeError):
+                continue
+            if any(row.startswith(_RUN_FILE_KEYS) for row in text.splitlines()):
+                found.append(path)
+    return tuple(found)
+
+
+def facts(
+    workspace: Workspace,
+    overrides: tuple[str, ...],
+    *,
+    runfile: str | None = None,
+    resume: str | None = None,
+) -> Facts:
+    """Read the run file, the data and what there is of the run already.
+
+    Raises:
+        StudioError: it could not be started so; the same that `studio headless` would say.
+    """
+    return _facts(*_planned(workspace, overrides, runfile, resume))
+
+
+def checked(
+    workspace: Workspace,
+    overrides: tuple[str, ...],
+    *,
+    runfile: str | None = None,
+    resume: str | None = None,
+) -> Checked:
+    """All that `--dry-run` and the doctor look at, for one run.
+
+    Raises:
+        StudioError: it could not be started so.
+    """
+    import asyncio
+
+    from studio.estimate.cost import estimate
+    from studio.estimate.facts import facts_of
+    from studio.estimate.text import beyond, limits_text
+    from studio.run.budget import check_budget, limits_of, open_budget
+
+    plan, notes, beside = _planned(workspace, overrides, runfile, resume)
+    found = _facts(plan, notes, beside)
+    config = plan.loaded.config
+    check_budget(plan.loaded, config)
+    asyncio.run(_verifier_is_there(plan))
+    reckoned, assumed = facts_of(plan)
+    total = estimate(reckoned)
+    checks = [
+        Check(True, f"{found.problems} problems in {found.data}"),
+        Check(True, f"verifier {found.verifier} is there"),
+        *(Check(False, note.removeprefix("note: ")) for note in found.notes),
+    ]
+    if found.costs:
+        if total.cost_usd is None:
+            unpriced = f"no price for {found.model}: cost shows as tokens only"
+            checks.append(Check(False, unpriced))
+        checks.append(Check(False, f"{found.endpoint or 'the endpoint'} was not asked"))
+    if limits := limits_of(config):
+        kept = open_budget(plan.loaded, config, plan.run.records, lambda _: None)
+        short = beyond(total, kept.left if kept is not None else {})
+        checks.append(
+            Check(False, f"the budget will likely not do: {short}")
+            if short
+            else Check(True, f"the budget will likely do: {limits_text(limits)}")
+        )
+    checks += _surroundings(workspace.path)
+    return Checked(found, tuple(checks), _said(total, "likely"), _said(total, "most"), assumed)
+
+
+def expected_answers(workspace: Workspace, run: str) -> dict[str, str]:
+    """The true answers of a run's problems by their ids, as its data has them now.
+
+    Raises:
+        StudioError: its run file or its data cannot be read.
+    """
+    plan, _, _ = _planned(workspace, (), None, run)
+    return {problem.id: problem.answer for problem in plan.problems if problem.answer is not None}
+
+
+def _planned(
+    workspace: Workspace, overrides: tuple[str, ...], runfile: str | None, resume: str | None
+) -> tuple[RunPlan, tuple[str, ...], str]:
+    """The plan, what was told of it, and why it is a new run where an old one is there."""
+    from studio.config.source import Source
+    from studio.run.headless import planned
+
+    notes: list[str] = []
+    source = Source(overrides, runfile, resume)
+    review = None if resume is not None else "wait"
+
+    def plan(restart_step: str | None) -> RunPlan:
+        told = {"review": review, "keyless": True, "tell": notes.append}
+        return planned(workspace, source, restart_step=restart_step, **told)  # type: ignore[arg-type]
+
+    try:
+        return plan(None), tuple(notes), ""
+    except ConfigError as error:
+        if runfile is None:
+            raise
+        notes.clear()
+        try:
+            # A run of that name may be there that this one cannot go on with.
+            return plan("0"), tuple(notes), str(error)
+        except StudioError:
+            raise error from None
+
+
+async def _verifier_is_there(plan: RunPlan) -> None:
+    from contextlib import AsyncExitStack
+
+    from studio.run.assemble import check_verifier
+
+    async with AsyncExitStack() as stack:
+        await check_verifier(plan, stack)
+
+
+def _facts(plan: RunPlan, notes: tuple[str, ...], beside: str) -> Facts:
+    from studio.estimate.text import limits_text
+    from studio.run.budget import asked_roles, limits_of
+
+    config = plan.loaded.config
+    practice, limits = config.practice, limits_of(config)
+    models = [config.role(role).model for role in asked_roles(config)]
+    if config.lint.embedding is not None:
+        models.append(config.lint.embedding.model)
+    return Facts(
+        run=plan.run.run,
+        mode="beside" if beside else plan.mode,
+        costs=any(name.startswith("openai:") and name != "openai:rehearsal" for name in models),
+        model=config.policy.model,
+        endpoint=config.policy.base_url or "",
+        reflector=config.reflector.model if config.reflector is not None else "",
+        data=str(config.data.practice),
+        problems=len(plan.problems),
+        batch_size=practice.batch_size,
+        group_size=practice.group_size,
+        epochs=practice.epochs,
+        steps=plan.sampler.total_steps,
+        seed=config.seed,
+        temperature=practice.temperature,
+        concurrency=practice.concurrency,
+        verifier=config.verifier.name,
+        evaluated=config.evaluation.data if config.evaluation.do_eval else (),
+        reviewer=plan.reviewer,
+        budget=limits_text(limits) if limits else "",
+        notes=(beside, *notes) if beside else notes,
+    )
+
+
+def _said(total: Estimate, which: str) -> str:
+    """`1,200 calls, 450,000 tokens, $0.31`; no money where no price is known."""
+    money = "" if total.cost_usd is None else f", ${getattr(total.cost_usd, which):.4f}"
+    calls, tokens = getattr(total.calls, which), getattr(total.tokens, which)
+    return f"{calls:,.0f} calls, {tokens:,.0f} tokens{money}"
+
+
+def _surroundings(path: Path) -> list[Check]:
+    from studio.workspace.preflight import surrounding_troubles, surroundings
+
+    try:
+        known = surroundings(path)
+        troubles = [t for t in surrounding_troubles(path, known) if t.place != "process"]
+    except (OSError, StudioError) as error:
+        return [Check(False, str(error))]
+    free = Check(True, f"{known['free_bytes'] / 1e9:.1f} GB free for the workspace")
+    said = [Check(False, f"{t.place}: {t.cause} {t.move}") for t in troubles]
+    return said or [free]

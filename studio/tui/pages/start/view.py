@@ -1,0 +1,198 @@
+"""What one would do next, as lines: resume, attach, start; and what the chosen one would mean.
+
+Pure: from the runs of the workspace, the presets and run files there are, and what
+`studio.tui.pages.start.checks` found out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from studio.secrets.sanitize import inert, one_line
+from studio.tui.drawing.cells import fit, pad
+from studio.tui.drawing.cells import width as cells
+from studio.tui.drawing.lines import Line, Row, labelled, line, paragraph
+from studio.tui.pages.runs.view import when
+from studio.tui.pages.start.checks import Check, Checked, Facts
+
+if TYPE_CHECKING:
+    from studio.workspace.listing import KnownRun
+
+MOST_RESUMED = 6
+"""Ended runs that are offered; the others are on the page of runs."""
+_VERBS = {"resume": "Resume", "attach": "Attach", "open": "Open", "new": "New"}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One thing to do. `argument` is a run-id, a preset or the path of a run file."""
+
+    do: Literal["resume", "attach", "open", "new"]
+    argument: str
+    name: str
+    text: str
+    style: str = ""
+    budget: str = ""  # the override that must be raised before it can be resumed
+    run: KnownRun | None = None
+
+    @property
+    def key(self) -> str:
+        return f"{self.do} {self.argument}"
+
+
+def choices(
+    runs: Sequence[KnownRun],
+    presets: Sequence[tuple[str, str]],
+    files: Sequence[tuple[str, str]],
+) -> tuple[Choice, ...]:
+    """What waits for a person first, then what lives, what can go on, and what could begin.
+
+    Args:
+        runs: newest first.
+        presets: name and what it is.
+        files: path of a run file, and what to say of it.
+    """
+    waiting: list[Choice] = []
+    living: list[Choice] = []
+    ended: list[Choice] = []
+    for run in runs:
+        found = _of_run(run)
+        if found is None:
+            continue
+        (waiting if found.style == "flag" else living if found.do == "attach" else ended).append(
+            found
+        )
+    new = [Choice("new", name, name, what) for name, what in presets]
+    new += [Choice("new", path, path.rpartition("/")[2], what) for path, what in files]
+    return (*waiting, *living, *ended[:MOST_RESUMED], *new)
+
+
+def first_choice(found: Sequence[Choice]) -> str:
+    """Where the cursor begins: on what waits or lives, else on what costs nothing to begin."""
+    asked = (one.key for one in found if one.style == "flag" or one.do == "attach")
+    offline = (one.key for one in found if (one.do, one.argument) == ("new", "rehearsal"))
+    return next(asked, next(offline, ""))
+
+
+def _of_run(run: KnownRun) -> Choice | None:
+    row, shown, back = run.listed.row, run.listed.shown, run.background
+    if shown.word == "damaged":
+        return None  # the page of runs says what is wrong with it
+    steps = f", step {back.step}/{back.steps}" if back else ""
+    where = f"epoch {row['epoch']}/{row['epochs']}{steps}"
+    n = int(row["open"])
+    wait = f"{n} operation{'s' * (n != 1)} wait{'s' * (n == 1)} for you"
+    name = run.run
+    if shown.alive and shown.word in ("reviewing", "held") and n:
+        return Choice("attach", name, name, f"{where}, HELD: {wait}", "flag", run=run)
+    if shown.alive:
+        return Choice("attach", name, name, f"{where}, {shown.word}", "streaming", run=run)
+    if row.get("ending") == "budget":
+        budget = str(row["reason"]).partition("=")[0]
+        budget = budget if budget.startswith("budget.") else "budget.calls"
+        text = f"{where}, budget reached: asks for more"
+        return Choice("resume", name, name, text, "", budget, run)
+    if shown.word == "finished":
+        return Choice("open", name, name, f"finished, {wait}", "flag", run=run) if n else None
+    if n and shown.word in ("reviewing", "held", "interrupted"):
+        text = f"{wait}: held, no process (enter takes it up); {where}"
+        return Choice("resume", name, name, text, "flag", run=run)
+    return Choice("resume", name, name, f"{where}, {shown.word}", run=run)
+
+
+def choice_rows(found: Sequence[Choice], width: int) -> list[Row]:
+    """A row each; new ones stand under a heading."""
+    room = min(28, max((cells(one_line(choice.name, 60)) for choice in found), default=0))
+    rows: list[Row] = []
+    for choice in found:
+        if choice.do == "new" and (not rows or not rows[-1].key.startswith("new ")):
+            rows.append(Row("", line(("new run from a preset or a run file", "dim"))))
+        name = pad(fit(one_line(choice.name, 60), room), room)
+        text = fit(one_line(choice.text, 400), max(8, width - room - 12))
+        verb = pad(_VERBS[choice.do], 7)
+        rows.append(
+            Row(choice.key, line((verb, "key"), " ", (name, "title"), "  ", (text, choice.style)))
+        )
+    return rows
+
+
+def facts_lines(facts: Facts, width: int, overrides: str = "") -> list[Line]:
+    """A run file's own words for what it would do."""
+    parts = [
+        f"{facts.data} ({facts.problems} problems)",
+        f"batch {facts.batch_size}, groups of {facts.group_size}, epochs {facts.epochs}",
+        f"{facts.steps} steps, seed {facts.seed}",
+    ]
+    scripted = "" if facts.costs else "  (no model that costs is asked)"
+    at = f" @ {facts.endpoint}" if facts.endpoint else ""
+    model = f"{facts.model}{at}, temperature {facts.temperature:g}, {facts.concurrency} at a time"
+    critic = f"; lessons by {facts.reflector}" if facts.reflector else ""
+    tested = f"; measured on {', '.join(facts.evaluated)}" if facts.evaluated else ""
+    out = [
+        *labelled("run", _mode(facts), width),
+        *labelled("data", one_line("; ".join(parts), 400), width),
+        *labelled("model", one_line(model + critic + scripted, 400), width),
+        *labelled("judged", one_line(f"{facts.verifier}{tested}", 400), width),
+        *labelled("review", _review(facts.reviewer), width),
+        *labelled("budget", facts.budget or "no limit", width),
+    ]
+    if overrides:
+        out += labelled("set", one_line(overrides, 400), width)
+    return out
+
+
+def run_lines(run: KnownRun, width: int, now: float) -> list[Line]:
+    """The same facts of a run that there is already, from its journal."""
+    row, back = run.listed.row, run.background
+    out = labelled("run", f"{run.run}, began {when(row.get('began'), now)}", width)
+    if back is not None:
+        of = f"batch {back.batch_size}, groups of {back.group_size}, epochs {row['epochs']}"
+        out += labelled("data", one_line(f"{back.data}; {of}; seed {back.seed}", 400), width)
+        out += labelled("model", one_line(back.model, 200), width)
+        out += labelled("judged", one_line(back.verifier, 200), width)
+        out += labelled("review", _review(back.reviewer), width)
+    money = "" if row["cost_usd"] is None else f", ${row['cost_usd']:.4f}"
+    return [*out, *labelled("spent", f"{row['tokens']:,} tokens{money}", width)]
+
+
+def check_lines(found: Checked, width: int) -> list[Line]:
+    """What it would take, then `[ok]` and `[!]`."""
+    doing = "" if found.facts.mode in ("new", "beside") else " still to be done"
+    out = labelled("likely", found.likely + doing, width)
+    out += labelled("at most", found.most, width)
+    for check in found.checks:
+        out += check_line(check, width)
+    for note in found.notes:
+        out += labelled("note", inert(note), width)
+    return out
+
+
+def check_line(check: Check, width: int) -> list[Line]:
+    mark, style = ("[ok] ", "won") if check.ok else ("[!]  ", "flag")
+    return paragraph([(mark, style), (one_line(check.text, 600), "")], width, " " * 5)
+
+
+def refusal_lines(text: str, width: int) -> list[Line]:
+    """Everything that was said when something could not be started."""
+    return [row for part in inert(text).split("\n") for row in paragraph([(part, "failed")], width)]
+
+
+def _mode(facts: Facts) -> str:
+    run = one_line(facts.run, 120)
+    return {
+        "new": f"{run}, new",
+        "resume": f"{run} is there and goes on (enter offers a new one too)",
+        "fork": f"{run}, new, beginning with the steps of another",
+        "beside": f"{run}, new: the one that is there began with other settings",
+        "finished": f"{run} is finished (enter offers a new one; more practice.epochs go on)",
+    }[facts.mode]
+
+
+def _review(reviewer: str) -> str:
+    said = {
+        "wait": "by you: a run holds until every operation is decided",
+        "auto": "auto: every operation that fits is approved by itself",
+    }
+    return said.get(reviewer, one_line(reviewer, 200))

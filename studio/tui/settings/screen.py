@@ -1,0 +1,162 @@
+"""The settings over a page: what each one means, changed by one key, kept in the workspace.
+
+Owns the rows and the screen. What a setting does is the business of who reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+
+from engines.core.errors import StudioError
+from studio.secrets.sanitize import one_line
+from studio.tui.drawing.lines import Row, line
+from studio.tui.drawing.themes import NAMES
+from studio.tui.keymap import Key
+from studio.tui.settings.file import write_settings
+from studio.tui.settings.values import ScreenSettings
+from studio.tui.widgets.prompt import Prompt
+from studio.tui.widgets.row_list import RowList
+
+if TYPE_CHECKING:
+    from studio.tui.app import StudioApp
+
+_MEANING = {
+    "theme": "auto: by NO_COLOR, TERM, SSH and background",
+    "ascii": "ASCII borders and signs; auto: by the locale",
+    "mouse": "off: the terminal selects; at the next start",
+    "low_bandwidth": "5 frames a second, not 10; at the next start",
+    "bell": "rings once when a run begins to need you",
+    "desktop": "a note of the terminal then (OSC 9 and 777)",
+    "command": "started then; the text is its last argument",
+}
+
+
+def value_of(settings: ScreenSettings, name: str) -> str:
+    """A setting as its row shows it."""
+    value = getattr(settings, name)
+    if value is None:
+        return "auto"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value) or "none"
+
+
+def turned(settings: ScreenSettings, name: str) -> ScreenSettings:
+    """The settings with the next value of one; the command is not one of those."""
+    match name:
+        case "theme":
+            choices = (None, *NAMES)
+            at = choices.index(settings.theme) if settings.theme in choices else 0
+            return replace(settings, theme=choices[(at + 1) % len(choices)])
+        case "ascii":
+            return replace(settings, ascii={None: True, True: False, False: None}[settings.ascii])
+        case "mouse":
+            return replace(settings, mouse=not settings.mouse)
+        case "low_bandwidth":
+            return replace(settings, low_bandwidth=not settings.low_bandwidth)
+        case "bell":
+            return replace(settings, bell=not settings.bell)
+        case "desktop":
+            return replace(settings, desktop=not settings.desktop)
+    return settings
+
+
+def rows(settings: ScreenSettings, keys: Sequence[Key], width: int) -> list[Row]:
+    """Settings first, then every key with its id, remapped ones marked.
+
+    Args:
+        settings: as they are.
+        keys: the table, remaps included.
+        width: in cells.
+    """
+    out = []
+    for name, meaning in _MEANING.items():
+        value = one_line(value_of(settings, name), 12)
+        head = (f"{name:<14}", "title"), (f"{value:<13}", "key")
+        out.append(Row(name, line(*head, (meaning, "") if width >= 60 else "")))
+    out.append(Row("", ()))
+    out.append(Row("", line(("Keys", "title"), " (write `keys:` of screen.yaml to change one)")))
+    for key in keys:
+        mark = ("  changed", "flag") if key.id in settings.keys else ""
+        shown = one_line(key.keys, 24)
+        out.append(Row("", line((f"  {shown:<24}", "key"), f"{key.id:<24}", key.label, mark)))
+    return out
+
+
+class SettingsScreen(ModalScreen[None]):
+    """One row a setting; enter or space changes it at once."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,f2", "leave", "leave"),
+        Binding("enter,space", "turn", "change"),
+    ]
+
+    @property
+    def studio(self) -> StudioApp:
+        return cast("StudioApp", self.app)
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="box") as box:
+            box.border_title = "Settings"
+            box.border_subtitle = "enter changes   esc leaves"
+            yield RowList(id="settings")
+            yield Prompt(id="setting")
+
+    def on_mount(self) -> None:
+        self.query_one(RowList).focus()
+        self.call_after_refresh(self.show)
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.call_after_refresh(self.show)
+
+    def show(self) -> None:
+        view = self.query_one(RowList)
+        view.show_rows(rows(self.studio.settings, self.studio.keys, view.room))
+
+    def action_leave(self) -> None:
+        self.dismiss(None)
+
+    def action_turn(self) -> None:
+        name = self.query_one(RowList).key
+        if name == "command":
+            self.run_worker(self._ask_command())
+        elif name:
+            self._keep(turned(self.studio.settings, name))
+
+    async def _ask_command(self) -> None:
+        text = await self.query_one(Prompt).ask("command:", self.studio.settings.command)
+        if text is None:
+            return
+        import shlex
+
+        try:
+            shlex.split(text)
+        except ValueError as error:
+            self._say(f"not kept: {error}")
+            return
+        self._keep(replace(self.studio.settings, command=text.strip()))
+
+    def _keep(self, settings: ScreenSettings) -> None:
+        app = self.studio
+        app.settings = settings
+        app.apply_settings()
+        self.show()
+        try:
+            path = write_settings(settings, app.workspace.path)
+        except StudioError as error:
+            self._say(f"changed, but not kept: {error.cause}")
+            return
+        app.settings = replace(settings, place=str(path))
+        self._say("kept in screen.yaml")
+
+    def _say(self, text: str) -> None:
+        told = one_line(text, 60).replace("[", "(")
+        self.query_one(Vertical).border_subtitle = f"{told}   enter changes   esc leaves"

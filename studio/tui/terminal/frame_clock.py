@@ -1,0 +1,209 @@
+"""The one beat at which streams are drawn, and the way of the pacer into Textual's driver.
+
+Owns the timer and what hangs on the driver: counting what is written, asking the
+terminal, hearing its answer. Nothing else may draw streams; keys never wait for it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from textual.messages import TerminalSupportsSynchronizedOutput
+
+from studio.tui.drawing.frames import Picture, tightened
+from studio.tui.drawing.pacer import UNSEEN_BYTES_PER_S, Pacer
+
+if TYPE_CHECKING:
+    from textual.app import App
+    from textual.message import Message
+
+    from studio.tui.drawing.canvas import StreamCanvas
+
+BEAT_S = 0.1
+_HEADS_EVERY = 5
+"""Beats between two drawings of the counts in titles: each costs as much as the text."""
+PROBE = "\x1b[?2026$p"
+"""Asks whether synchronized output is on; Textual asks the same once, at the beginning."""
+
+
+_ENTER = "\x1b[?1049h"
+
+
+class Pump:
+    """Drains what came and flushes the canvases, once a beat.
+
+    Args:
+        low_bandwidth: every other beat is left out; may be changed at any time.
+        pacer: None where nothing limits what is sent.
+        queued: whether bytes written before have not left the process.
+        probe: asks the terminal.
+    """
+
+    def __init__(
+        self,
+        *,
+        low_bandwidth: bool = False,
+        pacer: Pacer | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        queued: Callable[[], bool] = lambda: False,
+        probe: Callable[[], None] = lambda: None,
+        unpaced: str = "",
+    ) -> None:
+        self.low_bandwidth = low_bandwidth
+        self.pacer = pacer
+        self.written = 0  # bytes, all of them
+        self.held = 0  # beats at which nothing was drawn for want of budget
+        self._clock, self._queued, self._probe = clock, queued, probe
+        self._unpaced = unpaced
+        self.picture = Picture()
+        self._drains: list[Callable[[], None]] = []
+        self._canvases: list[StreamCanvas] = []
+        self._beats = 0
+        self._idle = False
+
+    @property
+    def link_text(self) -> str:
+        """What the line to the terminal carries, in words; "" where nothing is known."""
+        return str(self.pacer) if self.pacer is not None else self._unpaced
+
+    def add(self, drain: Callable[[], None]) -> None:
+        """Call this at every beat, before canvases are flushed."""
+        self._drains.append(drain)
+
+    @property
+    def watched(self) -> tuple[StreamCanvas, ...]:
+        return tuple(self._canvases)
+
+    def watch(self, canvas: StreamCanvas) -> None:
+        if canvas not in self._canvases:
+            self._canvases.append(canvas)
+
+    def unwatch(self, canvas: StreamCanvas) -> None:
+        if canvas in self._canvases:
+            self._canvases.remove(canvas)
+
+    def beat(self) -> None:
+        """What the timer calls: a tick, or at low bandwidth every other time one."""
+        self._idle = self.low_bandwidth and not self._idle
+        if not self._idle:
+            self.tick()
+
+    def tick(self) -> None:
+        """Drain and draw."""
+        self._beats += 1
+        for drain in self._drains:
+            drain()
+        shown = [canvas for canvas in self._canvases if canvas.is_on_screen and canvas.dirty]
+        if not shown:
+            return
+        budget: int | None = None
+        if self.pacer is not None:
+            budget = self.pacer.allows(self._clock(), queued=self._queued())
+            if budget <= 0:
+                self.held += 1
+                return
+        heads = self._beats % _HEADS_EVERY == 0
+        for canvas in shown:
+            spent = canvas.flush(budget, heads=heads)
+            if budget is not None and self.pacer is not None:
+                budget -= spent
+                if budget <= 0:
+                    self.pacer.limited()
+                    break
+
+    def wrote(self, size: int) -> None:
+        """So many bytes went to the driver."""
+        self.written += size
+        if self.pacer is not None:
+            self.pacer.sent(size, self._clock())
+
+    def drawn(self) -> None:
+        """An update was written: a probe behind it tells when the terminal has it."""
+        now = self._clock()
+        if self.pacer is not None and self.pacer.wants_probe(now):
+            self.pacer.probed(now)
+            self._probe()
+
+    def answered(self) -> None:
+        if self.pacer is not None:
+            self.pacer.answered(self._clock())
+
+
+def install(
+    app: App[Any],
+    environ: Mapping[str, str] | None = None,
+    *,
+    low_bandwidth: bool = False,
+) -> Pump:
+    """Give an app its pump (`app.pump`); call it once, when the app is mounted.
+
+    Without a terminal (tests) there is only the beat. Inside tmux no line can be measured, for
+    it answers at once: here nothing is paced, and over SSH by a fixed budget.
+    """
+    environ = os.environ if environ is None else environ
+    driver: Any = app._driver
+    if app.is_headless or driver is None or not hasattr(driver, "_writer_thread"):
+        pump = Pump(low_bandwidth=low_bandwidth)
+    else:
+        pump = _paced(app, driver, environ, low_bandwidth)
+    app.pump = pump  # type: ignore[attr-defined]
+    for canvas in app.query("StreamCanvas"):  # mounted before the app was
+        pump.watch(cast("StreamCanvas", canvas))
+    app.set_interval(BEAT_S, pump.beat, name="pump")
+    return pump
+
+
+def _paced(app: App[Any], driver: Any, environ: Mapping[str, str], low_bandwidth: bool) -> Pump:
+    write = driver.write
+    inside_tmux = bool(environ.get("TMUX"))
+    # Apple's Terminal prints the probe's last letter (see `LinuxDriver`).
+    silent = environ.get("TERM_PROGRAM") == "Apple_Terminal" or not driver.input_tty
+    why = "link not paced: tmux does that" if inside_tmux else "link not measured"
+
+    pacer: Pacer | None = None
+    if inside_tmux and environ.get("SSH_CONNECTION"):
+        # tmux hides the line and keeps for it what it cannot carry: streams before keys.
+        pacer = Pacer(time.monotonic(), rate=UNSEEN_BYTES_PER_S, fixed=True)
+    elif not (inside_tmux or silent):
+        pacer = Pacer(time.monotonic())
+
+    def queued() -> bool:
+        writer = driver._writer_thread
+        return writer is not None and not writer._queue.empty()
+
+    pump = Pump(
+        low_bandwidth=low_bandwidth,
+        pacer=pacer,
+        queued=queued,
+        probe=lambda: write(PROBE),
+        unpaced=why,
+    )
+
+    def counted(data: str) -> None:
+        write(data)
+        if _ENTER in data:  # a page of its own, which begins empty: also after ctrl+z, or an editor
+            pump.picture.forget()
+        pump.wrote(len(data) if data.isascii() else len(data.encode("utf-8", "replace")))
+
+    process = driver.process_message
+
+    def heard(message: Message) -> None:
+        if isinstance(message, TerminalSupportsSynchronizedOutput):
+            pump.answered()
+        process(message)
+
+    display = app._display
+
+    def tight(screen: Any, renderable: Any) -> None:
+        before = pump.written
+        display(screen, tightened(renderable, pump.picture, app.size))
+        if pump.written != before:
+            pump.drawn()
+
+    # On the objects, not their classes: other apps of the process keep theirs.
+    driver.write, driver.process_message = counted, heard
+    app._display = tight  # type: ignore[method-assign]
+    return pump

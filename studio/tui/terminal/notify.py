@@ -1,0 +1,126 @@
+"""Calling a person who looks elsewhere: title, bell, the terminal's note, a command of theirs.
+
+Owns when and how they are called. Never moves the cursor or the focus; what it sends goes
+through the screen's driver, and nothing of it is text of a model.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from engines.core.state.run_state import RunState
+from studio.secrets.sanitize import one_line
+
+if TYPE_CHECKING:
+    from studio.tui.app import StudioApp
+
+AGAIN_S = 15 * 60.0
+SETTLED_S = 1.0
+
+
+def waiting(state: RunState | None) -> int:
+    """How many operations and replies a held run needs a person for; 0 while it works."""
+    if state is None or state.ending or state.status not in ("reviewing", "held"):
+        return 0
+    return len(state.undecided) + len(state.repairs)
+
+
+def passed_on(sequence: str, environ: Mapping[str, str]) -> str:
+    """A sequence for the terminal itself, also from within tmux (`allow-passthrough on`)."""
+    if not environ.get("TMUX"):
+        return sequence
+    return "\x1bPtmux;" + sequence.replace("\x1b", "\x1b\x1b") + "\x1b\\"
+
+
+class Notifier:
+    """Calls once when a run begins to need a person, and rarely again while no key is pressed."""
+
+    def __init__(self, app: StudioApp) -> None:
+        self._app = app
+        self._waiting = 0
+        self._since: float | None = None  # when it began to wait
+        self._called_at: float | None = None  # None: not yet for what waits now
+        self._titled = False
+        self.sent: list[str] = []  # the last of what was sent, for tests
+
+    def tick(self, state: RunState | None, now: float, last_key: float) -> None:
+        """Look whether somebody is needed; at every frame.
+
+        A call waits a second, since rules may decide what a lesson proposes at once.
+
+        Args:
+            state: of the run.
+            now: seconds of the screen's clock.
+            last_key: when the last key was pressed, by the same clock.
+        """
+        count = waiting(state)
+        if not count:
+            self._since, self._called_at = None, None
+        elif self._since is None:
+            self._since = now
+        if count and (self._since is None or now - self._since < SETTLED_S):
+            return
+        if count != self._waiting:
+            self._waiting = count
+            self._title()
+        if not count:
+            return
+        called = self._called_at
+        if called is None or (now - called >= AGAIN_S and last_key <= called):
+            self._call(state, now)
+
+    def leave(self) -> None:
+        """Give the terminal its own title back."""
+        if self._titled:
+            self._titled = False
+            # Those that keep a stack of titles take theirs from it, the others a blank one.
+            self._send("\x1b]2;\x07\x1b[23;2t")
+
+    def _title(self) -> None:
+        before = "" if self._titled else "\x1b[22;2t"
+        self._titled = True
+        self._send(f"{before}\x1b]2;{f'({self._waiting}) ' if self._waiting else ''}studio\x07")
+
+    def _call(self, state: RunState | None, now: float) -> None:
+        app, settings = self._app, self._app.settings
+        self._called_at = now
+        run = state.started.run if state is not None and state.started is not None else "a run"
+        what = "operation waits" if self._waiting == 1 else "operations wait"
+        if state is not None and state.trains:
+            what = "weight update waits"  # never more than one
+        text = one_line(f"{run}: {self._waiting} {what} for you", 120)
+        if settings.bell:
+            self._send("\x07")
+        if settings.desktop:
+            # The parts of 777 are separated by semicolons, so a text may hold none.
+            parts = f"\x1b]777;notify;studio;{text.replace(';', ',')}\x07"
+            for sequence in (f"\x1b]9;studio: {text}\x07", parts):
+                self._send(passed_on(sequence, app.environ))
+        if settings.command:
+            self._run(settings.command, text)
+
+    def _run(self, command: str, text: str) -> None:
+        """Start the person's command, without a shell: no text can become a part of it."""
+        import shlex
+
+        try:
+            words = [*shlex.split(command), text]
+            process = subprocess.Popen(
+                words,
+                env={**self._app.environ, "STUDIO_NOTE": text},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            self._app.tell(f"notify.command could not be started: {error}", "failed")
+            return
+        threading.Thread(target=process.wait, name="notify", daemon=True).start()
+
+    def _send(self, sequence: str) -> None:
+        self.sent = [*self.sent[-49:], sequence]
+        self._app.send(sequence)

@@ -1,0 +1,125 @@
+"""How fast a run goes, as the screen's own clock sees it: tokens a second, time left.
+
+Owns no clock: every method is told the time, in seconds of any monotonic clock.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Iterable
+
+from engines.core import events as ev
+from engines.core.state.run_state import RunState
+from studio.session.base import Piece
+
+_WINDOW_S = 10.0
+_LEAST_STEP_S = 1.0
+
+
+class Tempo:
+    """Takes events and pieces of text; answers for the header."""
+
+    def __init__(self) -> None:
+        self._began: float | None = None
+        self._whole = False  # the step under way was seen from its beginning
+        self._worked_s = 0.0
+        self._steps_s: list[float] = []
+        self._since: float | None = None  # when something was heard first
+        self._known: dict[str, int] = {}  # rollout → characters
+        self._chars: deque[tuple[float, int]] = deque()
+        # When rollouts ended, their tokens, and the seconds these took.
+        self._ended: deque[tuple[float, int, float]] = deque()
+
+    def take(self, event: ev.DurableEvent | ev.TransientEvent, now: float) -> None:
+        self._look(now)
+        match event:
+            case ev.StepStarted():
+                self._began, self._worked_s, self._whole = now, 0.0, True
+                self._known.clear()
+            case ev.RolloutFinished(usage=usage, elapsed_s=took_s):
+                self._ended.append((now, usage.completion_tokens, took_s))
+            case ev.StageEntered(stage="review"):
+                # A person's time is not the run's: the clock stops until the commit.
+                if self._began is not None:
+                    self._worked_s += now - self._began
+                self._began = None
+                self._chars.clear()
+                self._ended.clear()
+            case ev.LessonCommitted():
+                self._began = now
+            case ev.StepFinished() if self._began is not None:
+                if self._whole:
+                    self._steps_s.append(self._worked_s + now - self._began)
+                self._began, self._whole = None, False
+
+    def streamed(self, pieces: Iterable[Piece], now: float) -> None:
+        """Count what grew. A text that is sent from its beginning may be an old one."""
+        self._look(now)
+        chars = 0
+        for piece in pieces:
+            if piece.offset and piece.offset == self._known.get(piece.rollout):
+                chars += len(piece.text)
+            self._known[piece.rollout] = piece.offset + len(piece.text)
+        if chars:
+            self._chars.append((now, chars))
+
+    def tokens_per_s(self, now: float) -> float | None:
+        """Of the last ten seconds, or as long as was looked at; None: nothing came."""
+        rates = self._rates(now)
+        return max(rates) or None
+
+    def shown_only(self, now: float) -> bool:
+        """Whether that is the rate of the panes in view: no rollout has ended to tell of all."""
+        shown, ended = self._rates(now)
+        return shown > ended
+
+    def _look(self, now: float) -> None:
+        if self._since is None:
+            self._since = now
+
+    def _rates(self, now: float) -> tuple[float, float]:
+        """Tokens a second of the texts in view (four characters each), and of what ended.
+
+        A screen is sent the text of those rollouts only that it shows.
+        """
+        seen: deque[tuple[float, int]] | deque[tuple[float, int, float]]
+        for seen in (self._chars, self._ended):
+            while seen and seen[0][0] < now - _WINDOW_S:
+                seen.popleft()
+        begun = self._since if self._began is None else self._began
+        observed_s = min(_WINDOW_S, max(1.0, now - begun if begun is not None else 0.0))
+        start = now - observed_s
+        visible = sum(chars for at, chars in self._chars if at >= start) / 4
+        # Of a rollout that began before, as much as was made while it was looked at.
+        ended = sum(
+            tokens * min(1.0, (at - start) / took_s) if took_s > 0 else tokens
+            for at, tokens, took_s in self._ended
+            if at >= start
+        )
+        return visible / observed_s, ended / observed_s
+
+    def left_s(self, state: RunState) -> tuple[float, float] | None:
+        """Seconds left, from and to: the median step's, or the range until three are known."""
+        if not self._steps_s or state.started is None or state.ending:
+            return None
+        steps = state.started.steps_per_epoch * state.epochs - state.steps_finished
+        if len(self._steps_s) >= 3:
+            typical = statistics.median(self._steps_s[-20:])
+            return typical * steps, typical * steps
+        return min(self._steps_s) * steps, max(self._steps_s) * steps
+
+    def left_text(self, state: RunState) -> str:
+        """The same in words: `12m 30s`, `2m 00s to 5m 10s`, `< 1 min`; "" where nobody knows."""
+        left = self.left_s(state)
+        # Of steps that take no time it cannot be said how long the next one takes.
+        if left is None or min(self._steps_s[-20:]) < _LEAST_STEP_S:
+            return ""
+        from studio.report.progress import duration
+
+        low, high = left
+        if high < 60:
+            return "< 1 min"
+        if low == high:
+            return duration(high)
+        return f"{duration(low) if low >= 60 else '< 1 min'} to {duration(high)}"

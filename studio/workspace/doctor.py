@@ -1,0 +1,424 @@
+"""`studio doctor`: is this workspace whole, and can this machine run a practice.
+
+Owns the list of what is looked at and in which order it is mended: libraries before the
+runs that stand on them, and the catalogue, which follows from all, last. Without `repair`
+nothing is written. What is wrong inside a file is `engines.record.repair`'s.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from engines.core.errors import StudioError
+from engines.core.ids import digest_bytes
+from engines.grpo.checkpoint.folders import verify
+from engines.pipeline.checkpoints import Checkpoints
+from engines.record import lines
+from engines.record.catalogue import rebuild, run_row
+from engines.record.libraries import LibraryFolder
+from engines.record.lock import holder as holder_of
+from engines.record.lock import is_held
+from engines.record.repair import Trouble, library_troubles, run_troubles
+from engines.record.run_dir import RunDir, Workspace
+from studio.data.catalogue import listed_data
+from studio.session.client import is_alive
+
+_LEFT_BY = re.compile(r"^\..+\.(\d+)\.tmp$|^\.removed-.+-(\d+)$")
+_PRIVATE = ("journal.jsonl", "run.yaml", "agent*.yaml", "studio.log", "records/*", "evals/*")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One trouble as it is told. `mended` says what was done; "" where nothing was."""
+
+    place: str
+    cause: str
+    move: str
+    damage: bool
+    mended: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What was looked at, in numbers, and what was found."""
+
+    looked_at: dict[str, int]
+    findings: tuple[Finding, ...]
+
+    @property
+    def well(self) -> bool:
+        """Nothing is damaged, or what was is mended."""
+        return not any(found.damage and not found.mended for found in self.findings)
+
+
+def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
+    """Look at everything in a workspace, and mend it where asked.
+
+    Where a living process writes nothing is mended; the rest of the workspace is.
+
+    Raises:
+        RecordError: a mend cannot be written; what was mended before stays mended.
+    """
+    if not workspace.path.is_dir():
+        return Diagnosis({}, ())
+    runs = workspace.runs()
+    folders = sorted((workspace.path / "libraries").glob("*/journal.jsonl"))
+    libraries = [workspace.library(path.parent.name) for path in folders]
+    found = [_told(trouble) for trouble in _strays(workspace)]
+    living = _living(runs, libraries) if repair else {}
+
+    def cured(folder: Path, look: Callable[[], Iterable[Trouble]]) -> list[Finding]:
+        if folder not in living:
+            return _cured(look, repair)
+        return _left_alone(_cured(look, False), living[folder])
+
+    for library in libraries:
+        found += cured(library.path, partial(library_troubles, library))
+    for run in runs:
+        found += cured(run.path, partial(run_troubles, run, workspace))
+        found += cured(run.path, partial(_left_behind, run))
+        found += [_told(trouble) for trouble in _run_file_troubles(run)]
+        found += [_told(trouble) for trouble in _checkpoint_troubles(run)]
+    for path in sorted(workspace.evaluations.glob("*/scores.jsonl")):
+        found += _cured(lambda path=path: _score_troubles(path), repair)  # type: ignore[misc]
+    found += _cured(lambda: _stale(workspace), repair)
+    found += _cured(lambda: _readable_by_others(workspace, runs), repair)
+    found += [_told(trouble) for trouble in _data_troubles(workspace)]
+    found += _cured(lambda: _catalogue_troubles(workspace), repair)
+    looked_at = {
+        "runs": len(runs),
+        "libraries": len(libraries),
+        "data sets": sum(data.where == "workspace" for data in listed_data(workspace)),
+    }
+    return Diagnosis(looked_at, tuple(found))
+
+
+def _run_file_troubles(run: RunDir) -> Iterator[Trouble]:
+    """Whether what it is resumed from can be read; its journal does not need it."""
+    import yaml
+
+    move = f"Resume with a run file of your own: studio headless FILE --name {run.run}."
+    cause = "it holds no settings."
+    try:
+        if isinstance(yaml.safe_load(run.run_file.read_text("utf-8")), dict):
+            return
+    except FileNotFoundError:
+        cause = "it is not there."
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
+        cause = "it cannot be read."
+    yield Trouble(str(run.run_file), cause, move, damage=False)
+
+
+def _checkpoint_troubles(run: RunDir) -> Iterator[Trouble]:
+    """Checkpoints that are not as they were written, or gone although nothing removes them."""
+    if is_held(run.path):
+        return  # its process writes and removes some meanwhile
+    try:
+        state = run.state()
+    except StudioError:
+        return  # told of above
+    kept = Checkpoints(run.path, run.path, _no_engine, keep=_kept(run))
+    removed = kept.removable(state)
+    for saved in state.checkpoints:
+        folder = run.path / saved.folder
+        if not folder.exists():
+            if saved not in removed:
+                cause = f"the checkpoint of step {saved.step} is gone."
+                yield Trouble(str(folder), cause, _CHECKPOINT, damage=False)
+            continue
+        try:
+            verify(folder)
+        except StudioError as error:
+            move = f"{_CHECKPOINT} Once nothing of it is needed, remove the folder."
+            yield Trouble(error.place, error.cause, move)
+
+
+_CHECKPOINT = (
+    "Nothing mends it, and the run goes on without: an earlier one serves, and later steps are "
+    "computed again from what was recorded."
+)
+
+
+async def _no_engine(folder: Path) -> str:
+    raise AssertionError(f"nothing is saved in {folder} by a look at it")
+
+
+def _kept(run: RunDir) -> int:
+    """How many checkpoints the run file keeps; 1 where it cannot be read."""
+    import yaml
+
+    try:
+        return int(yaml.safe_load(run.run_file.read_text("utf-8"))["grpo"]["keep"])
+    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError, RecursionError):
+        return 1
+
+
+def _strays(workspace: Workspace) -> Iterator[Trouble]:
+    """What stands where runs and libraries stand and is none."""
+    for name, what in (("runs", "run"), ("libraries", "library")):
+        folder = workspace.path / name
+        if not folder.is_dir():
+            if folder.exists() or folder.is_symlink():
+                move = "Move it away: the folder is made when it is needed."
+                yield Trouble(str(folder), "it is no folder.", move)
+            continue
+        for path in sorted(folder.iterdir()):
+            journal = path / "journal.jsonl"
+            if path.name.startswith(".") or (path.is_dir() and journal.is_file()):
+                continue
+            if path.is_dir() and journal.is_dir():
+                if name == "runs":  # of a library it is told where its journal is read
+                    move = "Move it away, or put the file back from a copy."
+                    yield Trouble(str(journal), "cannot be read: it is a folder.", move)
+                continue
+            cause = f"it is no {what}: " + (
+                "it has no journal." if path.is_dir() else "it is a file."
+            )
+            move = f"Move it away, or restore its journal if it was a {what}."
+            yield Trouble(str(path), cause, move, damage=False)
+
+
+def _cured(look: Callable[[], Iterable[Trouble]], repair: bool) -> list[Finding]:
+    """The troubles of one object, each mended as it comes where asked.
+
+    A mend can lay bare the next trouble, so it is looked again; nothing is mended twice.
+    """
+    found: dict[tuple[str, str], Finding] = {}
+    mended = True
+    while mended:
+        mended = False
+        for trouble in _readable(look()):
+            key = (trouble.place, trouble.cause)
+            if key in found and (found[key].mended or not repair):
+                continue
+            done = trouble.mend() if repair and trouble.mend is not None else ""
+            found[key] = _told(trouble, done)
+            if done and not trouble.alone:  # what follows may look different now
+                mended = True
+                break
+    return list(found.values())
+
+
+def _readable(troubles: Iterable[Trouble]) -> Iterator[Trouble]:
+    """Troubles as they come; what cannot even be read is one of them."""
+    try:
+        yield from troubles
+    except StudioError as error:
+        yield Trouble(error.place, error.cause, error.move)
+    except OSError as error:
+        told = lines.unreadable(Path(error.filename or "."), error)
+        yield Trouble(told.place, told.cause, told.move)
+
+
+def _told(trouble: Trouble, mended: str = "") -> Finding:
+    return Finding(trouble.place, trouble.cause, trouble.move, trouble.damage, mended)
+
+
+def _living(runs: Iterable[RunDir], libraries: Iterable[LibraryFolder]) -> dict[Path, str]:
+    """Folders in which a living process writes, runs' libraries included, with the process."""
+    found: dict[Path, str] = {}
+    every = {folder.name: folder for folder in libraries}
+    for run in runs:
+        if not is_held(run.path):
+            continue
+        found[run.path] = _pid(run.path)
+        try:
+            started = run.state().started
+            used = [every[started.library]] if started and started.library in every else []
+        except StudioError:
+            used = list(every.values())  # which one it commits to cannot be told
+        found.update({folder.path: _pid(run.path) for folder in used})
+    for folder in every.values():
+        if is_held(folder.path):
+            found[folder.path] = _pid(folder.path)
+    return found
+
+
+def _left_alone(found: list[Finding], pid: str) -> list[Finding]:
+    """Damage that is not mended now, because somebody writes there."""
+    return [
+        replace(finding, move=f"A living process{pid} writes here: end it, then repair.")
+        if finding.damage and not finding.mended
+        else finding
+        for finding in found
+    ]
+
+
+def _pid(folder: Path) -> str:
+    pid = holder_of(folder)
+    return "" if pid is None else f" (pid {pid})"
+
+
+def _left_behind(run: RunDir) -> Iterator[Trouble]:
+    """A socket or a holder's note of a process that is gone."""
+    if is_held(run.path):
+        return
+    holder = run.path / ".holder"
+    if (run.socket.is_symlink() or run.socket.exists()) and not is_alive(run):
+        yield _removable(run.socket, "the process that made this socket is gone.")
+    if holder.exists():
+        yield _removable(holder, f"the process that wrote here{_pid(run.path)} is gone.")
+
+
+def _stale(workspace: Workspace) -> Iterator[Trouble]:
+    """Files that a killed process was about to rename, and runs it was about to remove."""
+    for path in sorted(workspace.path.rglob(".*")):
+        match = _LEFT_BY.match(path.name)
+        if match and not _lives(int(match[1] or match[2])):
+            yield _removable(path, "a process that is gone left this half done.")
+    for folder in workspace.libraries():
+        holder = folder.path / ".holder"
+        if holder.exists() and not is_held(folder.path):
+            yield _removable(holder, f"the process that wrote here{_pid(folder.path)} is gone.")
+
+
+def _removable(path: Path, cause: str) -> Trouble:
+    def mend() -> str:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+        return "removed"
+
+    move = f"It is in nobody's way; {lines.REPAIR} removes it."
+    return Trouble(str(path), cause, move, mend, damage=False, alone=True)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
+
+
+def _score_troubles(path: Path) -> Iterator[Trouble]:
+    """Damaged lines of a book of scores; readers skip them, so they cost one call each."""
+    damaged = [(at, len(raw)) for at, raw in _raw_lines(path) if lines.whole(raw) is None]
+    if not damaged:
+        return
+
+    def mend() -> str:
+        # Written over in place, never moved: other processes append to this file meanwhile.
+        with path.open("r+b") as file:
+            for at, length in damaged:
+                file.seek(at)
+                if length >= lines.SHORTEST_FILLER:
+                    file.write(lines.filler(length))
+            file.flush()
+            os.fsync(file.fileno())
+        return f"wrote fillers over {len(damaged)} of its lines"
+
+    mendable = all(length >= lines.SHORTEST_FILLER for _, length in damaged)
+    yield Trouble(
+        str(path),
+        f"{len(damaged)} of its lines cannot be read.",
+        "Nothing need be done: they are skipped, and what they told is measured again.",
+        mend if mendable else None,
+        damage=False,
+    )
+
+
+def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    at = 0
+    with path.open("rb") as file:
+        for raw in file:
+            if raw.endswith(b"\n"):  # else somebody is writing it, or was
+                yield at, raw
+            at += len(raw)
+
+
+def _readable_by_others(workspace: Workspace, runs: Iterable[RunDir]) -> Iterator[Trouble]:
+    places = [workspace.catalogue, *workspace.evaluations.glob("*/*")]
+    for run in runs:
+        places += [path for pattern in _PRIVATE for path in run.path.glob(pattern)]
+    for path in sorted(places):
+        if not path.is_file():
+            continue
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & 0o077:
+            cause = f"others may read it (mode {mode:04o}), and it could hold secrets."
+            mend = _closing(path)
+            yield Trouble(str(path), cause, f"chmod 600 {path}", mend, damage=False, alone=True)
+
+
+def _closing(path: Path) -> Callable[[], str]:
+    def mend() -> str:
+        path.chmod(0o600)
+        return "now 0600"
+
+    return mend
+
+
+def _data_troubles(workspace: Workspace) -> Iterator[Trouble]:
+    for data in listed_data(workspace):
+        if data.where == "workspace" and data.n is None:
+            cause, move = data.trouble, f"studio data check {data.path}"
+            place, _, rest = cause.partition(": ")
+            yield Trouble(place, rest or cause, move)
+
+
+def _catalogue_troubles(workspace: Workspace) -> Iterator[Trouble]:
+    """The catalogue against what it follows from. Rows that only are missing are no damage."""
+    if not workspace.catalogue.exists():
+        return
+    move = f"{lines.REPAIR} makes it anew; nothing is lost by that."
+
+    def mend() -> str:
+        rebuild(workspace, _dataset_rows(workspace))
+        return "made anew from the journals"
+
+    try:
+        tables = json.loads(workspace.catalogue.read_bytes())
+        runs = {row["run"]: row for row in tables.get("runs", {}).values()}
+        libraries = {row["library"]: row for row in tables.get("libraries", {}).values()}
+    except (ValueError, AttributeError, TypeError, KeyError):
+        yield Trouble(str(workspace.catalogue), "it cannot be read.", move, mend)
+        return
+    wrong = []
+    for run in workspace.runs():
+        try:
+            if run.run in runs and runs[run.run] != json.loads(json.dumps(run_row(run))):
+                wrong.append(f"run {run.run}")
+        except StudioError:
+            continue  # told of above
+    for folder in workspace.libraries():
+        row = libraries.get(folder.name)
+        try:
+            head = folder.head()
+        except StudioError:
+            continue
+        if row is not None and (row["version"], row["content_hash"]) != (
+            head.version,
+            head.content_hash,
+        ):
+            wrong.append(f"library {folder.name}")
+    if wrong:
+        cause = f"it does not say what the journals do of {', '.join(wrong)}."
+        yield Trouble(str(workspace.catalogue), cause, move, mend, damage=False)
+
+
+def _dataset_rows(workspace: Workspace) -> Iterator[dict[str, Any]]:
+    for data in listed_data(workspace):
+        path = Path(data.path)
+        if data.where != "workspace" or data.n is None or not path.is_file():
+            continue
+        content = path.read_bytes()
+        yield {
+            "name": data.name,
+            "path": f"{path.parent.name}/{path.name}",
+            "n": data.n,
+            "bytes": len(content),
+            "digest": digest_bytes(content),
+        }

@@ -1,0 +1,53 @@
+"""What the doctor says, as plain lines and as JSON values. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from engines.record import lines
+from studio.secrets.sanitize import one_line
+from studio.workspace.doctor import Diagnosis
+
+_LONGEST = 500
+
+
+def doctor_data(diagnosis: Diagnosis, machine: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "well": diagnosis.well,
+        "looked_at": diagnosis.looked_at,
+        "findings": [asdict(found) for found in diagnosis.findings],
+        "machine": dict(machine),
+    }
+
+
+def doctor_text(diagnosis: Diagnosis, machine: Mapping[str, Any], *, repair: bool) -> str:
+    """Findings, each with its place, cause and next move; then what is well."""
+    told = []
+    for found in diagnosis.findings:
+        word = "mended" if found.mended else "damaged" if found.damage else "note"
+        told.append(f"{word:<8} {one_line(found.place, _LONGEST)}")
+        told.append(f"         {one_line(found.cause, _LONGEST)}")
+        told.append(f"         {one_line(found.mended or found.move, _LONGEST)}")
+    counted = ", ".join(f"{n} {name}" for name, n in diagnosis.looked_at.items())
+    told.append(f"looked at {counted or 'no workspace: there is none yet'}")
+    told.append(_machine(machine))
+    broken = sum(found.damage and not found.mended for found in diagnosis.findings)
+    if not broken:
+        told.append("all is well" if not diagnosis.findings else "nothing is damaged")
+    elif repair:
+        told.append(f"{broken} left that only you can mend.")
+    else:
+        told.append(f"{broken} damaged; {lines.REPAIR} mends what can be mended.")
+    return "\n".join(told)
+
+
+def _machine(machine: Mapping[str, Any]) -> str:
+    hidden = machine["hidden_from_debuggers"]
+    memory = "" if hidden is None else f", memory {'closed' if hidden else 'open'} to debuggers"
+    terminal = f"terminal {machine['terminal']}" if machine["terminal"] else "no terminal"
+    return (
+        f"studio {machine['studio']}, python {machine['python']}, {machine['encoding']}, {terminal}"
+        f", {machine['free_bytes'] / 1e9:.1f} GB free{memory}"
+    )

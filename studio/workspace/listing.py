@@ -1,0 +1,286 @@
+"""The runs of a workspace as `studio`, `runs list` and `runs show` name them.
+
+Owns what a run's status is called, given its journal and whether its process lives, and
+what waits for a person. Reads; changes nothing but the catalogue's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from shlex import quote
+from typing import Any
+
+from engines.core.errors import StudioError
+from engines.core.state.run_state import RunState
+from engines.record.catalogue import run_row, run_rows
+from engines.record.run_dir import RunDir, Workspace
+from studio.presets import list_presets
+from studio.report.summary import raised
+from studio.report.tables import COLUMNS, indented, table
+from studio.report.training import learned_text
+from studio.secrets.sanitize import inert
+from studio.session.client import is_alive
+
+_LIVING = ("new", "running", "reviewing", "paused")
+"""What a journal says of a run whose process did not say that it let go."""
+
+_HEADINGS = ("RUN", "STATUS", "EPOCH", "REWARD", "LIBRARY", "OPEN", "LOST")
+
+
+@dataclass(frozen=True, slots=True)
+class ShownStatus:
+    """A status as people read it, and the command that goes on from there ("": none)."""
+
+    word: str
+    alive: bool
+    move: str = ""
+
+    @property
+    def text(self) -> str:
+        return f"{self.word} ({self.move})" if self.move else self.word
+
+
+@dataclass(frozen=True, slots=True)
+class ListedRun:
+    """One line of a list: the catalogue's row and the status as it is shown."""
+
+    row: Mapping[str, Any]
+    shown: ShownStatus
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {
+            **self.row,
+            "status": self.shown.word,
+            "alive": self.shown.alive,
+            "next": self.shown.move,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A held-out set: the mean reward before practice (or first known) and the newest."""
+
+    data: str
+    first: float
+    last: float
+    n: int  # rollouts with a known reward, of the newest
+    first_n: int | None = None  # the same of the first; None: it was measured once
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """What a run practises, by its journal."""
+
+    model: str
+    data: str
+    verifier: str
+    reviewer: str
+    seed: int
+    batch_size: int
+    group_size: int
+    steps: int  # of the whole run
+    measured: tuple[Measured, ...] = ()
+    step: int = 0  # the last one that began
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRun:
+    """A line of a list and what stands behind it; None where its journal cannot be read."""
+
+    listed: ListedRun
+    background: Background | None
+
+    @property
+    def run(self) -> str:
+        return str(self.listed.row["run"])
+
+
+def known_runs(
+    workspace: Workspace, before: Mapping[str, KnownRun] | None = None
+) -> tuple[KnownRun, ...]:
+    """Every run of a workspace with what it practises, newest first.
+
+    Args:
+        workspace: whose runs.
+        before: by run-id; runs whose journal has not grown since are taken from there.
+    """
+    found = []
+    for listed in listed_runs(workspace):
+        size, old = listed.row.get("journal_bytes"), (before or {}).get(str(listed.row["run"]))
+        if old is not None and size is not None and old.listed.row.get("journal_bytes") == size:
+            found.append(KnownRun(listed, old.background))
+            continue
+        try:
+            state = workspace.run(str(listed.row["run"])).state()
+        except StudioError:
+            found.append(KnownRun(listed, None))
+        else:
+            found.append(KnownRun(listed, background(state)))
+    return tuple(found)
+
+
+def background(state: RunState) -> Background | None:
+    """What a state says of what is practised; None before anything is known."""
+    started = state.started
+    if started is None:
+        return None
+    settings = {**started.settings, **state.settings}
+    verifier = settings.get("verifier")
+    named = verifier.get("name", "") if isinstance(verifier, Mapping) else verifier
+    return Background(
+        model=str(settings.get("policy.model", "")),
+        data=str(settings.get("data.practice", "")),
+        verifier=str(named or ""),
+        reviewer=state.reviewer,
+        seed=started.seed,
+        batch_size=int(settings.get("practice.batch_size") or 0),
+        group_size=started.group_size,
+        steps=started.steps_per_epoch * state.epochs,
+        measured=_measured(state),
+        step=state.step,
+    )
+
+
+def _measured(state: RunState) -> tuple[Measured, ...]:
+    by_set: dict[str, list[tuple[float, int]]] = {}
+    for found in state.evaluations:
+        if found.mean is not None:
+            by_set.setdefault(found.data, []).append((found.mean, found.n))
+    return tuple(
+        Measured(
+            data, means[0][0], means[-1][0], means[-1][1], means[0][1] if len(means) > 1 else None
+        )
+        for data, means in by_set.items()
+    )
+
+
+def shown_status(run: RunDir, row: Mapping[str, Any]) -> ShownStatus:
+    """What to call a run's status.
+
+    Args:
+        run: the run; its socket tells whether a process is alive.
+        row: `status`, `open` (a number), `ending` and `reason` as the journal has them.
+    """
+    status, alive, name = str(row["status"]), is_alive(run), quote(run.run)
+    if status in _LIVING and not alive:
+        return ShownStatus("interrupted", False, f"resume: studio headless --resume {name}")
+    if row.get("ending") == "budget":
+        move = f"budget reached: studio headless --resume {name} {raised(str(row['reason']))}"
+        return ShownStatus(status, alive, move)
+    if status == "paused":
+        return ShownStatus(status, alive, f"go on: studio ctl resume {name}")
+    if row["open"] and (status in ("reviewing", "held", "finished")):
+        return ShownStatus(status, alive, f"decide: studio review {name}")
+    if status in ("stopped", "held", "failed"):
+        return ShownStatus(status, alive, f"resume: studio headless --resume {name}")
+    return ShownStatus(status, alive)
+
+
+def listed_runs(workspace: Workspace) -> tuple[ListedRun, ...]:
+    """Every run of a workspace, newest first."""
+    if not workspace.runs_folder.is_dir():
+        return ()  # asking must not create a workspace
+    found = [_listed(workspace.run(str(row["run"])), row) for row in _rows(workspace)]
+    return tuple(reversed(found))
+
+
+def runs_table(runs: Sequence[ListedRun]) -> str:
+    """One line a run, and below the table what waits."""
+    rows = [
+        (
+            str(run.row["run"]),
+            run.shown.word,
+            f"{run.row['epoch']}/{run.row['epochs']}",
+            _reward(run.row),
+            learned_text(run.row),
+            str(run.row["open"]),
+            str(run.row["losses"]),
+        )
+        for run in runs
+    ]
+    lines = [table(_HEADINGS, rows)]
+    if any(run.row["rehearsal"] for run in runs):
+        lines.append("~ rehearsal: scripted replies took part, so this says little about a model")
+    lines += [f"{run.row['run']}: {run.shown.text}" for run in runs if run.shown.move]
+    return "\n".join(lines)
+
+
+def home_text(runs: Sequence[ListedRun], workspace: Workspace, limit: int = 10) -> str:
+    """The home page: runs, presets, and what one would do next."""
+    shown = runs_table(runs[:limit]) if runs else "none yet"
+    more = [f"… and {len(runs) - limit} more: studio runs list"] if len(runs) > limit else []
+    presets = table(("PRESET", "WHAT IT IS"), list_presets(), fold=1, columns=COLUMNS - 2)
+    return "\n".join(
+        [
+            f"runs in {inert(str(workspace.path))}",
+            indented("\n".join([shown, *more])),
+            "",
+            "presets",
+            indented(presets),
+            "",
+            "next",
+            *(f"  {command:<44}{what}".rstrip() for command, what in _moves(runs)),
+        ]
+    )
+
+
+def _moves(runs: Sequence[ListedRun]) -> list[tuple[str, str]]:
+    if not runs:
+        return [
+            ("studio headless rehearsal", "practise offline, no key needed"),
+            ("studio try rehearsal", "one problem, prompt to verdict"),
+            ("studio init api --to mine.yaml", "a run file of your own"),
+        ]
+    newest = runs[0]
+    name = quote(str(newest.row["run"]))
+    library = quote(str(newest.row["library"]))
+    waiting = [run.shown.move.partition(": ")[2] for run in runs if run.shown.move][:3]
+    moves = [(command, "waits") for command in waiting]
+    moves.append((f"studio runs show {name}", "how the newest run went"))
+    if newest.row["version"]:
+        moves.append((f"studio diff {library}@0 {library}@{newest.row['version']}", "what changed"))
+    return [*moves, ("studio --help", "every command")]
+
+
+def _rows(workspace: Workspace) -> list[dict[str, Any]]:
+    try:
+        return run_rows(workspace)
+    except StudioError:
+        # One damaged journal must not hide the other runs, nor itself.
+        return [_row(run) for run in workspace.runs()]
+
+
+def _row(run: RunDir) -> dict[str, Any]:
+    try:
+        return run_row(run)
+    except StudioError as error:
+        empty = dict.fromkeys(
+            ("epoch", "epochs", "steps", "version", "open", "tokens", "losses"), 0
+        )
+        return {
+            **empty,
+            "run": run.run,
+            "exp_id": run.run,
+            "status": "damaged",
+            "library": "",
+            "rewards": {},
+            "rehearsal": False,
+            "error": str(error),
+        }
+
+
+def _listed(run: RunDir, row: Mapping[str, Any]) -> ListedRun:
+    if "error" in row:
+        return ListedRun(row, ShownStatus("damaged", is_alive(run), str(row["error"])))
+    return ListedRun(row, shown_status(run, row))
+
+
+def _reward(row: Mapping[str, Any]) -> str:
+    """The newest epoch's mean practice reward with its n; `~` marks scripted replies."""
+    known = [pooled for pooled in row["rewards"].values() if pooled["n"]]
+    if not known:
+        return "-"
+    scripted = "~" if row["rehearsal"] else ""
+    return f"{scripted}{known[-1]['mean']:.3f} (n={known[-1]['n']})"

@@ -1,0 +1,133 @@
+"""Finding a run to steer, and telling where it stands in plain lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engines.core.errors import ConflictError
+from studio.secrets.sanitize import inert
+from studio.session import client
+
+if TYPE_CHECKING:
+    from engines.record.run_dir import RunDir, Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class Living:
+    """A run whose process answers, by its folder alone: nothing of its journal was read."""
+
+    path: Path
+
+    @property
+    def run(self) -> str:
+        return self.path.name
+
+    @property
+    def socket(self) -> Path:
+        return self.path / "control.sock"
+
+
+def living_run(workspace: Path, run: str | None) -> Living | None:
+    """The named run, or the only one, if its process answers.
+
+    None where no journal can be spared: no process answers, or several do and their age
+    tells which is meant.
+    """
+    if run is None:
+        found = [Living(path.parent) for path in workspace.glob("runs/*/control.sock")]
+    elif Path(run).name == run:
+        found = [Living(workspace / "runs" / run)]
+    else:
+        return None
+    living = [place for place in found if client.is_alive(place)]
+    return living[0] if len(living) == 1 else None
+
+
+def chosen_run(workspace: Workspace, run: str | None) -> RunDir:
+    """The named run; without a name the newest living one, else the newest.
+
+    Raises:
+        ConflictError: there is no such run, or none at all.
+    """
+    if run is not None:
+        return workspace.run(run)
+    runs = workspace.runs()
+    if not runs:
+        raise ConflictError(
+            str(workspace.path),
+            "there is no run in this workspace.",
+            "Start one with `studio run rehearsal`, or name another --workspace.",
+        )
+    living = [found for found in runs if client.is_alive(found)]
+    return (living or list(runs))[-1]
+
+
+def status_lines(answer: Mapping[str, Any]) -> list[str]:
+    """A status answer for people."""
+    reason = f" ({inert(answer['reason'])})" if answer["reason"] else ""
+    alive = "" if answer.get("alive", True) else ", no process"
+    cost = "" if answer["cost_usd"] is None else f", ${answer['cost_usd']:.4f}"
+    lines = [
+        f"run {answer['run']}: {answer['status']}{reason}{alive}",
+        f"epoch {answer['epoch']} of {answer['epochs']}, step {answer['step']} of "
+        f"{answer['steps']}, {answer['steps_finished']} finished",
+        f"{_what(answer)}, review: {answer['reviewer']}",
+        *([f"training: {answer['training']}"] if answer.get("training") else []),
+        f"{answer['tokens']:,} tokens{cost}, {answer['lost']} lost",
+    ]
+    if left := answer.get("budget_left"):
+        told = ", ".join(_amount(name, amount) for name, amount in left.items())
+        lines.append(f"left of the budget: {told}")
+    if waiting := answer.get("repairs"):
+        from studio.report.summary import repairs_text
+
+        lines.append(repairs_text(waiting, answer["run"]))
+    if answer["rehearsal"]:
+        lines.append("rehearsal: replies are scripted")
+    if answer["open"]:
+        what = "weight update is" if answer.get("training") else "operations are"
+        lines.append(f"{answer['open']} {what} open: studio review {answer['run']}")
+    return lines
+
+
+def _what(answer: Mapping[str, Any]) -> str:
+    """What practice changes, and how far it is: a policy's weights, or a library."""
+    if answer.get("policy_version") is not None:
+        return f"policy v{answer['policy_version']}"
+    return f"library {answer['library']} v{answer['library_version']}"
+
+
+def _amount(name: str, amount: float) -> str:
+    return f"${amount:,.4f}" if name == "cost_usd" else f"{amount:,.0f} {name}"
+
+
+def follow(run: RunDir, *, as_json: bool) -> None:
+    """Print a living run's events until its process ends.
+
+    Raises:
+        ConflictError: no process of that run answers.
+    """
+    from engines.core.events import DurableEvent, event_from_dict
+    from engines.core.state.fold import fold
+    from engines.core.state.run_state import RunState
+    from studio.report.progress import Lines
+    from studio.report.tables import print_json
+
+    state = RunState()
+    seen = Lines(state, lambda line: print(line, flush=True))
+    for data in client.watch(run):
+        if as_json:
+            print_json(data)
+            continue
+        if data["kind"] == "Watching":
+            for entry in run.entries()[: data["events"]]:
+                fold(state, entry.event)
+            print("\n".join(status_lines(data)), flush=True)
+            continue
+        event = event_from_dict(data)
+        if isinstance(event, DurableEvent):
+            fold(state, event)
+        seen(event)

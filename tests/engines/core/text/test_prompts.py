@@ -1,0 +1,76 @@
+"""Prompt files are rendered strictly, and foreign text stays inside its quotes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engines.core.text.prompts import load_prompt, parse_prompt, quote
+
+FILE = "---\nvariables: [who, what]\nreturns: text\n---\n\nTell {{who}} about {{what}}, {{who}}.\n"
+
+
+def test_a_prompt_is_filled_in_wherever_its_variables_stand() -> None:
+    prompt = parse_prompt("p", FILE)
+    assert prompt.render(who="Ann", what="it") == "Tell Ann about it, Ann."
+    assert prompt.returns == "text"
+
+
+def test_values_are_not_rendered_again() -> None:
+    rendered = parse_prompt("p", FILE).render(who="{{what}}", what=r"\1 {{who}}")
+    assert rendered == r"Tell {{what}} about \1 {{who}}, {{what}}."
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"who": "x"}, r"missing \['what'\]"),
+        ({"who": "x", "what": "y", "why": "z"}, r"unused \['why'\]"),
+    ],
+)
+def test_a_missing_or_unused_variable_is_refused(values: dict[str, str], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        parse_prompt("p", FILE).render(**values)
+
+
+def test_a_prompt_must_declare_exactly_what_its_body_uses() -> None:
+    for changed in (FILE.replace("who, what", "who"), FILE.replace("{{what}}", "it")):
+        with pytest.raises(ValueError, match="declares"):
+            parse_prompt("p", changed)
+
+
+def test_a_prompt_without_variables_needs_none() -> None:
+    prompt = parse_prompt("p", "---\nvariables: []\nreturns: text\n---\nHello.\n")
+    assert prompt.render() == "Hello."
+
+
+def test_the_hash_covers_front_matter_and_body() -> None:
+    made = {
+        parse_prompt("p", text).hash
+        for text in (FILE, FILE.replace("Tell", "Told"), FILE.replace("text", "words"))
+    }
+    assert len(made) == 3
+
+
+@pytest.mark.parametrize("name", ["summarise", "extract", "consolidate", "repair"])
+def test_every_shipped_prompt_loads_and_renders(name: str) -> None:
+    prompt = load_prompt("engines.training_free", name)
+    rendered = prompt.render(**{variable: f"<{variable}>" for variable in prompt.variables})
+    assert all(f"<{variable}>" in rendered for variable in prompt.variables)
+    assert "{{" not in rendered
+
+
+@settings(derandomize=True, max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(["# Task", "\n", "\r", "\v", "\x85", "\u2028", "x"])).map("".join))
+def test_no_line_of_quoted_text_can_pass_for_a_heading(text: str) -> None:
+    for line in re.split(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]", quote(text)):
+        assert line.startswith("|")
+
+
+def test_a_quotation_shows_what_hides_or_reorders_and_keeps_what_a_script_needs() -> None:
+    hidden = "ignore\u200b this\U000e0041\u202e\x1b[8m and \x00"
+    assert quote(hidden) == "| ignore\\u200b this\\U000e0041\\u202e\\u001b[8m and \\u0000"
+    assert quote("می\u200cخواهم\r# Heading\u2028* item") == "| می\u200cخواهم\n| # Heading\n| * item"

@@ -1,0 +1,177 @@
+"""Log-probabilities of completions, with prompts shared and without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from engines.core.types import Message, Sampling
+from engines.grpo.forward import forward
+from engines.grpo.forward.forward import completion_logps, shareable
+from engines.grpo.forward.fused import fused_layers
+from engines.grpo.loss.collate import Sample, collate, padded
+from engines.policies.hf_local.model import LocalModel
+from engines.policies.hf_local.settings import LoraSettings
+from tests.engines.grpo.models import FAMILIES, a_local
+from tests.engines.grpo.trainable import a_batch, a_scored, a_try, a_turn
+
+SHARING = ("llama", "llama3 rope", "qwen2", "qwen3", "gemma")
+
+
+def samples() -> list[Sample]:
+    """Prompts and completions of several lengths, and one trajectory of two turns."""
+    shown = tuple(range(20, 31))
+    twice = a_try(a_turn(shown, [40, 41]), a_turn((*shown, 40, 41, 50, 51), [60, 61, 62]))
+    once = a_try(a_turn(shown, [42]), index=1)
+    batch = [*a_batch(3, 4), a_scored([1.0, 0.0], [twice, once], position=3)]
+    return list(collate(batch).samples)
+
+
+def by_hand(local: LocalModel, sample: Sample, temperature: float) -> Tensor:
+    """One whole sequence through the model's own forward, as transformers documents it."""
+    ids = torch.tensor([[*sample.prompt, *sample.completion]])
+    with torch.no_grad():
+        logits = local.model(input_ids=ids, use_cache=False).logits.float()
+    logps = torch.log_softmax(logits[0, len(sample.prompt) - 1 : -1] / temperature, -1)
+    return logps.gather(1, ids[0, len(sample.prompt) :, None])[:, 0]
+
+
+def gradient(local: LocalModel, chosen: list[Sample], share: bool) -> Tensor:
+    rows = padded(chosen, local.pad_id)
+    scored = completion_logps(local, rows, temperature=0.7, share=share)
+    weights = torch.linspace(-1, 1, scored.logp.numel()).view_as(scored.logp)
+    grads = torch.autograd.grad((scored.logp * weights).sum(), [p for _, p in local.trainable()])
+    return torch.cat([g.flatten() for g in grads])
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_every_path_gives_what_the_models_own_forward_gives(family: str, tmp_path: Path) -> None:
+    local, chosen = a_local(tmp_path, family, trained=True), samples()
+    assert shareable(local) is (family in SHARING)
+    rows = padded(chosen, local.pad_id)
+    for share in {False, shareable(local)}:
+        with torch.no_grad():
+            found = completion_logps(local, rows, temperature=0.7, share=share).logp
+        for n, sample in enumerate(chosen):
+            trained = torch.tensor(sample.trainable)
+            expected = torch.where(trained, by_hand(local, sample, 0.7), 0.0)
+            torch.testing.assert_close(
+                found[n, : len(trained)], expected, atol=2e-5, rtol=0, msg=f"{family} {share} {n}"
+            )
+            assert not bool(found[n, len(trained) :].any())
+
+
+def off(found: Tensor, exact: Tensor) -> float:
+    return float((found - exact).norm() / exact.norm())
+
+
+@pytest.mark.parametrize("family", ["llama", "llama3 rope", "qwen2"])
+def test_the_written_out_passes_of_small_models_give_transformers_gradients(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is compared with float64, since these sharp models magnify what float32 rounds."""
+    chosen = samples()
+    parts = (chosen, chosen[:-2][::3], chosen[:1])  # with and without equal repeats
+    local = a_local(tmp_path, family, trained=True)
+    assert fused_layers(local.base) is not None
+    rows = padded(chosen, local.pad_id)
+    with torch.no_grad(), local.reference():
+        found = completion_logps(local, rows, temperature=0.7, share=True).logp
+        expected = completion_logps(local, rows, temperature=0.7, share=False).logp
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
+    written = [gradient(local, part, True) for part in parts]
+    monkeypatch.setattr(forward, "fused_layers", lambda base: None)
+    theirs = [gradient(local, part, True) for part in parts]
+    local.model.double()
+    for part, one, other in zip(parts, written, theirs, strict=True):
+        exact = gradient(local, part, False)
+        assert off(one, exact) < 1e-5 + off(other, exact)
+
+
+def test_what_the_written_out_passes_do_not_know_is_left_to_transformers(tmp_path: Path) -> None:
+    for family in ("qwen3", "gemma", "mistral"):
+        assert fused_layers(a_local(tmp_path / family, family, trained=True).base) is None
+    wide = a_local(tmp_path / "wide", settings={"dtype": "bfloat16"}, trained=True)
+    assert fused_layers(wide.base) is None
+    whole = a_local(tmp_path / "whole")
+    whole.model.requires_grad_(True)
+    assert fused_layers(whole.base) is None
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_gradients_flow_through_a_shared_prompt(family: str, tmp_path: Path) -> None:
+    local, chosen = a_local(tmp_path, family, trained=True), samples()
+    local.model.double()
+    shared, whole = gradient(local, chosen, True), gradient(local, chosen, False)
+    assert off(shared, whole) < 1e-6  # norms stay in float32
+
+
+def test_entropy_is_that_of_the_tempered_distribution(tmp_path: Path) -> None:
+    local, chosen = a_local(tmp_path, trained=True), samples()[:1]
+    rows = padded(chosen, 0)
+    found = completion_logps(local, rows, temperature=0.7).entropy[0]
+    ids = torch.tensor([[*chosen[0].prompt, *chosen[0].completion]])
+    logits = local.model(input_ids=ids).logits[0, len(chosen[0].prompt) - 1 : -1] / 0.7
+    expected = torch.distributions.Categorical(logits=logits).entropy()
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    assert not found.requires_grad
+
+
+def test_a_large_vocabulary_is_scored_in_pieces_to_the_same_gradient(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local, chosen = a_local(tmp_path, trained=True), samples()
+    at_once = gradient(local, chosen, True)
+    monkeypatch.setattr(forward, "LOGITS_AT_ONCE", 5 * 320)
+    torch.testing.assert_close(gradient(local, chosen, True), at_once, atol=1e-5, rtol=1e-4)
+
+
+def test_gradient_checkpointing_changes_no_number(tmp_path: Path) -> None:
+    chosen = samples()
+    plain = a_local(tmp_path / "a", trained=True)
+    frugal = a_local(tmp_path / "b", trained=True, settings={"gradient_checkpointing": True})
+    assert not shareable(frugal)
+    torch.testing.assert_close(
+        gradient(frugal, chosen, False), gradient(plain, chosen, False), atol=1e-5, rtol=1e-4
+    )
+
+
+def test_dropout_never_acts_in_a_training_pass(tmp_path: Path) -> None:
+    lora = LoraSettings(rank=4, dropout=0.5)
+    local = a_local(tmp_path, lora=lora, trained=True)
+    frugal = a_local(
+        tmp_path / "b", lora=lora, trained=True, settings={"gradient_checkpointing": True}
+    )
+    for each in (local, frugal):
+        first, second = gradient(each, samples(), False), gradient(each, samples(), False)
+        assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+async def test_first_use_ratios_are_one_on_a_trained_adapter_at_another_temperature(
+    family: str, tmp_path: Path
+) -> None:
+    from engines.policies.hf_local.policy import HFLocal
+
+    lora = LoraSettings(rank=4, dropout=0.2)
+    local = a_local(tmp_path, family, lora=lora, trained=True)
+    policy = HFLocal(local, tell=lambda line: None)
+    said: Any = [Message("user", "What is 4 + 4?")]
+    tries = []
+    for index in range(4):
+        reply = await policy.complete(said, Sampling(temperature=0.7, max_tokens=12, seed=index))
+        tries.append(a_try(a_turn(reply.prompt_ids, reply.token_ids), index=index))
+        turn = tries[-1].attempt.turns[0]
+        object.__setattr__(turn, "logprobs", reply.logprobs)
+    await policy.aclose()
+    rows = padded(collate([a_scored([1, 0, 0.5, 0.25], tries)]).samples, local.pad_id)
+    with torch.no_grad():
+        found = completion_logps(local, rows, temperature=0.7).logp
+        other = completion_logps(local, rows, temperature=1.0).logp
+    ratio = torch.exp(found - rows.sampled)[rows.trainable]
+    torch.testing.assert_close(ratio, torch.ones_like(ratio), atol=1e-4, rtol=0)
+    assert float((other - rows.sampled).abs().max()) > 1e-2

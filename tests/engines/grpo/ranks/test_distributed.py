@@ -1,0 +1,344 @@
+"""Two processes with gloo against one: rank 0 is the test's own, the other follows it."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+
+from engines.core.errors import PolicyError
+from engines.core.library import Library
+from engines.core.types import Group
+from engines.grpo.engine.grpo import GRPOEngine
+from engines.grpo.ranks.distributed import Connected, Process
+from engines.grpo.ranks.rank_zero import Leader, by_prompt
+from engines.grpo.settings import GRPOSettings
+from engines.policies.hf_local.decoding import Row, Watch, decode
+from engines.policies.hf_local.loading import load_local
+from engines.policies.hf_local.model import LocalModel
+from engines.policies.hf_local.policy import HFLocal
+from engines.policies.hf_local.settings import LocalSettings, LoraSettings
+from tests.engines.grpo.models import a_folder, train
+from tests.engines.grpo.trainable import a_random_group
+
+LIBRARY = Library("tiny")
+LIMIT_S = 60
+SETTINGS = GRPOSettings(
+    learning_rate=1e-2, iterations=2, minibatches=2, beta=0.04, micro_batch=2, schedule="linear"
+)
+
+
+@dataclass
+class Follower:
+    """The other process, and how its worlds end."""
+
+    process: subprocess.Popen[str]
+
+    def meet(self, how: str, address: str) -> None:
+        assert self.process.stdin is not None
+        print(how, address, file=self.process.stdin, flush=True)
+
+    def ended(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+
+def a_follower() -> Follower:
+    follower = Follower(
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.engines.grpo.follower"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+    )
+    # Whatever happens it ends, and a test that reads from it then fails instead of hanging.
+    dying = threading.Timer(3 * LIMIT_S, follower.process.kill)
+    dying.daemon = True
+    dying.start()
+    assert follower.ended() == "ready"
+    return follower
+
+
+@pytest.fixture(scope="module")
+def follower() -> Iterator[Follower]:
+    made = a_follower()
+    yield made
+    assert made.process.stdin is not None and made.process.stdout is not None
+    made.process.stdin.close()
+    made.process.stdout.close()
+    made.process.wait(LIMIT_S)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return a_folder(tmp_path_factory.mktemp("model"))
+
+
+def a_local(base: Path) -> LocalModel:
+    """With an adapter that is trained: a fresh one has B = 0 and hides mistakes."""
+    lora = LoraSettings(rank=4, alpha=8)
+    local = load_local(LocalSettings(str(base), lora=lora, threads=1), lambda line: None)
+    train(local)
+    return local
+
+
+@contextmanager
+def connected(follower: Follower, folder: Path, how: str = "follow") -> Iterator[Connected]:
+    address = f"file://{folder / 'meeting'}"
+    follower.meet(how, address)
+    others = Connected(
+        Process(0, 2, 0, address), gpu=False, sharded=how == "sharded", timeout_s=LIMIT_S
+    )
+    try:
+        yield others
+    finally:
+        others.close()
+
+
+def a_leader(others: Connected, local: LocalModel, settings: GRPOSettings = SETTINGS) -> Leader:
+    return Leader(others, local, settings, total_steps=4, seed=5, tell=lambda line: None)
+
+
+def an_engine(local: LocalModel, settings: GRPOSettings = SETTINGS) -> GRPOEngine:
+    return GRPOEngine(settings, local, total_steps=4, seed=5, tell=lambda line: None)
+
+
+def uneven(step: int) -> list[Group]:
+    """Three groups, so that one rank has more to compute than the other."""
+    rewards = ([1.0, 0.0, 0.5], [0.0, 1.0], [1.0, 1.0, 0.0, 0.25])
+    return [
+        a_random_group(row, position=position, step=step, seed=3)
+        for position, row in enumerate(rewards)
+    ]
+
+
+async def trained(engine: Any, steps: Sequence[int] = (1, 2)) -> dict[str, float]:
+    """Metrics of the last step."""
+    metrics: dict[str, float] = {}
+    for step in steps:
+        lesson = await engine.consolidate(uneven(step), (), LIBRARY)
+        assert lesson.update is not None, lesson.losses
+        metrics = dict(lesson.update.metrics)
+        await engine.apply(lesson.update)
+    return metrics
+
+
+def furthest(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    assert one.keys() == other.keys()
+    return max(float((one[name] - other[name]).abs().max()) for name in one)
+
+
+@pytest.mark.parametrize("how", ["follow", "sharded"])
+async def test_two_ranks_make_of_uneven_groups_the_weights_that_one_makes(
+    how: str, follower: Follower, base: Path, tmp_path: Path
+) -> None:
+    alone = an_engine(a_local(base))
+    begun = alone.state().adapter
+    expected = await trained(alone)
+    with connected(follower, tmp_path, how) as others:
+        leader = a_leader(others, a_local(base))
+        metrics = await trained(leader)
+        state, policy_version = leader.state(), leader.policy_version
+        shares = [len(others.share([0, 1, 2])), leader.engine.state().optimiser["first_moment"]]
+        others.stop()
+    assert follower.ended() == "stopped"  # and agreed on every digest until then
+    assert shares[0] == 2 and policy_version == 2
+    assert furthest(state.adapter, begun) > 1e-3
+    assert furthest(state.adapter, alone.state().adapter) <= 1e-6
+    assert furthest(state.optimiser, alone.state().optimiser) <= 1e-6
+    assert metrics == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    whole = state.optimiser["first_moment"].numel()
+    assert shares[1].numel() == (whole // 2 if how == "sharded" else whole)
+
+
+@pytest.mark.parametrize("how", ["follow", "sharded"])
+async def test_a_checkpoint_of_two_ranks_is_gone_on_from_by_one_and_by_two(
+    how: str, follower: Follower, base: Path, tmp_path: Path
+) -> None:
+    with connected(follower, tmp_path, how) as others:
+        leader = a_leader(others, a_local(base))
+        await trained(leader, [1])
+        await leader.save(tmp_path / "global_step_1")
+        await trained(leader, [2])
+        straight = leader.state()
+        await leader.restore(tmp_path / "global_step_1")
+        await trained(leader, [2])
+        again = leader.state()
+        others.stop()
+    assert follower.ended() == "stopped"
+    assert furthest(again.adapter, straight.adapter) == 0.0
+    assert furthest(again.optimiser, straight.optimiser) == 0.0
+    alone = an_engine(a_local(base))
+    await alone.restore(tmp_path / "global_step_1")
+    await trained(alone, [2])
+    assert furthest(alone.state().adapter, straight.adapter) <= 1e-6
+
+
+async def test_a_plan_that_changes_is_followed_by_every_rank(
+    follower: Follower, base: Path, tmp_path: Path
+) -> None:
+    alone = an_engine(a_local(base))
+    await trained(alone, [1])
+    told = alone.plan(40)
+    expected = await trained(alone, [2])
+    with connected(follower, tmp_path) as others:
+        leader = a_leader(others, a_local(base))
+        await trained(leader, [1])
+        assert leader.plan(40) == told
+        metrics = await trained(leader, [2])  # ends unless both come to the same weights
+        others.stop()
+    assert follower.ended() == "stopped"
+    assert metrics["learning_rate"] == expected["learning_rate"]
+
+
+async def test_rollouts_are_sampled_by_groups_over_the_ranks_as_one_would(
+    follower: Follower, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        Row((1, 40 + prompt), seed=10 * prompt + index, max_tokens=12)
+        for prompt in range(3)
+        for index in range(3)
+    ]
+    local = a_local(base)
+    expected = decode(local, rows)
+    here: list[Row] = []
+    shown: dict[int, list[int]] = {}
+
+    def watched(local: LocalModel, rows: Sequence[Row], watch: Watch | None = None) -> Any:
+        here.extend(rows)
+        return decode(local, rows, watch)
+
+    monkeypatch.setattr("engines.grpo.ranks.rank_worker.decode", watched)
+    watch = Watch(
+        streamed=frozenset(range(9)),
+        shown=lambda grown: shown.update({i: list(drawn.token_ids) for i, drawn in grown}),
+    )
+    with connected(follower, tmp_path) as others:
+        leader = a_leader(others, local)
+        policy = HFLocal(local, tell=lambda line: None)
+        leader.share_sampling(policy)
+        with local.lock:
+            drawn = policy.decode(local, rows, watch)
+            alone = policy.decode(local, rows[:3])
+        others.stop()
+        await policy.aclose()
+    assert follower.ended() == "stopped"
+    assert [one.token_ids for one in drawn] == [one.token_ids for one in expected]
+    assert [one.logprobs for one in drawn] == [
+        pytest.approx(o.logprobs, abs=1e-5) for o in expected
+    ]
+    assert [one.finish for one in drawn] == [one.finish for one in expected]
+    # Two of the three groups here, whole; then one group alone, which leaves nothing to split.
+    assert [row.prompt_ids[1] for row in here] == [40] * 3 + [42] * 3 + [40] * 3
+    assert [one.token_ids for one in alone] == [one.token_ids for one in expected[:3]]
+    assert shown and all(drawn[i].token_ids[: len(ids)] == ids for i, ids in shown.items())
+
+
+async def test_sampling_and_an_update_at_the_same_time_take_turns(
+    follower: Follower, base: Path, tmp_path: Path
+) -> None:
+    rows = [Row((1, 40 + prompt), seed=prompt, max_tokens=30) for prompt in range(4)]
+    local = a_local(base)
+    expected = [one.token_ids for one in decode(local, rows)]
+    with connected(follower, tmp_path) as others:
+        leader = a_leader(others, local)
+
+        def sampled() -> list[list[int]]:
+            with local.lock:
+                return [one.token_ids for one in leader.decode(local, rows)]
+
+        async with asyncio.timeout(LIMIT_S):
+            *found, lesson = await asyncio.gather(
+                *(asyncio.to_thread(sampled) for _ in range(4)),
+                leader.consolidate(uneven(1), (), LIBRARY),
+            )
+        others.stop()
+    assert follower.ended() == "stopped"
+    assert found == [expected] * 4 and lesson.update is not None
+
+
+async def test_an_update_that_nobody_waits_for_ends_on_both_ranks_and_the_next_one_works(
+    follower: Follower, base: Path, tmp_path: Path
+) -> None:
+    alone = an_engine(a_local(base))
+    await trained(alone, [1])
+    with connected(follower, tmp_path) as others:
+        leader = a_leader(others, a_local(base))
+        work = asyncio.create_task(leader.consolidate(uneven(1), (), LIBRARY))
+        while not leader._turn.locked():
+            await asyncio.sleep(0)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        await trained(leader, [1])
+        state = leader.state()
+        others.stop()
+    assert follower.ended() == "stopped"
+    assert furthest(state.adapter, alone.state().adapter) <= 1e-6
+
+
+async def test_ranks_whose_weights_differ_stop_the_run_on_both(
+    follower: Follower, base: Path, tmp_path: Path
+) -> None:
+    with connected(follower, tmp_path) as others:
+        leader = a_leader(others, a_local(base))
+        lesson = await leader.consolidate(uneven(1), (), LIBRARY)
+        assert lesson.update is not None
+        pending = leader.engine._pending[lesson.update.handle]
+        assert pending.weights is not None
+        pending.weights.master[0] += 1.0
+        with pytest.raises(PolicyError, match="the weights of rank 1 differs from rank 0's"):
+            await leader.apply(lesson.update)
+        with pytest.raises(PolicyError, match="come apart"):
+            await leader.consolidate(uneven(2), (), LIBRARY)
+        others.stop()  # nobody hears it, and that is no error
+    assert "train apart" in follower.ended()
+
+
+def test_a_leader_that_ends_without_a_word_ends_its_follower(
+    follower: Follower, base: Path, tmp_path: Path
+) -> None:
+    with connected(follower, tmp_path) as others:
+        a_leader(others, a_local(base))
+    ended = follower.ended()
+    assert "another process of the run has ended" in ended and ".cc:" not in ended
+
+
+def test_a_follower_that_is_gone_is_an_error_at_once_and_never_a_hang(tmp_path: Path) -> None:
+    leaving = a_follower()
+    with connected(leaving, tmp_path, "leave") as others:
+        others.say("go")
+        leaving.process.wait(LIMIT_S)
+        with pytest.raises(PolicyError, match="another process of the run has ended"):
+            others.all_sum(torch.ones(3))
+    assert leaving.process.stdin is not None and leaving.process.stdout is not None
+    leaving.process.stdin.close()
+    leaving.process.stdout.close()
+
+
+@pytest.mark.parametrize("device", ["spread", "cuda:1"])
+def test_a_device_that_all_processes_would_share_is_refused(device: str, base: Path) -> None:
+    local = a_local(base)
+    local.settings = replace(local.settings, device=device)
+    with pytest.raises(PolicyError, match=f"{device} leaves no device of its own"):
+        a_leader(cast(Connected, None), local)
+
+
+def test_rows_of_one_prompt_stay_together_and_the_ranks_are_as_even_as_that_allows() -> None:
+    sizes = [4, 1, 2, 3]
+    rows = [Row((n,), 0, 1) for n, size in enumerate(sizes) for _ in range(size)]
+    shares = by_prompt(rows, 2)
+    assert sorted(i for share in shares for i in share) == list(range(10))
+    assert [{rows[i].prompt_ids[0] for i in share} for share in shares] == [{0, 1}, {2, 3}]
+    assert by_prompt(rows[:4], 2) == [[0, 1, 2, 3], []]

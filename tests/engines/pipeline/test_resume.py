@@ -1,0 +1,174 @@
+"""A run cut anywhere and resumed ends as an undisturbed one, and pays for nothing twice."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import orjson
+import pytest
+
+from engines.core.codec import to_dict
+from engines.core.events import DurableEvent
+from engines.core.types import Decision, Operation
+from engines.record import lines
+from engines.record.journal import Journal
+from tests.support.harness import Practised, ScriptedPerson, practised
+
+TWO_STEPS = (
+    "practice.epochs=1",
+    "practice.batch_size=4",
+    "practice.group_size=3",
+    "data.truncate=8",
+    "practice.experiences_per_query=2",
+    "evaluation.do_eval=true",
+    "evaluation.limit=2",
+)
+
+
+def chosen(operation: Operation) -> Decision:
+    """Approve, edit and reject in turn, by the number of the operation."""
+    number = int(operation.id.rpartition(".")[2])
+    match number % 3:
+        case 0:
+            return Decision(operation.id, "reject", reason="not needed", reviewer="person")
+        case 1:
+            return Decision(operation.id, "approve", reviewer="person")
+        case _:
+            text = f"{operation.text} (edited)"
+            return Decision(operation.id, "edit", text=text, reviewer="person")
+
+
+class Photographed(Journal):
+    """Copies the workspace before and after each event reaches the disk.
+
+    Each copy is what a `kill -9` at that moment would have left behind.
+    """
+
+    workspace: Path
+    album: Path
+    pictures = 0
+
+    async def append(self, event: DurableEvent) -> DurableEvent:
+        self._take(f"before-{type(event).__name__}")
+        event = await super().append(event)
+        self._take(f"after-{type(event).__name__}")
+        return event
+
+    def _take(self, name: str) -> None:
+        type(self).pictures += 1
+        shutil.copytree(self.workspace, self.album / f"{self.pictures:04d}-{name}", symlinks=True)
+
+
+def recorded(run_folder: Path) -> Counter[str]:
+    """How often each key and request stands in the records."""
+    found: Counter[str] = Counter()
+    for path in sorted((run_folder / "records").glob("*.jsonl")):
+        for line in lines.read(path, chained=False).lines:
+            data = orjson.loads(line.body)
+            found[f"{data['key']}{data['request']}"] += 1
+    return found
+
+
+def library_commits(workspace: Path) -> list[object]:
+    """The library's journal without times."""
+    rows = []
+    for entry in Journal(workspace / "libraries/rehearsal/journal.jsonl").entries:
+        data = to_dict(entry.event)
+        for pair in data.get("reviewed", []):
+            pair[1].pop("at")
+        rows.append(data)
+    return rows
+
+
+@pytest.fixture(scope="module")
+def album(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A workspace of an undisturbed run, and a folder of its photographs."""
+    import asyncio
+
+    root = tmp_path_factory.mktemp("undisturbed")
+    workspace, photographs = root / "practice", root / "album"
+    photographs.mkdir()
+    camera = type("Camera", (Photographed,), {"workspace": workspace, "album": photographs})
+    asyncio.run(
+        practised(workspace, *TWO_STEPS, reviewers=[ScriptedPerson(chosen)], open_journal=camera)
+    )
+    return workspace, photographs
+
+
+async def resumed(photograph: Path, tmp_path: Path) -> tuple[Practised, ScriptedPerson, Path]:
+    workspace = tmp_path / photograph.name
+    shutil.copytree(photograph, workspace, symlinks=True)
+    person = ScriptedPerson(chosen)
+    return await practised(workspace, *TWO_STEPS, reviewers=[person]), person, workspace
+
+
+async def test_a_run_cut_at_any_event_and_resumed_ends_as_if_it_had_not_been(
+    album: tuple[Path, Path], tmp_path: Path
+) -> None:
+    undisturbed, photographs = album
+    wanted = await practised(undisturbed, *TWO_STEPS)  # nothing left to do: reads its end
+    everything = recorded(undisturbed / "runs/rehearsal")
+    assert wanted.asked == 0
+    assert set(everything.values()) == {1}
+    cuts = sorted(photographs.iterdir())
+    assert len(cuts) > 100  # two steps of 4 × 3 rollouts, judged, reflected on, decided
+    for cut in cuts:
+        before = recorded(cut / "runs/rehearsal")
+        got, person, workspace = await resumed(cut, tmp_path)
+        where = cut.name
+        assert got.texts == wanted.texts, where
+        assert library_commits(workspace) == library_commits(undisturbed), where
+        assert got.decisions() == wanted.decisions(), where
+        assert recorded(workspace / "runs/rehearsal") == everything, where
+        # Whatever had been recorded was taken from there, named by the journal or not.
+        assert got.asked == len(everything) - len(before), where
+        decided_before = {d["operation_id"] for d in _decided_at(cut)}
+        assert not decided_before & set(person.asked), where
+
+
+def _decided_at(cut: Path) -> list[dict[str, str]]:
+    path = cut / "runs/rehearsal/journal.jsonl"
+    if not path.exists():
+        return []
+    contents = lines.read(path, chained=True)
+    events = [orjson.loads(line.body) for line in contents.lines]
+    return [e["decision"] for e in events if e["kind"] == "OperationDecided"]
+
+
+async def test_a_finished_run_goes_on_when_epochs_grow_and_reuses_its_library(
+    tmp_path: Path,
+) -> None:
+    first = await practised(tmp_path, *TWO_STEPS)
+    more = await practised(tmp_path, *TWO_STEPS, "practice.epochs=2")
+    assert first.run == more.run
+    assert more.state.steps_finished == 4
+    assert [step.epoch for step in more.state.steps.values()] == [1, 1, 2, 2]
+    assert more.library.version >= first.library.version
+
+
+async def test_restart_at_step_n_adopts_the_steps_before_and_leaves_the_old_run_whole(
+    tmp_path: Path,
+) -> None:
+    old = await practised(tmp_path, *TWO_STEPS)
+    journal = old.run.journal.read_bytes()
+    fork = await practised(tmp_path, *TWO_STEPS, restart_step=1)
+    assert fork.run.run == "rehearsal-2"
+    assert fork.state.started is not None
+    assert fork.state.started.forked_from == "rehearsal"
+    assert list(fork.state.steps) == [2]
+    assert old.run.journal.read_bytes() == journal
+    # Same seed, same start: the second step comes out as it did the first time.
+    assert fork.texts == old.texts
+
+
+async def test_restart_at_step_0_starts_a_new_run_with_an_empty_library(tmp_path: Path) -> None:
+    old = await practised(tmp_path, *TWO_STEPS)
+    fresh = await practised(tmp_path, *TWO_STEPS, restart_step=0)
+    assert fresh.run.run == "rehearsal-2"
+    assert fresh.library.name == "rehearsal-2"
+    # Nothing of what the old run practised is used; held-out results are found by content.
+    measured = sum(e.reused for e in fresh.state.evaluations)
+    assert fresh.asked + measured == old.asked + sum(e.reused for e in old.state.evaluations)
+    assert measured > 0

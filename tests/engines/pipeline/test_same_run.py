@@ -1,0 +1,36 @@
+"""Same seed, same journal; same library whichever way the model is reached."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from engines.policies.rehearsal.server import running
+from tests.support.harness import comparable, practised
+
+
+async def test_concurrency_does_not_change_the_journal(tmp_path: Path) -> None:
+    alone = await practised(tmp_path / "one", "practice.concurrency=1")
+    crowd = await practised(tmp_path / "many", "practice.concurrency=32")
+    assert comparable(alone.run) == comparable(crowd.run)
+    assert len(comparable(alone.run)) > 700  # 320 rollouts, as many verdicts, 64 groups …
+
+
+async def test_another_seed_gives_another_journal(tmp_path: Path) -> None:
+    one = await practised(tmp_path / "one", "practice.epochs=1")
+    other = await practised(tmp_path / "other", "practice.epochs=1", "seed=2")
+    assert comparable(one.run) != comparable(other.run)
+
+
+async def test_over_real_http_the_library_is_the_same_as_in_process(tmp_path: Path) -> None:
+    inside = await practised(tmp_path / "inside", "practice.epochs=1")
+    async with running() as url:
+        outside = await practised(
+            tmp_path / "outside",
+            "practice.epochs=1",
+            "policy.model=openai:rehearsal",
+            f"policy.base_url={url}",
+        )
+    assert outside.texts == inside.texts
+    assert outside.texts
+    assert outside.state.started is not None
+    assert outside.state.started.rehearsal

@@ -1,0 +1,222 @@
+"""Mending: places stay where they are named, and what is cut is kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pytest
+
+from engines.core import events as ev
+from engines.core.errors import DamagedError
+from engines.core.types import CallKey, Message, RecordRef, Sampling
+from engines.record import lines
+from engines.record.journal import Journal, read_journal
+from engines.record.ledger import RecordLedger, read_record
+from engines.record.lock import writing
+from engines.record.repair import Trouble, cut_aside, examined, file_troubles, run_troubles
+from engines.record.run_dir import Workspace
+from tests.support.builders import a_rollout_finished, a_run, a_step, answering
+
+KEY = CallKey("rollout", 1, 1, 0, 0)
+ASKED = (Message("user", "What is 2 + 3?"),)
+
+
+@pytest.mark.parametrize("length", [*range(lines.SHORTEST_FILLER, 240), 1019, 1020, 1021, 1022])
+def test_a_filler_has_any_length_is_whole_and_says_nothing(length: int) -> None:
+    try:
+        raw = lines.filler(length)
+    except ValueError:
+        # One line would need a head that is a digit longer, and two do not fit in yet.
+        assert length < 2 * lines.SHORTEST_FILLER
+        return
+    assert len(raw) == length
+    for line in raw.splitlines(keepends=True):
+        body = lines.whole(line)
+        assert body is not None
+        assert lines.is_filler(body)
+        orjson.loads(line)
+
+
+async def recorded(folder: Path, *texts: str) -> list[RecordRef]:
+    ledger = RecordLedger(folder, 1)
+    refs = []
+    for index, text in enumerate(texts):
+        key = replace(KEY, index=index)
+        refs.append((await ledger.ask(key, answering(text), ASKED, Sampling()))[1])
+    await ledger.aclose()
+    return refs
+
+
+def mended(path: Path, *, chained: bool) -> list[str]:
+    found = list(file_troubles(path, chained=chained, folder=path.parent))
+    return [trouble.mend() for trouble in found if trouble.mend is not None]
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+async def test_a_filler_takes_the_place_of_a_damaged_record_and_only_that_is_paid_again(
+    tmp_path: Path, victim: int
+) -> None:
+    refs = await recorded(tmp_path, "one", "two", "three")
+    path = tmp_path / refs[0].file
+    before = path.read_bytes()
+    data = bytearray(before)
+    data[refs[victim].offset + 50] ^= 0x08  # two bytes: one alone is put back
+    data[refs[victim].offset + 60] ^= 0x08
+    path.write_bytes(data)
+    assert "fillers over 1" in mended(path, chained=False)[0]
+    assert (tmp_path / f"{path.name}.damaged-1").read_bytes() == bytes(data)
+    assert path.stat().st_size == len(before)
+    for number, ref in enumerate(refs):
+        if number == victim:
+            with pytest.raises(DamagedError):
+                read_record(tmp_path, ref)
+        else:
+            assert read_record(tmp_path, ref).key.index == number
+    ledger, policy = RecordLedger(tmp_path, 1), answering("again")
+    for index in range(3):
+        await ledger.ask(replace(KEY, index=index), policy, ASKED, Sampling())
+    await ledger.aclose()
+    assert len(policy.requests) == 1
+
+
+@pytest.mark.parametrize("garbage", [b"x\n", b"\n", b"x" * 500 + b"\n", b"a\nb\nc\n"])
+async def test_what_never_was_a_record_is_filled_as_well(tmp_path: Path, garbage: bytes) -> None:
+    refs = await recorded(tmp_path, "one", "two", "three")
+    path = tmp_path / refs[0].file
+    data = path.read_bytes()
+    at = refs[1].offset
+    path.write_bytes(data[:at] + garbage + data[at:])
+    mended(path, chained=False)
+    assert path.stat().st_size == len(data) + len(garbage)
+    assert read_record(tmp_path, refs[0]).reply.text == "one"
+    moved = replace(refs[2], offset=refs[2].offset + len(garbage))
+    assert read_record(tmp_path, moved).reply.text == "three"
+    assert not list(file_troubles(path, chained=False, folder=tmp_path))
+
+
+async def test_a_newline_that_became_another_byte_is_put_back_and_nothing_is_lost(
+    tmp_path: Path,
+) -> None:
+    refs = await recorded(tmp_path, "one", "two")
+    path = tmp_path / refs[0].file
+    before = path.read_bytes()
+    data = bytearray(before)
+    data[refs[1].offset - 1] ^= 0x02
+    path.write_bytes(data)
+    assert "newlines" in mended(path, chained=False)[0]
+    assert path.read_bytes() == before
+
+
+def a_journal(path: Path, *events: ev.DurableEvent) -> None:
+    journal = Journal(path, clock=lambda: 5.0)
+    for event in events:
+        journal.append_now(event)
+    journal.close()
+
+
+EVENTS = (a_run(), a_step(1), ev.RunPaused(), ev.StepFinished(1, 1), ev.RunEnded("finished"))
+
+
+def test_a_damaged_journal_is_cut_before_its_line_and_the_rest_is_kept_and_told(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "journal.jsonl"
+    a_journal(path, *EVENTS)
+    data = bytearray(path.read_bytes())
+    third = examined(path, chained=True).lines[2]
+    data[third.offset + 60] ^= 0x01
+    data[third.offset + 70] ^= 0x01
+    path.write_bytes(data)
+    (told,) = mended(path, chained=True)
+    assert told.startswith("cut before line 3; journal.jsonl.damaged-1 is the file as it was; ")
+    assert told.endswith("bytes that hold nothing of weight")  # a pause and two endings
+    assert [entry.event for entry in read_journal(path)] == list(EVENTS[:2])
+    assert (tmp_path / "journal.jsonl.damaged-1").read_bytes() == bytes(data)
+
+
+def test_newlines_of_a_journal_are_put_back_wherever_they_were(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    a_journal(path, *EVENTS)
+    before = path.read_bytes()
+    data = bytearray(before)
+    for line in examined(path, chained=True).lines[1:4]:
+        data[line.offset + line.length - 1] = 0x0B
+    path.write_bytes(data)
+    assert mended(path, chained=True) == ["put back 3 lines as written: the checksum proves it"]
+    assert path.read_bytes() == before
+
+
+def test_each_file_cut_is_kept_whole_under_a_number_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"abcdef")
+    assert cut_aside(path, 4)[0].name == "f.damaged-1"
+    assert cut_aside(path, 2)[0].name == "f.damaged-2"
+    assert [p.read_bytes() for p in sorted(tmp_path.iterdir())] == [b"ab", b"abcdef", b"abcd"]
+
+
+def test_the_end_of_a_journal_that_someone_is_writing_is_no_trouble(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    a_journal(path, *EVENTS)
+    path.write_bytes(path.read_bytes()[:-9])
+    with writing(tmp_path):
+        assert not list(file_troubles(path, chained=True, folder=tmp_path))
+    (trouble,) = file_troubles(path, chained=True, folder=tmp_path)
+    assert not trouble.damage
+    assert trouble.mend is not None
+
+
+async def a_run_in_its_first_step(
+    workspace: Workspace, text: str = "five"
+) -> tuple[Path, RecordRef]:
+    workspace.library("lib").create(None)
+    folder = workspace.runs_folder / "exp"
+    (ref,) = await recorded(folder / "records", text)
+    finished = replace(a_rollout_finished(0, 0), refs=(ref,))
+    a_journal(folder / "journal.jsonl", a_run(run="exp", exp_id="exp"), a_step(1), finished)
+    return folder, ref
+
+
+def troubles(workspace: Workspace) -> list[Trouble]:
+    return list(run_troubles(workspace.run("exp"), workspace))
+
+
+async def test_a_run_is_cut_before_it_names_a_reply_that_is_not_there(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    folder, ref = await a_run_in_its_first_step(workspace)
+    assert troubles(workspace) == []
+    (folder / "records" / ref.file).unlink()
+    (trouble,) = troubles(workspace)
+    assert trouble.place == f"{folder / 'journal.jsonl'}:3"
+    assert "step-0001.jsonl, which is not there" in trouble.cause
+    assert trouble.mend is not None
+    assert "1 rollout" in trouble.mend()
+    assert troubles(workspace) == []
+
+
+async def test_a_run_that_stands_on_a_version_its_library_lacks_is_cut_before_it(
+    tmp_path: Path,
+) -> None:
+    workspace = Workspace(tmp_path)
+    folder, _ = await a_run_in_its_first_step(workspace)
+    committed = ev.LessonCommitted(1, 1, "0" * 16, ())
+    a_journal(folder / "journal.jsonl", committed, ev.StepFinished(1, 1))
+    (trouble,) = troubles(workspace)
+    assert trouble.place.endswith("journal.jsonl:4")
+    assert trouble.mend is not None
+    assert "1 commit" in trouble.mend()
+    assert troubles(workspace) == []
+
+
+async def test_a_journal_of_a_newer_format_is_told_and_left_alone(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    folder, _ = await a_run_in_its_first_step(workspace)
+    path = folder / "journal.jsonl"
+    chain = examined(path, chained=True).lines[-1].digest
+    body = orjson.dumps({"v": 99, "seq": 4, "at": 0, "kind": "RunPaused"})
+    path.write_bytes(path.read_bytes() + lines.encode(body, chain)[0])
+    (trouble,) = troubles(workspace)
+    assert "format 99" in trouble.cause
+    assert trouble.mend is None
+    assert "Update practice-studio" in trouble.move

@@ -1,0 +1,121 @@
+"""What no checker can work out costs its own recorded outcome and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from engines.core.types import Attempt, Problem, Rollout
+from engines.verifiers.math.exact_value import same_value
+from engines.verifiers.math.verifier import MathSettings, MathVerifier
+from tests.bench.bombs import BOMBS
+
+
+def a_rollout(answer: str, index: int = 0) -> Rollout:
+    return Rollout(Attempt((), answer), 1, 1, 0, index, 0, 0, 0)
+
+
+async def test_each_bomb_is_a_timeout_or_too_long_and_its_neighbours_are_judged() -> None:
+    assert len(BOMBS) == 20
+    # A logarithm, so that the neighbours need the very process that the bombs go to.
+    right, wrong = "\\boxed{\\log(4) - \\log(2)}", "\\boxed{\\log(3)}"
+    texts = [text for bomb in BOMBS.values() for text in (right, bomb, wrong)]
+    verifier = MathVerifier(MathSettings(deadline_s=0.5))
+    await verifier.start()
+    problem = Problem("p", "q", "\\log(2)", meta={"alternatives": ["0.5"]})
+    rollouts = [a_rollout(text, index) for index, text in enumerate(texts)]
+    verdicts = await verifier.verify(problem, rollouts)
+    await verifier.aclose()
+    for name, verdict in zip(BOMBS, verdicts[1::3], strict=True):
+        assert verdict.reward is None, name
+        assert str(verdict.error).startswith(("timeout: ", "too long: ")), (name, verdict.error)
+    assert [verdict.reward for verdict in verdicts[0::3]] == [1.0] * 20
+    assert [verdict.reward for verdict in verdicts[2::3]] == [0.0] * 20
+
+
+async def test_what_is_nested_too_deeply_to_be_read_is_not_called_wrong() -> None:
+    verifier = MathVerifier(MathSettings(deadline_s=30))
+    deep = "\\boxed{" + "\\frac{" * 180 + "x" + "}{2}" * 180 + "}"
+    (verdict,) = await verifier.verify(Problem("p", "q", "0.5"), [a_rollout(deep)])
+    await verifier.aclose()
+    assert verdict.reward is None
+    assert verdict.error == "too long: the expression is nested too deeply"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("\\frac{10}{21}", "\\frac{70}{147}"),
+        ("3\\sqrt{2}", "\\sqrt{18}"),
+        ("1/\\sqrt{2}", "\\frac{\\sqrt{2}}{2}"),
+        ("(x+1)^2", "x^2+2x+1"),
+        ("(a+b)(a-b)", "a^2-b^2"),
+        ("$x=13.5$", "\\frac{27}{2}"),
+        ("(14,29)", "(14, 58/2)"),
+        ("-3^2", "-9"),
+        ("\\frac{\\pi}{4}", "0.25\\pi"),
+        ("\\sqrt{2}\\cdot\\sqrt{8}", "4"),
+    ],
+)
+def test_equal_polynomials_are_equal_however_they_are_written(one: str, other: str) -> None:
+    assert same_value(one, other) is True
+    assert same_value(other, one) is True
+    assert same_value(f"1+{one}", other) in (False, None)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("3", "3\\sqrt{2}"), ("12", "13"), ("x+1", "x+2"), ("(1,2)", "(2,1)"), ("0.5", "0.6")],
+)
+def test_polynomials_that_differ_are_different(one: str, other: str) -> None:
+    assert same_value(one, other) is False
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        *("2 1/2", "5 cm", "5m", "8:45", "1,000", "50\\%", "x^12", "2^{10}", "1/0", "((", "", "e"),
+        *("f(x)", "\\pm 5", "1/2x", "(" * 100 + "1" + ")" * 100, "(1+x)^8" * 9, "9" * 200, "٣"),
+        *("\\sqrt{-1}", "\\sqrt{99999999999}", "i", "2\\frac{1}{2}", "{5}", "4.99999999"),
+    ],
+)
+def test_what_may_be_read_in_two_ways_is_left_to_the_general_checker(other: str) -> None:
+    assert same_value("5", other) is None
+
+
+async def test_boxes_of_one_answer_are_read_together() -> None:
+    cases = [
+        ("\\boxed{1} and \\boxed{2}", 1.0),
+        ("$\\boxed{2}, \\boxed{1}$", 1.0),
+        ("First \\boxed{1}. Then \\boxed{2}", 0.0),
+        ("\\boxed{7}. Wait, no: \\boxed{1, 2}", 1.0),
+        ("\\boxed{7} is the first. The final answer is $1,2$. I hope it is correct.", 1.0),
+    ]
+    verifier = MathVerifier()
+    for response, reward in cases:
+        (verdict,) = await verifier.verify(Problem("p", "q", "$\\{1,2\\}$"), [a_rollout(response)])
+        assert verdict.reward == reward, response
+    await verifier.aclose()
+
+
+async def test_local_ways_to_write_an_answer_are_read() -> None:
+    cases = [
+        ("1,22", "1.22", 1.0),
+        ("1000.99", "1000,99", 1.0),
+        ("$12:00$", "$1:00$", 0.0),
+        ("A", "A. Because B is not valid", 1.0),
+        ("B", "A. Because B is not valid", 0.0),
+        ("A", "A train leaves", 0.0),
+    ]
+    verifier = MathVerifier()
+    for gold, response, reward in cases:
+        (verdict,) = await verifier.verify(Problem("p", "q", gold), [a_rollout(response)])
+        assert (verdict.reward, verdict.error) == (reward, None), (gold, response)
+    await verifier.aclose()
+
+
+async def test_numbers_are_compared_at_the_places_asked_for() -> None:
+    for places, reward in ((2, 1.0), (6, 0.0)):
+        verifier = MathVerifier(MathSettings(float_rounding=places))
+        (verdict,) = await verifier.verify(Problem("p", "q", "1/3"), [a_rollout("A: 0.33")])
+        await verifier.aclose()
+        assert verdict.reward == reward

@@ -1,0 +1,862 @@
+"""Every command and every class of bad argument or input: exit 2, a message, nothing lost.
+
+One table. A message names the place, the cause and the next move; the workspace is byte
+for byte what it was. `NO_SUCH_INPUT` says why a command has no row in a class, and a test
+holds table and command line together.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import typer
+
+from engines.record.lock import writing
+from studio.cli import app
+from tests.support.processes import SMALL
+from tests.support.run_studio import studio
+
+Class = Literal[
+    "missing",  # what must be given is not
+    "not there",  # it names something that does not exist
+    "unreadable",  # it is there and cannot be read: a folder, bytes that are no text
+    "wrong type",  # a number where a text is needed, or the other way round
+    "wrong format",  # read, and not what it should be
+    "empty",  # nothing in it
+    "locked",  # someone else writes there
+    "damaged",  # a line that fails its checksum
+    "contradictory",  # each is fine, together they are not
+]
+CLASSES: tuple[Class, ...] = Class.__args__  # type: ignore[attr-defined]
+
+Prepare = Callable[[Path], None]
+"""Changes a workspace in which run and library `rehearsal` are whole."""
+
+
+@dataclass(frozen=True)
+class Row:
+    command: str
+    kind: Class
+    words: tuple[str, ...]  # of the command line, after the command
+    says: tuple[str, ...]  # all of these stand in the message
+    prepare: tuple[Prepare, ...] = ()
+    typed: str = ""
+
+
+def bad(
+    command: str, kind: Class, words: str, *says: str, do: Prepare | None = None, typed: str = ""
+) -> Row:
+    return Row(command, kind, tuple(words.split()), says, (do,) if do else (), typed)
+
+
+def a_file(name: str, content: str | bytes) -> Prepare:
+    """Beside the workspace, where commands run."""
+
+    def prepare(workspace: Path) -> None:
+        path = workspace.parent / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+    return prepare
+
+
+def a_folder(name: str) -> Prepare:
+    return lambda workspace: (workspace.parent / name).mkdir()
+
+
+def a_damaged(name: str, *, line: int | None = 0) -> Prepare:
+    """Flip one bit in the middle of a line of a file of the workspace; None: of every line."""
+
+    def prepare(workspace: Path) -> None:
+        path = workspace / name
+        lines = path.read_bytes().splitlines(keepends=True)
+        for number in range(len(lines)) if line is None else [line]:
+            whole, middle = lines[number], len(lines[number]) // 2
+            lines[number] = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+        path.write_bytes(b"".join(lines))
+
+    return prepare
+
+
+def a_loop(name: str) -> Prepare:
+    """A link to itself, beside the workspace."""
+    return lambda workspace: (workspace.parent / name).symlink_to(name)
+
+
+def unreachable(workspace: Path) -> None:
+    """A run file whose model answers nobody: the port was free a moment ago."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    text = f"policy: {{model: openai:m, base_url: 'http://127.0.0.1:{port}/v1', max_retries: 0}}\n"
+    (workspace.parent / "dead.yaml").write_text(text + "data: {practice: arithmetic}\n")
+
+
+RUN = "runs/rehearsal/journal.jsonl"
+LIBRARY = "libraries/rehearsal/journal.jsonl"
+ROWS_OF = '{"question": "1+1?", "answer": "2"}\n'
+NOT_TEXT = b"\xff\xfe\x00\x81 not text \x9f"
+NO_YAML = "policy: [rehearsal\n  data: }"
+DEEP = "[" * 20_000
+ASKING = "policy: {model: 'openai:m', "
+AGENT_LACKS = "name: solver\nmystery: 1\n"
+
+TABLE: tuple[Row, ...] = (
+    # studio
+    bad("", "wrong format", "--nonsense", "No such option", "studio -h"),
+    bad("", "not there", "practise", "No such command", "studio -h"),
+    # run: what it is given is read by the process it starts
+    bad("run", "missing", "", "studio run rehearsal"),
+    bad("run", "wrong format", "rehearsal --nonsense", "No such option", "studio run -h"),
+    # attach
+    bad("attach", "not there", "nobody", "nobody", "rehearsal"),
+    bad("attach", "wrong format", "../up", "../up"),
+    bad("attach", "damaged", "rehearsal", "doctor --repair", do=a_damaged(RUN)),
+    # init
+    bad("init", "not there", "nonsense", "nonsense", "rehearsal"),
+    bad("init", "empty", "--to=", "--to", "never overwritten"),
+    bad(
+        "init",
+        "unreadable",
+        "rehearsal --to here",
+        "here",
+        "never overwritten",
+        do=a_folder("here"),
+    ),
+    bad(
+        "init",
+        "contradictory",
+        "rehearsal --to is.yaml",
+        "is.yaml",
+        "never overwritten",
+        do=a_file("is.yaml", "x: 1"),
+    ),
+    bad("init", "missing", "rehearsal --to", "--to", "requires an argument"),
+    bad(
+        "init",
+        "wrong type",
+        "rehearsal --to no/such/folder/x.yaml",
+        "no/such/folder",
+        "cannot be written",
+    ),
+    # try
+    bad("try", "missing", "", "Missing argument", "studio try -h"),
+    bad("try", "not there", "nonsense.yaml", "nonsense.yaml", "Presets:"),
+    bad("try", "not there", "rehearsal --problem nobody", "nobody", "ids"),
+    bad("try", "not there", "rehearsal --library nobody", "nobody", "rehearsal"),
+    bad("try", "unreadable", "here", "here", "folder", do=a_folder("here")),
+    bad("try", "unreadable", "x.yaml", "x.yaml", "UTF-8 text", do=a_file("x.yaml", NOT_TEXT)),
+    bad("try", "wrong type", "rehearsal practice.epochs=many", "practice.epochs", "integer"),
+    bad("try", "wrong format", "x.yaml", "x.yaml:", "YAML is broken", do=a_file("x.yaml", NO_YAML)),
+    bad("try", "empty", "x.yaml", "x.yaml", "policy", do=a_file("x.yaml", "")),
+    bad(
+        "try",
+        "damaged",
+        "rehearsal --library rehearsal",
+        LIBRARY,
+        "checksum",
+        do=a_damaged(LIBRARY),
+    ),
+    bad("try", "contradictory", "rehearsal --problem x --question y", "--problem", "--question"),
+    # train
+    bad("train", "missing", "", "studio train grpo-tiny"),
+    bad("train", "missing", "grpo-tiny --stage sft sft.data=null", "sft.data", "demonstrations"),
+    bad("train", "not there", "nonsense.yaml", "nonsense.yaml", "Presets:"),
+    bad("train", "not there", "grpo-tiny --stage ppo", "ppo", "sft, grpo, all"),
+    bad("train", "not there", "grpo-tiny policy.model=hf:./gone", "gone", "no folder"),
+    bad("train", "not there", "grpo-tiny policy.adapter=run:nobody", "nobody", "policy.adapter"),
+    bad("train", "unreadable", "here", "here", "folder", do=a_folder("here")),
+    bad(
+        "train",
+        "unreadable",
+        "grpo-tiny policy.model=hf:bare",
+        "bare",
+        "tokenizer",
+        do=a_file("bare/config.json", '{"model_type": "llama"}'),
+    ),
+    bad("train", "wrong type", "grpo-tiny grpo.learning_rate=fast", "grpo.learning_rate", "number"),
+    bad("train", "wrong type", "grpo-tiny --restart-step soon", "--restart-step", "null"),
+    bad("train", "wrong format", "grpo-tiny practice.algorithm=ppo", "ppo", "multi_step_grpo"),
+    bad(
+        "train",
+        "wrong format",
+        "grpo-tiny grpo.learning_rat=0.1",
+        "grpo.learning_rat",
+        "learning_rate",
+    ),
+    bad(
+        "train",
+        "empty",
+        "grpo-tiny data.practice=x.jsonl",
+        "x.jsonl",
+        "no problem",
+        do=a_file("x.jsonl", ""),
+    ),
+    bad(
+        "train",
+        "wrong format",
+        "grpo-tiny data.practice=x.jsonl",
+        "x.jsonl:1",
+        '"answer" is missing',
+        do=a_file("x.jsonl", '{"question": "1+1?"}\n'),
+    ),
+    bad("train", "contradictory", "rehearsal", "practice.algorithm", "studio headless"),
+    bad("train", "contradictory", "grpo-tiny policy.model=rehearsal", "policy.model", "hf:"),
+    bad("train", "contradictory", "grpo-tiny policy.top_p=0.9", "policy.top_p", "policy's own"),
+    # export
+    bad("export", "missing", "rehearsal --adapter", "--to"),
+    bad("export", "missing", "rehearsal --to out", "--merged, --adapter", "exactly one"),
+    bad("export", "missing", "rehearsal --adapter --to out", "trained no weights", "studio train"),
+    bad("export", "not there", "nobody --adapter --to out", "nobody", "rehearsal"),
+    bad(
+        "export",
+        "not there",
+        "rehearsal --adapter --to out --step 2",
+        "step 2",
+        "step 1",
+        do=a_file("practice/runs/rehearsal/checkpoints/x/global_step_1/digest.json", "{}"),
+    ),
+    bad(
+        "export",
+        "unreadable",
+        "rehearsal --adapter --to out",
+        "digest.json",
+        "earlier checkpoint",
+        do=a_file("practice/runs/rehearsal/checkpoints/x/global_step_1/digest.json", NOT_TEXT),
+    ),
+    bad("export", "wrong type", "rehearsal --adapter --to out --step one", "--step"),
+    bad("export", "wrong format", "../up --adapter --to out", "../up"),
+    bad(
+        "export",
+        "empty",
+        "rehearsal --adapter --to out",
+        "digest.json",
+        do=a_file("practice/runs/rehearsal/checkpoints/x/global_step_1/digest.json", ""),
+    ),
+    bad("export", "damaged", "rehearsal --adapter --to out", RUN, do=a_damaged(RUN)),
+    bad("export", "contradictory", "rehearsal --adapter --merged --to out", "exactly one"),
+    bad(
+        "export",
+        "contradictory",
+        "rehearsal --adapter --to here",
+        "not empty",
+        do=a_file("here/x", "mine"),
+    ),
+    bad("export", "contradictory", "rehearsal --adapter --to out --best --step 1", "Give one"),
+    bad("export", "contradictory", "rehearsal --adapter --to out --serve-with tgi", "vllm"),
+    # headless
+    bad("headless", "missing", "", "studio headless rehearsal"),
+    bad("headless", "not there", "nonsense.yaml", "nonsense.yaml", "Presets:"),
+    bad("headless", "not there", "rehersal", "rehersal", "rehearsal"),
+    bad(
+        "headless",
+        "not there",
+        "rehearsal data.practice=nobody",
+        "data.practice=nobody",
+        "Searched",
+    ),
+    bad("headless", "not there", "rehearsal library.start=nobody@1", "nobody", "--accept-changes"),
+    bad(
+        "headless",
+        "not there",
+        "rehearsal library.start=rehearsal@99",
+        "rehearsal@99",
+        "--accept-changes",
+    ),
+    bad("headless", "not there", "rehearsal --review rules:no.yaml", "no.yaml", "cannot be read"),
+    bad("headless", "not there", "--resume nobody", "nobody", "rehearsal"),
+    bad(
+        "headless",
+        "not there",
+        "dead.yaml",
+        "policy openai:m",
+        "127.0.0.1",
+        "base_url",
+        do=unreachable,
+    ),
+    bad(
+        "headless", "not there", "rehearsal --name n policy=openai:gpt", "OPENAI_API_KEY", "no key"
+    ),
+    bad("headless", "not there", "rehearsal policy=parrot", "parrot", "--accept-changes"),
+    bad("headless", "not there", "rehearsal verifier.file=no.py", "no.py", "no such file"),
+    bad("headless", "not there", "--from-youtu nowhere --config-name x", "nowhere", "checkout"),
+    bad("headless", "unreadable", "here", "here", "folder", do=a_folder("here")),
+    bad("headless", "unreadable", "x.yaml", "x.yaml", "UTF-8 text", do=a_file("x.yaml", NOT_TEXT)),
+    bad(
+        "headless",
+        "unreadable",
+        "rehearsal --name n data.practice=x.jsonl",
+        "x.jsonl",
+        "UTF-16",
+        do=a_file("x.jsonl", NOT_TEXT),
+    ),
+    bad("headless", "wrong type", "rehearsal practice.batch_size=0", "practice.batch_size", "1"),
+    bad("headless", "wrong type", "rehearsal practice.epochs=many", "practice.epochs", "integer"),
+    bad("headless", "wrong type", "rehearsal practice=5", "practice", "settings of its own"),
+    bad("headless", "wrong type", "rehearsal --restart-step soon", "--restart-step", "null"),
+    bad("headless", "wrong type", "rehearsal --review maybe", "maybe", "auto"),
+    bad("headless", "wrong type", "rehearsal budget.calls=-1", "budget.calls", "equal to 1"),
+    bad("headless", "wrong format", "rehearsal practice.epoch=2", "practice.epoch", "epochs"),
+    bad("headless", "wrong format", "rehearsal epochs", "epochs", "does not fit"),
+    bad(
+        "headless",
+        "wrong format",
+        "x.yaml",
+        "x.yaml:",
+        "YAML is broken",
+        do=a_file("x.yaml", NO_YAML),
+    ),
+    bad("headless", "wrong format", "rehearsal --name ../up", "up", "does not fit"),
+    bad(
+        "headless",
+        "wrong format",
+        "rehearsal --name n data.practice=x.jsonl",
+        "x.jsonl:1",
+        "not JSON",
+        do=a_file("x.jsonl", "{not json}\n"),
+    ),
+    bad(
+        "headless",
+        "wrong format",
+        "rehearsal --review rules:r.yaml",
+        "r.yaml:",
+        "approve",
+        do=a_file("r.yaml", "rules:\n  - do: aprove\n"),
+    ),
+    bad("headless", "empty", "x.yaml", "x.yaml", "policy", do=a_file("x.yaml", "")),
+    bad(
+        "headless",
+        "empty",
+        "rehearsal --name n data.practice=x.jsonl",
+        "x.jsonl",
+        "no problem",
+        do=a_file("x.jsonl", ""),
+    ),
+    bad("headless", "empty", "rehearsal --name=", "exp_id", "does not fit"),
+    bad("headless", "locked", "rehearsal practice.epochs=3", "runs/rehearsal", "another process"),
+    bad("headless", "damaged", "rehearsal", f"{RUN}:2", "doctor", do=a_damaged(RUN, line=1)),
+    bad(
+        "headless",
+        "damaged",
+        "rehearsal practice.epochs=3",
+        LIBRARY,
+        "doctor",
+        do=a_damaged(LIBRARY),
+    ),
+    bad("headless", "contradictory", "rehearsal --resume rehearsal", "--resume", "RUNFILE"),
+    bad("headless", "contradictory", "--resume rehearsal --name other", "--resume", "--name"),
+    bad("headless", "contradictory", "rehearsal seed=9", "seed", "--accept-changes"),
+    bad("headless", "contradictory", "rehearsal --restart-step 99", "99", "1 to 2"),
+    bad(
+        "headless",
+        "contradictory",
+        "rehearsal --name n library.name=rehearsal",
+        "rehearsal",
+        "library.name",
+    ),
+    bad(
+        "headless",
+        "contradictory",
+        "rehearsal evaluation.do_eval=true evaluation.data=[]",
+        "evaluation",
+        "evaluation.data",
+    ),
+    bad("headless", "contradictory", "rehearsal --config-name x", "--from-youtu", "DIR too"),
+    # review
+    bad("review", "not there", "nobody", "nobody", "rehearsal"),
+    bad("review", "empty", "", "run", "no run", do=lambda w: (w / RUN).unlink()),
+    bad("review", "locked", "rehearsal", "runs/rehearsal", "another process"),
+    bad("review", "damaged", "rehearsal", f"{RUN}:2", "doctor", do=a_damaged(RUN, line=1)),
+    bad("review", "wrong format", "../up", "up", "letters"),
+    # eval
+    bad("eval", "missing", "", "studio eval rehearsal"),
+    bad("eval", "not there", "nonsense.yaml", "nonsense.yaml", "Presets:"),
+    bad("eval", "not there", "rehearsal --library nobody", "nobody", "rehearsal"),
+    bad("eval", "not there", "rehearsal --baseline rehearsal@99", "rehearsal@99", "0 to 2"),
+    bad("eval", "not there", "rehearsal --agent no.yaml", "no.yaml", "no such file"),
+    bad("eval", "unreadable", "x.yaml", "x.yaml", "UTF-8 text", do=a_file("x.yaml", NOT_TEXT)),
+    bad(
+        "eval", "unreadable", "rehearsal --agent here", "here", "no such file", do=a_folder("here")
+    ),
+    bad("eval", "wrong type", "rehearsal --k few", "--k", "integer"),
+    bad("eval", "wrong type", "rehearsal --k 0", "--k", "equal to 1"),
+    bad(
+        "eval",
+        "wrong format",
+        "rehearsal --agent a.yaml",
+        "a.yaml",
+        "YAML is broken",
+        do=a_file("a.yaml", NO_YAML),
+    ),
+    bad(
+        "eval",
+        "wrong format",
+        "rehearsal --agent a.yaml",
+        "mystery",
+        "Known here",
+        do=a_file("a.yaml", AGENT_LACKS),
+    ),
+    bad("eval", "empty", "rehearsal --agent a.yaml", "a.yaml", "empty", do=a_file("a.yaml", "")),
+    bad(
+        "eval",
+        "damaged",
+        "rehearsal --library rehearsal",
+        LIBRARY,
+        "checksum",
+        do=a_damaged(LIBRARY),
+    ),
+    bad(
+        "eval",
+        "contradictory",
+        "rehearsal --agent a.yaml --library none",
+        "--agent",
+        "--library",
+        do=a_file("a.yaml", "name: a\n"),
+    ),
+    # diff
+    bad("diff", "missing", "rehearsal@0", "Missing argument", "-h"),
+    bad("diff", "not there", "rehearsal@0 rehearsal@99", "rehearsal@99", "0 to 2"),
+    bad("diff", "not there", "rehearsal@0 nobody", "nobody", "no library"),
+    bad("diff", "not there", "rehearsal@0 rehearsal@epoch:99", "epoch", "0 to 1"),
+    bad(
+        "diff",
+        "unreadable",
+        "rehearsal@0 x.yaml",
+        "x.yaml",
+        "`experiences`",
+        do=a_file("x.yaml", NOT_TEXT),
+    ),
+    bad("diff", "unreadable", "rehearsal@0 ./here", "here", "no library", do=a_folder("here")),
+    bad("diff", "wrong type", "rehearsal@0 rehearsal@one", "rehearsal@one", "no library"),
+    bad("diff", "wrong type", "rehearsal@0 rehearsal@1 --format pdf", "--format", "html"),
+    bad(
+        "diff",
+        "wrong format",
+        "rehearsal@0 x.yaml",
+        "x.yaml",
+        "`experiences`",
+        do=a_file("x.yaml", NO_YAML),
+    ),
+    bad("diff", "empty", "rehearsal@0 x.yaml", "x.yaml", "`experiences`", do=a_file("x.yaml", "")),
+    bad("diff", "damaged", "rehearsal@0 rehearsal@1", LIBRARY, "checksum", do=a_damaged(LIBRARY)),
+    bad(
+        "diff",
+        "contradictory",
+        "rehearsal@0 rehearsal@1 --format html --json",
+        "--json",
+        "Leave one",
+    ),
+    # library
+    bad("library list", "wrong format", "extra", "extra", "unexpected"),
+    bad("library show", "missing", "", "Missing argument", "-h"),
+    bad("library show", "not there", "nobody", "nobody", "rehearsal"),
+    bad("library show", "wrong type", "rehearsal@one", "rehearsal@one", "no library"),
+    bad(
+        "library show",
+        "unreadable",
+        "x.yaml",
+        "x.yaml",
+        "`experiences`",
+        do=a_file("x.yaml", NOT_TEXT),
+    ),
+    bad(
+        "library show",
+        "wrong format",
+        "x.yaml",
+        "x.yaml",
+        "`experiences`",
+        do=a_file("x.yaml", NO_YAML),
+    ),
+    bad("library show", "empty", "x.yaml", "x.yaml", "`experiences`", do=a_file("x.yaml", "")),
+    bad("library show", "damaged", "rehearsal", LIBRARY, "doctor", do=a_damaged(LIBRARY)),
+    bad("library history", "missing", "", "Missing argument", "-h"),
+    bad("library history", "not there", "nobody", "nobody", "There are: rehearsal"),
+    bad("library history", "not there", "rehearsal E99", "E99", "no version"),
+    bad("library history", "damaged", "rehearsal", LIBRARY, "checksum", do=a_damaged(LIBRARY)),
+    bad("library edit", "missing", "", "Missing argument", "-h"),
+    bad("library edit", "not there", "nobody --add text", "nobody", "There are: rehearsal"),
+    bad("library edit", "not there", "rehearsal E99 --text new", "E99", "holds no"),
+    bad("library edit", "empty", "rehearsal E1 --text=", "E1", "needs a text"),
+    bad("library edit", "empty", "rehearsal --add=", "text", "needs a text"),
+    bad(
+        "library edit", "contradictory", "rehearsal E1 --delete --text new", "--delete", "Give one"
+    ),
+    bad("library edit", "contradictory", "rehearsal E1 --add new", "--add", "Give one"),
+    bad(
+        "library edit",
+        "locked",
+        "rehearsal E1 --text new",
+        "libraries/rehearsal",
+        "another process",
+    ),
+    bad(
+        "library edit",
+        "damaged",
+        "rehearsal E1 --text new",
+        LIBRARY,
+        "checksum",
+        do=a_damaged(LIBRARY),
+    ),
+    bad("library revert", "missing", "", "Missing argument", "-h"),
+    bad("library revert", "missing", "rehearsal", "rehearsal", "@"),
+    bad("library revert", "not there", "nobody@1", "nobody", "There are: rehearsal"),
+    bad("library revert", "not there", "rehearsal@99", "rehearsal@99", "0 to 2"),
+    bad("library revert", "wrong type", "rehearsal@one", "rehearsal@one", "NAME@V"),
+    bad("library revert", "locked", "rehearsal@0", "libraries/rehearsal", "another process"),
+    bad("library revert", "damaged", "rehearsal@0", LIBRARY, "checksum", do=a_damaged(LIBRARY)),
+    # data
+    bad("data list", "wrong format", "extra", "extra", "unexpected"),
+    bad("data add", "missing", "", "Missing argument", "-h"),
+    bad("data add", "not there", "no.jsonl", "no.jsonl", "not found"),
+    bad("data add", "unreadable", "x.jsonl", "x.jsonl", "UTF-16", do=a_file("x.jsonl", NOT_TEXT)),
+    bad(
+        "data add",
+        "wrong format",
+        "x.jsonl",
+        "x.jsonl:1",
+        "not JSON",
+        do=a_file("x.jsonl", "nonsense\n"),
+    ),
+    bad("data add", "wrong type", "x.jsonl", "x.jsonl", "object", do=a_file("x.jsonl", '"text"\n')),
+    bad("data add", "empty", "x.jsonl", "x.jsonl", "no problem", do=a_file("x.jsonl", "")),
+    bad(
+        "data add",
+        "contradictory",
+        "x.jsonl --name ../up",
+        "up",
+        "letters",
+        do=a_file("x.jsonl", ROWS_OF),
+    ),
+    bad("data preview", "missing", "", "Missing argument", "-h"),
+    bad("data preview", "not there", "nobody", "nobody", "not found"),
+    bad("data preview", "not there", "arithmetic --question wie", "wie", "the fields are"),
+    bad(
+        "data preview", "unreadable", "x.jsonl", "x.jsonl", "UTF-16", do=a_file("x.jsonl", NOT_TEXT)
+    ),
+    bad("data preview", "wrong type", "arithmetic -n few", "-n", "integer"),
+    bad("data preview", "wrong type", "arithmetic -n 0", "-n", "equal to 1"),
+    bad(
+        "data preview",
+        "wrong format",
+        "x.jsonl",
+        "x.jsonl:1",
+        "not JSON",
+        do=a_file("x.jsonl", "{]\n"),
+    ),
+    bad("data preview", "empty", "x.jsonl", "x.jsonl", "no problem", do=a_file("x.jsonl", "")),
+    bad("data check", "missing", "", "Missing argument", "-h"),
+    bad("data check", "not there", "nobody", "nobody", "not found"),
+    bad("data check", "unreadable", "x.jsonl", "x.jsonl", "UTF-16", do=a_file("x.jsonl", NOT_TEXT)),
+    bad(
+        "data check",
+        "wrong format",
+        "x.csv",
+        "x.csv",
+        "the fields are",
+        do=a_file("x.csv", "a,b\n1,2\n"),
+    ),
+    bad("data check", "empty", "x.jsonl", "x.jsonl", "no problem", do=a_file("x.jsonl", "")),
+    bad("data verifiers", "wrong format", "extra", "extra", "unexpected"),
+    # runs
+    bad("runs list", "wrong format", "extra", "extra", "unexpected"),
+    bad("runs show", "missing", "", "Missing argument", "-h"),
+    bad("runs show", "not there", "nobody", "nobody", "rehearsal"),
+    bad("runs show", "not there", "rehearsal --step 99", "99", "1 to 2"),
+    bad("runs show", "not there", "rehearsal --rollout s9p9r9", "s9p9r9", "s1p0r2"),
+    bad("runs show", "wrong type", "rehearsal --step first", "--step", "integer"),
+    bad("runs show", "wrong format", "../up", "up", "letters"),
+    bad("runs show", "damaged", "rehearsal", f"{RUN}:2", "doctor", do=a_damaged(RUN, line=1)),
+    bad(
+        "runs show",
+        "damaged",
+        "rehearsal --rollout s1p0r0",
+        "step-0001.jsonl",
+        "doctor",
+        do=a_damaged("runs/rehearsal/records/step-0001.jsonl", line=None),
+    ),
+    bad("runs show", "contradictory", "rehearsal --prompts", "--step", "with it"),
+    bad("runs show", "contradictory", "rehearsal --step 1 --rollout s1p0r0", "--step", "Give one"),
+    bad("runs rm", "missing", "", "Missing argument", "-h"),
+    bad("runs rm", "not there", "nobody --yes", "nobody", "rehearsal"),
+    bad("runs rm", "locked", "rehearsal --yes", "rehearsal", "another process"),
+    bad("runs rm", "wrong format", "../up --yes", "up", "letters"),
+    # presets, rehearsal
+    bad("presets list", "wrong format", "extra", "extra", "unexpected"),
+    bad("rehearsal serve", "wrong type", "--port many", "--port", "integer"),
+    bad("rehearsal serve", "wrong type", "--port 99999", "--port", "0 to 65535"),
+    bad("rehearsal serve", "missing", "--port", "--port", "requires an argument"),
+    # doctor
+    bad("doctor", "wrong format", "extra", "extra", "unexpected"),
+    bad("doctor", "damaged", "", RUN, "--repair", do=a_damaged(RUN, line=1)),
+    bad("doctor", "locked", "--repair", "rehearsal", "living process", do=a_damaged(RUN, line=1)),
+    # what no file and no number should be
+    bad("headless", "wrong type", f"rehearsal seed={10**30}", "seed", "64 bits"),
+    bad("headless", "wrong type", f"rehearsal data.truncate={10**19}", "truncate", "64 bits"),
+    bad("headless", "wrong type", "rehearsal practice.epochs=99999999", "epochs", "equal to 10000"),
+    bad("headless", "wrong type", "rehearsal practice.concurrency=99999999", "equal to 10000"),
+    bad("headless", "wrong type", f"rehearsal --restart-step {'9' * 5000}", "whole number"),
+    bad("headless", "not there", "x" * 300, "File name too long", "shorter name"),
+    bad("headless", "not there", f"rehearsal --name n verifier.file={'x' * 300}", "too long"),
+    bad("headless", "missing", "policy.api_key=key-words", "policy.api_key=…", "preset first"),
+    bad("headless", "unreadable", "loop", "loop", "leads nowhere", do=a_loop("loop")),
+    bad("headless", "unreadable", "--from-youtu loop --config-name x", "loop", do=a_loop("loop")),
+    bad("headless", "wrong format", "x.yaml", "nested", "flatter", do=a_file("x.yaml", DEEP)),
+    bad("eval", "wrong format", "rehearsal --agent x.yaml", "nested", do=a_file("x.yaml", DEEP)),
+    bad("library show", "wrong format", "x.yaml", "experiences", do=a_file("x.yaml", DEEP)),
+    bad("library show", "wrong type", f"rehearsal@{'9' * 5000}", "so many versions"),
+    bad("library revert", "wrong type", f"rehearsal@{'9' * 5000}", "NAME@V"),
+    bad("eval", "wrong type", "rehearsal --k 99999999999", "evaluation.k", "equal to 4096"),
+    bad("data add", "wrong format", "x.jsonl --name=", "letters", do=a_file("x.jsonl", ROWS_OF)),
+    bad("runs list", "unreadable", "--workspace afile", "no folder", do=a_file("afile", "")),
+    bad("library list", "unreadable", "--workspace loop", "leads nowhere", do=a_loop("loop")),
+    bad("doctor", "unreadable", "--workspace afile", "no folder", do=a_file("afile", "")),
+    *(
+        bad("headless", "wrong format", "x.yaml", "x.yaml:", *says, do=a_file("x.yaml", text))
+        for text, *says in (
+            ('policy: "replay:a\\0b"\n', "policy", "NUL"),
+            ('policy: rehearsal\nreview: {by: "rules:a\\0b"}\n', "review.by", "NUL"),
+            (ASKING + 'base_url: "http://[::1/v1"}\n', "policy.base_url", "no address"),
+            (ASKING + 'base_url: "http://h:99999/v1"}\n', "policy.base_url", "no address"),
+            (ASKING + 'base_url: "http://hö/v1"}\n', "policy.base_url", "ASCII"),
+            (ASKING + 'base_url: "http://:80/v1"}\n', "policy.base_url", "no host"),
+            (ASKING + 'api_key: "ключ-ключ"}\n', "policy.api_key", "ASCII"),
+            (ASKING + 'api_key: "k\\nX: y"}\n', "policy.api_key", "control"),
+            (ASKING + 'headers: {"a b": c}}\n', "policy.headers", "name of a header"),
+            (ASKING + 'headers: {a: "c\\nd"}}\n', "policy.headers", "control"),
+            (ASKING + "extra_body: {x: .nan}}\n", "policy.extra_body.x", "JSON"),
+            (ASKING + f"extra_body: {{x: {10**20}}}}}\n", "policy.extra_body.x", "64 bits"),
+        )
+    ),
+    bad(
+        "headless",
+        "wrong format",
+        "x.yaml",
+        "defaults",
+        "_self_",
+        do=a_file("x.yaml", "defaults: 5"),
+    ),
+    bad("headless", "wrong format", "y.yaml", "defaults", do=a_file("y.yaml", "defaults: [[1]]")),
+    # ctl
+    *(
+        row
+        for name in ("status", "watch", "pause", "resume", "step", "stop")
+        for row in (
+            bad(f"ctl {name}", "not there", "nobody", "nobody", "rehearsal"),
+            bad(f"ctl {name}", "wrong format", "../up", "up"),
+        )
+    ),
+    bad("ctl status", "damaged", "rehearsal", f"{RUN}:2", "doctor", do=a_damaged(RUN, line=1)),
+    *(
+        bad(f"ctl {name}", "missing", "", "run")
+        for name in ("watch", "pause", "resume", "step", "stop")
+    ),
+)
+
+NO_FILE = "it reads no file of the user's"
+NO_WRITING = "it takes no lock: it only reads"
+NOTHING_TO_NAME = "it takes no argument"
+ONE_ARGUMENT = "it takes one argument, which nothing contradicts"
+ALL_TEXT = "every text is a name"
+
+ITS_PROCESS = (
+    "told by the process it starts: headless, and tests/studio/commands/test_run_attach.py"
+)
+
+NO_SUCH_INPUT: dict[str, dict[Class, str]] = {
+    "run": {kind: ITS_PROCESS for kind in CLASSES if kind not in ("missing", "wrong format")},
+    "attach": {
+        "missing": "the newest run is meant",
+        "unreadable": NO_FILE,
+        "wrong type": ALL_TEXT,
+        "empty": NO_FILE,
+        "locked": "whoever holds the lock is asked",
+        "contradictory": ONE_ARGUMENT,
+    },
+    "": {
+        "missing": "without a command it is the home screen",
+        "unreadable": NO_FILE,
+        "wrong type": ALL_TEXT,
+        "empty": NO_FILE,
+        "locked": NO_WRITING,
+        "damaged": "the home screen lists a damaged run as damaged",
+        "contradictory": NOTHING_TO_NAME,
+    },
+    "init": {"wrong format": ALL_TEXT, "locked": "a new file", "damaged": NO_FILE},
+    "try": {"locked": NO_WRITING},
+    "train": {
+        "locked": "as with headless, which practises",
+        "damaged": "as with headless, which practises",
+    },
+    "export": {"locked": NO_WRITING},
+    "review": {
+        "missing": "the newest run is meant",
+        "unreadable": NO_FILE,
+        "wrong type": ALL_TEXT,
+        "contradictory": ONE_ARGUMENT,
+    },
+    "eval": {"locked": "in tests/studio/evaluation/test_eval.py, with two processes"},
+    "diff": {"locked": NO_WRITING},
+    "library show": {"locked": NO_WRITING, "contradictory": ONE_ARGUMENT},
+    "library history": {
+        "unreadable": NO_FILE,
+        "wrong type": ALL_TEXT,
+        "wrong format": ALL_TEXT,
+        "empty": NO_FILE,
+        "locked": NO_WRITING,
+        "contradictory": ONE_ARGUMENT,
+    },
+    "library edit": {
+        "unreadable": NO_FILE,
+        "wrong type": ALL_TEXT,
+        "wrong format": ALL_TEXT,
+    },
+    "library revert": {
+        "unreadable": NO_FILE,
+        "wrong format": ALL_TEXT,
+        "empty": NO_FILE,
+        "contradictory": ONE_ARGUMENT,
+    },
+    "data add": {"locked": "the catalogue's lock is waited for", "damaged": "data has no checksum"},
+    "data preview": {
+        "locked": NO_WRITING,
+        "damaged": "data has no checksum",
+        "contradictory": ONE_ARGUMENT,
+    },
+    "data check": {
+        "wrong type": ALL_TEXT,
+        "locked": NO_WRITING,
+        "damaged": "data has no checksum",
+        "contradictory": ONE_ARGUMENT,
+    },
+    "runs show": {"unreadable": NO_FILE, "empty": NO_FILE, "locked": NO_WRITING},
+    "runs rm": {
+        "unreadable": NO_FILE,
+        "wrong type": ALL_TEXT,
+        "empty": NO_FILE,
+        "damaged": "a damaged run can be removed",
+        "contradictory": ONE_ARGUMENT,
+    },
+    "rehearsal serve": {
+        "not there": NO_FILE,
+        "unreadable": NO_FILE,
+        "wrong format": ALL_TEXT,
+        "empty": NO_FILE,
+        "locked": "a port in use is in tests/studio/commands/test_rehearsal.py",
+        "damaged": NO_FILE,
+        "contradictory": ONE_ARGUMENT,
+    },
+    "doctor": {
+        "missing": NOTHING_TO_NAME,
+        "not there": "a workspace that is not there is well",
+        "wrong type": NOTHING_TO_NAME,
+        "empty": NOTHING_TO_NAME,
+        "contradictory": NOTHING_TO_NAME,
+    },
+    **{
+        name: {
+            "missing": NOTHING_TO_NAME,
+            "not there": NOTHING_TO_NAME,
+            "wrong type": NOTHING_TO_NAME,
+            "empty": NO_FILE,
+            "locked": NO_WRITING,
+            "damaged": "it lists what is damaged as damaged, or makes it anew",
+            "contradictory": NOTHING_TO_NAME,
+        }
+        | ({} if name in ("library list", "runs list") else {"unreadable": NO_FILE})
+        for name in ("library list", "data list", "data verifiers", "runs list", "presets list")
+    },
+    **{
+        f"ctl {name}": {
+            "unreadable": NO_FILE,
+            "wrong type": ALL_TEXT,
+            "empty": NO_FILE,
+            "locked": "whoever holds the lock is asked",
+            "contradictory": ONE_ARGUMENT,
+        }
+        | ({"missing": "the newest run is meant"} if name == "status" else {"damaged": "it asks"})
+        for name in ("status", "watch", "pause", "resume", "step", "stop")
+    },
+}  # type: ignore[dict-item]
+
+
+def commands(group: typer.models.TyperInfo | typer.Typer, prefix: str = "") -> Iterator[str]:
+    """Every command of the line, by the words that call it."""
+    top = group if isinstance(group, typer.Typer) else group.typer_instance
+    assert top is not None
+    for command in top.registered_commands:
+        assert command.callback is not None
+        yield f"{prefix}{command.name or command.callback.__name__}"
+    for inner in top.registered_groups:
+        yield from commands(inner, f"{prefix}{inner.name} ")
+
+
+def test_every_command_has_a_row_or_a_reason_for_every_class() -> None:
+    names = ["", *commands(app)]
+    rows = {(row.command, row.kind) for row in TABLE}
+    reasons = {(name, kind) for name, why in NO_SUCH_INPUT.items() for kind in why}
+    wanted = {(name, kind) for name in names for kind in CLASSES}
+    assert wanted - rows - reasons == set()
+    assert (rows | reasons) - wanted == set(), "a row of a command that is no more"
+    assert rows & reasons == set(), "either there is such an input or there is none"
+
+
+@contextmanager
+def locked(row: Row, workspace: Path) -> Iterator[None]:
+    """Another writer, where the row is about one: a lock of this process counts as such."""
+    with ExitStack() as stack:
+        if row.kind == "locked":
+            kind = "libraries" if row.command.startswith("library") else "runs"
+            stack.enter_context(writing(workspace / kind / "rehearsal"))
+        yield
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.command} {row.kind} {row.words}")
+def test_bad_input_ends_with_exit_2_a_message_and_nothing_lost(
+    row: Row, practised: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "EDITOR", "VISUAL"):
+        monkeypatch.delenv(name, raising=False)
+    if row.command == "headless":
+        monkeypatch.setenv("COLUMNS", "100")
+    for prepare in row.prepare:
+        prepare(practised)
+    before = photographed(practised.parent)
+    # As the run was begun, so that nothing but the row itself is wrong.
+    small = SMALL if row.command == "headless" and row.words[:1] == ("rehearsal",) else ()
+    with locked(row, practised):
+        done = studio(
+            *row.command.split(),
+            *row.words[:1],
+            *small,
+            *row.words[1:],
+            workspace=practised,
+            typed=row.typed,
+        )
+    said = done.stderr if row.command != "doctor" else done.stdout + done.stderr
+    assert done.code == 2, (done.code, done.stdout, done.stderr)
+    for words in row.says:
+        assert words in said, (words, said)
+    assert "Traceback" not in said
+    last = said.strip().splitlines()[-1].rstrip(" │╯─╰")
+    assert last.endswith((".", "?", "'", "…")), f"no whole sentence: {last!r}"
+    assert photographed(practised.parent) == before
+
+
+def photographed(folder: Path) -> dict[str, bytes]:
+    """Every file with its bytes, but for locks, which hold nothing, and catalogues.
+
+    A catalogue is made from the journals: looking at a run may bring its row up to date.
+    """
+    passing = (".lock", ".holder", ".catalogue.lock", "catalogue.json")
+    return {
+        os.fspath(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in passing
+    }

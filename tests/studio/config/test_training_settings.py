@@ -1,0 +1,207 @@
+"""Settings of runs that train weights: what is refused, and where the refusal points."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.core.errors import ConfigError
+from engines.policies.hf_local.settings import LoraSettings
+from studio.config.loading import LoadedRun, load_run
+from studio.config.paths import newest_checkpoints
+from studio.config.settings.run import RESULT_FIELDS
+from studio.run.local_models import Local
+from studio.run.training import grpo_settings, sft_settings, warnings
+
+
+def loaded(folder: Path, *overrides: str) -> LoadedRun:
+    return load_run("grpo-tiny", list(overrides), folder / "practice", {}, folder)
+
+
+def refused(folder: Path, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        loaded(folder, *overrides)
+    return str(caught.value)
+
+
+def test_the_preset_trains_the_bundled_model(tmp_path: Path) -> None:
+    config = loaded(tmp_path).config
+    assert config.trains
+    assert config.policy.model == "hf:tiny"
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [("GRPO", "grpo"), ("multi_step_grpo", "grpo"), ("training_free_grpo", "training_free")],
+)
+def test_an_algorithm_may_be_called_as_others_call_it(tmp_path: Path, name: str, ours: str) -> None:
+    assert loaded(tmp_path, f"practice.algorithm={name}").config.practice.algorithm == ours
+
+
+def test_an_unsupported_algorithm_is_refused_naming_the_supported(tmp_path: Path) -> None:
+    said = refused(tmp_path, "practice.algorithm=ppo")
+    assert "practice.algorithm" in said
+    assert "ppo is not supported" in said
+    assert "multi_step_grpo" in said
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("policy.model=rehearsal", ("policy.model", "hf:")),
+        ("policy.top_p=0.9", ("policy.top_p", "not the policy's own")),
+        ("practice.temperature=0", ("practice.temperature", "the same")),
+        ("practice.group_size=1", ("practice.group_size", "compared")),
+        ("practice.given_ground_truth=false", ("practice.given_ground_truth", "rewards")),
+        ("grpo.accumulation=3", ("grpo.accumulation", "minibatches")),
+        ("grpo.learning_rate=0", ("grpo.learning_rate", "0")),
+        ("grpo.aggregation=mean", ("grpo.aggregation", "dr_grpo")),
+        ("grpo.clip=0.2", ("grpo.clip", "clip_low")),
+        ("policy.local.quantise=int8", ("policy.local.quantise", "nf4")),
+        ("policy.adapter=nowhere", ("policy.adapter", "adapter_config.json")),
+        ("policy.adapter=run:nobody", ("policy.adapter", "nobody")),
+    ],
+)
+def test_a_refusal_names_setting_and_cause(
+    tmp_path: Path, override: str, says: tuple[str, ...]
+) -> None:
+    said = refused(tmp_path, override)
+    for part in says:
+        assert part in said
+
+
+def test_a_training_free_run_may_cut_its_sampling(tmp_path: Path) -> None:
+    config = loaded(tmp_path, "practice.algorithm=training_free", "policy.top_p=0.9").config
+    assert config.policy.top_p == 0.9
+
+
+def test_turns_of_an_agent_without_any_are_told_to_have_no_effect(tmp_path: Path) -> None:
+    said = loaded(tmp_path, "agent.max_turns=5").warnings
+    assert any("agent.max_turns has no effect" in line for line in said)
+    said = loaded(tmp_path, "agent.max_turns=5", "agent.kind=calculator").warnings
+    assert not any("agent.max_turns" in line for line in said)
+
+
+@pytest.mark.parametrize("rate", [0.02, 1e-9])
+def test_an_odd_learning_rate_is_warned_of(tmp_path: Path, rate: float) -> None:
+    (said,) = warnings(loaded(tmp_path, f"grpo.learning_rate={rate}").config)
+    assert f"grpo.learning_rate={rate:g}" in said
+
+
+def test_a_usual_learning_rate_is_not(tmp_path: Path) -> None:
+    assert warnings(loaded(tmp_path).config) == []
+
+
+OTHER: dict[str, Any] = {
+    "learning_rate": 1e-3,
+    "schedule": "linear",
+    "warmup": 0.25,
+    "weight_decay": 0.1,
+    "max_grad_norm": 0.5,
+    "aggregation": "bnpo",
+    "clip_low": 0.1,
+    "clip_high": 0.3,
+    "beta": 0.02,
+    "iterations": 2,
+    "minibatches": 4,
+    "accumulation": 2,
+    "micro_batch": 7,
+    "advantage_scale": "none",
+    "advantage_eps": 1e-6,
+    "discount": 0.9,
+    "collapse_drop": 0.4,
+    "collapse_patience": 5,
+}
+
+
+@pytest.mark.parametrize(("name", "value"), OTHER.items())
+def test_every_setting_of_the_algorithm_reaches_the_engine(
+    tmp_path: Path, name: str, value: Any
+) -> None:
+    more = ["grpo.minibatches=4"] if name == "accumulation" else []
+    config = loaded(tmp_path, *more, f"grpo.{name}={value}").config
+    assert getattr(grpo_settings(config), name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("learning_rate", 2e-3),
+        ("schedule", "linear"),
+        ("warmup", 0.25),
+        ("weight_decay", 0.1),
+        ("max_grad_norm", 0.5),
+    ],
+)
+def test_every_setting_of_fine_tuning_reaches_its_engine(
+    tmp_path: Path, name: str, value: Any
+) -> None:
+    config = loaded(tmp_path, f"sft.{name}={value}").config
+    assert getattr(sft_settings(config), name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("device", "cpu"),
+        ("dtype", "bfloat16"),
+        ("quantise", "nf4"),
+        ("trust_remote_code", True),
+        ("gradient_checkpointing", True),
+        ("threads", 3),
+        ("max_batch", 7),
+    ],
+)
+def test_every_setting_of_a_local_model_reaches_it(tmp_path: Path, name: str, value: Any) -> None:
+    config = loaded(tmp_path, f"policy.local.{name}={str(value).lower()}").config
+    assert getattr(Local(config, training=True).settings(config.policy), name) == value
+
+
+def test_the_adapter_is_as_set_and_only_where_it_is_trained(tmp_path: Path) -> None:
+    lora = {"rank": 3, "alpha": 5, "dropout": 0.25, "targets": ["q_proj"]}
+    given = [f"grpo.lora.{name}={value}" for name, value in lora.items()]
+    config = loaded(tmp_path, "seed=11", *given).config
+    made = Local(config, training=True).settings(config.policy)
+    assert made.lora == LoraSettings(3, 5, 0.25, ("q_proj",))
+    assert made.seed == 11
+    assert Local(config).settings(config.policy).lora is None
+
+
+def test_settings_of_the_algorithm_are_results_and_those_of_checkpoints_are_not() -> None:
+    assert {f"grpo.{name}" for name in OTHER} <= set(RESULT_FIELDS)
+    assert "grpo.lora.rank" in RESULT_FIELDS
+    assert not {"grpo.keep", "grpo.checkpoint_steps", "policy.local.threads"} & set(RESULT_FIELDS)
+
+
+def test_a_model_folder_is_found_beside_the_run_file(tmp_path: Path) -> None:
+    (tmp_path / "models" / "mine").mkdir(parents=True)
+    (tmp_path / "mine.yaml").write_text(
+        "policy: {model: hf:models/mine}\ndata: {practice: arithmetic}\n"
+    )
+    found = load_run(str(tmp_path / "mine.yaml"), [], tmp_path / "practice", {}, Path("/"))
+    assert found.config.policy.model == f"hf:{tmp_path / 'models' / 'mine'}"
+
+
+def test_a_name_that_is_no_folder_is_left_to_the_hub(tmp_path: Path) -> None:
+    config = loaded(tmp_path, "policy.model=hf:somebody/some-model").config
+    assert config.policy.model == "hf:somebody/some-model"
+
+
+def test_the_adapter_of_a_run_is_the_same_setting_in_a_moved_workspace(tmp_path: Path) -> None:
+    found = []
+    for place in ("here", "there"):
+        step = tmp_path / place / "practice/runs/sft/checkpoints/sft/Experiment-1/global_step_2"
+        step.mkdir(parents=True)
+        config = loaded(tmp_path / place, "policy.adapter=run:sft").config
+        assert config.policy.adapter == str(step)
+        found.append(config.fingerprint()["policy.adapter"])
+    assert found[0] == found[1]
+
+
+def test_the_newest_checkpoint_is_told_by_its_number(tmp_path: Path) -> None:
+    steps = [tmp_path / "checkpoints" / "e" / "Experiment-1" / f"global_step_{n}" for n in (9, 10)]
+    for step in steps:
+        step.mkdir(parents=True)
+    assert newest_checkpoints(tmp_path) == steps[::-1]

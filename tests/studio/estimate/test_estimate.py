@@ -1,0 +1,242 @@
+"""The arithmetic of an estimate, with numbers worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from engines.data.sampler import Sampler
+from engines.pipeline.budget import Terms
+from studio.estimate.cost import Estimate, Facts, Range, Stage, doubled, estimate
+from studio.estimate.facts import judges
+from studio.estimate.text import beyond, estimate_line, estimate_text
+
+REPLIES = {
+    "rollout": 50.0,
+    "judge": 10.0,
+    "summary": 20.0,
+    "extraction": 30.0,
+    "consolidation": 40.0,
+    "evaluation": 50.0,
+}
+
+
+def some_facts(n: int = 10, batch_size: int = 4, epochs: int = 2, **more: Any) -> Facts:
+    """Ten problems in steps of 4, 4 and 2, twice; groups of 3, of which half have contrast."""
+    terms = Terms(100, 1.0, 10.0)
+    values: dict[str, Any] = {
+        "sampler": Sampler(n, batch_size, epochs, 1),
+        "group_size": 3,
+        "policy": terms,
+        "reflector": terms,
+        "judge": terms,
+        "replies": REPLIES,
+        "instructions": 30.0,
+        "question": 20.0,
+        "truth": 1.0,
+        "extract": 100.0,
+        "consolidate": 90.0,
+        "summarise": 60.0,
+        "judging": 70.0,
+        "growth": 0.0,
+    }
+    return Facts(**{**values, **more})
+
+
+def stage(found: Estimate, name: str) -> Stage:
+    return next(stage for stage in found.stages if stage.name == name)
+
+
+def test_rollouts_are_counted_exactly_and_priced() -> None:
+    found = stage(estimate(some_facts()), "rollouts")
+    # 10 problems × 3 tries × 2 epochs; each 30 + 20 tokens in and 50 out, 100 at most.
+    assert (found.calls, found.reply_tokens) == (Range(60, 60), Range(3000, 6000))
+    assert found.prompt_tokens.likely == 60 * 50
+    assert found.cost_usd is not None
+    assert found.cost_usd.likely == pytest.approx((3000 * 1 + 3000 * 10) / 1e6)
+
+
+def test_half_of_groups_of_three_are_taken_to_show_a_difference() -> None:
+    facts = some_facts()
+    assert facts.contrast_with(3) == 0.5  # (3 - 1) / (3 + 1)
+    found = stage(estimate(facts), "extraction")
+    # 20 groups, half of them asked about; at most each is, and again to repair the reply.
+    assert found.calls == Range(10, 40)
+
+
+def test_a_measured_share_is_carried_to_other_group_sizes() -> None:
+    facts = some_facts(contrast=0.3, contrast_of=3)
+    assert facts.contrast_with(3) == pytest.approx(0.3)
+    assert facts.contrast_with(7) == pytest.approx(0.3 * 0.75 / 0.5)
+    assert some_facts(truth_given=False).contrast_with(3) == 1.0
+
+
+def test_consolidation_is_asked_once_a_step_where_a_group_had_contrast() -> None:
+    found = stage(estimate(some_facts()), "consolidation")
+    # Twice steps of 4, 4 and 2 groups: 2 · (15/16 + 15/16 + 3/4) = 5.25 of 6; repaired: 12.
+    assert found.calls == Range(5.25, 12)
+
+
+def test_a_run_that_trains_weights_asks_nobody_for_lessons() -> None:
+    found = estimate(some_facts(lessons=False, growth=2.0))
+    assert [stage.name for stage in found.stages] == ["rollouts"]
+    # Nor does any experience lengthen its prompts.
+    guided = stage(estimate(some_facts(growth=2.0)), "rollouts")
+    assert stage(found, "rollouts").prompt_tokens.likely < guided.prompt_tokens.likely
+
+
+def test_guidance_grows_with_the_library_up_to_its_limit() -> None:
+    facts = some_facts(batch_size=10, epochs=4, growth=2.0, limit=3, experience=40.0)
+    prompt = stage(estimate(facts), "rollouts").prompt_tokens
+    # 30 rollouts a step; the library has 0, 2, 3, 3 experiences of 40 tokens.
+    assert prompt.likely == 30 * (4 * 50 + (0 + 2 + 3 + 3) * 40)
+    # At most every problem adds one of 120 tokens until three are there.
+    assert prompt.most == 30 * (4 * 50 + 3 * 3 * 120)
+
+
+def test_tries_are_summarised_only_where_they_are_long() -> None:
+    assert stage(estimate(some_facts()), "summaries").calls == Range(0, 60)
+    long = some_facts(summarise_above=40.0)
+    assert stage(estimate(long), "summaries").calls == Range(30, 60)  # 10 groups of 3
+    never = estimate(some_facts(summaries="never"))
+    assert "summaries" not in [stage.name for stage in never.stages]
+    assert stage(estimate(some_facts(summaries="always")), "summaries").calls.likely == 30
+
+
+@pytest.mark.parametrize(
+    ("spec", "questions"),
+    [
+        ({"name": "math"}, Range(0, 0)),
+        ({"name": "judge"}, Range(1, 1)),
+        ({"name": "weighted", "of": ["math", {"name": "judge", "weight": 2}]}, Range(1, 1)),
+        ({"name": "function", "file": "mine.py"}, Range(0, 1)),
+        ({"name": "step", "of": "judge"}, Range(1, 1)),
+        ({"name": "length_penalty"}, Range(0, 0)),
+    ],
+)
+def test_a_judge_is_asked_where_the_verifier_asks_one(spec: object, questions: Range) -> None:
+    assert judges(spec) == questions
+
+
+def test_judging_covers_practice_and_evaluation() -> None:
+    facts = some_facts(judged=Range(1, 1), held_out=5, evaluated_after=(0, 3, 6))
+    found = estimate(facts)
+    assert stage(found, "evaluation").calls == Range(15, 15)
+    assert stage(found, "judging").calls == Range(75, 150)  # 60 + 15; each repaired once
+
+
+def test_what_is_measured_already_is_not_in_the_first_evaluation() -> None:
+    facts = some_facts(held_out=5, evaluated_after=(0, 3, 6), known=4)
+    assert stage(estimate(facts), "evaluation").calls == Range(11, 11)
+
+
+def test_what_is_done_is_left_out_and_shown() -> None:
+    facts = some_facts(
+        steps_done=1,
+        under_way={"rollout": 5, "extraction": 3},
+        done={"rollout": 17, "extraction": 7},
+    )
+    found = estimate(facts)
+    rollouts, extraction = stage(found, "rollouts"), stage(found, "extraction")
+    assert (rollouts.calls, rollouts.done) == (Range(43, 43), 17)  # 60 - 12 - 5
+    # Of the step under way two groups were likely and three were asked about, so none is
+    # left; of the others 2 + 6 + 8 + ... : 16 groups less 4, half of them.
+    assert extraction.calls == Range(6, 29)  # at most (4 + 12) · 2 - 3
+
+
+def test_a_step_with_its_lesson_is_not_practised_again() -> None:
+    facts = some_facts(steps_done=0, lesson_known=True)
+    assert stage(estimate(facts), "rollouts").calls == Range(48, 48)
+
+
+def test_a_log_of_rollouts_costs_nothing_to_replay() -> None:
+    found = estimate(some_facts(replayed=True))
+    assert "rollouts" not in [stage.name for stage in found.stages]
+    assert stage(found, "extraction").calls.likely == 10
+
+
+def test_a_single_try_a_group_teaches_nothing() -> None:
+    assert [s.name for s in estimate(some_facts(group_size=1)).stages] == ["rollouts"]
+
+
+def test_doubling_the_batch_halves_the_consolidations_and_their_prompts_hold_twice_as_much() -> (
+    None
+):
+    found = dict(doubled(some_facts(n=16, truth_given=False)))
+    whole, batch = found[""], found["practice.batch_size"]
+    once, twice = stage(whole, "consolidation"), stage(batch, "consolidation")
+    assert (once.calls.likely, twice.calls.likely) == (8, 4)
+    assert stage(batch, "rollouts").calls == stage(whole, "rollouts").calls
+    # 4 proposals of 30 + 16 tokens below 90 of the prompt; then 8 of them.
+    assert once.prompt_tokens.likely == 8 * (90 + 4 * 46)
+    assert twice.prompt_tokens.likely == 4 * (90 + 8 * 46)
+
+
+def test_doubling_group_size_and_epochs() -> None:
+    facts = some_facts(held_out=5, evaluated_after=(0, 3, 6))
+    found = dict(doubled(facts))
+    group, epochs = found["practice.group_size"], found["practice.epochs"]
+    assert stage(group, "rollouts").calls.likely == 120
+    assert stage(group, "extraction").calls.likely == pytest.approx(20 * 5 / 7)
+    assert stage(epochs, "rollouts").calls.likely == 120
+    assert stage(epochs, "evaluation").calls.likely == 25  # before, and after each of 4 epochs
+    assert stage(found["practice.batch_size"], "evaluation").calls.likely == 15
+
+
+def test_a_price_that_is_unknown_makes_the_whole_cost_unknown() -> None:
+    found = estimate(some_facts(reflector=Terms(100)))
+    assert stage(found, "rollouts").cost_usd is not None
+    assert stage(found, "extraction").cost_usd is None and found.cost_usd is None
+    assert "unknown" in estimate_text(found, doubled(some_facts()), ())
+    assert "$" not in estimate_line(found)
+
+
+def test_a_limit_that_likely_does_not_do_is_named() -> None:
+    found = estimate(some_facts())
+    calls = found.calls.likely
+    assert beyond(found, {"calls": calls, "tokens": 10**9, "cost_usd": 10.0}) == ""
+    assert beyond(found, {"calls": calls - 1}) == f"calls ({calls - 1:,.6g} left)"
+    unpriced = estimate(replace(some_facts(), policy=Terms(100)))
+    assert beyond(unpriced, {"tokens": 1}) == "tokens (1 left)"
+
+
+def test_a_fork_begins_with_an_evaluation_of_what_it_adopted() -> None:
+    facts = some_facts(held_out=5, evaluated_after=(0, 3, 6), steps_done=3)
+    # One at once and one after step 6: step 3 was another run's.
+    assert stage(estimate(facts), "evaluation").calls == Range(10, 10)
+    resumed = replace(facts, evaluated_after=(3, 6))
+    assert stage(estimate(resumed), "evaluation").calls == Range(5, 5)
+
+
+@pytest.mark.parametrize("truth_given", [True, False])
+def test_a_single_try_is_never_read_beside_another(truth_given: bool) -> None:
+    found = estimate(some_facts(group_size=1, truth_given=truth_given, contrast=None))
+    assert {stage.name for stage in found.stages} <= {"rollouts", "summaries"}
+
+
+def test_embeddings_are_a_stage_with_a_price_of_their_own() -> None:
+    facts = some_facts(
+        n=4, epochs=1, growth=2.0, experiences=3, experience=10.0, embedding=Terms(0, 5.0, 0.0)
+    )
+    found = stage(estimate(facts), "embeddings")
+    # One request for two new wordings and three that are there; at most one a group, of
+    # 120 tokens, each in a request of its own.
+    assert (found.calls, found.reply_tokens) == (Range(1, 4), Range(0, 0))
+    assert found.prompt_tokens == Range(5 * 10, 3 * 10 + 4 * 120)
+    assert found.cost_usd is not None
+    assert found.cost_usd.likely == pytest.approx(50 * 5 / 1e6)
+    assert "embeddings" not in {s.name for s in estimate(replace(facts, embedding=None)).stages}
+
+
+def test_at_most_prompts_have_more_tokens_for_the_same_bytes() -> None:
+    plain, longer = (stage(estimate(some_facts(at_most=f)), "rollouts") for f in (1.0, 4 / 3))
+    assert longer.prompt_tokens.likely == plain.prompt_tokens.likely
+    assert longer.prompt_tokens.most == pytest.approx(plain.prompt_tokens.most * 4 / 3)
+    assert longer.reply_tokens == plain.reply_tokens
+
+
+def test_replies_are_as_long_as_the_longest_limit_of_the_request() -> None:
+    terms = Terms(100, 1.0, 10.0, further_max_tokens=500, replies=2)
+    assert stage(estimate(some_facts(policy=terms)), "rollouts").reply_tokens.most == 60 * 1000

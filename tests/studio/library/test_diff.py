@@ -1,0 +1,95 @@
+"""The three forms of a difference between two libraries."""
+
+from __future__ import annotations
+
+import json
+
+from engines.core.codec import dumps
+from engines.core.library import Experience, Library
+from studio.library.diff import as_data, as_html, as_lines
+from studio.library.references import Found
+
+
+def found(*entries: tuple[str, str], version: int = 0, evaluations: tuple[str, ...] = ()) -> Found:
+    experiences = tuple(Experience(name, text) for name, text in entries)
+    return Found(f"lib@{version}", Library("lib", version, experiences, 9), evaluations)
+
+
+OLD = found(("E1", "Keep it."), ("E2", "Carry the one."), ("E3", "Go away."))
+NEW = found(("E1", "Keep it."), ("E2", "Carry the ten."), ("E4", "Come in."), version=1)
+
+
+def test_removed_modified_and_added_stand_in_that_order_under_counts_and_tokens() -> None:
+    heading, *rest = [line.text for line in as_lines(OLD, NEW)]
+    before, after = OLD.library.guidance_tokens, NEW.library.guidance_tokens
+    assert heading == f"lib@0 -> lib@1  +1 ~1 -1 =1, {before} -> {after} tokens a call (estimated)"
+    assert rest == [
+        "- E3  Go away.",
+        "~ E2  Carry the [-one.-]{+ten.+}",
+        "+ E4  Come in.",
+    ]
+
+
+def test_colour_repeats_the_sign_and_says_nothing_alone() -> None:
+    colours = {line.text[0]: line.colour for line in as_lines(OLD, NEW)[1:]}
+    assert colours == {"-": "red", "~": "yellow", "+": "green"}
+
+
+def test_equal_libraries_differ_in_nothing_but_have_counts() -> None:
+    heading, words = as_lines(OLD, OLD)
+    assert "+0 ~0 -0 =3" in heading.text
+    assert (words.text, words.colour) == ("no experience differs", None)
+
+
+def test_json_carries_both_texts_and_a_word_diff_that_rebuilds_them() -> None:
+    data = json.loads(dumps(as_data(OLD, NEW)))
+    (changed,) = data["modified"]
+    assert (changed["id"], changed["before"], changed["after"]) == (
+        "E2",
+        "Carry the one.",
+        "Carry the ten.",
+    )
+    assert "".join(t for kind, t in changed["words"] if kind != "new") == changed["before"]
+    assert "".join(t for kind, t in changed["words"] if kind != "cut") == changed["after"]
+    assert data["added"] == [{"id": "E4", "text": "Come in."}]
+    assert data["removed"] == [{"id": "E3", "text": "Go away."}]
+    assert data["unchanged"] == 1
+    assert data["tokens_per_call_before"] == OLD.library.guidance_tokens
+    assert (data["a"]["label"], data["b"]["version"], data["b"]["experiences"]) == ("lib@0", 1, 3)
+
+
+def test_a_page_escapes_what_models_and_people_wrote() -> None:
+    nasty = found(("E1", "<script>alert(1)</script>"), ("E2", "Carry <b>&</b> ten."), version=2)
+    page = as_html(found(("E2", "Carry <i>&</i> ten.")), nasty)
+    assert "<script" not in page and "<b>" not in page and "<i>" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "<del>&lt;i&gt;&amp;&lt;/i&gt;</del><ins>&lt;b&gt;&amp;&lt;/b&gt;</ins>" in page
+
+
+def test_a_page_loads_nothing_from_elsewhere_and_names_each_change() -> None:
+    page = as_html(OLD, NEW)
+    assert "http" not in page and "src=" not in page and "@import" not in page
+    assert page.index("<td>removed<td>E3") < page.index("<td>modified<td>E2")
+    assert page.index("<td>modified<td>E2") < page.index("<td>added<td>E4")
+    assert "E1" not in page, "what did not change is counted, not listed"
+
+
+def test_control_characters_are_inert_in_lines_and_pages() -> None:
+    nasty = found(("E1", "a\x1b[2Jb\u202ec"))
+    empty = found()
+    for text in (as_lines(empty, nasty)[-1].text, as_html(empty, nasty)):
+        assert "\x1b" not in text and "\u202e" not in text
+        assert "a\\u001b[2Jb\\u202ec" in text
+
+
+def test_held_out_results_stand_beside_the_version_they_belong_to() -> None:
+    older = found(evaluations=("heldout: mean reward 0.300 (n=40)",))
+    newer = found(("E1", "x"), version=1, evaluations=("heldout: mean reward 0.700 (n=40)",))
+    lines = [line.text for line in as_lines(older, newer)]
+    assert lines[1:3] == [
+        "before: heldout: mean reward 0.300 (n=40)",
+        "after: heldout: mean reward 0.700 (n=40)",
+    ]
+    page = as_html(older, newer)
+    assert page.index("0.300 (n=40)") < page.index("0.700 (n=40)")
+    assert as_data(older, newer)["b"]["evaluations"] == ["heldout: mean reward 0.700 (n=40)"]

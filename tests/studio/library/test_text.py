@@ -1,0 +1,16 @@
+"""How a wording came about, in words."""
+
+from __future__ import annotations
+
+from engines.core.library import Provenance
+from studio.library.text import origin
+
+
+def a_mark(proposer: str, prompt_hash: str) -> Provenance:
+    why = ("op1.h1", "mine", 1, "because", (), proposer, prompt_hash)
+    return Provenance(2, "modify", "Carry one.", *why, "sam", "", False, 0.0)
+
+
+def test_what_a_person_proposed_names_no_prompt() -> None:
+    assert "proposed by root; approved" in origin(a_mark("root", ""))
+    assert "proposed by a-model, prompt ab12; approved" in origin(a_mark("a-model", "ab12"))

@@ -1,0 +1,643 @@
+"""A sitting: keys in, decisions out, and what a person is shown before each."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from engines.core import events as ev
+from engines.core.errors import ConflictError, RecordError
+from engines.core.library import Library
+from engines.core.types import GATE, Decision, Flag, Message, Operation, Repair, Usage, Verdict
+from engines.pipeline.gate.gate import Weighed
+from engines.training_free.resubmit import Mended, Origin, mended
+from studio.review.evidence import GroupEvidence, Witness
+from studio.review.line_mode import Sitting
+from studio.session.offline import Sheet
+from studio.session.unparsed_replies import Behind
+from tests.support.builders import a_library, an_operation
+
+LIBRARY = a_library("Carry: mind it.", "Borrow: mind it too.")
+FIRST = an_operation("add", text="Order: multiply first.", id="op1.1")
+SECOND = an_operation("modify", "E1", "Carry: mind the ten.", id="op1.2")
+THIRD = an_operation("delete", "E2", id="op1.3")
+
+
+class FakeDesk:
+    """Keeps decisions as a run's journal would; undoing a first takes `cascade` back too."""
+
+    living = False
+
+    def __init__(self, operations: Sequence[Operation], library: Library = LIBRARY) -> None:
+        self.operations = {op.id: op for op in operations}
+        self.library = library
+        self.decisions: dict[str, Decision] = {}
+        self.cascade: tuple[str, ...] = ()
+        self.gone: set[str] = set()
+        self.stale: int | None = None
+        self.repairs: dict[str, Repair] = {}
+        self.flags: tuple[Flag, ...] = ()  # of every edit
+        self.objection = ""  # to every edit
+        self.linted: list[str | None] = []  # texts asked about before they were decided
+        self.mended: list[tuple[str, str, str]] = []
+        self.dropped: list[tuple[str, str, str]] = []
+
+    def sheet(self) -> Sheet:
+        open_ = [
+            op
+            for op in self.operations.values()
+            if op.id not in self.gone
+            and (op.id not in self.decisions or self.decisions[op.id].action == "defer")
+        ]
+        reviewed = [(self.operations[d.operation_id], d) for d in self.decisions.values()]
+        draft = self.library.commit(reviewed).library
+        texts = tuple((e.id, e.text) for e in draft.experiences)
+        waiting = tuple(self.repairs.values())
+        return Sheet(tuple(open_), tuple(self.decisions.values()), texts, self.stale, waiting)
+
+    def lint(self, decision: Decision) -> Weighed:
+        self._check(decision)
+        self.linted.append(decision.text)
+        return Weighed(self.objection, self.flags)
+
+    def decide(self, decision: Decision) -> tuple[Decision, str]:
+        self._check(decision)
+        if decision.action == "edit":
+            decision = replace(decision, flags=self.flags)
+        self.decisions[decision.operation_id] = decision
+        return decision, "becomes E3" if decision.operation_id == FIRST.id else ""
+
+    def _check(self, decision: Decision) -> None:
+        if decision.operation_id in self.gone:
+            raise ConflictError(
+                f"operation {decision.operation_id}", "it is not open in this run.", ""
+            )
+
+    def undo(self, operation_id: str) -> tuple[str, ...]:
+        if operation_id not in self.decisions:
+            raise ConflictError(f"operation {operation_id}", "no decision about it stands.", "")
+        undone = (operation_id, *(name for name in self.cascade if name in self.decisions))
+        for name in undone:
+            del self.decisions[name]
+        return undone
+
+    def mend(self, repair_id: str, text: str, reviewer: str) -> Mended:
+        repair = self._repair(repair_id)
+        origin = Origin({0: ("s1p0r0",)}, {"s1p0r0": "p0"}, "m", "hash", {})
+        found = mended(repair, text, self.library, origin, reviewer)
+        if not found.problems:
+            self.mended.append((repair_id, text, reviewer))
+            del self.repairs[repair_id]
+            self.operations |= {op.id: op for op in found.operations}
+        return found
+
+    def drop(self, repair_id: str, reason: str, reviewer: str) -> None:
+        self._repair(repair_id)
+        del self.repairs[repair_id]
+        self.dropped.append((repair_id, reason, reviewer))
+
+    def _repair(self, repair_id: str) -> Repair:
+        if repair_id not in self.repairs:
+            raise ConflictError(f"reply {repair_id}", "it was mended by bob already.", "")
+        return self.repairs[repair_id]
+
+    def turns(self) -> Iterator[None]:
+        yield
+
+    def close(self) -> str:
+        return ""
+
+
+def a_witness(index: int, reward: float | None, tail: str = "so 5", critique: str = "") -> Witness:
+    rollout = ev.RolloutFinished(1, 0, index, 1, "ok", None, None, Usage(), 0.1, tail)
+    return Witness(rollout, Verdict(reward, critique or None))
+
+
+class FakeRoom:
+    """One group behind every operation that names evidence."""
+
+    def __init__(self) -> None:
+        self.group = GroupEvidence(
+            "s1p0",
+            "What is 37 + 29?\nShow your work.",
+            1,
+            3,
+            (
+                a_witness(0, 1.0, "7 + 9 = 16\n#### 66"),
+                a_witness(1, 0.0, "#### 56", "expected 66"),
+                a_witness(2, None, "####\x1b[2J ?"),
+            ),
+        )
+
+    def of(self, operation: Operation) -> tuple[GroupEvidence, ...]:
+        return (self.group,)
+
+    def groups(self, rollouts: Sequence[str]) -> tuple[GroupEvidence, ...]:
+        return (self.group,) if rollouts else ()
+
+    def behind(self, repair: Repair) -> Behind:
+        origin = Origin({0: ("s1p0r0",)}, {"s1p0r0": "p0"}, "a\x1bmodel", "hash", {})
+        return Behind(
+            origin, repair.reply, (Message("user", "Draw a\x1b[2J lesson."),), ("s1p0r0",)
+        )
+
+    def messages(self, witness: Witness) -> tuple[Message, ...]:
+        if witness.rollout.index == 1:
+            raise RecordError("records/step-0001.jsonl", "its record is gone.", "")
+        return Message("user", "What is 37 + 29?"), Message("assistant", f"I say {witness.id}\x07")
+
+
+@dataclass
+class Heard:
+    desk: FakeDesk
+    said: str = ""
+    prompts: list[str] = field(default_factory=list)
+    offered: list[str] = field(default_factory=list)  # texts given to the editor
+    decided: int = 0
+
+    @property
+    def actions(self) -> dict[str, str]:
+        return {name: decision.action for name, decision in self.desk.decisions.items()}
+
+
+def sat(
+    *keys: str,
+    operations: Sequence[Operation] = (FIRST, SECOND, THIRD),
+    saved: str | None = None,
+    desk: FakeDesk | None = None,
+    clock: Iterator[float] | None = None,
+) -> Heard:
+    """A sitting in which these lines are typed; afterwards the input ends."""
+    heard = Heard(desk or FakeDesk(operations))
+    typed = iter(keys)
+    said: list[str] = []
+
+    def ask(prompt: str) -> str | None:
+        heard.prompts.append(prompt)
+        return next(typed, None)
+
+    def edit(text: str) -> str | None:
+        heard.offered.append(text)
+        return saved
+
+    room = FakeRoom()
+    ticks = clock or itertools.repeat(0.0)
+    sitting = Sitting(
+        heard.desk,
+        room,
+        reviewer="ann",
+        ask=ask,
+        edit=edit,
+        say=said.append,
+        clock=lambda: next(ticks),
+    )
+    sitting.run()
+    assert list(typed) == [], "a key was typed that nobody asked for"
+    heard.said, heard.decided = "\n".join(said), sitting.decided
+    return heard
+
+
+def test_a_approves_in_the_name_of_the_person_and_goes_on_to_the_next() -> None:
+    heard = sat("a", "a", "a")
+    assert heard.actions == {"op1.1": "approve", "op1.2": "approve", "op1.3": "approve"}
+    assert {d.reviewer for d in heard.desk.decisions.values()} == {"ann"}
+    assert [prompt.split()[0] for prompt in heard.prompts] == ["op1.1", "op1.2", "op1.3"]
+    assert "op1.1: approved (becomes E3)" in heard.said
+    assert heard.decided == 3
+
+
+def test_a_weight_update_is_offered_what_can_be_done_with_it() -> None:
+    update = Operation("op3.w", "weights", text="KL 0.01, length 40")
+    heard = sat("?", "e", "q", operations=[update])
+    assert set(heard.prompts) == {"op3.w  a r u n v l q ? "}
+    helped = [line.split()[0] for line in heard.said.splitlines() if "     " in line[:14]]
+    assert [key for key in helped if len(key) == 1] == list("arunvlq")
+    assert "approved or rejected as a whole" in heard.said
+
+
+def test_r_rejects_with_its_reason_and_asks_for_one_where_there_is_none() -> None:
+    heard = sat("r", "r   too narrow to help  ", "q")
+    assert heard.desk.decisions["op1.1"].action == "reject"
+    assert heard.desk.decisions["op1.1"].reason == "too narrow to help"
+    assert "say why: r REASON" in heard.said
+    assert heard.decided == 1
+
+
+def test_e_takes_the_wording_from_the_line_without_opening_an_editor() -> None:
+    heard = sat("e Order: times before plus.", "q")
+    decision = heard.desk.decisions["op1.1"]
+    assert (decision.action, decision.text) == ("edit", "Order: times before plus.")
+    assert heard.offered == []
+    assert "approved as edited" in heard.said
+
+
+def test_e_alone_opens_the_proposed_wording_in_the_editor() -> None:
+    heard = sat("e", "q", saved="Order: my words.\n")
+    assert heard.offered == ["Order: multiply first."]
+    assert heard.desk.decisions["op1.1"].text == "Order: my words.\n"
+
+
+@pytest.mark.parametrize("saved", [None, "", " \n"])
+@pytest.mark.parametrize("key", ["e", "m E1"])
+def test_an_editor_left_without_saving_decides_nothing_and_asks_again(
+    key: str, saved: str | None
+) -> None:
+    heard = sat(key, "q", saved=saved)
+    assert heard.desk.decisions == {}
+    assert "nothing was saved" in heard.said
+    assert [prompt.split()[0] for prompt in heard.prompts] == ["op1.1", "op1.1"]
+
+
+def test_a_delete_has_no_wording_to_edit() -> None:
+    heard = sat("e new words", "a", operations=[THIRD])
+    assert "a delete has no wording" in heard.said
+    assert heard.actions == {"op1.3": "approve"}
+
+
+def test_m_makes_an_addition_a_modification_of_the_named_experience() -> None:
+    heard = sat("m E2 Borrow and carry: mind both.", "q")
+    decision = heard.desk.decisions["op1.1"]
+    assert (decision.action, decision.kind, decision.target) == ("edit", "modify", "E2")
+    assert decision.text == "Borrow and carry: mind both."
+
+
+def test_m_with_an_id_alone_offers_both_wordings_to_the_editor() -> None:
+    heard = sat("m E1", "q", saved="both in one")
+    assert heard.offered == ["Carry: mind it.\nOrder: multiply first."]
+    assert heard.desk.decisions["op1.1"].text == "both in one"
+
+
+@pytest.mark.parametrize("key", ["m", "m E9", "m E9 words"])
+def test_m_into_what_is_not_there_names_what_is(key: str) -> None:
+    heard = sat(key, "q")
+    assert heard.desk.decisions == {}
+    assert "one of: E1, E2" in heard.said
+
+
+def test_d_defers_with_a_reason_and_does_not_ask_again_in_this_sitting() -> None:
+    heard = sat("d wait for more", "n", "n")
+    assert heard.actions == {"op1.1": "defer"}
+    assert heard.desk.decisions["op1.1"].reason == "wait for more"
+
+
+def test_n_leaves_an_operation_undecided_and_shows_the_next() -> None:
+    heard = sat("n", "n", "a")
+    assert heard.actions == {"op1.3": "approve"}
+
+
+def test_u_takes_the_last_decision_back_and_again_the_one_before() -> None:
+    heard = sat("a", "r no", "u", "u", "q")
+    assert heard.desk.decisions == {}
+    asked = [prompt.split()[0] for prompt in heard.prompts]
+    assert asked == ["op1.1", "op1.2", "op1.3", "op1.2", "op1.1"]
+    assert "asked again: op1.2" in heard.said
+    assert "asked again: op1.1" in heard.said
+
+
+def test_u_after_a_deferral_asks_about_it_again() -> None:
+    heard = sat("d later", "u", "a", "q")
+    assert heard.actions == {"op1.1": "approve"}
+
+
+def test_u_tells_of_decisions_that_rested_on_the_one_taken_back() -> None:
+    desk = FakeDesk([FIRST, SECOND, THIRD])
+    desk.cascade = ("op1.1",)
+    heard = sat("a", "a", "u", "u", "q", desk=desk)
+    assert "asked again: op1.2, op1.1" in heard.said
+    assert "nothing was decided in this sitting" in heard.said, "op1.1 was undone already"
+
+
+def test_u_before_anything_was_decided_says_so() -> None:
+    heard = sat("u", "q")
+    assert "nothing was decided in this sitting" in heard.said
+
+
+def test_u_of_what_a_run_has_committed_meanwhile_says_so_and_goes_on() -> None:
+    desk = FakeDesk([FIRST, SECOND])
+    decide = desk.decide
+
+    def committed(decision: Decision) -> tuple[Decision, str]:
+        made = decide(decision)
+        desk.decisions.clear()
+        desk.gone.add(decision.operation_id)
+        return made
+
+    desk.decide = committed  # type: ignore[method-assign]
+    heard = sat("a", "u", "a", desk=desk)
+    assert "no decision about it stands" in heard.said
+    assert desk.gone == {"op1.1", "op1.2"}
+
+
+def test_a_decision_that_comes_too_late_is_told_and_the_next_is_shown() -> None:
+    desk = FakeDesk([FIRST, SECOND])
+    shown = desk.sheet()
+    sheets = iter([shown])
+    fresh = desk.sheet
+    desk.sheet = lambda: next(sheets, None) or fresh()  # type: ignore[method-assign]
+    desk.gone.add("op1.1")
+    heard = sat("a", "a", desk=desk)
+    assert "it is not open in this run" in heard.said
+    assert heard.actions == {"op1.2": "approve"}
+    assert heard.decided == 1
+
+
+@pytest.mark.parametrize("key", ["", "?", "help", "A", "approve", "aa", "\x1b[A"])
+def test_what_is_no_command_lists_the_commands_and_asks_again(key: str) -> None:
+    heard = sat(key, "q")
+    assert heard.desk.decisions == {}
+    for command in "aemrdunvlq":
+        assert f"\n{command}" in f"\n{heard.said}"
+
+
+def test_v_shows_what_was_asked_and_said_with_rewards_and_survives_a_lost_record() -> None:
+    with_evidence = an_operation(id="op1.1", evidence=("s1p0r0", "s1p0r1", "s1p0r2"))
+    heard = sat("v", "a", operations=[with_evidence])
+    assert "--- s1p0r0  reward 1" in heard.said
+    assert "--- s1p0r2  reward ?" in heard.said
+    viewed = heard.said.split("=== s1p0")[1]
+    assert viewed.count("What is 37 + 29?\nShow your work.") == 1, "the question stands once"
+    assert "I say s1p0r0\\u0007" in viewed and "I say s1p0r2\\u0007" in viewed
+    assert "its record is gone" in heard.said
+    assert heard.actions == {"op1.1": "approve"}
+
+
+def test_l_lists_what_is_open_and_the_library_as_it_would_become() -> None:
+    heard = sat("a", "l", "q")
+    assert "op1.2    modify  Carry: mind the ten." in heard.said
+    assert "op1.3    delete  E2" in heard.said
+    listing = heard.said.split("the library as it would become:")[1]
+    assert "E1  Carry: mind it." in listing
+    assert "E3  Order: multiply first." in listing
+
+
+@pytest.mark.parametrize("keys", [("a", "q"), ("a",)])
+def test_q_and_the_end_of_the_input_leave_the_rest_open(keys: tuple[str, ...]) -> None:
+    heard = sat(*keys)
+    assert heard.actions == {"op1.1": "approve"}
+    assert heard.decided == 1
+
+
+def test_each_kind_is_shown_as_what_it_would_do_to_the_draft() -> None:
+    keep = an_operation("keep", "E1", id="op1.4")
+    heard = sat("n", "n", "n", "n", operations=[FIRST, SECOND, THIRD, keep])
+    for line in (
+        "op1.1  ADD  (4 open)",
+        "  + Order: multiply first.",
+        "op1.2  MODIFY E1  (4 open)",
+        "  ~ Carry: mind [-it.-]{+the ten.+}",
+        "op1.3  DELETE E2  (4 open)",
+        "  - Borrow: mind it too.",
+        "op1.4  KEEP E1  (4 open)",
+        "  = Carry: mind it.",
+    ):
+        assert line in heard.said.splitlines()
+
+
+def test_a_question_is_asked_against_the_draft_with_the_earlier_answers() -> None:
+    again = an_operation("modify", "E1", "Carry: mind the last ten.", id="op1.3")
+    heard = sat("a", "n", operations=[SECOND, again])
+    assert "  ~ Carry: mind the {+last +}ten." in heard.said.splitlines()
+
+
+def test_the_evidence_is_shown_with_signs_last_words_and_critique() -> None:
+    heard = sat("q", operations=[an_operation(id="op1.1", evidence=("s1p0r0",))])
+    assert heard.said.splitlines()[-4:] == [
+        "  s1p0  1 of 3 won  What is 37 + 29? Show your work.",
+        "    + r0  #### 66",
+        "    - r1  #### 56  (expected 66)",
+        "    ? r2  ####\\u001b[2J ?",
+    ]
+
+
+def test_reason_proposer_flags_and_the_nearest_experience_are_shown() -> None:
+    operation = Operation(
+        "op1.1",
+        "add",
+        text="Carry: mind it well.",
+        rationale="they\x1b[1m part here",
+        proposer="m-7b",
+        prompt_hash="abc123",
+        flags=(Flag("similar", 0.9, "to E1"),),
+    )
+    heard = sat("q", operations=[operation])
+    assert "  why       they\\u001b[1m part here" in heard.said
+    assert "  proposed  by m-7b, prompt abc123" in heard.said
+    assert "  flag      similar (0.90): to E1" in heard.said
+    assert "  similar   E1 0." in heard.said
+    assert "Carry: mind it." in heard.said.split("  similar   ")[1]
+
+
+def test_a_lesson_the_library_moved_under_is_flagged() -> None:
+    desk = FakeDesk([FIRST])
+    desk.stale = 7
+    assert "the library has moved to v7" in sat("q", desk=desk).said
+    assert "has moved" not in sat("q").said
+
+
+def test_nothing_open_asks_nothing() -> None:
+    heard = sat(operations=[])
+    assert (heard.prompts, heard.said, heard.decided) == ([], "", 0)
+
+
+GROUP = Repair("s1p0", 1, "extraction", ("no JSON array was found in it.",), "I think.", ("x",))
+LESSON = Repair("s1", 1, "consolidation", ("its JSON is\x1b[2J not valid.",), "[{", ("x",))
+WHOLE = '[{"operation": "add", "experience": "Order: times first.", "reason": "r"}]'
+
+
+def a_desk_to_mend(*operations: Operation) -> FakeDesk:
+    desk = FakeDesk(operations)
+    desk.repairs = {GROUP.id: GROUP, LESSON.id: LESSON}
+    return desk
+
+
+def test_replies_to_mend_come_after_the_operations() -> None:
+    heard = sat("n", "n", "n", desk=a_desk_to_mend(FIRST))
+    assert [prompt.split()[0] for prompt in heard.prompts] == ["op1.1", "s1p0", "s1"]
+    assert "s1p0  extraction reply that could not be understood  (2 to mend)" in heard.said
+    assert "wrong     no JSON array was found in it." in heard.said
+    assert "\x1b" not in heard.said
+
+
+def test_what_a_mended_reply_holds_is_asked_in_the_same_sitting() -> None:
+    heard = sat(f"e {WHOLE}", "a", "n", desk=a_desk_to_mend())
+    assert heard.desk.mended == [("s1p0", WHOLE, "ann")]
+    assert [prompt.split()[0] for prompt in heard.prompts] == ["s1p0", "op1.p0.1", "s1"]
+    assert "s1p0: mended; it holds op1.p0.1" in heard.said
+    assert "Order: times first." in heard.said
+    assert "r (mended by ann)" in heard.said
+    assert heard.actions == {"op1.p0.1": "approve"}
+
+
+def test_a_reply_opens_in_the_editor_below_what_is_wrong_with_it() -> None:
+    saved = f"#: This reply\n#:\n{WHOLE}\n"
+    heard = sat("e", "q", desk=a_desk_to_mend(), saved=saved)
+    opened = heard.offered[0].split("\n")
+    assert opened[-1] == "I think."
+    assert all(line.startswith("#: ") for line in opened[:-1])
+    assert "no JSON array was found in it." in heard.offered[0]
+    assert heard.desk.mended == [("s1p0", WHOLE, "ann")], "the comments were taken out again"
+
+
+def test_what_is_still_wrong_is_said_and_the_next_editor_holds_the_last_try() -> None:
+    still = '[{"operation": "improve", "experience": "x"}]'
+    heard = sat(f"e {still}", "e", "q", desk=a_desk_to_mend(), saved=None)
+    assert "still not understood, so nothing of it is taken" in heard.said
+    assert '"operation" must be one of add, modify, delete, keep' in heard.said
+    assert heard.offered[0].endswith(still), "nobody types it twice"
+    assert "nothing was saved, so it is as it was" in heard.said
+    assert heard.desk.mended == []
+    assert [prompt.split()[0] for prompt in heard.prompts] == ["s1p0"] * 3
+
+
+@pytest.mark.parametrize("key", ["r", "x"])
+def test_a_reply_is_dropped_with_a_reason(key: str) -> None:
+    heard = sat(key, f"{key} mere noise", "n", desk=a_desk_to_mend())
+    assert f"say why: {key} REASON" in heard.said
+    assert heard.desk.dropped == [("s1p0", "mere noise", "ann")]
+    assert "s1p0: dropped; it stays counted as lost" in heard.said
+
+
+def test_v_shows_the_whole_reply_its_prompt_and_its_rollouts_without_control_characters() -> None:
+    heard = sat("v", "q", desk=a_desk_to_mend())
+    assert "=== prompt [user]\nDraw a\\u001b[2J lesson." in heard.said
+    assert "--- s1p0r0  reward 1" in heard.said
+    assert "=== reply of a\\u001bmodel\nI think." in heard.said
+    assert "\x1b" not in heard.said
+
+
+def test_a_reply_that_someone_else_mended_meanwhile_is_told_with_what_was_typed() -> None:
+    desk = a_desk_to_mend()
+    shown = desk.sheet()
+    sheets = iter([shown])
+    fresh = desk.sheet
+    desk.sheet = lambda: next(sheets, None) or fresh()  # type: ignore[method-assign]
+    del desk.repairs["s1p0"]
+    heard = sat(f"e {WHOLE}", "q", desk=desk)
+    assert "it was mended by bob already" in heard.said
+    assert WHOLE in heard.said
+    assert [prompt.split()[0] for prompt in heard.prompts] == ["s1p0", "s1"]
+
+
+@pytest.mark.parametrize("key", ["", "a", "d", "m E1", "?"])
+def test_what_no_reply_can_be_told_lists_what_it_can(key: str) -> None:
+    heard = sat(key, "q", desk=a_desk_to_mend())
+    assert "mend: change the reply" in heard.said
+    assert heard.desk.repairs.keys() == {"s1p0", "s1"}
+
+
+def test_flags_are_shown_with_score_and_detail_beside_who_proposed_it() -> None:
+    flags = (Flag("duplicate", 0.914, "of E3\x1b[2J"), Flag("rejected before", None, "by ann"))
+    heard = sat("q", operations=[replace(FIRST, flags=flags)])
+    assert "flag      duplicate (0.91): of E3\\u001b[2J" in heard.said
+    assert "flag      rejected before: by ann" in heard.said
+    assert "proposed  by m, prompt hash" in heard.said
+
+
+NEAR = Flag("duplicate", 0.91, "of E3")
+
+
+def flagging(*flags: Flag, operation: Operation = FIRST) -> FakeDesk:
+    desk = FakeDesk([operation])
+    desk.flags = flags
+    return desk
+
+
+def test_an_edit_is_linted_before_it_is_decided_and_stands_once_y_is_typed() -> None:
+    desk = flagging(NEAR)
+    heard = sat("e Carry: mind it well.", "maybe", "y", desk=desk)
+    assert "  flag      duplicate (0.91): of E3" in heard.said
+    assert [p for p in heard.prompts if p.startswith("approve anyway?")] == [
+        "approve anyway? y, e edit again, n ? "
+    ] * 2
+    assert heard.actions == {"op1.1": "edit"}
+    assert desk.linted == ["Carry: mind it well."]
+
+
+@pytest.mark.parametrize("keys", [("n",), ()])
+def test_a_flagged_edit_that_nobody_accepts_is_not_decided(keys: tuple[str, ...]) -> None:
+    heard = sat("e Carry: mind it well.", *keys, desk=flagging(NEAR))
+    assert (heard.actions, heard.decided) == ({}, 0)
+    assert "not decided" in heard.said
+    assert heard.prompts[-1].startswith("op1.1"), "it is asked about again"
+
+
+def test_a_flagged_edit_is_edited_again_on_the_line_or_from_what_was_written() -> None:
+    desk = flagging(NEAR)
+    heard = sat("e one", "e two", "e", "y", desk=desk, saved="three")
+    assert heard.offered == ["two"]
+    assert desk.linted == ["one", "two", "three"]
+    assert desk.decisions["op1.1"].text == "three"
+
+
+def test_a_merge_is_linted_before_it_is_decided_too() -> None:
+    heard = sat("m E1 Carry: all of it.", "n", desk=flagging(NEAR))
+    assert (heard.actions, heard.desk.linted) == ({}, ["Carry: all of it."])
+
+
+def test_flags_that_the_operation_had_before_do_not_stop_an_edit() -> None:
+    known = replace(FIRST, flags=(NEAR,))
+    heard = sat("e Carry: mind it well.", desk=flagging(NEAR, operation=known))
+    assert heard.actions == {"op1.1": "edit"}
+
+
+def test_an_edit_that_does_not_fit_is_told_and_nothing_is_decided() -> None:
+    desk = flagging()
+    desk.objection = "E1 already says exactly this"
+    heard = sat("e Carry: mind it.", "e", "r no", desk=desk)
+    told = "E1 already says exactly this: not decided; edit again, or r REASON"
+    assert told in heard.said
+    assert heard.offered == ["Carry: mind it."], "the editor holds what was written"
+    assert heard.actions == {"op1.1": "reject"}
+
+
+def test_an_edit_of_what_was_decided_elsewhere_meanwhile_is_told() -> None:
+    desk = flagging()
+    shown = iter([desk.sheet()])
+    desk.gone.add("op1.1")
+    fresh = desk.sheet
+    desk.sheet = lambda: next(shown, None) or fresh()  # type: ignore[method-assign]
+    heard = sat("e Carry: mind it well.", desk=desk)
+    assert "it is not open in this run" in heard.said
+
+
+def test_a_refusal_of_the_gate_is_told_with_one_rejected_only() -> None:
+    desk = flagging()
+    refused = Decision("op1.1", "reject", reason="E1 already says exactly this", reviewer=GATE)
+
+    def refuse(decision: Decision) -> tuple[Decision, str]:
+        desk.decisions[decision.operation_id] = refused
+        return refused, f"rejected: {refused.reason}"
+
+    desk.decide = refuse  # type: ignore[method-assign]
+    heard = sat("a", desk=desk)
+    assert "op1.1: rejected (E1 already says exactly this)" in heard.said
+
+
+def test_what_was_left_for_later_still_counts_as_open() -> None:
+    heard = sat("n", "q")
+    assert "op1.1  ADD  (3 open)" in heard.said
+    assert "op1.2  MODIFY E1  (3 open)" in heard.said
+
+
+def test_a_decision_that_can_no_longer_be_taken_back_still_counts() -> None:
+    desk = FakeDesk([FIRST, SECOND])
+    decide = desk.decide
+
+    def committed(decision: Decision) -> tuple[Decision, str]:
+        made = decide(decision)
+        desk.decisions.clear()
+        desk.gone.add(decision.operation_id)
+        return made
+
+    desk.decide = committed  # type: ignore[method-assign]
+    assert sat("a", "u", "q", desk=desk).decided == 1
+
+
+def test_a_decision_carries_the_seconds_since_its_operation_was_shown() -> None:
+    # shown at 10, decided at 12.5; shown at 20, decided at 21
+    heard = sat("a", "?", "r no", "q", clock=iter([10.0, 12.5, 20.0, 21.0, 30.0]))
+    took = [decision.took_s for decision in heard.desk.decisions.values()]
+    assert took == [2.5, 1.0]

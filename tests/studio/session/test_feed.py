@@ -1,0 +1,52 @@
+"""What a run's process tells a screen that comes late."""
+
+import json
+from asyncio import sleep
+from typing import Any
+
+from engines.core.events import EvaluationFinished, EvaluationProgressed
+from engines.core.state.run_state import RunState
+from engines.core.types import NO_USAGE
+from studio.session.feed import Feed, Outlet
+
+
+class Wire:
+    """What would be written to a screen's socket."""
+
+    def __init__(self) -> None:
+        self.sent = b""
+
+    def write(self, data: bytes) -> None:
+        self.sent += data
+
+    async def drain(self) -> None: ...
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.sent.splitlines()]
+
+
+async def heard_by_who_joins(feed: Feed) -> list[dict[str, Any]]:
+    outlet, wire = Outlet(feed), Wire()
+    feed.join(outlet)
+    outlet.say(b'{"answer": 1}\n')
+    await sleep(0)
+    outlet.end()
+    await outlet.send(wire)  # type: ignore[arg-type]
+    return wire.lines
+
+
+async def test_who_comes_while_a_set_is_measured_is_told_how_far_behind_the_answer() -> None:
+    feed = Feed(RunState())
+    assert await heard_by_who_joins(feed) == [{"answer": 1}]
+    feed(EvaluationProgressed(0, "held-out", 0, 20))
+    answer, told = await heard_by_who_joins(feed)
+    assert answer == {"answer": 1}
+    assert (told["event"]["kind"], told["event"]["total"]) == ("EvaluationProgressed", 20)
+
+
+async def test_a_measuring_that_is_over_is_not_told_again() -> None:
+    feed = Feed(RunState())
+    feed(EvaluationProgressed(0, "held-out", 3, 20))
+    feed(EvaluationFinished(0, "held-out", 0, 0, 1, 20, 0, 0.5, NO_USAGE, ""))
+    assert await heard_by_who_joins(feed) == [{"answer": 1}]

@@ -1,0 +1,418 @@
+"""The line to a living run: what it answers, what it refuses, and when nobody is there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.core import events as ev
+from engines.core.errors import ConflictError
+from engines.core.types import Decision
+from engines.record.journal import Journal
+from engines.record.run_dir import RunDir, Workspace
+from studio.review.evidence import EvidenceRoom
+from studio.session import client, protocol
+from studio.session.offline import LivingDesk
+from studio.session.socket_file import bound, reached
+from tests.support.processes import SMALL, STUDIO, running
+from tests.support.processes import studio as processes_studio
+from tests.support.run_studio import studio
+
+
+@pytest.fixture(scope="module")
+def living(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunDir]:
+    """A run that waits for its three operations; tests leave all of them undecided."""
+    workspace = tmp_path_factory.mktemp("living")
+    with running(workspace, "rehearsal", *SMALL, "--review", "wait") as process:
+        process.until("StageEntered", stage="review")
+        yield Workspace(workspace).run("rehearsal")
+        assert process.child.poll() is None, "whatever was asked of it, it still runs"
+
+
+class Client:
+    """One connection, spoken to in raw lines."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(20)
+        with reached(run) as place:
+            self._socket.connect(place)
+        self._file = self._socket.makefile("rwb")
+
+    def say(self, line: bytes) -> None:
+        self._file.write(line + b"\n")
+        self._file.flush()
+
+    def hear(self) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(self._file.readline())
+        return answer
+
+    def ask(self, do: str, **more: Any) -> dict[str, Any]:
+        self.say(json.dumps({"v": 2, "id": 7, "do": do, **more}).encode())
+        return self.hear()
+
+    def close(self) -> None:
+        self._file.close()
+        self._socket.close()
+
+
+@contextmanager
+def connected(run: RunDir) -> Iterator[Client]:
+    client = Client(run)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def a_decision(operation: str, action: str = "approve", **more: Any) -> dict[str, Any]:
+    return {"operation_id": operation, "action": action, "reviewer": "ann", **more}
+
+
+def test_an_answer_carries_the_protocol_s_version_and_the_request_s_id(living: RunDir) -> None:
+    with connected(living) as client:
+        answer = client.ask("status")
+    assert (answer["v"], answer["id"], answer["ok"]) == (2, 7, True)
+    assert (answer["run"], answer["status"]) == ("rehearsal", "reviewing")
+    assert (answer["undecided"], answer["open"]) == (3, 3)
+    assert (answer["rehearsal"], answer["cost_usd"]) == (True, None)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"v": 1, "id": 7, "do": "status"}', "protocol 1, this run speaks 2"),
+        (b'{"id": 7, "do": "status"}', "protocol None, this run speaks 2"),
+        (b"[1, 2]", "protocol None, this run speaks 2"),
+        (b"hello", "it is not JSON"),
+        (b"", "it is not JSON"),
+        (b"\xff\xfe", "it is not JSON"),
+        (b'{"v": 2, "do": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
+        (b'{"v": 2, "id": 7, "do": "explode"}', "a run knows no such request"),
+        (b'{"v": 2, "id": 7}', "a run knows no such request"),
+        (b'{"v": 2, "id": 7, "do": "decide"}', "cannot be read"),
+        (b'{"v": 2, "id": 7, "do": "decide", "decision": 3}', "cannot be read"),
+        (
+            b'{"v": 2, "id": 7, "do": "decide", "decision": {"operation_id": "op1.1", '
+            b'"action": "burn"}}',
+            "cannot be read",
+        ),
+        (b'{"v": 2, "id": 7, "do": "undo"}', "no decision about it stands"),
+        (b'{"v": 2, "id": 7, "do": "undo", "operation": "op9.9"}', "no decision about it stands"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_in_words_and_the_line_stays_open(
+    line: bytes, said: str, living: RunDir
+) -> None:
+    with connected(living) as client:
+        client.say(line)
+        refusal = client.hear()
+        assert refusal["ok"] is False
+        assert said in refusal["cause"]
+        assert refusal["place"] and refusal["move"]
+        assert client.ask("status")["ok"] is True
+
+
+def test_a_decision_about_an_unknown_operation_names_those_that_are_open(living: RunDir) -> None:
+    with connected(living) as client:
+        refusal = client.ask("decide", decision=a_decision("op9.9"))
+        assert refusal["ok"] is False
+        assert "operation op9.9" in refusal["place"]
+        assert "op1.1, op1.2, op1.3" in refusal["move"]
+        assert len(client.ask("review")["open"]) == 3
+
+
+def test_the_same_decision_twice_has_the_same_outcome_and_counts_once(living: RunDir) -> None:
+    with connected(living) as client:
+        first = client.ask("decide", decision=a_decision("op1.1"))
+        again = client.ask("decide", decision=a_decision("op1.1"))
+        sheet = client.ask("review")
+        client.ask("undo", operation="op1.1")
+    assert first["decision"]["action"] == again["decision"]["action"] == "approve"
+    texts = dict(sheet["draft"])
+    assert len(texts) == 1
+    assert again["decision"]["assigned"] in texts
+    assert [op["id"] for op in sheet["open"]] == ["op1.2", "op1.3"]
+    assert [d["operation_id"] for d in sheet["decided"]] == ["op1.1"]
+
+
+def test_of_two_decisions_about_one_operation_the_last_counts(living: RunDir) -> None:
+    with connected(living) as client:
+        client.ask("decide", decision=a_decision("op1.1"))
+        client.ask("decide", decision=a_decision("op1.1", "reject", reason="no"))
+        sheet = client.ask("review")
+        undone = client.ask("undo", operation="op1.1")
+    assert sheet["draft"] == []
+    assert [d["action"] for d in sheet["decided"]] == ["reject"]
+    assert undone["undone"] == ["op1.1"]
+
+
+def test_two_clients_decide_at_once_and_both_see_the_same_sheet(living: RunDir) -> None:
+    with connected(living) as one, connected(living) as other:
+        one.say(json.dumps({"v": 2, "id": 1, "do": "decide",
+                            "decision": a_decision("op1.1")}).encode())  # fmt: skip
+        other.say(json.dumps({"v": 2, "id": 2, "do": "decide",
+                              "decision": a_decision("op1.2")}).encode())  # fmt: skip
+        theirs, ours = other.hear(), one.hear()
+        assert (ours["id"], theirs["id"]) == (1, 2)
+        assert ours["decision"]["operation_id"] == "op1.1"
+        assert theirs["decision"]["operation_id"] == "op1.2"
+        assert ours["decision"]["assigned"] != theirs["decision"]["assigned"]
+        sheets = [client.ask("review") for client in (one, other)]
+        for name in ("op1.1", "op1.2"):
+            one.ask("undo", operation=name)
+    assert sheets[0]["draft"] == sheets[1]["draft"]
+    assert len(sheets[0]["draft"]) == 2
+
+
+def test_a_watcher_hears_of_a_decision_and_may_leave_at_any_time(living: RunDir) -> None:
+    with connected(living) as client, connected(living) as watcher:
+        assert watcher.ask("watch")["ok"] is True
+        client.ask("decide", decision=a_decision("op1.1", "reject", reason="no"))
+        heard = watcher.hear()
+        assert heard["event"]["kind"] == "OperationDecided"
+        assert heard["event"]["decision"]["reason"] == "no"
+        watcher.close()
+        client.ask("undo", operation="op1.1")
+        assert client.ask("status")["open"] == 3
+
+
+def test_a_line_beyond_all_bounds_ends_that_connection_only(living: RunDir) -> None:
+    with connected(living) as client:
+        client.say(b"x" * (protocol.MAX_LINE + 100_000))
+        refusal = client.hear()
+        assert refusal["ok"] is False and "too long to be sent" in refusal["cause"]
+        assert client._file.readline() == b""
+    with connected(living) as client:
+        assert client.ask("status")["ok"] is True
+
+
+def test_a_run_without_a_process_is_refused_with_the_command_that_starts_one(
+    practised: Path,
+) -> None:
+    run = Workspace(practised).run("rehearsal")
+    assert not client.is_alive(run)
+    with pytest.raises(ConflictError) as refused:
+        client.ask(run, "status")
+    assert "studio headless --resume rehearsal" in refused.value.move
+
+
+@contextmanager
+def a_process_that(answers: Callable[[socket.socket], None], run: RunDir) -> Iterator[None]:
+    """Something that accepts one connection on the run's socket, and is gone afterwards."""
+    with bound(run.socket) as place, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(place)
+        listener.listen()
+
+        def attend() -> None:
+            connection, _ = listener.accept()
+            run.socket.unlink()
+            with connection:
+                answers(connection)
+
+        thread = threading.Thread(target=attend)
+        thread.start()
+        try:
+            yield
+        finally:
+            thread.join(20)
+
+
+def hangs_up(connection: socket.socket) -> None:
+    """Closes with the request unread, as a process does that is killed."""
+
+
+def hangs_up_politely(connection: socket.socket) -> None:
+    connection.recv(65536)
+
+
+@pytest.mark.parametrize("ends", [hangs_up, hangs_up_politely])
+def test_a_process_that_ends_before_it_answers_is_no_bug_of_the_asker(
+    ends: Callable[[socket.socket], None], practised: Path
+) -> None:
+    run = Workspace(practised).run("rehearsal")
+    with a_process_that(ends, run), pytest.raises(ConflictError) as refused:
+        client.ask(run, "status", padding="x" * 1_000_000)
+    assert "ended before it answered" in refused.value.cause
+
+
+def test_a_watch_of_a_process_that_is_killed_ends(practised: Path) -> None:
+    def answers(connection: socket.socket) -> None:
+        connection.recv(16)  # the rest of the request stays unread
+        connection.sendall(b'{"v": 2, "id": 1, "ok": true, "run": "rehearsal"}\n')
+        connection.sendall(b'{"v": 2, "event": {"kind": "RunPaused"}}\n')
+
+    run = Workspace(practised).run("rehearsal")
+    with a_process_that(answers, run):
+        kinds = [event["kind"] for event in client.watch(run)]
+    assert kinds in (["Watching", "RunPaused"], ["Watching"])
+
+
+def test_a_desk_whose_process_has_ended_is_empty_and_says_so(practised: Path) -> None:
+    run = Workspace(practised).run("rehearsal")
+    desk = LivingDesk(run)
+    assert desk.close() == ""
+    assert desk.sheet().open == ()
+    assert desk.close() == "the process of run rehearsal has ended"
+    with pytest.raises(ConflictError):
+        desk.decide(Decision("op1.1", "approve"))
+
+
+def test_a_review_whose_last_decision_ends_the_run_ends_well(workspace: Path) -> None:
+    one_step = (*SMALL, "data.truncate=4", "--review", "wait")
+    with running(workspace, "rehearsal", *one_step) as process:
+        process.until("StageEntered", stage="review")
+        reviewed = studio("review", workspace=workspace, typed="a\n" * 2)
+        assert reviewed.code == 0, reviewed.stderr
+        assert "2 decided, 0 open" in reviewed.stdout
+        assert process.end() == 0
+
+
+def test_evidence_that_a_run_journals_during_a_sitting_is_found(practised: Path) -> None:
+    run = Workspace(practised).run("rehearsal")
+    whole = run.journal.read_bytes()
+    lessons = [e.event.lesson for e in run.entries() if isinstance(e.event, ev.LessonProposed)]
+    operation = lessons[-1].operations[0]
+    run.journal.write_bytes(whole.splitlines(keepends=True)[0])  # as far as it went at first
+    room = EvidenceRoom(run)
+    run.journal.write_bytes(whole)
+    found = room.of(operation)
+    assert [w.id for group in found for w in group.witnesses] == list(operation.evidence)
+    assert all(group.n == 3 for group in found)
+
+
+def test_an_edit_is_linted_over_the_line_and_nothing_is_journalled(living: RunDir) -> None:
+    first = LivingDesk(living).sheet().open[0]
+    desk, before = LivingDesk(living), client.ask(living, "status")["events"]
+    long = Decision(first.id, "edit", kind="add", text="word " * 200, reviewer="ann")
+    assert "too long" in [flag.name for flag in desk.lint(long).flags]
+    empty = Decision(first.id, "edit", kind="add", text=" ", reviewer="ann")
+    assert desk.lint(empty).objection == "an addition needs a text"
+    with pytest.raises(ConflictError, match="not open"):
+        desk.lint(Decision("op9.9", "edit", text="x"))
+    assert client.ask(living, "status")["events"] == before
+
+
+def test_a_decision_counts_although_its_process_ended_before_it_answered(
+    practised: Path,
+) -> None:
+    run = Workspace(practised).run("rehearsal")
+    made = Decision("op1.1", "approve", reviewer="ann", took_s=1.25, assigned="E9")
+    asyncio.run(_journal(run, ev.OperationDecided(2, made)))
+    with a_process_that(hangs_up_politely, run):
+        told, _ = LivingDesk(run).decide(replace(made, assigned=None))
+    assert told == made
+    another = replace(made, took_s=2.5)
+    with a_process_that(hangs_up_politely, run), pytest.raises(ConflictError):
+        LivingDesk(run).decide(another)
+
+
+def test_a_decision_of_a_run_that_is_killed_and_resumed_counts_once(workspace: Path) -> None:
+    decide = {"decision": a_decision("op1.1", took_s=1.25), "again": True}
+    with running(workspace, "rehearsal", *SMALL, "--review", "wait") as process:
+        process.until("StageEntered", stage="review")
+        run = Workspace(workspace).run("rehearsal")
+        with connected(run) as client:
+            since = client.ask("attach", drive=True, who="ann")["seq"]
+            asked = json.dumps({"v": 2, "id": 8, "do": "decide", **decide, "since": since})
+            client.say(asked.encode())  # and its answer is not waited for
+            process.child.kill()
+            process.child.wait()
+    with running(workspace, "--resume", "rehearsal") as process:
+        process.until("StageEntered", stage="review")
+        with connected(run) as client:
+            answers = [client.ask("decide", **decide, since=since) for _ in range(2)]
+    assert [answer["ok"] for answer in answers] == [True, True]
+    assert answers[0]["decision"] == answers[1]["decision"]
+    made = [e.event for e in run.entries() if isinstance(e.event, ev.OperationDecided)]
+    assert [event.decision.operation_id for event in made] == ["op1.1"]
+
+
+def test_a_request_that_is_sent_again_says_since_when(living: RunDir) -> None:
+    with connected(living) as client:
+        refusal = client.ask("decide", decision=a_decision("op1.1"), again=True)
+        assert refusal["ok"] is False and "since" in refusal["cause"]
+        assert len(client.ask("review")["open"]) == 3
+
+
+def test_only_who_attached_drives_and_is_sent_text(living: RunDir) -> None:
+    with connected(living) as client:
+        assert "attach first" in client.ask("drive")["move"].lower()
+        assert "attach first" in client.ask("subscribe", rollouts=[])["move"].lower()
+        attached = client.ask("attach", drive=False, who="ann")
+        assert attached["driver"] == {"mine": False, "who": ""}
+        assert attached["seq"] == attached["events"] > 0
+        assert "list of ids" in client.ask("subscribe", rollouts="s1p0r0")["cause"]
+        assert client.ask("undo", operation="op1.1")["cause"] == "it observes; nobody drives now."
+
+
+def test_while_a_screen_drives_a_plain_request_may_steer_and_not_decide(living: RunDir) -> None:
+    with connected(living) as screen, connected(living) as client:
+        assert screen.ask("attach", drive=True, who="ann")["driver"]["mine"]
+        assert client.ask("review")["driven_by"] == "ann"
+        for do, more in (
+            ("decide", {"decision": a_decision("op1.1")}),
+            ("undo", {"operation": "op1.1"}),
+            ("propose", {"operation": {"id": "", "kind": "add", "text": "x"}, "reviewer": "bob"}),
+            ("mend", {"repair": "s1", "text": "{}", "reviewer": "bob"}),
+            ("drop", {"repair": "s1", "reason": "no", "reviewer": "bob"}),
+            ("commit", {"step": 1, "reviewer": "bob"}),
+        ):
+            refusal = client.ask(do, **more)
+            assert "ann decides on a screen" in refusal["cause"], do
+            assert "studio attach rehearsal" in refusal["move"]
+        assert client.ask("status")["open"] == 3
+        assert client.ask("pause")["status"] == "paused"
+        assert client.ask("resume")["ok"]
+
+
+def test_a_status_that_nobody_reads_to_its_end_is_no_bug(living: RunDir) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)  # as `head` leaves it
+    words = ("--workspace", str(living.path.parents[1]), "ctl", "status")
+    try:
+        asked = subprocess.run(
+            [*STUDIO, *words], stdout=theirs, stderr=subprocess.PIPE, timeout=60, check=False
+        )
+    finally:
+        os.close(theirs)
+    assert (asked.returncode, asked.stderr) == (0, b"")
+
+
+def test_a_review_beside_a_screen_that_drives_ends_or_waits(living: RunDir) -> None:
+    workspace = living.path.parents[1]
+    with connected(living) as screen:
+        screen.ask("attach", drive=True, who="ann")
+        refused = processes_studio(workspace, "review", typed="a\na\n")
+        assert refused.returncode == 2
+        assert "ann decides on a screen" in refused.stderr and "--wait" in refused.stderr
+        words = ("--workspace", str(workspace), "review", "--wait")
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        waiting = subprocess.Popen([*STUDIO, *words], text=True, **pipes)  # type: ignore[call-overload]
+        try:
+            told = waiting.stderr.readline()
+            assert "ann decides on a screen" in told and "Waiting until it is left" in told
+            screen.close()
+            said, _ = waiting.communicate("q\n", timeout=60)
+        finally:
+            waiting.kill()
+            waiting.communicate()
+    assert "op1.1  ADD" in said and "0 decided, 3 open" in said
+    assert waiting.returncode == 0
+
+
+async def _journal(run: RunDir, event: ev.DurableEvent) -> None:
+    journal = Journal(run.journal)
+    await journal.append(event)
+    await journal.aclose()

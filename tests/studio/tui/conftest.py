@@ -1,0 +1,21 @@
+"""One option for the tests of the screen: write the pictures anew."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-pictures",
+        action="store_true",
+        help="write tests/studio/tui/snapshots anew instead of comparing with it",
+    )
+
+
+@pytest.fixture(autouse=True)
+def _pictures(request: pytest.FixtureRequest) -> None:
+    from tests.studio.tui.pictures import update
+
+    # The option is known only where this folder is named: whole runs compare.
+    update(bool(request.config.getoption("update_pictures", default=False)))

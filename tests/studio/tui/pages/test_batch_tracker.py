@@ -1,0 +1,80 @@
+"""What a screen knows of the batch under way, beyond the state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from engines.core import events as ev
+from engines.core.state.fold import fold
+from engines.core.state.run_state import RunState
+from engines.core.types import CallKey
+from studio.tui.pages.live.batch import batch_of
+from studio.tui.pages.live.batch_tracker import Watched
+from studio.tui.pages.live.event_history import recalled
+from tests.studio.tui.stage import finished_workspace, held_workspace
+
+
+def a_state(folder: Path, upto: type) -> RunState:
+    """Of a run up to its first event of a kind, that included."""
+    state = RunState()
+    for entry in held_workspace(folder).run("mine").entries():
+        fold(state, entry.event)
+        if isinstance(entry.event, upto):
+            return state
+    raise AssertionError(upto)
+
+
+def begun(position: int, index: int) -> ev.RolloutStarted:
+    return ev.RolloutStarted(CallKey("rollout", 1, 1, position, index), "")
+
+
+def test_what_the_run_names_is_under_way_unless_it_has_ended(tmp_path: Path) -> None:
+    state = a_state(tmp_path, ev.RolloutFinished)
+    (ended,) = batch_of(state).rollouts
+    watched = Watched()
+    names = {"s1p5r3", "s1p{}r{}".format(*ended)}
+    watched.began(state, names, anew=True)
+    assert watched.under_way == {"s1p5r3"}
+    watched.began(state, None, anew=False)  # a gap, in which nobody named any
+    assert watched.under_way == {"s1p5r3"}
+    watched.began(state, None, anew=True)
+    assert watched.under_way == set()
+
+
+def test_a_rollout_is_under_way_from_its_beginning_or_first_text_to_its_end(tmp_path: Path) -> None:
+    state = a_state(tmp_path, ev.StepStarted)
+    watched = Watched()
+    watched.began(state, None, anew=True)
+    watched.told(begun(0, 0), state)
+    watched.text_came("s1p0r1")
+    watched.text_came("s9p0r1")  # of no rollout of this batch
+    assert watched.under_way == {"s1p0r0", "s1p0r1"}
+    watched.told(ev.RolloutFinished(1, 0, 0, 7, "ok", None, None, state.spent, 1.0), state)
+    assert watched.under_way == {"s1p0r1"}
+    watched.parted()
+    assert watched.under_way == set()
+
+
+def test_between_steps_the_last_batch_is_the_journals_and_whole(tmp_path: Path) -> None:
+    run = finished_workspace(tmp_path).run("rehearsal")
+    state = run.state()
+    watched = Watched()
+    watched.began(state, None, anew=True)
+    assert watched.batch is None  # the state has let go of the rollouts of steps that are through
+    past = recalled(run)
+    watched.recalled(past.batch, state)
+    assert watched.batch is not None
+    assert (watched.batch.step, len(watched.batch.rollouts)) == (4, watched.batch.size)
+    assert len(watched.batch.verdicts) == watched.batch.size
+
+
+def test_a_batch_that_is_under_way_is_the_states_and_never_an_older_one(tmp_path: Path) -> None:
+    state = a_state(tmp_path, ev.StepStarted)
+    watched = Watched()
+    watched.began(state, None, anew=True)
+    known = watched.batch
+    watched.recalled(replace(known, rollouts={}), state)
+    assert watched.batch is known
+    watched.recalled(None, None)
+    assert watched.batch is known

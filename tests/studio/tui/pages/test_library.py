@@ -1,0 +1,354 @@
+"""Every key of the library page: what it asks of the run, or what it shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from engines.core import events as ev
+from engines.core.codec import dumps
+from engines.core.errors import ConflictError
+from engines.core.types import (
+    NO_USAGE,
+    CallKey,
+    Completion,
+    Decision,
+    Message,
+    RecordRef,
+    Sampling,
+    Verdict,
+)
+from engines.record import lines
+from engines.record.journal import Journal
+from engines.record.ledger import Record, file_name
+from engines.record.run_dir import RunDir, Workspace
+from studio.library.citations import Citations
+from studio.session.base import Told
+from studio.tui.app import StudioApp
+from studio.tui.pages.library.page import LibraryPage
+from studio.tui.widgets.edit_box import EditBox
+from tests.studio.tui.stage import FakeSession, app_on, finished_workspace, held_workspace, picture
+from tests.support.builders import a_run, a_step
+
+
+async def quiet(pilot: Pilot[int], page: LibraryPage) -> None:
+    """Until nothing is read any more."""
+    for _ in range(4):
+        await pilot.pause()
+        mine = [w for w in pilot.app.workers if w.node is page and w.group != "asks"]
+        if mine:  # of none, Textual would wait for all
+            await pilot.app.workers.wait_for_complete(mine)
+
+
+async def pressed(pilot: Pilot[int], *keys: str) -> LibraryPage:
+    assert isinstance(pilot.app, StudioApp)
+    page = pilot.app.page("library")
+    assert isinstance(page, LibraryPage)
+    for key in keys:
+        await pilot.press(key)
+        await quiet(pilot, page)
+    return page
+
+
+async def answer(pilot: Pilot[int], text: str) -> None:
+    """Type an answer where one is asked for, in place of what stands there."""
+    assert isinstance(pilot.app, StudioApp)
+    asked = pilot.app.focused
+    if isinstance(asked, EditBox):
+        asked.load_text(text)
+    else:
+        assert isinstance(asked, Input)
+        asked.value = text
+    await pilot.press("enter")
+    await pilot.pause()
+    await pilot.app.settled()
+    await pilot.pause()
+
+
+def page_of(app: StudioApp) -> LibraryPage:
+    page = app.page("library")
+    assert isinstance(page, LibraryPage)
+    return page
+
+
+def a_session(workspace: Workspace) -> FakeSession:
+    return FakeSession(workspace.run("rehearsal"))
+
+
+async def test_e_proposes_another_wording(tmp_path: Path) -> None:
+    workspace = finished_workspace(tmp_path)
+    session = a_session(workspace)
+    app = app_on(session, workspace)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pressed(pilot, "3", "j", "e")
+        await answer(pilot, "  Multiply   before adding. ")
+        assert "waits in 2 Review" in "\n".join(picture(app))
+    ((name, operation),) = session.asked
+    assert (name, operation.kind, operation.target) == ("propose", "modify", "E2")
+    assert operation.text == "Multiply before adding."
+    assert operation.proposer == app.person
+
+
+async def test_a_wording_that_was_refused_is_still_there(tmp_path: Path) -> None:
+    workspace = finished_workspace(tmp_path)
+    session = a_session(workspace)
+    session.refusal = ConflictError("proposal", "ann decides.", "T takes over.")
+    app = app_on(session, workspace)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pressed(pilot, "3", "e")
+        await answer(pilot, "Carry always.")
+        assert "ann decides" in "\n".join(picture(app))
+        await pressed(pilot, "e")
+        assert page_of(app).box.text == "Carry always."
+
+
+@pytest.mark.parametrize("size", [(120, 36), (80, 24)])
+async def test_a_long_wording_is_edited_whole_and_kept_by_escape(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    session = a_session(finished_workspace(tmp_path))
+    app = app_on(session, Workspace(tmp_path / "practice"))
+    async with app.run_test(size=size) as pilot:
+        page = await pressed(pilot, "3", "e")
+        page.box.load_text("begin " + "mmmm " * 30 + "end.")
+        await pilot.pause()
+        drawn = "\n".join(picture(app))
+        assert "begin" in drawn and drawn.count("mmmm") == 30 and "end." in drawn
+        assert "enter hands it in" in picture(app)[-1] and "delete" not in picture(app)[-1]
+        await pressed(pilot, "x", "escape")
+        assert session.asked == [] and not page.box.display
+        assert "enter hands it in" not in picture(app)[-1]
+        await pressed(pilot, "e")
+        assert page.box.text.startswith("xbegin")
+
+
+async def test_an_unchanged_wording_proposes_nothing(tmp_path: Path) -> None:
+    workspace = finished_workspace(tmp_path)
+    session = a_session(workspace)
+    app = app_on(session, workspace)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pressed(pilot, "3", "e", "enter")
+        assert "E1 stays as it is" in "\n".join(picture(app))
+        await pressed(pilot, "e", "escape")
+    assert session.asked == []
+
+
+async def test_d_proposes_a_deletion_once_it_is_confirmed(tmp_path: Path) -> None:
+    workspace = finished_workspace(tmp_path)
+    session = a_session(workspace)
+    app = app_on(session, workspace)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pressed(pilot, "3", "d")
+        await pilot.press("escape")
+        await pilot.pause()
+        assert session.asked == []
+        await pressed(pilot, "d", "d")
+        await app.settled()
+    ((_, operation),) = session.asked
+    assert (operation.kind, operation.target, operation.text) == ("delete", "E1", "")
+
+
+async def test_i_proposes_an_addition_and_nothing_without_a_text(tmp_path: Path) -> None:
+    workspace = finished_workspace(tmp_path)
+    session = a_session(workspace)
+    app = app_on(session, workspace)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pressed(pilot, "3", "i")
+        await answer(pilot, "   ")
+        assert session.asked == []
+        await pressed(pilot, "i")
+        await answer(pilot, "Check units.")
+    ((_, operation),) = session.asked
+    assert (operation.kind, operation.target, operation.text) == ("add", None, "Check units.")
+
+
+async def test_m_rewords_the_other_and_deletes_this_one(tmp_path: Path) -> None:
+    workspace = finished_workspace(tmp_path)
+    session = a_session(workspace)
+    app = app_on(session, workspace)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pressed(pilot, "3", "M")
+        await answer(pilot, "E4")
+        await answer(pilot, "Carry and borrow by column.")
+    made = [operation for _, operation in session.asked]
+    assert [(o.kind, o.target, o.text) for o in made] == [
+        ("modify", "E4", "Carry and borrow by column."),
+        ("delete", "E1", ""),
+    ]
+    assert {o.rationale for o in made} == {"merged: E1 into E4"}
+
+
+@pytest.mark.parametrize(("into", "told"), [("E99", "no such experience"), ("E1", "into itself")])
+async def test_a_merge_needs_another_experience(tmp_path: Path, into: str, told: str) -> None:
+    workspace = finished_workspace(tmp_path)
+    session = a_session(workspace)
+    app = app_on(session, workspace)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pressed(pilot, "3", "M")
+        await answer(pilot, into)
+        assert told in "\n".join(picture(app))
+    assert session.asked == []
+
+
+async def test_enter_shows_uses_and_opens_one_in_inspect(tmp_path: Path) -> None:
+    workspace = finished_workspace(tmp_path)
+    app = app_on(a_session(workspace), workspace)
+    async with app.run_test(size=(120, 36)) as pilot:
+        page = await pressed(pilot, "3", "enter")
+        assert page.side == "uses"
+        assert app.focused is page.uses
+        assert page.uses.keys[0] == "s1p0r0"
+        await pressed(pilot, "escape")
+        assert (page.side, app.focused) == ("about", page.entries)
+        await pressed(pilot, "enter", "enter")
+        assert app.page_name == "inspect"
+
+
+async def test_capital_h_shows_the_history_and_d_the_last_change(tmp_path: Path) -> None:
+    workspace = finished_workspace(tmp_path)
+    app = app_on(a_session(workspace), workspace)
+    async with app.run_test(size=(120, 36)) as pilot:
+        page = await pressed(pilot, "3", "H")
+        assert page.side == "history"
+        assert "op1.1" in page.about.text()
+        await pressed(pilot, "D")
+        assert page.side == "change"
+        assert page.about.text().startswith("v0 -> v1")
+        await pressed(pilot, "j")
+        assert page.side == "about"
+
+
+async def test_s_sorts_and_the_cursor_stays_on_its_experience(tmp_path: Path) -> None:
+    workspace = finished_workspace(tmp_path)
+    app = app_on(a_session(workspace), workspace)
+    async with app.run_test(size=(120, 36)) as pilot:
+        page = await pressed(pilot, "3", "j", "S")
+        assert page.sort == "length"  # nothing cites, so there are no uses to sort by
+        assert (page.entries.keys[0], page.entries.key) == ("E4", "E2")
+        await pressed(pilot, "S")
+        assert page.sort == "id"
+
+
+async def test_x_writes_the_version_into_a_file_and_tells_its_path(tmp_path: Path) -> None:
+    workspace = finished_workspace(tmp_path)
+    app = app_on(a_session(workspace), workspace)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pressed(pilot, "3", "X")
+    written = workspace.path / "exports" / "rehearsal-v0002.yaml"
+    own = workspace.library("rehearsal").path / "v0002.yaml"
+    assert written.read_bytes() == own.read_bytes()
+
+
+async def test_the_filter_and_go_to_find_an_experience(tmp_path: Path) -> None:
+    workspace = finished_workspace(tmp_path)
+    app = app_on(a_session(workspace), workspace)
+    async with app.run_test(size=(120, 36)) as pilot:
+        page = await pressed(pilot, "3", "slash")
+        await answer(pilot, "borrow")
+        assert page.entries.keys == ("E4",)
+        await pressed(pilot, "g")
+        await answer(pilot, "E2")
+        assert (page.entries.key, page.filter_text) == ("E2", "")
+        await pressed(pilot, "slash")
+        await answer(pilot, "zebra")
+        assert "nothing here holds" in "\n".join(picture(app))
+
+
+async def test_y_copies_the_whole_text_of_the_one_under_the_cursor(tmp_path: Path) -> None:
+    workspace = finished_workspace(tmp_path)
+    app = app_on(a_session(workspace), workspace)
+    async with app.run_test(size=(80, 24)) as pilot:
+        page = await pressed(pilot, "3")
+        assert page.copied(False).startswith(
+            "E1  Carry: when a column adds up to ten or more, carry"
+        )
+        assert len(page.copied(True).splitlines()) == 4
+
+
+async def test_a_decision_marks_what_the_commit_would_change(tmp_path: Path) -> None:
+    workspace = held_workspace(tmp_path)
+    session = FakeSession(workspace.run("mine"))
+    app = app_on(session, workspace)
+    async with app.run_test(size=(120, 36)) as pilot:
+        page = await pressed(pilot, "3")
+        assert "2 operations wait in 2 Review" in "\n".join(picture(app))
+        first = session.state.undecided[0]
+        await session.push(Told(ev.OperationDecided(1, Decision(first.id, "approve"))))
+        app.draw_now()
+        await quiet(pilot, page)
+        assert [(one.id, one.mark) for one in page.listed] == [("E1", "+")]
+        assert "v0 -> v1 drafted" in "\n".join(picture(app))
+
+
+async def test_without_a_run_libraries_are_read_and_keys_say_how_to_edit(tmp_path: Path) -> None:
+    workspace = finished_workspace(tmp_path)
+    app = app_on(None, workspace)
+    async with app.run_test(size=(120, 36)) as pilot:
+        page = await pressed(pilot, "3")
+        assert page.entries.keys == ("rehearsal",)
+        await pressed(pilot, "enter")
+        assert page.entries.keys == ("E1", "E2", "E3", "E4")
+        for key in "edMi":
+            await pressed(pilot, key)
+            assert "studio library edit rehearsal E1" in picture(app)[-2]
+        await pressed(pilot, "enter")
+        assert "does not know who cites it" in picture(app)[-2]
+        await pressed(pilot, "escape")
+        assert page.entries.keys == ("rehearsal",)
+
+
+async def test_an_empty_workspace_and_a_damaged_library_say_so(tmp_path: Path) -> None:
+    app = app_on(None, Workspace(tmp_path / "empty"))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pressed(pilot, "3")
+        assert "no library in this workspace yet" in "\n".join(picture(app))
+    workspace = finished_workspace(tmp_path)
+    session = a_session(workspace)
+    journal = workspace.library("rehearsal").journal_path
+    journal.write_bytes(journal.read_bytes().replace(b"Carry", b"Marry", 1))
+    app = app_on(session, workspace)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pressed(pilot, "3", "e")
+        shown = "\n".join(picture(app))
+        assert "doctor" in shown
+        assert "not read yet" in shown
+
+
+def test_a_reply_that_cites_is_counted_once_with_its_reward(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "runs" / "exp")
+    run.records.mkdir(parents=True)
+    journal = Journal(run.journal)
+    journal.append_now(a_run())
+    journal.append_now(a_step(epoch=2))
+    for index, (said, reward) in enumerate([("By [E1], [E1] and [E2, E9].", 1.0), ("[E1]", None)]):
+        ref = _recorded(run, said, index)
+        journal.append_now(
+            ev.RolloutFinished(1, 0, index, 1, "ok", None, None, NO_USAGE, 0.1, "", (ref,))
+        )
+        journal.append_now(ev.RolloutJudged(1, 0, index, Verdict(reward)))
+    gone = RecordRef("step-0009.jsonl", 0, 10, "")
+    journal.append_now(ev.RolloutFinished(1, 1, 0, 1, "ok", None, None, NO_USAGE, 0.1, "", (gone,)))
+    journal.close()
+    citations = Citations(run)
+    citations.refresh()
+    found = citations.of(["E1", "E2", "E3"])
+    told = [(use.rollout, use.epoch, use.sign) for use in found["E1"]]
+    assert told == [("s1p0r0", 2, "+"), ("s1p0r1", 2, "?")]
+    assert found.keys() == {"E1", "E2"}
+    assert citations.unread == 1
+
+
+def _recorded(run: RunDir, said: str, index: int) -> RecordRef:
+    key = CallKey("rollout", 2, 1, 0, index)
+    # The question names experiences too; only what the model says cites one.
+    asked = (Message("system", "[E3] a rule"),)
+    record = Record(key, "", "m", 0, asked, Sampling(), Completion(said), 0.1, 0.0)
+    raw, checksum = lines.encode(dumps(record))
+    path = run.records / file_name(key)
+    offset = path.stat().st_size if path.exists() else 0
+    with path.open("ab") as file:
+        file.write(raw)
+    return RecordRef(path.name, offset, len(raw), checksum)

@@ -1,0 +1,761 @@
+"""Review, driven by keys: what is asked of the run, and what is never asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual import events
+from textual.pilot import Pilot
+
+from engines.core import events as ev
+from engines.core.errors import ConflictError
+from engines.core.types import Decision, Flag, Operation, Repair
+from studio.session.base import Objected, Parted, Told
+from studio.tui.app import StudioApp
+from studio.tui.pages.review.page import ReviewPage
+from studio.tui.widgets.prompt import Prompt
+from tests.studio.tui.stage import FakeSession, app_on, finished_workspace, held_workspace, picture
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+HOSTILE = "[red]a[/red] \x1b[2J \u202eevil 👩\u200d👩\u200d👧 漢字かな 🇩🇪 wide"
+
+
+def an_add(number: int, text: str = "", *flags: Flag, **more: Any) -> Operation:
+    text = text or f"When case {number} comes up, use way {number} of doing it."
+    return Operation(f"op1.{number}", "add", text=text, rationale="it won", flags=flags, **more)
+
+
+def a_modify(number: int, target: str, text: str) -> Operation:
+    return Operation(f"op1.{number}", "modify", target, text, "better so")
+
+
+@dataclass
+class Desk:
+    app: StudioApp
+    pilot: Pilot[int]
+    session: FakeSession
+    page: ReviewPage
+
+    async def press(self, *keys: str) -> None:
+        """Each key once the screen shows what the one before it led to, as a person does."""
+        for key in keys:
+            await self.pilot.press(key)
+            await self.rest()
+
+    async def rest(self) -> None:
+        await self.pilot.pause()
+        await self.app.settled()
+        await self.page.read()
+        self.app.frame()
+        await self.pilot.pause()
+
+    async def burst(self, *keys: str) -> None:
+        """All in one write of the terminal: nothing is drawn in between."""
+        for key in keys:
+            self.app.post_message(events.Key(key, key if len(key) == 1 else None))
+        await self.pilot.pause()
+        await self.rest()
+
+    async def write(self, text: str) -> None:
+        await self.press(*("space" if letter == " " else letter for letter in text))
+
+    @property
+    def decided(self) -> list[Decision]:
+        return [asked for name, asked in self.session.asked if name == "decide"]
+
+    @property
+    def made(self) -> list[tuple[str, str]]:
+        return [(decision.operation_id, decision.action) for decision in self.decided]
+
+    @property
+    def told(self) -> str:
+        return picture(self.app)[-2].strip()
+
+    @property
+    def screen(self) -> str:
+        return "\n".join(picture(self.app))
+
+
+@asynccontextmanager
+async def a_desk(
+    folder: Path,
+    *operations: Operation,
+    repairs: tuple[Repair, ...] = (),
+    size: tuple[int, int] = (120, 36),
+    change: Callable[[FakeSession], None] = lambda _: None,
+) -> AsyncIterator[Desk]:
+    """The review page on a held run; with operations, those instead of its own."""
+    workspace = held_workspace(folder)
+    session = FakeSession(workspace.run("mine"))
+    if operations:
+        session.state.operations = {op.id: op for op in operations}
+    session.state.repairs = {repair.id: repair for repair in repairs}
+    change(session)
+    app = app_on(session, workspace)
+    app.person = "sam"
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        app.open_page("review")
+        page = app.page("review")
+        assert isinstance(page, ReviewPage)
+        desk = Desk(app, pilot, session, page)
+        await desk.rest()
+        await desk.rest()
+        yield desk
+
+
+# -- approve and reject ------------------------------------------------------------------------
+
+
+async def test_a_approves_what_is_shown_and_shows_the_next(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        await desk.press("a")
+        assert desk.made == [("op1.1", "approve")]
+        assert desk.decided[0].reviewer == "sam" and desk.decided[0].took_s == 0.0
+        assert desk.page.ops.key == "op1.2"
+        assert "approved op1.1" in desk.told
+
+
+async def test_r_rejects_without_a_reason(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        await desk.press("r")
+        assert desk.made == [("op1.1", "reject")] and desk.decided[0].reason == ""
+
+
+async def test_two_letters_in_one_write_decide_only_what_was_painted(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        await desk.burst("a", "a")
+        assert desk.made == [("op1.1", "approve")]
+
+
+async def test_a_key_right_after_a_move_decides_nothing_that_was_not_drawn(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        await desk.burst("j", "r")
+        assert desk.made == []
+        assert "press again" in desk.told
+        await desk.press("r")
+        assert desk.made == [("op1.2", "reject")]
+
+
+async def test_capital_r_asks_why_first(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        await desk.press("R")
+        assert desk.made == []
+        await desk.write("too vague")
+        await desk.press("enter")
+        assert desk.made == [("op1.1", "reject")] and desk.decided[0].reason == "too vague"
+
+
+async def test_a_rejection_without_the_reason_that_was_asked_for_is_none(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        await desk.press("R", "escape")
+        assert desk.made == []
+
+
+async def test_t_puts_off(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        await desk.press("t")
+        assert desk.made == [("op1.1", "defer")]
+
+
+async def test_n_and_capital_n_go_to_what_is_undecided(tmp_path: Path) -> None:
+    async with a_desk(tmp_path, an_add(1), an_add(2), an_add(3)) as desk:
+        await desk.press("j", "a")  # op1.2, and on to op1.3
+        await desk.press("n")
+        assert desk.page.ops.key == "op1.1"
+        await desk.press("n")
+        assert desk.page.ops.key == "op1.3"
+        await desk.press("N")
+        assert desk.page.ops.key == "op1.1"
+
+
+async def test_an_approval_that_the_gate_refuses_stays_under_the_cursor(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+
+        async def refuse(decision: Decision) -> tuple[Decision, str]:
+            refused = replace(decision, action="reject", reviewer="gate", reason="E1 says so")
+            await desk.session._tell(ev.OperationDecided(1, refused))
+            return refused, "rejected: E1 says so"
+
+        desk.session.decide = refuse  # type: ignore[method-assign]
+        await desk.press("a")
+        assert desk.page.ops.key == "op1.1"
+        assert "E1 says so" in desk.told
+
+
+async def test_what_the_run_refuses_is_told_and_can_be_decided_again(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        desk.session.refusal = ConflictError("run mine", "its disk is full.", "Make room.")
+        await desk.press("a")
+        assert desk.made == [] and "disk is full" in desk.told
+        desk.session.refusal = None
+        await desk.press("a")
+        assert desk.made == [("op1.1", "approve")]
+
+
+async def test_an_acknowledged_decision_counts_before_its_event_comes(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+
+        async def silent(decision: Decision) -> tuple[Decision, str]:
+            desk.session.asked.append(("decide", decision))
+            return decision, ""
+
+        desk.session.decide = silent  # type: ignore[method-assign]
+        await desk.press("a", "a")
+        assert desk.made == [("op1.1", "approve"), ("op1.2", "approve")]
+        await desk.session.push(Told(ev.OperationDecided(1, desk.decided[0])))
+        assert set(desk.page.deciding.just) == {"op1.2"}
+
+
+# -- edits --------------------------------------------------------------------------------------
+
+
+async def test_e_edits_and_enter_approves_the_new_wording(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        await desk.press("e")
+        await desk.write(" q2!")
+        assert desk.made == []
+        await desk.press("enter")
+        assert desk.made == [("op1.1", "edit")]
+        assert (desk.decided[0].text or "").endswith("next column. q2!")
+        assert desk.session.names() == ["weigh", "decide"]
+        assert desk.page.ops.key == "op1.2" and not desk.page.box.display
+
+
+async def test_enter_on_an_unchanged_wording_approves_it(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        await desk.press("e", "enter")
+        assert desk.made == [("op1.1", "approve")]
+
+
+async def test_escape_keeps_the_wording_and_e_goes_on_with_it(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        await desk.press("e", "x", "y", "escape")
+        assert desk.made == []
+        assert desk.app.drafts.edits["op1.1"].endswith("column.xy")
+        assert "yours " in desk.screen
+        await desk.press("e", "enter")
+        assert (desk.decided[0].text or "").endswith("column.xy")
+        assert desk.app.drafts.edits == {}
+
+
+@pytest.mark.parametrize("key", ["enter", "y"])
+async def test_a_new_flag_is_shown_and_a_second_key_approves_anyway(
+    tmp_path: Path, key: str
+) -> None:
+    async with a_desk(tmp_path) as desk:
+        desk.session.objected = Objected(flags=(Flag("duplicate", 0.91, "of E3"),))
+        await desk.press("e", "x", "enter")
+        assert desk.made == []
+        assert "duplicate (similarity 0.91) of E3" in desk.screen
+        await desk.press(key)
+        assert desk.made == [("op1.1", "edit")]
+
+
+async def test_what_was_changed_after_a_flag_is_weighed_again(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        desk.session.objected = Objected(flags=(Flag("leak"),))
+        await desk.press("e", "x", "enter", "y")  # y: approve anyway
+        assert desk.made == [("op1.1", "edit")]
+    async with a_desk(tmp_path / "b") as desk:
+        desk.session.objected = Objected(flags=(Flag("leak"),))
+        await desk.press("e", "x", "enter", "z", "y", "enter")  # now y is a letter
+        assert desk.made == []
+        assert desk.session.names() == ["weigh", "weigh"]
+        assert desk.session.asked[-1][1].text.endswith("xzy")
+
+
+async def test_an_objection_keeps_the_box_open(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        desk.session.objected = Objected("E1 already says exactly this")
+        await desk.press("e", "x", "enter")
+        assert desk.made == [] and desk.page.box.display
+        assert "already says exactly this" in desk.screen
+
+
+async def test_the_cursor_stays_while_someone_types(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        await desk.press("e", "x")
+        elsewhere = Decision("op1.1", "approve", reviewer="ann")
+        await desk.session.push(Told(ev.OperationDecided(1, elsewhere)))
+        await desk.press("y")
+        assert desk.page.ops.key == "op1.1" and desk.app.focused is desk.page.box
+        assert desk.page.box.text.endswith("xy")
+
+
+async def test_ten_kilobytes_can_be_pasted(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        await desk.press("e")
+        desk.app.post_message(events.Paste("word \x1b[2J\n" * 1_000))
+        await desk.press("enter")
+        text = desk.decided[0].text or ""
+        assert len(text) > 10_000 and "\x1b" not in text and "\n" not in text
+
+
+async def test_a_deletion_can_be_turned_into_another_wording(tmp_path: Path) -> None:
+    with_one = Decision("op1.1", "approve", reviewer="sam", assigned="E1")
+
+    def known(session: FakeSession) -> None:
+        session.state.decisions["op1.1"] = with_one
+
+    delete = Operation("op1.2", "delete", "E1", rationale="it misled")
+    async with a_desk(tmp_path, an_add(1, "Look twice."), delete, change=known) as desk:
+        await desk.press("n", "e")
+        assert desk.page.box.text == "Look twice."
+        await desk.press("x", "enter")
+        made = desk.decided[0]
+        assert (made.action, made.kind, made.target) == ("edit", "modify", "E1")
+        assert made.text == "Look twice.x"
+
+
+async def test_capital_e_takes_the_wording_from_the_editor(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        desk.page.in_editor = lambda text: f"{text}\n with more\n"
+        await desk.press("E")
+        assert desk.made == [("op1.1", "edit")]
+        assert (desk.decided[0].text or "").endswith("column. with more")
+
+
+async def test_an_editor_that_saves_nothing_decides_nothing(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        desk.page.in_editor = lambda text: None
+        await desk.press("E")
+        assert desk.made == [] and "nothing was saved" in desk.told
+
+
+async def test_what_an_editor_brings_and_does_not_fit_is_shown_in_the_box(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        desk.session.objected = Objected("the library is full (3)")
+        desk.page.in_editor = lambda text: "Another wording."
+        await desk.press("E")
+        assert desk.made == [] and desk.page.box.text == "Another wording."
+
+
+async def test_capital_m_merges_into_the_similar_one(tmp_path: Path) -> None:
+    first = an_add(1, "When counting lattice paths, use binomial coefficients.")
+    second = an_add(2, "When counting lattice paths with holes, use binomial coefficients.")
+
+    def known(session: FakeSession) -> None:
+        session.state.decisions["op1.1"] = Decision("op1.1", "approve", assigned="E1")
+
+    async with a_desk(tmp_path, first, second, change=known) as desk:
+        await desk.press("n")
+        assert "E1" in desk.page.similar.keys
+        await desk.press("M")
+        assert desk.page.box.text == f"{first.text} {second.text}"
+        await desk.press("enter")
+        made = desk.decided[0]
+        assert (made.operation_id, made.action) == ("op1.2", "edit")
+        assert (made.kind, made.target, made.text) == (
+            "modify",
+            "E1",
+            f"{first.text} {second.text}",
+        )
+
+
+async def test_what_was_just_approved_is_among_the_similar_ones(tmp_path: Path) -> None:
+    first = an_add(1, "When counting lattice paths, use binomial coefficients.")
+    second = an_add(2, "When counting lattice paths with holes, use binomial coefficients.")
+    async with a_desk(tmp_path, first, second) as desk:
+        await desk.press("j")
+        assert not any(desk.page.similar.keys)
+        await desk.press("k")
+
+        async def assign(decision: Decision) -> tuple[Decision, str]:
+            made = replace(decision, assigned="E1")
+            await desk.session._tell(ev.OperationDecided(1, made))
+            return made, "becomes E1"
+
+        desk.session.decide = assign  # type: ignore[method-assign]
+        await desk.press("a")
+        assert desk.page.ops.key == "op1.2" and desk.page.similar.keys == ("E1",)
+
+
+async def test_merging_into_nothing_is_refused_in_words(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        await desk.press("M")
+        assert "nothing to merge into" in desk.told and not desk.page.box.display
+
+
+# -- undo, redo, after the commit ------------------------------------------------------------------
+
+
+async def test_u_takes_back_one_after_the_other_and_ctrl_r_decides_again(tmp_path: Path) -> None:
+    async with a_desk(tmp_path, an_add(1), an_add(2), an_add(3)) as desk:
+        await desk.press("a", "r", "u", "u")
+        assert [asked for name, asked in desk.session.asked if name == "undo"] == ["op1.2", "op1.1"]
+        assert desk.page.ops.key == "op1.1" and not desk.session.state.decisions
+        await desk.press("ctrl+r", "ctrl+r")
+        assert desk.made[2:] == [("op1.1", "approve"), ("op1.2", "reject")]
+        await desk.press("u")
+        assert desk.session.asked[-1] == ("undo", "op1.2")
+
+
+async def test_undoing_a_changed_mind_brings_the_first_decision_back(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        await desk.press("a", "k", "r", "u")
+        assert desk.made == [("op1.1", "approve"), ("op1.1", "reject"), ("op1.1", "approve")]
+
+
+async def test_u_takes_back_a_decision_of_an_earlier_screen(tmp_path: Path) -> None:
+    def known(session: FakeSession) -> None:
+        session.state.decisions["op1.2"] = Decision("op1.2", "approve", reviewer="sam")
+
+    async with a_desk(tmp_path, change=known) as desk:
+        await desk.press("u")
+        assert desk.session.asked == [("undo", "op1.2")]
+
+
+async def test_nothing_to_undo_is_said(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        await desk.press("u")
+        assert "nothing was decided" in desk.told
+        await desk.press("ctrl+r")
+        assert "nothing was taken back" in desk.told
+
+
+async def test_after_the_commit_u_proposes_the_inverse(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        await desk.press("a")
+        state = desk.session.state
+        decision = replace(state.decisions["op1.1"], assigned="E1")
+        step = desk.page.deciding.sitting.steps[0][0]
+        desk.page.deciding.sitting.steps = [(replace(step, decision=decision),)]
+        state.operations.clear()
+        state.decisions.clear()
+        state.operations["op1.9"] = an_add(9, "Carry.")
+        state.decisions["op1.9"] = Decision("op1.9", "approve", assigned="E1")
+        await desk.session.push(Told(ev.RunPaused()))
+        await desk.rest()
+        await desk.press("u")
+        name, proposed = desk.session.asked[-1]
+        assert name == "propose"
+        assert (proposed.id, proposed.kind, proposed.target) == ("op1.h1", "delete", "E1")
+        assert "op1.h1 waits" in desk.told
+
+
+# -- many at once ------------------------------------------------------------------------------
+
+
+async def test_capital_a_lists_what_is_safe_and_enter_approves_it_as_one_step(
+    tmp_path: Path,
+) -> None:
+    delete = Operation("op1.4", "delete", "E1")
+    flagged = an_add(2, "", Flag("leak"))
+    async with a_desk(tmp_path, an_add(1), flagged, an_add(3), delete) as desk:
+        await desk.press("A")
+        assert desk.made == [] and "Approve 2 safe operations?" in desk.screen
+        await desk.press("enter")
+        assert desk.made == [("op1.1", "approve"), ("op1.3", "approve")]
+        await desk.press("u")
+        undone = [asked for name, asked in desk.session.asked if name == "undo"]
+        assert undone == ["op1.3", "op1.1"]
+
+
+async def test_escape_approves_nothing(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        await desk.press("A", "escape")
+        assert desk.made == []
+
+
+async def test_what_changed_while_the_list_was_shown_is_not_approved(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        await desk.press("A")
+        moved = desk.session.state.operations["op1.1"]
+        desk.session.state.operations["op1.1"] = replace(moved, flags=(Flag("base moved"),))
+        await desk.press("enter")
+        assert desk.made == [("op1.2", "approve")]
+
+
+@pytest.mark.parametrize(("key", "action"), [("a", "approve"), ("r", "reject")])
+async def test_a_range_is_decided_after_it_was_listed(
+    tmp_path: Path, key: str, action: str
+) -> None:
+    async with a_desk(tmp_path, an_add(1), an_add(2), an_add(3)) as desk:
+        await desk.press("v", "j", key)
+        assert desk.made == []
+        await desk.press("enter")
+        assert desk.made == [("op1.1", action), ("op1.2", action)]
+        assert not desk.page.ops.chosen
+
+
+async def test_escape_leaves_a_range(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        await desk.press("v", "j")
+        assert desk.page.ops.chosen == {"op1.1", "op1.2"}
+        await desk.press("escape", "a")
+        assert desk.made == [("op1.2", "approve")]
+
+
+async def test_a_note_goes_with_the_decision(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        await desk.press("m")
+        await desk.write("ask ann")
+        await desk.press("enter")
+        assert desk.app.drafts.notes == {"op1.1": "ask ann"} and "ask ann" in desk.screen
+        await desk.press("a")
+        assert desk.decided[0].reason == "ask ann" and desk.app.drafts.notes == {}
+
+
+async def test_a_note_on_what_is_decided_decides_it_again_with_it(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        await desk.press("a", "k", "m", "h", "m", "enter")
+        assert desk.made == [("op1.1", "approve"), ("op1.1", "approve")]
+        assert desk.decided[1].reason == "hm"
+
+
+# -- commit -----------------------------------------------------------------------------------
+
+
+async def test_c_commits_at_once_what_is_all_decided(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        await desk.press("a", "a")
+        assert "all decided: c commits" in desk.screen
+        await desk.press("c")
+        assert desk.session.asked[-1] == ("commit", None)
+        assert "2 approved" in desk.told
+
+
+async def test_c_shows_what_it_would_defer_first(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        await desk.press("a", "c")
+        assert "commit" not in desk.session.names()
+        assert "1 undecided" in desk.screen and "v0 becomes v1" in desk.screen
+        await desk.press("escape")
+        assert "commit" not in desk.session.names()
+        await desk.press("c", "enter")
+        assert desk.session.asked[-1] == ("commit", None)
+
+
+# -- looking ------------------------------------------------------------------------------------
+
+
+async def test_enter_opens_the_evidence_and_closes_it(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        assert "Step 2" not in desk.screen
+        await desk.press("enter")
+        assert desk.page.opened_evidence and "Step 2" in desk.screen
+        assert desk.app.focused is desk.page.evidence
+        await desk.press("escape")
+        assert not desk.page.opened_evidence and desk.app.focused is desk.page.ops
+
+
+async def test_o_opens_the_rollout_and_back_returns_to_the_operation(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        await desk.press("j")
+        rollout = desk.page.evidence.key
+        assert rollout in desk.session.state.operations["op1.2"].evidence
+        await desk.press("o")
+        assert desk.app.page_name == "inspect"
+        await desk.press("escape")
+        assert desk.app.page_name == "review" and desk.page.ops.key == "op1.2"
+
+
+async def test_w_goes_through_words_lines_and_columns(tmp_path: Path) -> None:
+    def known(session: FakeSession) -> None:
+        session.state.decisions["op1.1"] = Decision("op1.1", "approve", assigned="E1")
+
+    change = a_modify(2, "E1", "Look three times.")
+    async with a_desk(tmp_path, an_add(1, "Look two times."), change, change=known) as desk:
+        await desk.press("n")
+        assert "Look [-two-]{+three+} times." in desk.screen
+        await desk.press("w")
+        assert "- Look two times." in desk.screen and "+ Look three times." in desk.screen
+        await desk.press("w")
+        assert any("two times." in row and "three times." in row for row in picture(desk.app))
+
+
+async def test_capital_s_sorts_and_the_cursor_stays(tmp_path: Path) -> None:
+    operations = (an_add(1), Operation("op1.2", "keep", "E1"), an_add(3, "", Flag("leak")))
+    async with a_desk(tmp_path, *operations) as desk:
+        assert desk.page.ops.keys == ("op1.3", "op1.1", "op1.2")
+        await desk.press("j", "S", "S")
+        assert desk.page.ops.keys == ("op1.1", "op1.2", "op1.3")
+        assert desk.page.ops.key == "op1.1"
+
+
+async def test_the_filter_shows_what_holds_the_words(tmp_path: Path) -> None:
+    async with a_desk(tmp_path, an_add(1, "Carry one."), an_add(2, "Multiply first.")) as desk:
+        await desk.press("slash")
+        await desk.write("multi")
+        await desk.press("enter")
+        assert desk.page.ops.keys == ("op1.2",) and desk.app.drafts.filter == "multi"
+        await desk.press("escape")
+        assert len(desk.page.ops.keys) == 2
+
+
+# -- replies to mend -----------------------------------------------------------------------------
+
+REPAIR = Repair("s1p3", 1, "extraction", ("no JSON was found",), "{broken")
+
+
+async def test_capital_d_lets_a_reply_go_for_a_reason(tmp_path: Path) -> None:
+    async with a_desk(tmp_path, an_add(1), repairs=(REPAIR,)) as desk:
+        await desk.press("j")
+        assert "no JSON was found" in desk.screen and "{broken" in desk.screen
+        await desk.press("a")
+        assert desk.made == [] and "e mends it" in desk.told
+        await desk.press("D", "n", "o", "enter")
+        assert desk.session.asked == [("drop", ("s1p3", "no", "sam"))]
+
+
+async def test_e_mends_a_reply_and_what_is_still_wrong_is_shown(tmp_path: Path) -> None:
+    async with a_desk(tmp_path, an_add(1), repairs=(REPAIR,)) as desk:
+
+        async def wrong(repair_id: str, text: str, reviewer: str) -> tuple[str, ...]:
+            desk.session.asked.append(("mend", (repair_id, text, reviewer)))
+            return ("a bracket is missing",)
+
+        mend, desk.session.mend = desk.session.mend, wrong  # type: ignore[method-assign]
+        await desk.press("j", "e", "x", "enter", "z", "ctrl+o")
+        assert desk.session.asked == [("mend", ("s1p3", "{brokenx\nz", "sam"))]
+        assert desk.page.box.display and "a bracket is missing" in desk.screen
+        desk.session.mend = mend  # type: ignore[method-assign]
+        await desk.press("ctrl+o")
+        assert len(desk.session.asked) == 2 and not desk.page.box.display
+
+
+async def test_capital_d_lets_no_operation_go(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        await desk.press("D")
+        assert desk.session.asked == [] and "r rejects" in desk.told
+
+
+# -- states ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["a", "r", "R", "e", "E", "M", "u", "ctrl+r", "A", "t", "m", "c"])
+async def test_who_looks_on_is_told_who_decides(tmp_path: Path, key: str) -> None:
+    def observe(session: FakeSession) -> None:
+        session.drives, session.driver = False, "ann"
+
+    async with a_desk(tmp_path, change=observe) as desk:
+        await desk.press(key)
+        assert desk.session.asked == []
+        assert "ann decides" in desk.told and "T takes over" in desk.told
+        assert not desk.app.query_one(Prompt).asking
+
+
+async def test_without_a_run_every_key_says_where_one_is(tmp_path: Path) -> None:
+    app = app_on(None, held_workspace(tmp_path))
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pilot.pause()
+        app.open_page("review")
+        await pilot.pause()
+        assert "No run is open" in "\n".join(picture(app))
+        for key in "arRuAcvn":
+            await pilot.press(key)
+            await pilot.pause()
+
+
+async def test_a_finished_run_says_where_to_go(tmp_path: Path) -> None:
+    workspace = finished_workspace(tmp_path)
+    app = app_on(FakeSession(workspace.run("rehearsal"), living=False), workspace)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        app.open_page("review")
+        await pilot.pause()
+        assert "The run is finished" in "\n".join(picture(app))
+
+
+async def test_a_moved_library_is_said_above_the_operation(tmp_path: Path) -> None:
+    def moved(session: FakeSession) -> None:
+        session.state.flagged_stale = 0
+
+    async with a_desk(tmp_path, change=moved) as desk:
+        assert "the library has moved to v0" in desk.screen
+
+
+async def test_a_lost_line_is_said_until_it_is_back(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        await desk.session.push(Parted("the line to the run is cut", ended=False))
+        await desk.rest()
+        assert "trying again" in desk.screen
+
+
+async def test_an_operation_that_goes_leaves_the_cursor_on_its_neighbour(tmp_path: Path) -> None:
+    async with a_desk(tmp_path, an_add(1), an_add(2), an_add(3)) as desk:
+        await desk.press("j")
+        del desk.session.state.operations["op1.2"]
+        await desk.session.push(Told(ev.RunPaused()))
+        await desk.rest()
+        assert desk.page.ops.key == "op1.3"
+        await desk.press("a")
+        assert desk.made == [("op1.3", "approve")]
+
+
+async def test_a_library_that_moves_under_a_shown_operation_is_shown_anew_first(
+    tmp_path: Path,
+) -> None:
+    async with a_desk(tmp_path) as desk:
+        shown = desk.session.state.operations["op1.1"]
+        desk.session.state.operations["op1.1"] = replace(shown, flags=(Flag("base moved"),))
+        desk.session.state.events += 1
+        await desk.burst("a")
+        assert desk.made == []
+
+
+@pytest.mark.parametrize("size", [(120, 36), (80, 24), (60, 16)])
+async def test_hostile_text_is_drawn_inert_and_aligned(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    from rich.cells import cell_len
+
+    hostile = an_add(1, HOSTILE, Flag("leak", 0.5, HOSTILE), proposer=HOSTILE)
+    async with a_desk(tmp_path, hostile, an_add(2, HOSTILE), size=size) as desk:
+        for keys in ((), ("w",), ("w",), ("enter",), ("escape", "e")):
+            await desk.press(*keys)
+            text = desk.screen
+            assert "\x1b" not in text and "\u202e" not in text and "[red]" in text
+            framed = [row for row in picture(desk.app)[2:-2] if row and row[-1] in "│┃┐┓┘┛"]
+            assert framed and {cell_len(row) for row in framed} == {size[0]}
+
+
+async def test_where_the_person_was_is_where_they_come_back(tmp_path: Path) -> None:
+    async with a_desk(tmp_path) as desk:
+        await desk.press("j", "e", "x", "escape")
+        desk.app.drafts.save()
+        run = desk.session.run
+        workspace = desk.app.workspace
+    app = app_on(FakeSession(run), workspace)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pilot.pause()
+        app.open_page("review")
+        await pilot.pause()
+        page = app.page("review")
+        assert isinstance(page, ReviewPage)
+        await page.read()
+        assert page.ops.key == "op1.2"
+        assert app.drafts.edits["op1.2"].endswith("x")
+
+
+# -- how fast a person is ----------------------------------------------------------------
+
+
+async def test_forty_operations_with_six_edits_take_sixty_keys(tmp_path: Path) -> None:
+    """B11: 34 approvals, 6 edits of two keys each and one commit are 47 keys."""
+    operations = tuple(an_add(number) for number in range(1, 41))
+    keys = 0
+    async with a_desk(tmp_path, *operations) as desk:
+        for number in range(40):
+            if number % 7 == 3:
+                await desk.press("e")
+                await desk.press("x")  # typed text, not counted
+                await desk.press("enter")
+                keys += 2
+            else:
+                await desk.press("a")
+                keys += 1
+        await desk.press("c")
+        keys += 1
+        actions = [action for _, action in desk.made]
+        assert (actions.count("approve"), actions.count("edit")) == (34, 6)
+        assert len({name for name, _ in desk.made}) == 40
+        assert desk.session.names()[-1] == "commit"
+        assert keys <= 60

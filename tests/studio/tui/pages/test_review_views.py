@@ -1,0 +1,321 @@
+"""What the review page draws, as pure lines; the stack of undo; what is read for it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from engines.core import events as ev
+from engines.core.library import Experience, Library
+from engines.core.state.run_state import RunState
+from engines.core.types import Decision, Flag, Operation, Usage, Verdict
+from studio.review.evidence import GroupEvidence, Witness
+from studio.review.undo_stack import Made, Sitting, inverse, standing, told
+from studio.tui.drawing.lines import Line, cropped, plain, width_of
+from studio.tui.pages.review.change_view import change_lines, diff_lines, side_by_side, text_of
+from studio.tui.pages.review.evidence_view import evidence_rows, near_ones, near_rows, rollout_of
+from studio.tui.pages.review.loader import ReadingRoom, Wanted
+from studio.tui.pages.review.view import (
+    KINDS,
+    SORTS,
+    Item,
+    commit_lines,
+    draft_texts,
+    items,
+    legend,
+    row,
+    why_empty,
+)
+from tests.studio.tui.stage import held_workspace
+
+HOSTILE = "[red]a[/red] \x1b[2J \u202eevil 👩\u200d👩\u200d👧 漢字かな 🇩🇪 wide"
+
+
+def a_state(*operations: Operation) -> RunState:
+    return RunState(operations={op.id: op for op in operations}, status="reviewing", base_version=3)
+
+
+def add(number: int, text: str = "Carry one.", *flags: Flag) -> Operation:
+    return Operation(f"op1.{number}", "add", text=text, flags=flags)
+
+
+def approve(op: Operation, assigned: str | None = None) -> Decision:
+    return Decision(op.id, "approve", reviewer="sam", assigned=assigned)
+
+
+def drawn(lines: list[Line]) -> list[str]:
+    return [plain(each).rstrip() for each in lines]
+
+
+# -- the list -------------------------------------------------------------------------------------
+
+
+def test_flagged_operations_come_first_and_deciding_them_moves_nothing() -> None:
+    state = a_state(add(1), add(2, "x", Flag("leak")), Operation("op1.3", "delete", "E1"))
+    before = [item.id for item in items(state)]
+    state.decisions["op1.2"] = approve(add(2))
+    assert before == [item.id for item in items(state)] == ["op1.2", "op1.1", "op1.3"]
+
+
+def test_by_kind_means_additions_changes_deletions_what_is_kept_and_weights() -> None:
+    kinds = KINDS[::-1]
+    state = a_state(*(Operation(f"op1.{n}", kind, "E1") for n, kind in enumerate(kinds)))
+    found = items(state, sort=SORTS[1])
+    kept = [item.operation.kind for item in found if item.operation]
+    assert kept == ["add", "modify", "delete", "keep", "weights"]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [("carry", ["op1.1"]), ("flagged leak", ["op1.2"]), ("open op1", ["op1.2", "op1.1"])],
+)
+def test_a_filter_wants_all_its_words(words: str, found: list[str]) -> None:
+    state = a_state(add(1), add(2, "Draw it.", Flag("leak")))
+    assert [item.id for item in items(state, words=words)] == found
+
+
+def test_only_unflagged_undecided_operations_that_delete_nothing_are_safe() -> None:
+    safe = Item("a", add(1))
+    assert safe.is_safe
+    assert not Item("a", add(1, "x", Flag("leak"))).is_safe
+    assert not Item("a", Operation("a", "delete", "E1")).is_safe
+    assert not Item("a", add(1), approve(add(1))).is_safe
+    assert not Item("a", add(1), deferred=True).is_safe
+
+
+def test_a_row_says_how_it_stands_without_any_colour() -> None:
+    flagged = Operation("op1.2", "modify", "E14", "Count paths.", flags=(Flag("leak"),))
+    assert plain(row(Item("a", flagged)).line) == "? ~ E14   ! Count paths."
+    rejected = replace(approve(flagged), action="reject")
+    assert plain(row(Item("a", flagged, rejected)).line).startswith("x ~ E14")
+    gone = Operation("op1.3", "delete", "E7")
+    assert plain(row(Item("a", gone), "Try small cases.").line).endswith("small cases.")
+
+
+def test_the_legend_never_changes_its_height() -> None:
+    shown = [
+        legend(found, words=words, sort="in order", done=0, mean_s=None, person="sam")
+        for found, words in (([], ""), ([Item("a", add(1))], "carry"))
+    ]
+    assert len(shown[0]) == len(shown[1])
+    assert "safe now: 1  (A approves them)" in drawn(shown[1])
+
+
+def test_a_commit_of_rejections_leaves_the_version_as_it_is() -> None:
+    op = add(1)
+    item = Item("op1.1", op, replace(approve(op), action="reject"))
+    assert "stays v3" in text_of(commit_lines(a_state(op), [item]))
+    assert "v3 becomes v4" in text_of(commit_lines(a_state(op), [Item("op1.1", op, approve(op))]))
+
+
+@pytest.mark.parametrize("status", ["running", "paused", "stopped", "failed", "finished"])
+def test_every_empty_list_names_a_key(status: str) -> None:
+    state = a_state()
+    state.status, state.started = status, object()  # type: ignore[assignment]
+    told_ = drawn(why_empty(state, living=True))
+    assert len(told_) == 2 and any(key in told_[1] for key in ("1", "3", "5", "p"))
+
+
+# -- the draft ------------------------------------------------------------------------------------
+
+
+def test_the_draft_is_what_the_library_would_become() -> None:
+    base = Library("aime", 1, (Experience("E1", "One."), Experience("E2", "Two.")), 3)
+    new, other, gone = add(1, "Three\n more."), Operation("b", "modify", "E1", "1."), add(9)
+    gone = Operation("c", "delete", "E2")
+    back = Operation("d", "modify", "E3", "Three again.")
+    reviewed = [
+        (new, approve(new, "E3")),
+        (other, approve(other)),
+        (gone, approve(gone)),
+        (back, replace(approve(back), action="edit", text="Three, edited.")),
+        (add(5), replace(approve(add(5)), action="reject")),
+    ]
+    whole = base.commit(reviewed).library
+    texts = draft_texts([(e.id, e.text) for e in base.experiences], reviewed)
+    assert texts == {e.id: e.text for e in whole.experiences}
+
+
+# -- the change -----------------------------------------------------------------------------------
+
+
+def test_words_are_marked_and_read_back_to_both_texts() -> None:
+    before, after = "Look two times at it.", "Look three times at all of it."
+    shown = " ".join(drawn(diff_lines(before, after, "words", 200)))
+    assert shown == "Look [-two-]{+three+} times at {+all of+} it."
+
+
+def test_columns_stay_aligned_with_wide_characters() -> None:
+    rows = side_by_side("漢字かな漢字かな漢字", "plain words of any kind", 30)
+    bars = {cell_len(plain(each).partition("|")[0]) for each in rows}
+    assert len(bars) == 1
+
+
+@pytest.mark.parametrize("mode", ["words", "lines", "side by side"])
+@pytest.mark.parametrize("width", [20, 58, 76])
+def test_no_line_of_a_change_is_wider_than_its_pane(mode: str, width: int) -> None:
+    op = Operation(
+        "op1.1", "modify", "E1", HOSTILE * 3, HOSTILE, proposer=HOSTILE, flags=(Flag("leak"),)
+    )
+    lines = change_lines(
+        Item(op.id, op),
+        {"E1": "Before. " + HOSTILE},
+        a_state(op),
+        at=(1, 2),
+        mode=mode,  # type: ignore[arg-type]
+        width=width,
+    )
+    text = text_of(lines)
+    assert "\x1b" not in text and "\u202e" not in text and "[red]" in text
+    assert max(map(width_of, lines)) <= max(width, 22)
+
+
+def test_a_decided_operation_says_by_whom_and_what_was_proposed() -> None:
+    op = add(1, "Carry.")
+    edited = Decision(op.id, "edit", text="Carry one.", reason="clearer", reviewer="ann")
+    lines = change_lines(
+        Item(op.id, op, edited), {}, a_state(op), at=(1, 1), mode="words", width=100
+    )
+    text = text_of(lines)
+    for said in ("edited by ann", "+ Carry one.", "proposed  Carry.", "reason    clearer"):
+        assert said in text
+
+
+def test_a_target_that_is_gone_is_said() -> None:
+    op = Operation("op1.1", "modify", "E9", "x")
+    lines = change_lines(Item(op.id, op), {}, a_state(op), at=(1, 1), mode="words", width=80)
+    assert "E9 is not in the library any more" in text_of(lines)
+
+
+# -- evidence and similar ones --------------------------------------------------------------------
+
+
+def a_witness(index: int, reward: float | None, tail: str = "#### 1") -> Witness:
+    rollout = ev.RolloutFinished(1, 0, index, 7, "ok", None, None, Usage(5, 60, 1), 0.1, tail)
+    return Witness(rollout, None if reward is None else Verdict(reward, "expected 2, got 1"))
+
+
+def test_winners_come_first_and_the_rest_is_counted() -> None:
+    witnesses = tuple(a_witness(n, float(n > 4)) for n in range(8))
+    group = GroupEvidence("s1p0", "How many?", 3, 8, witnesses)
+    rows = evidence_rows([group], 70)
+    text = [plain(each.line) for each in rows]
+    assert "3 of 8 won" in text[0]
+    assert [rollout_of(each.key) for each in rows[1:5]] == ["s1p0r5", "s1p0r6", "s1p0r0", "s1p0r1"]
+    assert text[-1].strip() == "and 1 more winner, 3 more losers (enter)"
+    opened = evidence_rows([group], 70, opened=True, answers={"s1p0r0": "one\ntwo"})
+    assert {rollout_of(each.key) for each in opened} == {f"s1p0r{n}" for n in range(8)}
+    assert any("two" in plain(each.line) for each in opened)
+
+
+def test_a_rollout_without_a_reward_is_neither_won_nor_lost() -> None:
+    rows = evidence_rows([GroupEvidence("s1p0", "?", 0, 1, (a_witness(0, None),))], 70)
+    assert "? r0" in plain(rows[1].line) and "not judged" in plain(rows[1].line)
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_evidence_of_any_text_fits_its_pane(opened: bool) -> None:
+    group = GroupEvidence("s1p0", HOSTILE * 4, 0, 1, (a_witness(0, 0.0, HOSTILE * 9),))
+    for each in evidence_rows([group], 50, opened=opened):
+        assert width_of(each.line) <= 50 and "\x1b" not in plain(each.line)
+
+
+@pytest.mark.parametrize("width", [40, 53, 78])
+def test_opened_evidence_loses_no_word_in_a_list(width: int) -> None:
+    said = "carry one into the next column, and say so in words that go on and on. " * 4
+    judged = "that is what was expected of it " * 12
+    witness = replace(a_witness(0, 0.0), verdict=Verdict(0.0, judged))
+    group = GroupEvidence("s1p0", said, 0, 1, (witness,))
+    rows = evidence_rows([group], width, opened=True, answers={witness.id: said})
+    # A list draws two cells before each row and cuts what is wider.
+    text = " ".join(" ".join(plain(cropped(each.line, width - 2)).split()) for each in rows)
+    assert text.count("carry one into the next column, and say so in words") == 8
+    assert text.count("that is what was expected of it") == 12
+
+
+def test_similar_ones_leave_the_target_out_and_come_by_likeness() -> None:
+    op = Operation("op1.1", "modify", "E1", "Draw the grid before counting paths.")
+    texts = {"E1": op.text, "E2": "Draw the grid before counting.", "E3": "Something else."}
+    near = near_ones(op, texts)
+    assert [name for name, _, _ in near] == ["E2"]
+    assert near_rows(near, 60)[0].key == "E2"
+
+
+def test_what_is_read_is_kept_and_trouble_is_told(tmp_path: Path) -> None:
+    workspace = held_workspace(tmp_path)
+    room = ReadingRoom(workspace, workspace.run("mine"))
+    op = replace(add(1), evidence=("s1p0r0", "s1p0r1"))
+    wanted = Wanted(op, {}, 0, opened=True)
+    assert room.known(wanted) is None
+    found = room.look(wanted)
+    assert found.groups[0].n == 4 and "Step 1" in found.answers["s1p0r0"]
+    assert room.known(wanted) is found
+    run = workspace.run("mine")
+    run.journal.write_bytes(b"no line of a journal\n" * 3)
+    assert "journal" in ReadingRoom(workspace, run).look(wanted).trouble
+
+
+# -- taking back ----------------------------------------------------------------------------------
+
+
+def test_the_inverse_of_each_kind() -> None:
+    new, changed = add(1), Operation("b", "modify", "E1", "New.")
+    gone, kept = Operation("c", "delete", "E2"), Operation("d", "keep", "E1")
+    texts = {"E1": "New.", "E3": "Carry one."}
+    made = Made(new, approve(new, "E3"))
+    undone = inverse(made, "op2.h1", texts)
+    assert isinstance(undone, Operation)
+    assert (undone.kind, undone.target) == ("delete", "E3")
+    undone = inverse(Made(changed, approve(changed), was="Old."), "op2.h1", texts)
+    assert isinstance(undone, Operation)
+    assert (undone.kind, undone.target, undone.text) == ("modify", "E1", "Old.")
+    undone = inverse(Made(gone, approve(gone), was="Two."), "op2.h1", texts)
+    assert isinstance(undone, Operation)
+    assert (undone.kind, undone.target, undone.text) == ("add", "E2", "Two.")
+    assert "nothing to take back" in str(inverse(Made(kept, approve(kept)), "op2.h1", texts))
+    rejected = replace(approve(new), action="reject")
+    assert "changed nothing" in str(inverse(Made(new, rejected), "op2.h1", texts))
+    assert "is gone" in str(inverse(made, "op2.h1", {}))
+
+
+def test_a_new_decision_forgets_what_could_be_made_again() -> None:
+    sitting = Sitting(undone=[(Made(add(1), approve(add(1))),)])
+    sitting.add((Made(add(2), replace(approve(add(2)), took_s=3.0)),))
+    assert not sitting.undone and sitting.mean_s == 3.0 and sitting.done == 1
+
+
+def test_only_ones_own_decision_is_found_again() -> None:
+    mine, other = approve(add(1)), replace(approve(add(2)), reviewer="ann")
+    decisions = {"op1.1": mine, "op1.2": other}
+    found = standing(decisions, {"op1.1": add(1), "op1.2": add(2)}, "sam")
+    assert [made.id for made in found] == ["op1.1"]
+
+
+def test_what_the_gate_rejected_is_counted_apart() -> None:
+    refused = Decision("op1.2", "reject", reviewer="gate", reason="E1 says so")
+    text = told([Made(add(1), approve(add(1))), Made(add(2), refused)], ["", ""])
+    assert text.startswith("approved 1;") and "1 did not fit" in text and "E1 says so" in text
+
+
+# -- a thousand ------------------------------------------------------------------------------------
+
+
+def test_the_rows_of_a_thousand_operations_take_a_few_milliseconds() -> None:
+    """The bound is loose, for a busy machine; the least of ten runs is what is compared."""
+    state = a_state(*(add(n, f"When case {n} comes up, " + "word " * 40) for n in range(1_000)))
+    for n in range(0, 1_000, 2):
+        state.decisions[f"op1.{n}"] = approve(add(n), f"E{n}")
+    [row(item) for item in items(state)]
+
+    def once() -> float:
+        began = time.perf_counter()
+        found = items(state)
+        [row(item) for item in found]
+        draft_texts([], state.reviewed)
+        return time.perf_counter() - began
+
+    assert min(once() for _ in range(10)) < 0.05

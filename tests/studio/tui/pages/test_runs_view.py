@@ -1,0 +1,223 @@
+"""The table of runs as pure lines."""
+
+from __future__ import annotations
+
+import csv
+from copy import copy
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.core.state.run_state import RunState
+from studio.tui.drawing.lines import plain, width_of
+from studio.tui.pages.runs.view import (
+    detail_lines,
+    runs_csv,
+    runs_rows,
+    shown_runs,
+    state_span,
+    when,
+)
+from studio.workspace.listing import (
+    Background,
+    KnownRun,
+    ListedRun,
+    Measured,
+    ShownStatus,
+    background,
+)
+from tests.studio.tui.stage import finished_workspace
+
+NOW = datetime(2026, 3, 9, 18, 0).timestamp()
+HOSTILE = "漢字[red]\x1b[2J‮👩‍👩‍👧"
+
+
+def a_run(
+    run: str = "mine",
+    word: str = "held",
+    *,
+    alive: bool = False,
+    waiting: int = 0,
+    model: str = "openai:small",
+    data: str = "sums",
+    reward: float | None = 0.5,
+    tokens: int = 52_830,
+    cost_usd: float | None = None,
+    held_out: float | None = None,
+    move: str = "",
+    **row: Any,
+) -> KnownRun:
+    """A run as the list of a workspace knows it."""
+    facts: dict[str, Any] = {
+        "run": run,
+        "exp_id": run,
+        "status": word,
+        "ending": word,
+        "reason": "",
+        "epoch": 1,
+        "epochs": 2,
+        "steps": 3,
+        "library": run,
+        "version": 4,
+        "open": waiting,
+        "rewards": {"1": {"mean": reward, "n": 24 if reward is not None else 0}},
+        "tokens": tokens,
+        "cost_usd": cost_usd,
+        "losses": 0,
+        "rehearsal": False,
+        "began": datetime(2026, 3, 9, 15, 50).timestamp(),
+        "last": datetime(2026, 3, 9, 16, 0).timestamp(),
+        "journal_bytes": 100,
+        **row,
+    }
+    measured = (Measured("held", 0.25, held_out, 20),) if held_out is not None else ()
+    back = Background(model, data, "math", "wait", 3, 6, 4, 8, measured, step=4)
+    return KnownRun(ListedRun(facts, ShownStatus(word, alive, move)), back)
+
+
+def texts(runs: list[KnownRun], width: int = 116) -> list[str]:
+    return [plain(row.line).rstrip() for row in runs_rows(runs, width, NOW)]
+
+
+def test_each_run_is_a_row_under_one_heading_that_no_cursor_stands_on() -> None:
+    rows = runs_rows([a_run("a"), a_run("b", held_out=0.95)], 116, NOW)
+    assert [row.key for row in rows] == ["", "a", "b"]
+    heading, told = (" ".join(plain(row.line).split()) for row in (rows[0], rows[2]))
+    assert heading == "run model data epochs lib mean@1 held-out spent when state"
+    assert told.startswith("b openai:small sums 1/2 v4 0.500 0.950 53k tok today 15:50 ")
+
+
+@pytest.mark.parametrize("width", [116, 100, 76, 56])
+def test_columns_go_where_there_is_no_room_and_run_and_state_stay(width: int) -> None:
+    rows = runs_rows([a_run("a-name", waiting=9)], width, NOW)
+    assert all(width_of(row.line) <= width for row in rows)
+    text = plain(rows[1].line)
+    assert "a-name" in text and "HELD: 9 wait, no process" in text
+
+
+def test_hostile_and_wide_names_leave_the_columns_aligned() -> None:
+    rows = runs_rows([a_run("a", model=HOSTILE, data=HOSTILE), a_run("b")], 116, NOW)
+    ends = []
+    for row in rows:
+        spans = row.line
+        assert all("\x1b" not in text and "‮" not in text for text, _ in spans)
+        ends.append(width_of(spans[:-1]))
+    assert ends[1] == ends[2]
+    assert "[red]" in plain(rows[1].line)
+
+
+def test_scripted_rewards_carry_a_tilde_and_unknown_money_is_never_zero() -> None:
+    scripted = texts([a_run("a", rehearsal=True, held_out=0.9)])[1]
+    assert "~0.500" in scripted and "~0.900" in scripted and "$" not in scripted
+    assert "$1.84" in texts([a_run("a", cost_usd=1.842)])[1]
+    assert "0.000" not in texts([a_run("a", reward=None)])[1]
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (a_run(word="held", waiting=9), "HELD: 9 wait, no process"),
+        (a_run(word="reviewing", alive=True, waiting=2), "HELD for review: 2"),
+        (a_run(word="running", alive=True), "running, its process lives"),
+        (a_run(word="interrupted"), "interrupted (r resumes)"),
+        (
+            a_run(word="stopped", ending="budget", reason="budget.calls=9"),
+            "budget reached (r: more)",
+        ),
+        (a_run(word="finished"), "finished"),
+        (a_run(word="finished", waiting=1), "finished: 1 wait for you"),
+        (a_run(word="damaged"), "damaged: studio doctor"),
+    ],
+)
+def test_the_state_says_what_waits_and_which_key_helps(run: KnownRun, expected: str) -> None:
+    assert state_span(run)[0] == expected
+
+
+def test_a_damaged_run_tells_its_damage_and_the_doctor() -> None:
+    lines = detail_lines(a_run(word="damaged", move=f"line 3 fails. {HOSTILE}"), 70, NOW)
+    text = "\n".join(plain(line) for line in lines)
+    assert "line 3 fails." in text and "studio doctor --repair" in text and "\x1b" not in text
+
+
+def detail(*measured: Measured) -> str:
+    run = a_run()
+    assert run.background is not None
+    run = replace(run, background=replace(run.background, measured=measured))
+    return "\n".join(plain(each) for each in detail_lines(run, 116, NOW))
+
+
+def test_a_set_that_was_measured_once_has_one_figure_and_no_arrow() -> None:
+    told = detail(Measured("held", 0.31, 0.31, 40))
+    assert "held 0.310 (n=40), measured once" in told and "->" not in told
+
+
+def test_before_and_after_come_each_with_its_own_n() -> None:
+    told = detail(Measured("held", 0.31, 0.42, 38, first_n=40))
+    assert "held 0.310 (n=40) -> 0.420 (n=38)" in told
+
+
+def test_what_is_measured_once_is_known_from_the_run_itself(tmp_path: Path) -> None:
+    workspace = finished_workspace(tmp_path)
+    state = workspace.run("rehearsal").state()
+    once = measured_of(state, 1)
+    assert [m.first_n for m in once] == [None]
+    assert [m.first_n for m in measured_of(state, 2)] == [state.evaluations[0].n]
+
+
+def measured_of(state: RunState, most: int) -> tuple[Measured, ...]:
+    state = copy(state)
+    first = state.evaluations[0]
+    state.evaluations = [one for one in state.evaluations if one.data == first.data][:most]
+    found = background(state)
+    assert found is not None
+    return found.measured
+
+
+def test_scripted_rewards_are_called_a_rehearsal_in_the_detail() -> None:
+    told = "\n".join(plain(each) for each in detail_lines(a_run(rehearsal=True), 116, NOW))
+    assert "rehearsal, epoch 1: 0.500 (n=24)" in told
+
+
+def test_runs_are_sorted_by_what_was_asked_for() -> None:
+    runs = [
+        a_run("new", reward=None, tokens=5),
+        a_run("good", reward=0.9, tokens=7),
+        a_run("bad", reward=0.1, tokens=9),
+    ]
+
+    def order(sort: Any) -> list[str]:
+        return [run.run for run in shown_runs(runs, "", sort)]
+
+    assert order("time") == ["new", "good", "bad"]
+    assert order("reward") == ["good", "bad", "new"]
+    assert order("cost") == ["bad", "good", "new"]
+    assert order("name") == ["bad", "good", "new"]
+
+
+def test_a_filter_keeps_runs_that_hold_every_word() -> None:
+    runs = [a_run("a", data="sums"), a_run("b", data="aime", word="finished")]
+    assert [run.run for run in shown_runs(runs, "AIME fini", "time")] == ["b"]
+    assert shown_runs(runs, "nothing", "time") == []
+
+
+def test_the_export_has_a_row_a_run_and_no_control_characters() -> None:
+    rows = list(csv.DictReader(runs_csv([a_run("a", model=HOSTILE, held_out=0.95)]).splitlines()))
+    assert len(rows) == 1
+    assert rows[0]["run"] == "a" and rows[0]["reward"] == "0.5" and rows[0]["held_out"] == "0.95"
+    assert rows[0]["cost_usd"] == "" and "\x1b" not in rows[0]["model"]
+
+
+@pytest.mark.parametrize(
+    ("at", "expected"),
+    [
+        (datetime(2026, 3, 9, 8, 5), "today 08:05"),
+        (datetime(2026, 3, 8, 23, 59), "Mar 08"),
+        (datetime(2025, 11, 18, 1, 0), "2025-11-18"),
+    ],
+)
+def test_a_time_is_as_exact_as_it_is_near(at: datetime, expected: str) -> None:
+    assert when(at.timestamp(), NOW) == expected
+    assert when(None, NOW) == "-"

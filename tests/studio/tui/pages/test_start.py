@@ -1,0 +1,244 @@
+"""The start page: each key, and what it says when something cannot be started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engines.record.run_dir import Workspace
+from studio.tui.app import StudioApp
+from studio.tui.pages.start.checks import Checked, Facts
+from studio.tui.pages.start.page import StartPage
+from studio.tui.widgets.confirm import Confirm
+from tests.studio.tui.pages.test_runs import Asked
+from tests.studio.tui.pages.test_runs_view import a_run
+from tests.studio.tui.pages.test_start_view import facts
+from tests.studio.tui.reading import has_read
+from tests.studio.tui.stage import app_on, finished_workspace, held_workspace, picture
+
+
+def page_of(app: StudioApp) -> StartPage:
+    page = app.page("start")
+    assert isinstance(page, StartPage)
+    return page
+
+
+def opened(folder: Path, workspace: Workspace | None = None) -> StudioApp:
+    return app_on(None, workspace or Workspace(folder / "practice"))
+
+
+async def test_a_held_run_comes_first_and_enter_resumes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = opened(tmp_path, held_workspace(tmp_path))
+    async with app.run_test(size=(120, 36)) as pilot:
+        asked = Asked(app, monkeypatch)
+        await has_read(pilot)
+        assert any("2 operations wait for you: held, no process" in row for row in picture(app))
+        await pilot.press("enter")
+        await pilot.pause()
+        assert asked.started == [["--resume", "mine"]]
+
+
+async def test_a_rehearsal_is_started_without_a_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = opened(tmp_path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        asked = Asked(app, monkeypatch)
+        await has_read(pilot)
+        page = page_of(app)
+        assert page.go_to_choice("new rehearsal")
+        await has_read(pilot)
+        known = page.facts["new rehearsal", ""]
+        assert isinstance(known, Facts) and known.mode == "new" and not known.costs
+        await pilot.press("enter")
+        await pilot.pause()
+        assert asked.started == [["rehearsal", "--review", "wait"]]
+
+
+async def test_what_costs_money_shows_its_estimate_and_waits_for_a_yes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = opened(tmp_path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        asked = Asked(app, monkeypatch)
+        await has_read(pilot)
+        page = page_of(app)
+        page.go_to_choice("new api")
+        page.facts["new api", ""] = facts()
+        page.checked["new api", ""] = Checked(facts(), (), "9 calls, 10 tokens", "20 calls")
+        await pilot.press("enter")
+        await pilot.pause()
+        assert isinstance(app.screen, Confirm)
+        assert any("9 calls, 10 tokens" in row for row in picture(app))
+        await pilot.press("escape")
+        await pilot.pause()
+        assert asked.started == []
+        await pilot.press("enter")
+        await pilot.pause()
+        await pilot.press("y")
+        await pilot.pause()
+        assert asked.started == [["api", "--review", "wait"]]
+
+
+async def test_a_run_that_is_finished_is_opened_or_begun_anew_as_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = opened(tmp_path, finished_workspace(tmp_path))
+    async with app.run_test(size=(120, 36)) as pilot:
+        asked = Asked(app, monkeypatch)
+        await has_read(pilot)
+        page = page_of(app)
+        page.go_to_choice("new rehearsal")
+        page.facts["new rehearsal", ""] = facts("finished", run="rehearsal", costs=False)
+        for key in ("n", "o"):
+            await pilot.press("enter")
+            await pilot.pause()
+            await pilot.press(key)
+            await pilot.pause()
+        assert asked.started == [["rehearsal", "--restart-step", "0", "--review", "wait"]]
+        assert asked.attached == ["rehearsal"]
+
+
+async def test_a_preset_whose_name_is_taken_by_other_settings_begins_a_new_run_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = opened(tmp_path, finished_workspace(tmp_path))  # its `rehearsal` has another seed
+    async with app.run_test(size=(120, 36)) as pilot:
+        asked = Asked(app, monkeypatch)
+        await has_read(pilot)
+        page = page_of(app)
+        page.go_to_choice("new rehearsal")
+        await has_read(pilot)
+        known = page.facts["new rehearsal", ""]
+        assert isinstance(known, Facts), known
+        assert (known.mode, known.run) == ("beside", "rehearsal-2") and "seed" in known.notes[0]
+        await pilot.press("enter")
+        await pilot.pause()
+        await pilot.press("o", "n")
+        await pilot.pause()
+        assert asked.started == [["rehearsal", "--restart-step", "0", "--review", "wait"]]
+
+
+async def test_living_runs_are_attached_to_and_late_operations_opened_for_review(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = opened(tmp_path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        asked = Asked(app, monkeypatch)
+        await has_read(pilot)
+        page = page_of(app)
+        page.shows([a_run("late", "finished", waiting=2), a_run("on", "running", alive=True)])
+        page.go_to_choice("open late")
+        await pilot.press("enter")
+        assert asked.attached == ["late"] and asked.opened[-1][0] == "review"
+        await pilot.press("0")
+        page.shows([a_run("on", "running", alive=True)])
+        page.go_to_choice("attach on")
+        await pilot.press("enter")
+        assert asked.attached == ["late", "on"] and asked.opened[-1][0] == "live"
+
+
+async def test_settings_are_checked_where_they_are_typed_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = opened(tmp_path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        asked = Asked(app, monkeypatch)
+        await has_read(pilot)
+        page = page_of(app)
+        page.go_to_choice("new rehearsal")
+        await has_read(pilot)
+        await pilot.press("e")
+        await pilot.pause()
+        await pilot.press(*"practice.epoch=3", "enter")
+        await has_read(pilot)
+        assert any("practice.epochs" in row for row in picture(app))
+        assert page.overrides["new rehearsal"] == "practice.epoch=3"
+        await pilot.press("enter")
+        await pilot.pause()
+        assert asked.started == []
+        await pilot.press("e")
+        await pilot.pause()
+        await pilot.press(*("left",) * 2, "s", "enter")
+        await has_read(pilot)
+        known = page.facts["new rehearsal", "practice.epochs=3"]
+        assert isinstance(known, Facts) and known.epochs == 3
+        await pilot.press("enter")
+        await pilot.pause()
+        assert asked.started == [["rehearsal", "practice.epochs=3", "--review", "wait"]]
+
+
+async def test_a_setting_that_is_none_or_an_option_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = opened(tmp_path, held_workspace(tmp_path))
+    async with app.run_test(size=(120, 36)) as pilot:
+        asked = Asked(app, monkeypatch)
+        await has_read(pilot)
+        for typed in ("--accept-changes", "seed", "a='b"):
+            await pilot.press("e")
+            await pilot.pause()
+            app.query_one("#prompt Input").value = typed  # type: ignore[attr-defined]
+            await pilot.press("enter")
+            await pilot.pause()
+        assert len(asked.told) == 3 and page_of(app).overrides == {}
+
+
+async def test_c_says_calls_tokens_and_what_was_looked_at_and_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = held_workspace(tmp_path)
+    app = opened(tmp_path, workspace)
+    async with app.run_test(size=(120, 36)) as pilot:
+        asked = Asked(app, monkeypatch)
+        await has_read(pilot)
+        page = page_of(app)
+        page.go_to_choice("new rehearsal")
+        await pilot.press("c")
+        await has_read(pilot)
+        found = page.checked["new rehearsal", ""]
+        assert isinstance(found, Checked), found
+        shown = picture(app)
+        assert any("likely" in row and "calls" in row for row in shown)
+        assert any("at most" in row for row in shown)
+        assert any("[ok] verifier math is there" in row for row in shown)
+        assert asked.started == []
+        assert [run.run for run in workspace.runs()] == ["mine"]
+
+
+async def test_why_nothing_was_started_is_shown_whole_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = opened(tmp_path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        Asked(app, monkeypatch)
+        await has_read(pilot)
+        page = page_of(app)
+        page.overrides["new rehearsal"] = "seed=5"
+        await pilot.press("5")
+        app.refused("run.yaml:3: the endpoint cannot be reached.\nStart it, or name another.")
+        await pilot.pause()
+        assert app.page_name == "start"
+        shown = picture(app)
+        assert any("the endpoint cannot be reached." in row for row in shown)
+        assert any("Start it, or name another." in row for row in shown)
+        assert page.overrides["new rehearsal"] == "seed=5"
+        await pilot.press("escape")
+        await pilot.pause()
+        assert not any("the endpoint cannot be reached." in row for row in picture(app)[3:-3])
+
+
+async def test_a_workspace_that_cannot_be_read_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    workspace = held_workspace(Path())
+    workspace.catalogue.unlink(missing_ok=True)
+    workspace.catalogue.mkdir()
+    app = opened(tmp_path, workspace)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await has_read(pilot)
+        assert any("catalogue.json" in row for row in picture(app))

@@ -1,0 +1,146 @@
+"""What one would do next, as pure lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engines.record.run_dir import Workspace
+from studio.tui.drawing.lines import plain, width_of
+from studio.tui.pages.start.checks import Check, Checked, Facts, run_files
+from studio.tui.pages.start.view import (
+    MOST_RESUMED,
+    Choice,
+    check_lines,
+    choice_rows,
+    choices,
+    facts_lines,
+    first_choice,
+    refusal_lines,
+)
+from tests.studio.tui.pages.test_runs_view import HOSTILE, a_run
+
+PRESETS = [("rehearsal", "offline"), ("api", "costs money")]
+
+
+def facts(mode: str = "new", **changed: object) -> Facts:
+    known: dict[str, object] = {
+        **{"run": "mine", "mode": mode, "costs": True, "model": "openai:small", "endpoint": ""},
+        **{"reflector": "", "data": "sums", "problems": 30, "batch_size": 8, "group_size": 4},
+        **{"epochs": 3, "steps": 12, "seed": 41, "temperature": 0.7, "concurrency": 64},
+        **{"verifier": "math", "evaluated": ("held",), "reviewer": "wait", "budget": ""},
+    }
+    return Facts(**{**known, **changed})  # type: ignore[arg-type]
+
+
+def offered(*runs: object) -> list[str]:
+    found = choices(runs, PRESETS, [("/here/mine.yaml", "in this folder")])  # type: ignore[arg-type]
+    return [choice.key for choice in found]
+
+
+def test_what_waits_for_a_person_comes_first_and_new_runs_last() -> None:
+    assert offered(
+        a_run("stopped", "stopped"),
+        a_run("living", "running", alive=True),
+        a_run("held", "held", waiting=9),
+        a_run("done", "finished"),
+        a_run("late", "finished", waiting=2),
+        a_run("torn", "damaged"),
+    ) == [
+        "resume held",
+        "open late",
+        "attach living",
+        "resume stopped",
+        "new rehearsal",
+        "new api",
+        "new /here/mine.yaml",
+    ]
+
+
+def test_a_run_that_holds_says_how_many_operations_wait() -> None:
+    (choice,) = choices([a_run(waiting=9)], [], [])
+    assert choice.text == (
+        "9 operations wait for you: held, no process (enter takes it up); epoch 1/2, step 4/8"
+    )
+    (single,) = choices([a_run(waiting=1)], [], [])
+    assert single.text.startswith("1 operation waits for you:")
+
+
+def test_the_cursor_begins_on_what_waits_or_on_what_costs_nothing() -> None:
+    ended = a_run("old", "stopped")
+    assert first_choice(choices([ended], PRESETS, [])) == "new rehearsal"
+    assert first_choice(choices([ended, a_run("held", waiting=2)], PRESETS, [])) == "resume held"
+    assert first_choice(choices([ended], [], [])) == ""
+
+
+def test_a_run_without_budget_names_the_setting_that_must_be_raised() -> None:
+    run = a_run(word="stopped", ending="budget", reason="budget.tokens=9 is reached")
+    assert choices([run], [], [])[0].budget == "budget.tokens"
+
+
+def test_old_runs_that_ended_do_not_bury_new_ones() -> None:
+    runs = [a_run(f"r{n}", "stopped") for n in range(40)]
+    assert len(offered(*runs)) == MOST_RESUMED + 3
+
+
+@pytest.mark.parametrize("width", [110, 70, 50])
+def test_rows_are_aligned_and_inert_whatever_names_hold(width: int) -> None:
+    found = [
+        Choice("new", "a", HOSTILE, HOSTILE),
+        Choice("resume", "b", "plain", "text"),
+    ]
+    rows = choice_rows(found, width)
+    assert [row.key for row in rows] == ["", "new a", "resume b"]
+    assert all(width_of(row.line) <= width for row in rows)
+    assert all("\x1b" not in plain(row.line) for row in rows)
+    starts = [width_of(row.line[:-1]) for row in rows[1:]]
+    assert starts[0] == starts[1]
+
+
+def test_the_facts_say_data_model_and_who_reviews() -> None:
+    text = "\n".join(plain(line) for line in facts_lines(facts(), 100, "seed=41"))
+    for said in (
+        *("mine, new", "sums (30 problems)", "batch 8, groups of 4, epochs 3", "12 steps, seed 41"),
+        *("openai:small, temperature 0.7", "math; measured on held", "by you", "no limit"),
+        "seed=41",
+    ):
+        assert said in text
+
+
+def test_a_run_that_is_there_already_is_not_called_new() -> None:
+    assert "goes on" in plain(facts_lines(facts("resume"), 100)[0])
+    assert "is finished" in plain(facts_lines(facts("finished"), 100)[0])
+
+
+def test_checks_tell_what_it_takes_before_what_was_looked_at() -> None:
+    found = Checked(
+        facts(),
+        (Check(True, "30 problems"), Check(False, f"no price {HOSTILE}")),
+        "9 calls",
+        "20 calls",
+    )
+    lines = [plain(line) for line in check_lines(found, 80)]
+    assert lines[0].split() == ["likely", "9", "calls"]
+    assert lines[1].split() == ["at", "most", "20", "calls"]
+    assert lines[2] == "[ok] 30 problems" and lines[3].startswith("[!]  no price")
+    assert "\x1b" not in "".join(lines)
+
+
+def test_a_refusal_is_shown_whole_line_by_line() -> None:
+    text = "run.yaml:3: it is wrong.\n" + "word " * 60 + "\x1b[2Jend"
+    lines = [plain(line) for line in refusal_lines(text, 40)]
+    assert lines[0] == "run.yaml:3: it is wrong."
+    assert " ".join(" ".join(lines[1:]).split()).startswith("word word")
+    assert lines[-1].endswith("end") and all("\x1b" not in line for line in lines)
+
+
+def test_run_files_are_yaml_that_names_a_policy_or_an_experiment(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path / "practice")
+    workspace.configs.mkdir(parents=True)
+    (workspace.configs / "kept.yaml").write_text("policy: rehearsal\n")
+    (tmp_path / "mine.yaml").write_text("# mine\nexp_id: mine\n")
+    (tmp_path / "compose.yaml").write_text("services:\n  policy: 1\n")
+    (tmp_path / "broken.yaml").write_bytes(b"policy: \xff\n")
+    found = run_files(workspace, tmp_path)
+    assert found == (tmp_path / "mine.yaml", workspace.configs / "kept.yaml")

@@ -1,0 +1,320 @@
+"""A training run on the screen: its panel, its update in review, and every other page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engines.core import events as ev
+from engines.core.state.run_state import RunState
+from engines.core.types import Decision, Operation
+from studio.review.undo_stack import Made, inverse
+from studio.tui import training_view
+from studio.tui.drawing.cells import GLYPHS_ASCII
+from studio.tui.drawing.lines import Line, plain, width_of
+from studio.tui.header import LineFacts
+from studio.tui.pages.live.batch import batch_of
+from studio.tui.pages.live.sentences import ended_lines, happened, now
+from studio.tui.pages.live.view import facts, stage_line, stages
+from studio.tui.pages.review.view import Item, commit_lines, row
+from studio.tui.settings.values import ScreenSettings
+from studio.tui.training_view import brief, panel, step_of, update_lines
+from tests.studio.tui.scenes import SCENES, SIZES, Stage, on_stage
+from tests.studio.tui.stage import picture
+from tests.studio.tui.test_pictures import THEMES
+from tests.support.training_runs import (
+    SETTINGS,
+    a_state,
+    begun,
+    finished,
+    history,
+    metrics,
+    proposed,
+    settled,
+    tried,
+)
+
+LIVES = LineFacts(living=True)
+
+
+def text(lines: list[Line]) -> str:
+    return "\n".join(plain(line) for line in lines)
+
+
+def waits(**figures: float) -> RunState:
+    """A run whose seventh update waits for a person."""
+    return a_state(*history(), *tried(7), proposed(7, figures=metrics(7, **figures)))
+
+
+def the_update(state: RunState) -> Operation:
+    (operation,) = state.undecided
+    return operation
+
+
+# -- the panel ----------------------------------------------------------------------------------
+
+
+def test_before_the_first_step_the_panel_says_so_and_what_is_trained() -> None:
+    told = text(panel(a_state(*begun()), 60))
+    assert "no step is through yet" in told
+    assert "22,528 of 651,264 parameters are trained (3.5 %)" in told
+
+
+def test_the_panel_shows_the_curve_its_ends_and_every_figure() -> None:
+    told = text(panel(a_state(*finished()), 30)).splitlines()
+    assert told[:5] == [
+        "training  policy v4",
+        "▃▅▆▅█▂▇",
+        "reward 0.250 -> 0.917 (n=12)",
+        "best   1.000 in step 5 of 7",
+        "update 7 applied",
+    ]
+    assert [line.split() for line in told[5:9]] == [
+        ["KL", "0.007", "clipped", "2", "%"],
+        ["entropy", "0.43", "|g|", "0.8"],
+        ["length", "31", "cut", "12", "%"],
+        ["lr", "0.002", "contrast", "75", "%"],
+    ]
+    assert told[9] == "saved  step 7, v4"
+
+
+def test_a_rollback_stands_in_the_panel_in_words_and_in_the_style_of_a_warning() -> None:
+    state = a_state(*history(), *tried(7), proposed(7), *settled(7, 4))
+    found = [line for line in panel(state, 60) if "rolled back" in plain(line)]
+    assert [plain(line) for line in found] == ["rolled back to step 2 at step 6"]
+    assert {style for line in found for _, style in line} == {"flag"}
+    last = a_state(*history())
+    assert "update 6 rolled back to 2" in text(panel(last, 60))
+
+
+def test_a_failed_update_tells_why_in_the_style_of_a_failure() -> None:
+    state = a_state(*history(), *tried(7), proposed(7, failed="out of memory"))
+    found = next(line for line in panel(state, 60) if "out of memory" in plain(line))
+    assert plain(found) == "update of step 7 failed: out of memory"
+    assert found[0][1] == "failed"
+
+
+def test_an_update_that_waits_names_the_key_that_shows_it() -> None:
+    assert "waits for review (2)" in text(panel(waits(), 40))
+    assert "its update waits for review (2)" in text(brief(waits(), 80))
+
+
+def test_in_two_lines_the_curve_its_ends_and_the_figures_have_room() -> None:
+    first, second = (plain(line) for line in brief(a_state(*finished()), 80))
+    assert first == " ▃▅▆▅█▂▇ 0.250 -> 0.917 (n=12) in 7 steps, policy v4"
+    assert second == " kl 0.007, clip 2 %, ent 0.43, |g| 0.8, len 31, checkpoint of step 7"
+
+
+@pytest.mark.parametrize("width", [12, 30, 80, 118])
+def test_nothing_of_training_is_wider_than_its_place(width: int) -> None:
+    many = [event for n in range(1, 90) for event in (*tried(n), proposed(n), *settled(n, n))]
+    for state in (
+        a_state(*begun()), a_state(*history()), waits(), a_state(*finished()),
+        a_state(*begun(), *many),
+    ):  # fmt: skip
+        shown = [*panel(state, width), *brief(state, width)]
+        shown += training_view.ended_lines(state, width)
+        for operation in state.undecided:
+            shown += update_lines(operation, state, width)
+        assert [plain(line) for line in shown if width_of(line) > width] == []
+
+
+def test_in_ascii_the_curve_is_ascii() -> None:
+    state = a_state(*finished())
+    shown = [*panel(state, 60, GLYPHS_ASCII), *brief(state, 80, GLYPHS_ASCII)]
+    shown += ended_lines(state, 80, GLYPHS_ASCII)
+    assert all(plain(line).isascii() for line in shown)
+
+
+# -- beside it ----------------------------------------------------------------------------------
+
+
+def test_the_stages_of_a_training_batch_end_with_its_update() -> None:
+    state = a_state(*begun(), *tried(1), proposed(1))
+    batch = batch_of(state)
+    assert batch is not None
+    assert plain(stages(batch, state, 40)[-1]).split() == ["update", "waits"]
+    assert stage_line(batch, state).endswith("reflected 3/3  update waits")
+    assert "training  policy v0" in text(facts(state, batch, LIVES, None, 30))
+
+
+def test_the_page_speaks_of_weights_where_a_run_trains_them() -> None:
+    state = a_state(*begun(), *tried(1), proposed(1))
+    assert "1 weight update waits for you" in plain(now(state, batch_of(state), LIVES, None))
+    computing = a_state(*begun(), *tried(1))
+    told = plain(now(computing, batch_of(computing), LIVES, None))
+    assert "computing a weight update from 2 groups with contrast" in told
+    ended = a_state(*finished())
+    assert "finished with policy v4" in plain(now(ended, None, LIVES, None))
+    assert happened(ev.StageEntered(1, "consolidation"), trains=True) == [
+        "step 1: computing its weight update"
+    ]
+
+
+# -- in review ----------------------------------------------------------------------------------
+
+
+def test_an_update_is_a_table_of_its_figures_beside_those_of_the_one_before() -> None:
+    told = text(update_lines(the_update(waits()), waits(), 50)).splitlines()
+    assert told[0] == "within bounds: KL 0.007, at most 0.5 is approved"
+    assert told[1].split() == ["step", "7", "step", "6"]
+    assert told[2].split() == ["reward", "0.600", "0.550"]
+    assert told[3].split() == ["KL", "0.007", "0.006"]
+    assert len(told) == 2 + len(metrics())
+
+
+def test_a_wide_pane_has_two_figures_in_a_row() -> None:
+    state = waits()
+    assert len(update_lines(the_update(state), state, 78)) == 2 + len(metrics()) / 2
+
+
+def test_a_figure_out_of_bounds_is_said_in_words() -> None:
+    state = waits(kl=0.7)
+    first = update_lines(the_update(state), state, 78)[0]
+    assert plain(first) == "OUT OF BOUNDS: KL 0.7, at most 0.5 is approved"
+    assert first[0][1] == "flag"
+    not_a_number = waits(kl=float("nan"))
+    assert "OUT OF BOUNDS" in text(update_lines(the_update(not_a_number), not_a_number, 78))
+
+
+def test_bounds_may_stand_in_a_section_of_the_settings() -> None:
+    nested = {key: value for key, value in SETTINGS.items() if not key.startswith("grpo.")}
+    nested |= {"grpo": {"reject_grad_norm_above": 0.5}}
+    state = a_state(*begun(settings=nested), *tried(1), proposed(1))
+    told = text(update_lines(the_update(state), state, 78))
+    assert "OUT OF BOUNDS: gradient 0.8, at most 0.5 is approved" in told
+
+
+def test_an_update_that_goes_back_says_to_which_step() -> None:
+    state = a_state(*history(), *tried(7), proposed(7, back_to=2))
+    told = text(update_lines(the_update(state), state, 78))
+    assert told.startswith("ROLLBACK  approved, it goes back to the weights of step 2")
+
+
+def test_an_update_without_figures_is_shown_by_its_text() -> None:
+    alone = Operation("op9.w", "weights", text="step-9")
+    assert text(update_lines(alone, a_state(*begun()), 40)) == "step-9"
+    assert (step_of(alone), step_of(Operation("odd", "weights"))) == (9, 0)
+
+
+def test_the_row_of_an_update_has_a_sign_and_a_word_of_its_own() -> None:
+    operation = the_update(waits())
+    assert plain(row(Item(operation.id, operation)).line).startswith("? ^ policy")
+
+
+def test_a_commit_of_an_update_tells_the_policy_and_not_the_library() -> None:
+    state = waits()
+    operation = the_update(state)
+    for decision, told in (
+        (Decision(operation.id, "approve"), "v3 becomes v4"),
+        (Decision(operation.id, "reject"), "stays v3"),
+    ):
+        item = Item(operation.id, operation, decision)
+        shown = text(commit_lines(state, [item]))
+        assert f"policy     {told}" in shown
+        assert "library" not in shown
+
+
+def test_an_update_that_is_committed_is_not_taken_back_by_an_operation() -> None:
+    operation = the_update(waits())
+    made = Made(operation, Decision(operation.id, "approve", reviewer="sam"))
+    told = inverse(made, "op7.h1", {})
+    assert isinstance(told, str)
+    assert "checkpoint" in told
+
+
+@pytest.mark.parametrize("key", ["e", "E", "M", "t"])
+async def test_keys_that_change_a_wording_are_refused_on_an_update(
+    key: str, tmp_path: Path
+) -> None:
+    async with on_stage(SCENES["training-review"], tmp_path, (120, 36)) as stage:
+        await stage.press(key)
+        assert "a weight update is approved or rejected as a whole: a or r" in shown(stage)
+        assert asked(stage) == []
+
+
+@pytest.mark.parametrize(("key", "action"), [("a", "approve"), ("r", "reject")])
+async def test_an_update_is_approved_and_rejected_like_any_operation(
+    key: str, action: str, tmp_path: Path
+) -> None:
+    async with on_stage(SCENES["training-review"], tmp_path, (120, 36)) as stage:
+        await stage.press(key)
+        assert [(d.operation_id, d.action) for d in asked(stage)] == [("op7.w", action)]
+        await stage.press("u")
+        assert stage.session is not None
+        assert "undo" in stage.session.names()
+
+
+async def test_an_update_that_nobody_decided_is_not_committed(tmp_path: Path) -> None:
+    async with on_stage(SCENES["training-review"], tmp_path, (120, 36)) as stage:
+        await stage.press("c")
+        assert "not put off: a or r, then c" in shown(stage)
+        await stage.press("a", "c")
+        assert stage.session is not None
+        assert stage.session.names() == ["decide", "commit"]
+
+
+async def test_all_that_is_safe_leaves_an_update_to_its_own_key(tmp_path: Path) -> None:
+    async with on_stage(SCENES["training-review"], tmp_path, (120, 36)) as stage:
+        await stage.press("A")
+        assert asked(stage) == []
+        assert "is a weight update or a reply to mend" in shown(stage)
+
+
+async def test_the_id_of_an_update_leads_to_the_rollouts_of_its_step(tmp_path: Path) -> None:
+    async with on_stage(SCENES["training-waits"], tmp_path, (120, 36)) as stage:
+        await stage.press("6", "g")
+        await stage.answer("op3.w")
+        assert "s3p0r0" in shown(stage)
+        assert "policy v2" in shown(stage)
+
+
+async def test_the_evidence_of_an_update_opens_a_rollout_of_its_step(tmp_path: Path) -> None:
+    async with on_stage(SCENES["training-review"], tmp_path, (120, 36)) as stage:
+        await stage.press("o")
+        assert stage.app.page_name == "inspect"
+        assert "s7p0r0" in shown(stage)
+
+
+@pytest.mark.parametrize(
+    ("theme", "size"), [*((theme, SIZES[0]) for theme in THEMES), (THEMES[-1], SIZES[1])]
+)
+async def test_every_page_shows_a_training_run_in_every_theme(
+    theme: str, size: tuple[int, int], tmp_path: Path
+) -> None:
+    settings = ScreenSettings(theme=theme)
+    async with on_stage(SCENES["training-waits"], tmp_path, size, settings) as stage:
+        assert "0.250 -> 0.667 (n=12)" in shown(stage)
+        for key in "23456":
+            await stage.press(key)
+            assert "Weight update" in shown(stage) or key != "2"
+        await stage.press("1")
+        assert "policy v3" in shown(stage)
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("training-running", SIZES[0]),
+        ("training-running", SIZES[1]),
+        ("training-review", SIZES[0]),
+        ("training-finished", SIZES[0]),
+    ],
+)
+async def test_in_ascii_a_training_run_is_drawn_in_ascii(
+    name: str, size: tuple[int, int], tmp_path: Path
+) -> None:
+    settings = ScreenSettings(theme="studio-mono", ascii=True)
+    async with on_stage(SCENES[name], tmp_path, size, settings) as stage:
+        odd = {char for line in picture(stage.app) for char in line if not char.isascii()}
+        assert odd <= set("…“”")
+
+
+def shown(stage: Stage) -> str:
+    return "\n".join(picture(stage.app))
+
+
+def asked(stage: Stage) -> list[Decision]:
+    assert stage.session is not None
+    return [made for name, made in stage.session.asked if name == "decide"]

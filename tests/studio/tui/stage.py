@@ -1,0 +1,212 @@
+"""Runs to look at, a session in memory that remembers what it was asked, and what is drawn."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Collection
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from engines.core import events as ev
+from engines.core.errors import ConflictError
+from engines.core.library import Library
+from engines.core.state.fold import fold
+from engines.core.state.run_state import RunState
+from engines.core.types import Decision, Operation
+from engines.record.run_dir import RunDir, Workspace
+from studio.session.base import Began, Desktop, Message, Objected, Session, Told
+from studio.tui.app import StudioApp
+from studio.tui.settings.values import ScreenSettings
+
+_SMALL = ("practice.batch_size=6", "practice.group_size=4", "data.truncate=12", "seed=3")
+
+
+def held_workspace(folder: Path) -> Workspace:
+    """A copy of a workspace whose run `mine` is held after step 1, its operations open."""
+    return _copy(_held(), folder)
+
+
+def finished_workspace(folder: Path) -> Workspace:
+    """A copy of one whose run `rehearsal` is finished: two epochs, evaluated, versions."""
+    return _copy(_finished(), folder)
+
+
+def _copy(made: Path, folder: Path) -> Workspace:
+    shutil.copytree(made, folder / "practice")
+    return Workspace(folder / "practice")
+
+
+@cache
+def _held() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="stage-")) / "practice"
+    made = ("--name", "mine", "--review", "wait", "review.hold_s=0.001")
+    settings = (*_SMALL, "evaluation.do_eval=false", "practice.epochs=2")
+    _studio("headless", "rehearsal", *made, *settings, workspace=folder, code=3)
+    return folder
+
+
+@cache
+def _finished() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="stage-")) / "practice"
+    settings = (*_SMALL, "practice.epochs=2", "evaluation.limit=20")
+    _studio("headless", "rehearsal", *settings, workspace=folder, code=0)
+    return folder
+
+
+def _studio(*arguments: str, workspace: Path, code: int) -> None:
+    """In a process of its own, since a test of the screen runs in an event loop already."""
+    command = [sys.executable, "-m", "studio", "--workspace", str(workspace), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == code, done.stderr
+
+
+class FakeSession:
+    """A session whose run is a folded journal in memory.
+
+    Every request lands in `asked` as (name, arguments). Decisions change the state as the
+    gate would have them, but reach no disk.
+    """
+
+    def __init__(self, run: RunDir, *, living: bool = True, drives: bool = True) -> None:
+        self.run = run
+        self.living, self.drives, self.driver = living, drives, "" if drives else "ann"
+        self.pace_tokens_per_s: float | None = None
+        self.asked: list[tuple[str, Any]] = []
+        self.refusal: ConflictError | None = None  # what every deciding request raises
+        self.objected = Objected()
+        self.budget: dict[str, float] = {}
+        self.subscribed: frozenset[str] = frozenset()
+        self.closed = False
+        self.state = RunState()
+        for entry in run.entries():
+            if living and isinstance(entry.event, ev.RunEnded):
+                continue  # its process goes on
+            fold(self.state, entry.event)
+        self._messages: asyncio.Queue[Message | None] = asyncio.Queue()
+
+    async def push(self, *messages: Message) -> None:
+        """Let the app hear something; durable events are folded, as a session does."""
+        for message in messages:
+            if isinstance(message, Told) and isinstance(message.event, ev.DurableEvent):
+                fold(self.state, message.event)
+            self._messages.put_nowait(message)
+        while not self._messages.empty():
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    async def messages(self) -> AsyncIterator[Message]:
+        yield Began()
+        while (message := await self._messages.get()) is not None:
+            yield message
+
+    def subscribe(self, rollouts: Collection[str]) -> None:
+        self.subscribed = frozenset(rollouts)
+
+    async def desktop(self) -> Desktop:
+        state = self.state
+        draft = tuple((e.id, e.text) for e in self.library.experiences)
+        return Desktop(
+            state.open,
+            tuple(state.decisions.values()),
+            draft,
+            state.flagged_stale,
+            tuple(state.repairs.values()),
+            state.base_version,
+        )
+
+    @property
+    def library(self) -> Library:
+        """The library with the standing decisions applied."""
+        assert self.state.started is not None
+        folder = Workspace(self.run.path.parents[1]).library(self.state.started.library)
+        return folder.at(self.state.base_version).commit(self.state.reviewed).library
+
+    async def decide(self, decision: Decision) -> tuple[Decision, str]:
+        self._ask("decide", decision)
+        await self._tell(ev.OperationDecided(self.state.step, decision))
+        return decision, ""
+
+    async def weigh(self, decision: Decision) -> Objected:
+        self.asked.append(("weigh", decision))
+        return self.objected
+
+    async def undo(self, operation_id: str) -> tuple[str, ...]:
+        self._ask("undo", operation_id)
+        await self._tell(ev.DecisionUndone(self.state.step, operation_id))
+        return (operation_id,)
+
+    async def propose(self, operation: Operation) -> Operation:
+        self._ask("propose", operation)
+        return replace(operation, id=operation.id or f"op{self.state.step}.h1")
+
+    async def mend(self, repair_id: str, text: str, reviewer: str) -> tuple[str, ...]:
+        self._ask("mend", (repair_id, text, reviewer))
+        return ()
+
+    async def drop(self, repair_id: str, reason: str, reviewer: str) -> None:
+        self._ask("drop", (repair_id, reason, reviewer))
+
+    async def commit(self) -> str:
+        self._ask("commit", None)
+        return "committed"
+
+    async def control(self, do: str, **arguments: Any) -> dict[str, Any]:
+        if do == "status":  # the screen asks that by itself
+            return {"budget": self.budget}
+        self.asked.append((do, arguments))
+        if do == "pause":
+            await self._tell(ev.RunPaused())
+        elif do in ("resume", "step"):
+            await self._tell(ev.RunContinued(1 if do == "step" else None))
+        return {"ok": True}
+
+    async def drive(self) -> None:
+        self.asked.append(("drive", None))
+        self.drives, self.driver = True, ""
+
+    async def let_go(self) -> None:
+        self.asked.append(("let_go", None))
+
+    async def close(self) -> str:
+        self.closed = True
+        self._messages.put_nowait(None)
+        return f"studio attach {self.run.run}"
+
+    def _ask(self, name: str, argument: object) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.asked.append((name, argument))
+
+    async def _tell(self, event: ev.DurableEvent) -> None:
+        fold(self.state, event)
+        self._messages.put_nowait(Told(event))
+
+    def names(self) -> list[str]:
+        """What was asked, by name."""
+        return [name for name, _ in self.asked]
+
+
+def app_on(
+    session: Session | None, workspace: Workspace, settings: ScreenSettings | None = None
+) -> StudioApp:
+    """The app with its clock frozen and a terminal that can do everything."""
+    environ = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "LANG": "C.UTF-8"}
+    return StudioApp(
+        workspace,
+        session=session,
+        settings=settings or ScreenSettings(theme="studio-dark"),
+        environ=environ,
+        clock=lambda: 1_000.0,
+    )
+
+
+def picture(app: StudioApp) -> list[str]:
+    """What is on the screen, a line of text each."""
+    strips = app.screen._compositor.render_strips()
+    return ["".join(segment.text for segment in strip).rstrip() for strip in strips]

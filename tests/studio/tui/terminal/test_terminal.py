@@ -1,0 +1,163 @@
+"""The terminal: refused, left in good order, drawn on without its characters."""
+
+import asyncio
+import io
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from rich.segment import Segment
+from textual.color import Color
+
+from engines.core.errors import ConfigError
+from studio.tui import app as app_module
+from studio.tui.app import StudioApp
+from studio.tui.drafts import FILE
+from studio.tui.terminal.terminal import AsciiFilter, check_terminal, leaving_on_hangup
+from tests.studio.tui.stage import FakeSession, app_on, held_workspace, picture
+
+XTERM = {"TERM": "xterm-256color"}
+
+
+class Tty(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_is_taken() -> None:
+    check_terminal(Tty(), Tty(), XTERM)
+
+
+@pytest.mark.parametrize(
+    ("stderr", "stdin", "environ", "told"),
+    [
+        (io.StringIO(), Tty(), XTERM, "stderr is no terminal"),
+        (Tty(), io.StringIO(), XTERM, "stdin is no terminal"),
+        (None, Tty(), XTERM, "stderr is no terminal"),
+        (Tty(), Tty(), {"TERM": "dumb"}, 'TERM is "dumb"'),
+        (Tty(), Tty(), {"TERM": "unknown"}, 'TERM is "unknown"'),
+        (Tty(), Tty(), {}, "TERM is not set"),
+    ],
+)
+def test_what_cannot_be_drawn_on_is_refused_with_the_way_around(
+    stderr: Tty, stdin: Tty, environ: dict[str, str], told: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_terminal(stderr, stdin, environ)
+    assert told in refused.value.cause
+    assert "studio headless" in refused.value.move and "studio review" in refused.value.move
+
+
+def test_a_closed_stream_is_no_terminal() -> None:
+    closed = Tty()
+    closed.close()
+    with pytest.raises(ConfigError):
+        check_terminal(closed, Tty(), XTERM)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+async def test_a_hangup_detaches_with_the_drafts_on_disk(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    workspace = held_workspace(tmp_path)
+    session = FakeSession(workspace.run("mine"))
+    app = app_on(session, workspace)
+    before = signal.getsignal(number)
+    with leaving_on_hangup(app):
+        async with app.run_test() as pilot:
+            await pilot.pause()
+            app.drafts.edits["op1.1"] = "half a thought"
+            app.drafts.changed()
+            os.kill(os.getpid(), number)
+            async with asyncio.timeout(20):
+                while app.is_running:
+                    await asyncio.sleep(0)
+    assert session.closed
+    assert app.return_value == 0
+    assert "half a thought" in (session.run.path / FILE).read_text()
+    assert signal.getsignal(number) == before
+
+
+def test_a_signal_before_the_screen_opens_ends_the_process(tmp_path: Path) -> None:
+    app = app_on(None, held_workspace(tmp_path))
+    with pytest.raises(SystemExit) as ended, leaving_on_hangup(app):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert ended.value.code == 128 + signal.SIGTERM
+
+
+def test_every_sign_of_the_screen_has_an_ascii_one_of_the_same_width() -> None:
+    drawn = "┌─ a ─┐│x│└┘┏━┓┃┗┛ … · – “q” ✓ █░"
+    (segment,) = AsciiFilter().apply([Segment(drawn)], Color(0, 0, 0))
+    assert segment.text.isascii()
+    assert len(segment.text) == len(drawn)
+
+
+def test_text_of_another_script_stays_what_it_is() -> None:
+    (segment,) = AsciiFilter().apply([Segment("漢字 é")], Color(0, 0, 0))
+    assert segment.text == "漢字 é"
+
+
+def test_what_an_encoding_has_not_is_question_marks_of_its_width() -> None:
+    import studio.tui.terminal.terminal  # noqa: F401  registers "cells"
+
+    assert "漢 é→x".encode("latin-1", "cells") == b"?? \xe9?x"
+    assert "漢e".encode("ascii", "cells") == b"??e"
+
+
+async def test_a_locale_without_utf_8_is_drawn_in_ascii(tmp_path: Path) -> None:
+    workspace = held_workspace(tmp_path)
+    for locale, plain in (("C.UTF-8", False), ("en_US.ISO-8859-1", True)):
+        environ = {"TERM": "xterm-256color", "LANG": locale}
+        app = StudioApp(
+            workspace,
+            session=FakeSession(workspace.run("mine")),
+            environ=environ,
+            clock=lambda: 1.0,
+        )
+        async with app.run_test(size=(120, 36)) as pilot:
+            await pilot.press("5")
+            await pilot.pause()
+            assert all(row.isascii() for row in picture(app)) is plain
+
+
+def test_a_bug_ends_with_1_a_closed_session_and_a_traceback_without_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    workspace = held_workspace(tmp_path)
+    session = FakeSession(workspace.run("mine"))
+    app = app_on(session, workspace)
+
+    def broken() -> None:
+        secret = "text of a model"
+        raise RuntimeError(f"a bug beside {len(secret)} characters [red]\x1b[2J")
+
+    def begin() -> None:
+        app.drafts.edits["op1.1"] = "half a thought"
+        app.drafts.changed()
+        monkeypatch.setattr(app.page(), "draw", broken)
+        app.redraw_soon()
+
+    monkeypatch.setattr(app_module, "StudioApp", lambda *_, **__: app)
+    monkeypatch.setattr("studio.tui.terminal.terminal.check_terminal", lambda *_: None)
+    opened = app.run
+    monkeypatch.setattr(app, "run", lambda **_: opened(headless=True, auto_pilot=None, mouse=False))
+    monkeypatch.setattr(app, "_restore", begin)  # called once the run is known
+    shown, code = app_module.open_screen(workspace.path)
+    told = capfd.readouterr().err
+    assert shown is app and code == 1
+    assert session.closed
+    assert "half a thought" in (session.run.path / FILE).read_text()
+    assert "RuntimeError: a bug beside 15 characters [red]" in told
+    assert "\x1b[2J" not in told and "text of a model" not in told.replace(
+        'secret = "text of a model"', ""
+    )
+
+
+def test_the_screen_is_refused_before_anything_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with pytest.raises(ConfigError, match="no terminal"):
+        app_module.open_screen(tmp_path)

@@ -1,0 +1,51 @@
+"""A picture of every page in every state at both sizes, and of one page in every theme.
+
+`pytest tests/studio/tui/test_pictures.py --update-pictures` draws them anew; read the diff then.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from studio.tui.settings.values import ScreenSettings
+from tests.studio.tui.pictures import check_picture
+from tests.studio.tui.scenes import SCENES, SIZES, on_stage
+from tests.studio.tui.stage import picture
+
+THEMES = ("studio-dark", "studio-light", "studio-ansi", "studio-mono")
+
+
+@pytest.fixture(autouse=True)
+def _as_on_any_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths are relative, and runs that were recorded before midnight began today."""
+    monkeypatch.chdir(tmp_path)
+    for module in ("runs_view", "start_view"):
+        monkeypatch.setattr(f"studio.tui.{module}.when", lambda at, now: "today 00:00")
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("name", SCENES)
+async def test_a_page_in_a_state_looks_as_it_did(name: str, size: tuple[int, int]) -> None:
+    async with on_stage(SCENES[name], Path(), size) as stage:
+        check_picture(stage.app, f"{name}-{size[0]}x{size[1]}")
+
+
+@pytest.mark.parametrize("theme", THEMES)
+async def test_review_looks_as_it_did_in_each_theme(theme: str) -> None:
+    settings = ScreenSettings(theme=theme)
+    async with on_stage(SCENES["review-held"], Path(), (120, 36), settings) as stage:
+        check_picture(stage.app, f"review-held-{theme}-120x36")
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("name", ["review-held", "live-group", "diff-finished", "inspect-split"])
+async def test_in_ascii_nothing_else_is_drawn(name: str, size: tuple[int, int]) -> None:
+    settings = ScreenSettings(theme="studio-mono", ascii=True)
+    async with on_stage(SCENES[name], Path(), size, settings) as stage:
+        rows = [row for row in picture(stage.app) if not row.isascii()]
+        # What a model wrote is shown as it is; the screen's own words and lines are ASCII.
+        assert not [row for row in rows if set(row) - set("“”") - set(map(chr, range(128)))]
+        if name == "review-held":
+            check_picture(stage.app, f"{name}-ascii-{size[0]}x{size[1]}")

@@ -1,0 +1,327 @@
+"""A run that trains weights, without a model: its weights are one number, exact on any machine.
+
+The policy decodes every try that attends together, and what it says depends on who is among
+them, as rounding makes it do in earnest; here so much that nobody could miss it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from engines.core import events as ev
+from engines.core.errors import ConflictError, DamagedError
+from engines.core.ids import digest
+from engines.core.library import Library
+from engines.core.protocols import OnText, Policy, Reviewer
+from engines.core.state.fold import fold
+from engines.core.state.run_state import RunState
+from engines.core.types import (
+    Attempt,
+    Completion,
+    Group,
+    Job,
+    Lesson,
+    Loss,
+    Message,
+    Problem,
+    Reflection,
+    Rollout,
+    Sampling,
+    Usage,
+    Verdict,
+    WeightUpdate,
+)
+from engines.data.sampler import Sampler
+from engines.pipeline.checkpoints import Checkpoints
+from engines.pipeline.context import Practice
+from engines.pipeline.control import Control
+from engines.pipeline.gate.gate import Gate
+from engines.pipeline.recorder import Recorder
+from engines.pipeline.replay_training import history_of, policy_version_after
+from engines.pipeline.reviewers.human import Auto
+from engines.pipeline.run import practise
+from engines.policies.limits.throttle import Slots
+from engines.record.journal import Journal
+from engines.record.ledger import RecordLedger
+from engines.record.run_dir import RunDir, Workspace
+from engines.rollouts.manager import RolloutManager
+
+GROUP = 2
+BATCH = 2
+
+
+@dataclass
+class Weights:
+    value: float = 0.0
+
+
+@dataclass
+class Cohort:
+    """A policy that owns its weights and decodes all that attend at once."""
+
+    weights: Weights
+    name: str = "hf:number"
+    batches: list[tuple[int, ...]] = field(default_factory=list)  # seeds of each
+    attends: int = 0
+    waiting: list[tuple[int, Sequence[Message], asyncio.Future[Completion]]] = field(
+        default_factory=list
+    )
+
+    @contextmanager
+    def attending(self) -> Iterator[None]:
+        self.attends += 1
+        try:
+            yield
+        finally:
+            self.attends -= 1
+            self._look()
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+    ) -> Completion:
+        assert sampling.seed is not None
+        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        self.waiting.append((sampling.seed, messages, future))
+        self._look()
+        return await future
+
+    def _look(self) -> None:
+        """Decode in the next turn of the loop, once whoever comes in this one attends too."""
+        asyncio.get_running_loop().call_soon(self._decode)
+
+    def _decode(self) -> None:
+        if not self.waiting or len(self.waiting) < self.attends:
+            return
+        rows, self.waiting = sorted(self.waiting, key=lambda row: row[0]), []
+        company = tuple(seed for seed, _, _ in rows)
+        self.batches.append(company)
+        for seed, messages, future in rows:
+            shown = [[m.role, m.content, list(m.token_ids)] for m in messages]
+            drawn = int(digest([self.weights.value, seed, shown, company], 4), 16)
+            ids = (drawn % 7, drawn % 11, drawn % 13)
+            if not future.done():
+                prompt_ids = tuple(len(text) for _, text, _ in shown)
+                logprobs = tuple(-1 / (3 + token) for token in ids)
+                future.set_result(
+                    Completion(
+                        f"says {drawn % 1000}",
+                        usage=Usage(2, 3, 1),
+                        token_ids=ids,
+                        logprobs=logprobs,
+                        prompt_ids=prompt_ids,
+                    )
+                )
+
+    async def ping(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+class Steps:
+    """An engine whose update follows from all that a step sampled, bit by bit."""
+
+    def __init__(self, weights: Weights, falls: Sequence[int] = (), total_steps: int = 3) -> None:
+        self.weights = weights
+        self.total_steps = total_steps  # of the whole run, over which its steps grow smaller
+        self.falls = falls  # steps whose update goes back to the last good weights
+        self.pending: dict[str, tuple[float, int]] = {}
+        self.version = 0
+        self.seen = 0  # consolidations, of which the optimiser would keep count
+        self.good = (0.0, 0)  # value and step
+        self.consolidated: list[int] = []
+        self.groups: list[Group] = []
+        self.fails: str = ""
+
+    def plan(self, total_steps: int) -> str:
+        before, self.total_steps = self.total_steps, total_steps
+        return "" if before == total_steps else f"{total_steps} steps instead of {before}"
+
+    async def reflect(self, group: Group, library: Library) -> Reflection:
+        return Reflection(group.step, group.position, group.contrast)
+
+    async def consolidate(
+        self, batch: Sequence[Group], reflections: Sequence[Reflection], library: Library
+    ) -> Lesson:
+        step = batch[0].step
+        self.consolidated.append(step)
+        self.groups = list(batch)
+        self.seen += 1
+        if self.fails:
+            lost = Loss("consolidation", f"step {step}", self.fails)
+            return Lesson(step, library.version, losses=(lost,))
+        gradient = 0.0
+        for group, reflection in zip(batch, reflections, strict=True):
+            assert reflection.outcome == group.contrast
+            for rollout, verdict in zip(group.rollouts, group.verdicts, strict=True):
+                assert verdict.reward is not None
+                assert rollout.policy_version == self.version
+                for turn in rollout.attempt.turns:
+                    pairs = zip(turn.token_ids, turn.logprobs, strict=True)
+                    gradient += (verdict.reward - 0.4) * sum(t * p for t, p in pairs)
+                    gradient += 0.001 * sum(turn.prompt_ids)
+        value = self.weights.value * 0.9 + gradient / 7 + 0.1 / self.seen
+        value -= 0.01 * step / self.total_steps
+        back = step in self.falls
+        metrics = {"kl": abs(gradient), "grad_norm": gradient * gradient, "loss": value}
+        handle = f"step-{step}"
+        self.pending = {handle: self.good if back else (value, step)}
+        return Lesson(
+            step,
+            library.version,
+            update=WeightUpdate(metrics, handle, rollback_to=self.good[1] if back else None),
+        )
+
+    async def apply(self, update: WeightUpdate) -> int:
+        self.weights.value, step = self.pending.pop(update.handle)
+        self.good = self.weights.value, step
+        self.version += 1
+        return self.version
+
+    async def save(self, folder: Path) -> str:
+        state = json.dumps([self.weights.value, self.version, self.seen, self.good])
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "state.json").write_text(f"{digest(state)} {state}")
+        return digest(state)
+
+    async def restore(self, folder: Path) -> None:
+        path = folder / "state.json"
+        if not path.exists():
+            raise ConflictError(str(folder), "it is not there.", "Put it back.")
+        told, _, state = path.read_text().partition(" ")
+        if told != digest(state):
+            raise DamagedError(str(path), "it fails its check.", "Put it back.")
+        self.weights.value, self.version, self.seen, good = json.loads(state)
+        self.good = (good[0], good[1])
+
+
+@dataclass(frozen=True)
+class TwoTurns:
+    """Says something, is asked again, and says something else."""
+
+    async def attempt(self, job: Job, policy: Policy, on_text: OnText | None = None) -> Attempt:
+        messages: tuple[Message, ...] = (Message("user", job.problem.question),)
+        for _ in range(2):
+            reply = await policy.complete(messages, Sampling(1.0))
+            messages = (*messages, reply.as_message(), Message("user", "sure?"))
+        return Attempt(messages[:-1], reply.text, usage=reply.usage)
+
+
+class EvenIsRight:
+    async def check(self) -> None: ...
+
+    async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> Sequence[Verdict]:
+        return [Verdict(float(int((r.attempt.answer or "1")[-1]) % 2 == 0)) for r in rollouts]
+
+    async def aclose(self) -> None: ...
+
+
+@dataclass
+class Run:
+    """One process of a run, and what is left of it."""
+
+    practice: Practice
+    engine: Steps
+    policy: Cohort
+    run: RunDir
+    told: list[str]
+    ending: str = ""
+
+    @property
+    def state(self) -> RunState:
+        return self.practice.recorder.state
+
+    @property
+    def value(self) -> float:
+        return self.engine.weights.value
+
+
+@asynccontextmanager
+async def opened(
+    place: Path,
+    *,
+    name: str = "exp",
+    reviewers: Sequence[Reviewer] = (),
+    fork: tuple[str, int] | None = None,
+    open_journal: Callable[..., Journal] = Journal,
+    steps: int = 3,
+    epochs: int = 1,
+    keep: int = 3,
+    falls: Sequence[int] = (),
+    verifier: Any = None,
+) -> AsyncIterator[Run]:
+    """Open a run of `steps` steps an epoch, with a checkpoint every 2; nothing is started."""
+    workspace = Workspace(place)
+    run = RunDir(workspace.runs_folder / name)
+    run.path.mkdir(parents=True, exist_ok=True)
+    problems = tuple(Problem(f"p{n}", f"{n} and {n}?", "") for n in range(BATCH * steps))
+    folder = workspace.library(name)
+    if not folder.exists():
+        folder.create(None)
+    told: list[str] = []
+    journal = open_journal(run.journal)
+    state = RunState()
+    for entry in journal.taken():
+        fold(state, entry.event)
+    recorder = Recorder(journal, state)
+    parent, adopted = fork or (None, 0)
+    if state.started is None:
+        version = 0
+        if parent is not None:
+            version = policy_version_after(history_of(workspace.run(parent), workspace, adopted))
+        opening: Any = ev.RunStarted(
+            *(name, name, 5, epochs, steps, GROUP, name, 0),
+            *("auto", False, {}, parent, adopted, 0, version),
+        )
+    else:
+        opening = ev.RunResumed(1, epochs, "auto", {}, again=True, steps_per_epoch=steps)
+    await recorder.record(opening)
+    if not state.engine_facts:
+        await recorder.record(ev.EngineOpened({"threads": 1}))
+    weights = Weights()
+    engine, policy = Steps(weights, falls, epochs * steps), Cohort(weights)
+    ledger = RecordLedger(run.records, 5)
+    control = Control(recorder)
+    manager = RolloutManager(
+        TwoTurns(), policy, ledger, Slots(64), 60.0, control.cleared, policy.attending
+    )
+    gate = Gate(recorder, folder, reviewers or (Auto(),), run=name, apply=engine.apply)
+    practice = Practice(
+        run=name,
+        problems=problems,
+        sampler=Sampler(len(problems), BATCH, epochs, 5),
+        group_size=GROUP,
+        rollouts=manager,
+        verifier=verifier or EvenIsRight(),
+        engine=engine,
+        gate=gate,
+        recorder=recorder,
+        ledger=ledger,
+        records=run.records,
+        control=control,
+        publish=lambda _: None,
+        cohort=True,
+        checkpoints=Checkpoints(
+            run.path, run.path / "checkpoints/e", engine.save, every_steps=2, keep=keep
+        ),
+        history=history_of(run, workspace),
+        weights=lambda: digest([weights.value]),
+        tell=told.append,
+    )
+    try:
+        yield Run(practice, engine, policy, run, told)
+    finally:
+        await ledger.aclose()
+        await journal.aclose()
+
+
+async def trained(place: Path, **how: Any) -> Run:
+    """Practise to the end, from wherever the journal is."""
+    async with opened(place, **how) as run:
+        run.ending = await practise(run.practice)
+        return run
