@@ -1,0 +1,127 @@
+"""The shape of the product: rooms of a bearable size, and no circle of imports of any kind."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("studio", "engines")
+TABLES = {"engines/core/types.py"}
+"""Flat tables of values, which are read by looking up and may be longer."""
+LONG_FUNCTIONS = {
+    "engines/core/state/fold.py:fold": "one flat match, an arm an event",
+    "studio/run/assemble.py:open_practice": "the composition root: nothing but the order of opening",
+}
+
+
+@cache
+def modules() -> dict[str, tuple[Path, ast.Module]]:
+    """Every module of the product by its dotted name."""
+    found = {}
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            found[name] = path, ast.parse(path.read_text(encoding="utf-8"))
+    return found
+
+
+def imports(tree: ast.Module) -> Iterator[str]:
+    """Modules that are imported anywhere: also in functions, and also for types alone."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                yield whole if whole in modules() else node.module
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Strongly connected parts of more than one module (Tarjan's algorithm)."""
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        order[name] = lowest[name] = len(order)
+        stack.append(name)
+        for other in sorted(graph[name]):
+            if other not in order:
+                visit(other)
+                lowest[name] = min(lowest[name], lowest[other])
+            elif other in stack:
+                lowest[name] = min(lowest[name], order[other])
+        if lowest[name] == order[name]:
+            part = stack[stack.index(name) :]
+            del stack[stack.index(name) :]
+            if len(part) > 1:
+                found.append(sorted(part))
+
+    for name in graph:
+        if name not in order:
+            visit(name)
+    return found
+
+
+def test_circles_are_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a", "d"}}
+    assert circles(graph) == [["b", "c"]]
+
+
+def test_no_import_goes_in_a_circle() -> None:
+    graph = {
+        name: {other for other in imports(tree) if other in modules() and other != name}
+        for name, (_, tree) in modules().items()
+    }
+    assert circles(graph) == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_folder_holds_at_most_fifteen_modules(package: str) -> None:
+    folders = {path.parent for path, _ in modules().values()}
+    counts = {str(f.relative_to(ROOT)): len(list(f.glob("*.py"))) for f in folders}
+    assert {f: n for f, n in counts.items() if f.startswith(package) and n > 15} == {}
+
+
+def test_ten_modules_stand_directly_in_studio() -> None:
+    assert len(list((ROOT / "studio").glob("*.py"))) <= 10
+
+
+def test_no_file_is_longer_than_450_lines() -> None:
+    lengths = {
+        str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines())
+        for path, _ in modules().values()
+    }
+    assert {file: n for file, n in lengths.items() if n > 450 and file not in TABLES} == {}
+
+
+def test_no_class_has_more_than_thirty_methods_and_no_function_more_than_sixty_lines() -> None:
+    found = {}
+    for path, tree in modules().values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                methods = sum(isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef) for n in node.body)
+                size, most = methods, 30
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                size, most = (node.end_lineno or 0) - node.lineno + 1, 60
+            else:
+                continue
+            if size > most:
+                found[f"{path.relative_to(ROOT)}:{node.name}"] = size
+    assert {name: n for name, n in found.items() if name not in LONG_FUNCTIONS} == {}
+
+
+def test_the_product_stays_below_fifty_thousand_lines() -> None:
+    lines = sum(
+        bool(line.strip())
+        for path, _ in modules().values()
+        for line in path.read_text(encoding="utf-8").splitlines()
+    )
+    assert lines <= 50_000
