@@ -2,7 +2,8 @@
 
 Owns the checks of journals, record files and libraries, alone and against each other, and
 their mending. Looking changes nothing; a file that is cut is always kept beside as it was. A cut
-journal costs no call: replies are in the records, and a resumed run takes them from there.
+journal costs no call: replies are in the records, and a resumed run takes them from there. A cut
+record file costs the replies behind the damage, where the step under way needs them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,13 +22,12 @@ from engines.core.library import Library
 from engines.core.run_state import RunState
 from engines.core.state import fold, fold_library
 from engines.core.types import RecordRef
-from engines.record import lines, salvage
+from engines.record import lines
 from engines.record.appender import sync_folder, write_whole
 from engines.record.journal import Entry, entry_of
 from engines.record.libraries import LibraryFolder, version_file, write_version
 from engines.record.lines import Contents, Line
 from engines.record.lock import is_held, writing
-from engines.record.rejections import Rejections, Told, ahead, forgotten
 from engines.record.run_dir import RunDir, Workspace
 
 _WORDS = {
@@ -42,10 +43,7 @@ _WORDS = {
     "RolloutJudged": "verdict",
     "RolloutFinished": "rollout",
 }
-_SEARCHED_AT_MOST = 20
-"""Damaged records that are searched for one wrong byte: each may take a second."""
 _KIND = re.compile(rb'"kind":"(\w+)"')
-_LINE_START = re.compile(rb'\{"n":\d{1,12},"h":"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +86,8 @@ def file_troubles(path: Path, *, chained: bool, folder: Path) -> Iterator[Troubl
     """Damage and torn ends of one file; `folder` is the one whose lock its writers hold."""
     found = examined(path, chained=chained)
     if found.error is not None:
-        mend = _mend_journal if chained else _mend_records
-
-        def mended() -> str:
-            with writing(folder):
-                return mend(path)
-
-        yield Trouble(found.error.place, found.error.cause, _damage_move(path, found), mended)
+        mend = _cutting(folder, path, found.end)
+        yield Trouble(found.error.place, found.error.cause, _cut_move(path, found.end), mend)
         return
     contents = found.contents
     assert contents is not None
@@ -157,21 +150,20 @@ def run_troubles(run: RunDir, workspace: Workspace) -> Iterator[Trouble]:
         entries.append(entry)
     if found.error is not None:
         return
-    state, told = RunState(), Told()
+    state = RunState()
     steps: list[tuple[int, ev.DurableEvent]] = []  # the step under way, by line
     shown: dict[str, list[RecordRef]] = {}  # what no resume reads again, by file
     for at, entry in enumerate(entries):
         if isinstance(entry.event, ev.StepStarted):
             _show(shown, steps)
         steps.append((at, entry.event))
-        told.take(state, entry.event)
         fold(state, entry.event)
     if _is_through(state):
         _show(shown, steps)
     yield from _reference_troubles(run, steps, found.lines)
     yield from _shown_troubles(run, shown)
     if state.started is not None:
-        yield from _against_library(run, workspace, state, told, entries, found.lines)
+        yield from _against_library(run, workspace, state, entries, found.lines)
 
 
 def cut_aside(path: Path, end: int) -> tuple[Path, str]:
@@ -186,11 +178,14 @@ def cut_aside(path: Path, end: int) -> tuple[Path, str]:
     write_whole(aside, data)
     os.truncate(path, end)
     sync_folder(path.parent)
-    return aside, _in_words(rest)
+    return aside, _in_words(path, rest)
 
 
-def _in_words(rest: bytes) -> str:
-    """What the events of a piece of a journal amount to."""
+def _in_words(path: Path, rest: bytes) -> str:
+    """What a piece of a journal or of a record file amounts to."""
+    if not _is_journal(path):
+        replies = max(1, rest.count(b"\n"))
+        return "1 reply" if replies == 1 else f"{replies} replies"
     kinds = Counter(_WORDS.get(kind.decode()) for kind in _KIND.findall(rest))
     told = ", ".join(_counted(kinds[word], word) for word in _WORDS.values() if kinds[word])
     return told or f"{len(rest)} bytes that hold nothing of weight"
@@ -200,11 +195,18 @@ def _cut_move(path: Path, end: int) -> str:
     """What a repair would do: nothing is cut that was not told of before."""
     with path.open("rb") as file:
         file.seek(end)
-        told = _in_words(file.read())
+        told = _in_words(path, file.read())
+    after = "a resume makes what it can again from the recorded replies."
+    if not _is_journal(path):
+        after = "a resume asks again for those that it still needs."
     return (
         f"Restore it from a copy, or run {lines.REPAIR}: it keeps a copy and cuts here, "
-        f"which takes away {told}; a resume makes what it can again from the recorded replies."
+        f"which takes away {told}; {after}"
     )
+
+
+def _is_journal(path: Path) -> bool:
+    return path.name == "journal.jsonl"
 
 
 def _entry(path: Path, line: Line) -> Entry | Trouble:
@@ -230,108 +232,8 @@ def _cutting(folder: Path, path: Path, end: int) -> Callable[[], str]:
     return mend
 
 
-def _mend_journal(path: Path) -> str:
-    """Put back what can be proved to have stood there; cut before the first line that cannot."""
-    restored = 0
-    while True:
-        found = examined(path, chained=True)
-        if found.error is None:
-            assert found.contents is not None
-            lines.mend_end(path, found.contents)
-            return f"put back {_counted(restored, 'line')} as written: the checksum proves it"
-        written = _as_written(path, found)
-        if written is None:
-            break
-        _write_at(path, found.end, written)
-        restored += 1
-    aside, told = cut_aside(path, found.end)
-    return (
-        f"cut before line {len(found.lines) + 1}; {aside.name} is the file as it was; cut: {told}"
-    )
-
-
-def _damage_move(path: Path, found: Examined) -> str:
-    chained = path.name == "journal.jsonl"
-    if not chained:
-        return f"Restore it from a copy, or run {lines.REPAIR}: it keeps a copy and what is whole."
-    if _as_written(path, found) is not None:
-        return f"{lines.REPAIR} puts it back as it was written: only one byte of it is wrong."
-    return _cut_move(path, found.end)
-
-
-def _as_written(path: Path, found: Examined) -> bytes | None:
-    """The first damaged line of a journal as it was written, where that can be proved."""
-    chain = found.lines[-1].digest if found.lines else ""
-    with path.open("rb") as file:
-        file.seek(found.end)
-        raw = file.readline()
-    for candidate in dict.fromkeys((lines.first(raw), raw)):
-        if lines.whole(candidate, chain) is not None:
-            return candidate  # only its newline was damaged
-        written = salvage.restored(candidate, chain)
-        if written is not None:
-            return written
-    return None
-
-
-def _write_at(path: Path, offset: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(offset)
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def _counted(n: int, what: str) -> str:
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
-
-
-def _mend_records(path: Path) -> str:
-    """Write fillers over what is no record, so that all others stay where the journal names them.
-
-    The file as it was is kept beside it.
-    """
-    data = path.read_bytes()
-    made = bytearray()
-    lost = restored = searched = 0
-    place = 0
-    while place < len(data):
-        line = data[place : data.find(b"\n", place) + 1 or len(data)]
-        raw = lines.first(line)
-        written = raw if lines.whole(raw) is not None else None
-        if written is None and searched < _SEARCHED_AT_MOST:
-            searched += 1
-            written = salvage.restored(line, "")
-            restored += written is not None
-        if written is not None:
-            made += written
-            place += len(written)
-            continue
-        after = _next_whole(data, place + 1)
-        if after - place < lines.SHORTEST_FILLER:  # too short to be filled: the next goes as well
-            after = _next_whole(data, place + lines.SHORTEST_FILLER)
-        if after == len(data) and not data.endswith(b"\n"):
-            break  # a torn end
-        made += lines.filler(after - place)
-        lost += 1
-        place = after
-    aside = _aside(path)
-    write_whole(aside, data)
-    write_whole(path, bytes(made))
-    done = [f"put back {_counted(restored, 'record')} as written"] if restored else []
-    done += [f"wrote fillers over {_counted(lost, 'damaged place')}"] if lost else []
-    what = " and ".join(done) or "put back its newlines"
-    return f"{what}; {aside.name} is the file as it was"
-
-
-def _next_whole(data: bytes, start: int) -> int:
-    """Where the next whole line begins, or the end."""
-    for head in _LINE_START.finditer(data, start):
-        end = data.find(b"\n", head.start())
-        raw = lines.first(data[head.start() : end + 1 or len(data)])
-        if lines.whole(raw) is not None:
-            return head.start()
-    return len(data)
 
 
 def _version_file_troubles(folder: LibraryFolder, versions: list[Library]) -> Iterator[Trouble]:
@@ -432,33 +334,46 @@ def _shown_troubles(run: RunDir, shown: Mapping[str, list[RecordRef]]) -> Iterat
 def _reference_troubles(
     run: RunDir, steps: list[tuple[int, ev.DurableEvent]], found: tuple[Line, ...]
 ) -> Iterator[Trouble]:
-    """Replies that the step under way needs and that are not there."""
+    """The first reply that the step under way needs and that is not there, or not for long.
+
+    What stands behind damage goes with the cut of its file: its loss is told of before.
+    """
+    held: dict[str, dict[int, str]] = {}  # checksums by offset, by file
     for at, event in steps:
         for ref in _refs(event):
-            try:
-                lines.read_at(run.records / ref.file, ref.offset, ref.length, ref.digest)
+            path = run.records / ref.file
+            if ref.file not in held:
+                held[ref.file] = _checksums(path)
+            if held[ref.file].get(ref.offset) == ref.digest:
                 continue
-            except FileNotFoundError:
-                cause = f"it names a reply in {ref.file}, which is not there."
-            except OSError as error:
-                cause = f"it names a reply in {ref.file}, which cannot be read ({error.strerror})."
-            except DamagedError:
-                cause = f"it names a reply in {ref.file} at byte {ref.offset} that is not there."
-            place = f"{run.journal}:{found[at].number}"
+            what = f"at byte {ref.offset} that is not there, or behind damage."
             yield Trouble(
-                place,
-                cause,
+                f"{run.journal}:{found[at].number}",
+                f"it names a reply in {ref.file}"
+                + (f" {what}" if path.exists() else ", which is not there."),
                 _cut_move(run.journal, found[at].offset),
                 _cutting(run.path, run.journal, found[at].offset),
             )
             return
 
 
+def _checksums(path: Path) -> dict[int, str]:
+    """The checksum of each record by its offset, up to the first that is damaged."""
+    held: dict[int, str] = {}
+
+    def hold(line: Line) -> None:
+        held[line.offset] = line.digest
+
+    # The damage itself is told of where record files are looked at.
+    with suppress(RecordError):
+        lines.read(path, chained=False, visit=hold)
+    return held
+
+
 def _against_library(
     run: RunDir,
     workspace: Workspace,
     state: RunState,
-    told: Told,
     entries: list[Entry],
     found: tuple[Line, ...],
 ) -> Iterator[Trouble]:
@@ -488,7 +403,6 @@ def _against_library(
             yield Trouble(place, cause, _cut_move(run.journal, line.offset), mend)
         return
     yield from _ahead(run, state, folder)
-    yield from _rejection_troubles(run, state.started, told, folder)
 
 
 def _follows(event: ev.DurableEvent, versions: list[Library]) -> bool:
@@ -501,50 +415,6 @@ def _follows(event: ev.DurableEvent, versions: list[Library]) -> bool:
         case ev.LessonReturned(head=version) | ev.EvaluationFinished(library_version=version):
             return version < len(versions)
     return True
-
-
-def _rejection_troubles(
-    run: RunDir, started: ev.RunStarted, told: Told, folder: LibraryFolder
-) -> Iterator[Trouble]:
-    """Rejections that only one of the two tells of: the run, or its library."""
-    path = folder.journal_path
-    chain = examined(path, chained=True).lines
-    after = ahead(run.run, started.remembered, told, path, chain)
-    if after is not None:
-        place = f"{path}:{after.line.number}"
-        n = len(after.event.reviewed)
-        cause = f"run {run.run} rejected {n} ideas in step {after.event.step}, which its journal "
-        cause += "no longer tells of."
-        if after.alone:
-            mend = _cutting(folder.path, path, after.line.offset)
-            yield Trouble(place, cause, f"{lines.REPAIR} cuts here; a resume decides again.", mend)
-        else:
-            move = "Lines of others stand on it, so it stays; a resumed run pays it no heed."
-            yield Trouble(place, cause, move, damage=False)
-        return
-    missing = forgotten(run.run, told, (entry_of(path, line).event for line in chain))
-    if missing:
-        n = sum(len(pairs) for _, pairs in missing)
-        of = ", ".join(str(step) for step in sorted({step for step, _ in missing}))
-        yield Trouble(
-            f"library {folder.name}",
-            f"it does not remember {n} rejections that run {run.run} made (step {of}).",
-            f"{lines.REPAIR} writes them again from the run's journal.",
-            _remembering(folder, run.run, missing),
-        )
-
-
-def _remembering(
-    folder: LibraryFolder, run: str, missing: list[tuple[int, Rejections]]
-) -> Callable[[], str]:
-    def mend() -> str:
-        with folder.committing() as library:
-            for step, pairs in missing:
-                library.commit(pairs, run=run, step=step)
-        named = ", ".join(operation.id for _, pairs in missing for operation, _ in pairs)
-        return f"written again from the journal of run {run}: {named}"
-
-    return mend
 
 
 def _ahead(run: RunDir, state: RunState, folder: LibraryFolder) -> Iterator[Trouble]:
