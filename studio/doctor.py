@@ -27,7 +27,9 @@ from engines.record.catalogue import rebuild, run_row
 from engines.record.libraries import LibraryFolder
 from engines.record.lock import holder as holder_of
 from engines.record.lock import is_held
-from engines.record.repair import Trouble, library_troubles, run_troubles
+from engines.record.repair.libraries import library_troubles
+from engines.record.repair.runs import run_troubles
+from engines.record.repair.trouble import Trouble
 from engines.record.run_dir import RunDir, Workspace
 from studio.datasets import listed_data
 from studio.link import is_alive

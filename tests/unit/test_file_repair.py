@@ -14,7 +14,10 @@ from engines.record import lines
 from engines.record.journal import Journal, read_journal
 from engines.record.ledger import RecordLedger, spent
 from engines.record.lock import writing
-from engines.record.repair import Trouble, cut_aside, examined, file_troubles, run_troubles
+from engines.record.repair.cut import cut_aside
+from engines.record.repair.files import examine, file_troubles
+from engines.record.repair.runs import run_troubles
+from engines.record.repair.trouble import Trouble
 from engines.record.run_dir import Workspace
 from tests.builders import a_rollout_finished, a_run, a_step, answering
 
@@ -107,7 +110,7 @@ def test_a_damaged_journal_is_cut_before_its_line_and_the_rest_is_kept_and_told(
     path = tmp_path / "journal.jsonl"
     a_journal(path, *EVENTS)
     data = bytearray(path.read_bytes())
-    third = examined(path, chained=True).lines[2]
+    third = examine(path, chained=True).lines[2]
     data[third.offset + 60] ^= 0x01
     path.write_bytes(data)
     (told,) = mended(path, chained=True)
@@ -182,7 +185,7 @@ async def test_a_journal_of_a_newer_format_is_told_and_left_alone(tmp_path: Path
     workspace = Workspace(tmp_path)
     folder, _ = await a_run_in_its_first_step(workspace)
     path = folder / "journal.jsonl"
-    chain = examined(path, chained=True).lines[-1].digest
+    chain = examine(path, chained=True).lines[-1].digest
     body = orjson.dumps({"v": 99, "seq": 4, "at": 0, "kind": "RunPaused"})
     path.write_bytes(path.read_bytes() + lines.encode(body, chain)[0])
     (trouble,) = troubles(workspace)
