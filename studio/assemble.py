@@ -16,6 +16,7 @@ from engines.core import events as ev
 from engines.core.errors import ConfigError, DamagedError
 from engines.core.library import Library
 from engines.core.protocols import Reviewer
+from engines.core.render import prompt_hashes
 from engines.core.run_state import RunState
 from engines.core.state import fold
 from engines.core.types import NO_USAGE, Usage
@@ -70,6 +71,9 @@ from studio.verifying import open_run_verifier
 
 if TYPE_CHECKING:
     from engines.grpo.ranks import Ranks
+
+_PROMPTS_OF = ("engines.core", "engines.training_free", "engines.verifiers", "studio.config")
+"""Packages whose prompt files a run may send; its journal names the hash of each."""
 
 
 async def open_practice(
@@ -302,6 +306,7 @@ def _opening(
             plan.fingerprint,
             again=True,
             steps_per_epoch=plan.sampler.steps_per_epoch,
+            prompts=prompt_hashes(_PROMPTS_OF),
         )
     head = folder.head()
     return ev.RunStarted(
@@ -320,6 +325,7 @@ def _opening(
         forked_steps=plan.adopted_steps,
         remembered=head.remembered,
         policy_version=policy_version_after(past),
+        prompts=prompt_hashes(_PROMPTS_OF),
     )
 
 
