@@ -47,6 +47,7 @@ class RunStarted:
     forked_steps: int = 0
     remembered: int | None = None  # ideas its library remembered then; None in older journals
     policy_version: int = 0  # of the weights that a fork adopted
+    prompts: Mapping[str, str] = field(default_factory=dict)  # hash of each prompt file
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ class RunResumed:
 
     `again`: tries of the step under way that failed are made again, unless their group was
     learned from.
+
+    `prompts`: see `RunStarted`; empty in older journals, as there.
     """
 
     pid: int
@@ -63,6 +66,7 @@ class RunResumed:
     settings: Mapping[str, Any]
     again: bool = False  # as in older journals, where only an outage was made good
     steps_per_epoch: int | None = None  # None in older journals: as the run began
+    prompts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from engines.core.types import BASE_MOVED
 
 DUPLICATE = "duplicate"
-CONTRADICTION = "contradiction"
 LEAK = "leak"
 HELD_OUT_LEAK = "held-out leak"
 TOO_LONG = "too long"
@@ -24,7 +23,6 @@ UNSCORED = (SAME_TARGET, ONE_GROUP, NOT_COMPARED, BASE_MOVED)
 
 FLAG_NAMES = (
     DUPLICATE,
-    CONTRADICTION,
     LEAK,
     HELD_OUT_LEAK,
     TOO_LONG,

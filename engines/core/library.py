@@ -9,17 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from engines.core.codec import sound
 from engines.core.flags import DUPLICATE
 from engines.core.ids import digest
+from engines.core.text.prompts import Prompt, load_prompt
 from engines.core.text.sanitize import inert
 from engines.core.types import GATE, RULES, Decision, Operation, OperationKind
-
-GUIDANCE_HEADING = "## Experiences from earlier practice"
-GUIDANCE_INTRODUCTION = (
-    "Use each one where its condition holds, and leave it aside where it does not."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,9 +398,12 @@ def effective(operation: Operation, decision: Decision) -> Operation:
 def guidance_text(experiences: Iterable[tuple[str, str]]) -> str:
     """Render (id, text) pairs as the block that goes in front of a prompt."""
     lines = [f"[{name}] {one_line(text)}" for name, text in experiences]
-    if not lines:
-        return ""
-    return "\n".join([GUIDANCE_HEADING, GUIDANCE_INTRODUCTION, "", *lines])
+    return _guidance().render(experiences="\n".join(lines)) if lines else ""
+
+
+@cache
+def _guidance() -> Prompt:
+    return load_prompt("engines.core", "guidance")
 
 
 def one_line(text: str) -> str:

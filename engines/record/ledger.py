@@ -195,8 +195,6 @@ class RecordLedger:
             known: _Known = {}
 
             def keep(line: lines.Line) -> None:
-                if lines.is_filler(line.body):
-                    return
                 record = from_dict(Record, orjson.loads(line.body))
                 if record.lost:
                     return
@@ -256,8 +254,6 @@ def spent(folder: Path) -> Iterator[tuple[str, Usage]]:
         found: list[tuple[str, Usage]] = []
 
         def take(line: lines.Line, found: list[tuple[str, Usage]] = found) -> None:
-            if lines.is_filler(line.body):
-                return
             record = orjson.loads(line.body)
             found.append((record["policy"], from_dict(Usage, record["reply"]["usage"])))
 

@@ -50,6 +50,10 @@ class Contents:
     newline_missing: bool = False  # the last line is whole but for its newline
 
 
+_FILLER = b'{"filler":"'
+"""How a line begins that an earlier release wrote over a damaged one: it is none of the lines."""
+
+
 def encode(body: bytes, chain: str = "") -> tuple[bytes, str]:
     """Make the line of a body; `chain` is the checksum of the line before, or ""."""
     checksum = digest_bytes(chain.encode() + body, 8)
@@ -102,7 +106,8 @@ def read(
                     return Contents(tuple(lines), offset, raw)
                 take(Line(number, offset, len(_completed(raw)), checksum, body))
                 return Contents(tuple(lines), offset + len(_completed(raw)), b"", True)
-            take(Line(number, offset, len(raw), checksum, body))
+            if not body.startswith(_FILLER):
+                take(Line(number, offset, len(raw), checksum, body))
             offset += len(raw)
             chain = checksum
     return Contents(tuple(lines), offset)
@@ -197,42 +202,6 @@ def read_at(path: Path, offset: int, length: int, digest: str = "") -> bytes:
 def whole(raw: bytes, chain: str = "") -> bytes | None:
     """The body of one line with its newline; None where it is not whole."""
     return _checked(raw, chain)[0]
-
-
-def filler(length: int) -> bytes:
-    """Whole unchained lines of that many bytes in all that say nothing: they keep places.
-
-    One line cannot have every length, because its head grows with the digits of its length;
-    two can.
-
-    Raises:
-        ValueError: it is too short for one.
-    """
-    found = _filler(length)
-    if found is None and length >= 2 * SHORTEST_FILLER:
-        rest = _filler(length - SHORTEST_FILLER)
-        found = None if rest is None else (_filler(SHORTEST_FILLER) or b"") + rest
-    if found is None:
-        raise ValueError(f"no filler has {length} bytes")
-    return found
-
-
-def is_filler(body: bytes) -> bool:
-    return body.startswith(_FILLER)
-
-
-def _filler(length: int) -> bytes | None:
-    for digits in range(2, 13):
-        blanks = length - len(encode(_FILLER + b'"}')[0]) - (digits - 2)
-        raw = encode(_FILLER + b" " * blanks + b'"}')[0]
-        if blanks >= 0 and len(raw) == length:
-            return raw
-    return None
-
-
-_FILLER = b'{"filler":"'
-SHORTEST_FILLER = len(encode(_FILLER + b'"}')[0])
-"""Bytes of the shortest filler line."""
 
 
 def first(raw: bytes) -> bytes:

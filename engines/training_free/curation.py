@@ -13,7 +13,6 @@ from engines.core.library import Curated, Library
 from engines.core.text.prompts import quote
 from engines.core.text.similarity import is_similar
 from engines.core.types import Flag, Operation
-from engines.training_free.polarity import contradiction
 
 SAME_IDEA = 0.85
 """Similarity from which a wording is that of an idea which was rejected."""
@@ -121,9 +120,7 @@ def _repeats(operation: Operation, idea: Curated) -> float | None:
 
 def _same(one: str, other: str) -> float | None:
     """How alike two wordings of one idea are; None where they are of two."""
-    score = is_similar(one, other, SAME_IDEA)
-    # One "not" more is hardly another wording, and another idea all the same.
-    return score if score is not None and contradiction(one, other) is None else None
+    return is_similar(one, other, SAME_IDEA)
 
 
 def _short(text: str) -> str:

@@ -78,6 +78,8 @@ class TrainingFreeEngine:
         self._extract = load_prompt(_PACKAGE, "extract")
         self._consolidate = load_prompt(_PACKAGE, "consolidate")
         self._repair = load_prompt(_PACKAGE, "repair")
+        self._room_open = load_prompt(_PACKAGE, "room_open")
+        self._room_left = load_prompt(_PACKAGE, "room_left")
 
     def plan(self, total_steps: int) -> str:
         """Nothing here follows from how long a run is."""
@@ -230,11 +232,10 @@ class TrainingFreeEngine:
     def _room(self, library: Library) -> str:
         limit = self._settings.library_limit
         if limit is None:
-            return "The library may grow, but every experience costs room in every prompt."
-        left = max(0, limit - len(library.experiences))
-        return (
-            f"The library holds {len(library.experiences)} of at most {limit}: {left} may be added."
-        )
+            return self._room_open.render()
+        held = len(library.experiences)
+        left = max(0, limit - held)
+        return self._room_left.render(held=str(held), limit=str(limit), left=str(left))
 
     async def _read(
         self, group: Group

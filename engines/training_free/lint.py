@@ -19,7 +19,6 @@ from engines.core.protocols import Embedder
 from engines.core.text.similarity import is_similar, tokens, word_count
 from engines.core.types import NO_USAGE, Flag, Operation, Problem, Usage
 from engines.training_free.leaks import Answers, Questions, rows
-from engines.training_free.polarity import contradiction
 
 TOOL_WORDS = 5
 """Words in a row that an operation takes over from a tool's output."""
@@ -116,21 +115,15 @@ class OperationLinter:
     ) -> list[Flag]:
         texts = {e.id: e.text for e in library.experiences if e.id != operation.target}
         texts |= {o.id: o.text for o in others if o.kind in ("add", "modify") and o.text}
-        against = {
-            name: score
-            for name, text in texts.items()
-            if (score := contradiction(operation.text, text)) is not None
-        }
         alike = {
             name: score
             for name, text in texts.items()
-            if name not in against
-            and (score := is_similar(operation.text, text, self._settings.duplicate_at)) is not None
+            if (score := is_similar(operation.text, text, self._settings.duplicate_at)) is not None
         }
         how = dict.fromkeys(alike, "nearly the wording")
         meant, trouble = await self._by_meaning(operation.text, texts)
         for name, score in meant.items():
-            if name not in against and score > alike.get(name, self._settings.duplicate_at - 1e-9):
+            if score > alike.get(name, self._settings.duplicate_at - 1e-9):
                 alike[name], how[name] = score, "the meaning"
         flags = [
             Flag(
@@ -138,16 +131,7 @@ class OperationLinter:
                 round(score, 3),
                 f"has {how[name]} of {name}: {_cut(texts[name])}{trouble}",
             )
-            for name, score in _highest(alike)
-        ]
-        flags += [
-            Flag(
-                names.CONTRADICTION,
-                round(score, 3),
-                f"may say the opposite of {name} (by its words, which can mislead): "
-                f"{_cut(texts[name])}",
-            )
-            for name, score in _highest(against)
+            for name, score in sorted(alike.items(), key=lambda item: -item[1])[:1]
         ]
         if trouble and not alike:
             flags.append(Flag(names.NOT_COMPARED, None, f"compared with others{trouble}"))
@@ -242,10 +226,6 @@ def _same_target(operation: Operation, others: Sequence[Operation]) -> list[Flag
         return []
     listed = ", ".join(f"{o.id} ({o.kind})" for o in also)
     return [Flag(names.SAME_TARGET, None, f"{operation.target} is also the target of {listed}")]
-
-
-def _highest(scores: dict[str, float]) -> list[tuple[str, float]]:
-    return sorted(scores.items(), key=lambda item: -item[1])[:1]
 
 
 def _dot(one: Sequence[float], other: Sequence[float]) -> float:

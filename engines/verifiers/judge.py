@@ -25,17 +25,12 @@ from engines.verifiers.text import TextSettings, TextVerifier
 Score = Literal["binary", "graded"]
 Fallback = Literal["text"]
 
-DEFAULT_RUBRIC = """\
-The response is right when the final answer it states means the same as an expected answer.
-Units, notation, wording and the way to the answer do not matter. An answer that is left
-open, that hedges between several, or that only contains the expected one among others
-is wrong. Where no answer is expected, work the problem out yourself first."""
-
 RESPONSE_CHARS = 24_000
 """How much of a response is shown; of a longer one the end, where the answer stands."""
 CRITIQUE_CHARS = 1_000
 
 _PACKAGE = "engines.verifiers"
+DEFAULT_RUBRIC = load_prompt(_PACKAGE, "rubric").render()
 _STRAY = re.compile(r'\\(?![\\"/bfnrtu])')
 _THOUGHT = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
 _OPEN_THOUGHT = re.compile(r"\A\s*<think(?:ing)?>.*", re.DOTALL | re.IGNORECASE)

@@ -249,8 +249,7 @@ def _measured(run: RunDir, state: RunState, plan: RunPlan) -> Measured:
 def _records(folder: Path, pattern: str = "*.jsonl") -> Iterator[dict[str, Any]]:
     for path in sorted(folder.glob(pattern)):
         for line in lines.read(path, chained=False).lines:
-            if not lines.is_filler(line.body):
-                yield orjson.loads(line.body)
+            yield orjson.loads(line.body)
 
 
 def _counted(run: RunDir, pattern: str = "*.jsonl") -> dict[str, int]:

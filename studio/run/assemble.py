@@ -18,6 +18,7 @@ from engines.core.library import Library
 from engines.core.protocols import Reviewer
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
+from engines.core.text.prompts import prompt_hashes
 from engines.core.types import NO_USAGE, Usage
 from engines.pipeline.context import Practice
 from engines.pipeline.control import Control
@@ -70,6 +71,9 @@ from studio.run.verifier import open_run_verifier
 
 if TYPE_CHECKING:
     from engines.grpo.ranks.ranks import Ranks
+
+_PROMPTS_OF = ("engines.core", "engines.training_free", "engines.verifiers", "studio.config")
+"""Packages whose prompt files a run may send; its journal names the hash of each."""
 
 
 async def open_practice(
@@ -302,6 +306,7 @@ def _opening(
             plan.fingerprint,
             again=True,
             steps_per_epoch=plan.sampler.steps_per_epoch,
+            prompts=prompt_hashes(_PROMPTS_OF),
         )
     head = folder.head()
     return ev.RunStarted(
@@ -320,6 +325,7 @@ def _opening(
         forked_steps=plan.adopted_steps,
         remembered=head.remembered,
         policy_version=policy_version_after(past),
+        prompts=prompt_hashes(_PROMPTS_OF),
     )
 
 

@@ -27,7 +27,9 @@ from engines.record.catalogue import rebuild, run_row
 from engines.record.libraries import LibraryFolder
 from engines.record.lock import holder as holder_of
 from engines.record.lock import is_held
-from engines.record.repair import Trouble, library_troubles, run_troubles
+from engines.record.repair.libraries import library_troubles
+from engines.record.repair.runs import run_troubles
+from engines.record.repair.trouble import Trouble
 from engines.record.run_dir import RunDir, Workspace
 from studio.data.catalogue import listed_data
 from studio.session.client import is_alive
@@ -89,7 +91,7 @@ def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
         found += [_told(trouble) for trouble in _run_file_troubles(run)]
         found += [_told(trouble) for trouble in _checkpoint_troubles(run)]
     for path in sorted(workspace.evaluations.glob("*/scores.jsonl")):
-        found += _cured(lambda path=path: _score_troubles(path), repair)  # type: ignore[misc]
+        found += [_told(trouble) for trouble in _readable(_score_troubles(path))]
     found += _cured(lambda: _stale(workspace), repair)
     found += _cured(lambda: _readable_by_others(workspace, runs), repair)
     found += [_told(trouble) for trouble in _data_troubles(workspace)]
@@ -305,38 +307,13 @@ def _lives(pid: int) -> bool:
 
 def _score_troubles(path: Path) -> Iterator[Trouble]:
     """Damaged lines of a book of scores; readers skip them, so they cost one call each."""
-    damaged = [(at, len(raw)) for at, raw in _raw_lines(path) if lines.whole(raw) is None]
-    if not damaged:
-        return
-
-    def mend() -> str:
-        # Written over in place, never moved: other processes append to this file meanwhile.
-        with path.open("r+b") as file:
-            for at, length in damaged:
-                file.seek(at)
-                if length >= lines.SHORTEST_FILLER:
-                    file.write(lines.filler(length))
-            file.flush()
-            os.fsync(file.fileno())
-        return f"wrote fillers over {len(damaged)} of its lines"
-
-    mendable = all(length >= lines.SHORTEST_FILLER for _, length in damaged)
-    yield Trouble(
-        str(path),
-        f"{len(damaged)} of its lines cannot be read.",
-        "Nothing need be done: they are skipped, and what they told is measured again.",
-        mend if mendable else None,
-        damage=False,
-    )
-
-
-def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    at = 0
     with path.open("rb") as file:
-        for raw in file:
-            if raw.endswith(b"\n"):  # else somebody is writing it, or was
-                yield at, raw
-            at += len(raw)
+        # A line without its end is one that somebody is writing, or was.
+        damaged = sum(raw.endswith(b"\n") and lines.whole(raw) is None for raw in file)
+    if damaged:
+        cause = f"{damaged} of its lines cannot be read."
+        move = "Nothing need be done: they are skipped, and what they told is measured again."
+        yield Trouble(str(path), cause, move, damage=False)
 
 
 def _readable_by_others(workspace: Workspace, runs: Iterable[RunDir]) -> Iterator[Trouble]:

@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
 
-from engines.record.repair import Trouble
+from engines.record.repair.trouble import Trouble
 
 LEAST_FREE = 200_000_000
 """Bytes: a run of 10,000 rollouts writes about as much."""

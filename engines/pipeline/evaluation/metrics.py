@@ -8,9 +8,9 @@ other. Knows rewards only: not what was evaluated, nor what was changed.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Literal
 
 from engines.pipeline.evaluation.distributions import sign_test, t_quantile
@@ -18,7 +18,6 @@ from engines.pipeline.evaluation.intervals import SAME, interval_of, paired_inte
 from engines.pipeline.evaluation.intervals import (
     Interval as Interval,  # a rate's readers find it here
 )
-from engines.pipeline.evaluation.sign_power import least_shown_gain
 
 Rewards = Sequence[Sequence[float | None]]
 """One row a question, its tries in order; None where a try could not be judged."""
@@ -31,7 +30,11 @@ Outcome = Literal["helps", "hurts", "cannot tell"]
 RIGHT_FROM = 0.5
 """The reward from which a try counts as right, as in a group's outcome."""
 
-_LARGE = 1000  # questions beyond which both tests are normal and an effect shrinks as 1/√M
+LEVEL, POWER = 0.95, 0.8
+"""Of the verdict: how sure it is, and how often the smallest effect shall be noticed."""
+
+LEAST_QUESTIONS = 6
+"""With fewer no sign test passes: 2·(1/2)^5 > 0.05."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,60 +179,38 @@ def compare(before: ByQuestion, after: ByQuestion, level: float = 0.95) -> Compa
     )
 
 
-def spread_of(before: ByQuestion, after: ByQuestion) -> float | None:
-    """Sample standard deviation of the paired differences; None with fewer than two pairs."""
-    changes = _changes(before, after)
-    return statistics.stdev(changes) if len(changes) > 1 else None
-
-
-def smallest_effect(
-    questions: int,
-    k: int,
-    spread: float | None = None,
-    power: float = 0.8,
-    level: float = 0.95,
-) -> float:
+def smallest_effect(questions: int, k: int) -> float:
     """The smallest true difference in mean reward that such a set would likely show.
 
-    The larger of what the two halves of the verdict need to pass with probability `power`:
-
-    * the interval, (t_{1-α/2} + t_power) · sd/√M with M-1 degrees of freedom;
-    * the sign test, exactly, for M questions of `k` right-or-wrong tries a side. Where the
-      chance of being right moves from (1-δ)/2 to (1+δ)/2 a question's change is
-      (Binomial(2k, (1+δ)/2) - k) / k: its mean is δ and its sd at δ = 0 is √(1/2k).
-
-    It is a plan, not a measurement: it supposes independent tries and that every undecided
-    question gains alike.
+    A plan, not a measurement: it supposes right-or-wrong tries at p = 1/2, all independent, and
+    that every question gains alike. The sign test is the harder half of the verdict. Where the
+    chance of being right moves from (1-δ)/2 to (1+δ)/2, a question's 2k tries tie with
+    probability C(2k, k)/4^k, and wins less losses grow by 2k·C(2k, k)/4^k · δ a question. Between
+    8 and 256 questions of 1 to 4 tries the effect was noticed in 68 to 83 of 100 simulated
+    comparisons (80 are meant; six questions of four tries: 60).
 
     Args:
         questions: M, how many there are on both sides.
         k: tries a question, on each side.
-        spread: sd of a question's paired difference, of an earlier comparison on such a set
-            (`spread_of`). None before there is data: then √(2·p(1-p)/k) at p = 1/2, the
-            worst case. A smaller one means that only a share 2k·spread² of the questions is
-            undecided and the rest come out the same each time; where those are too few for
-            the sign test, settled questions would have to turn from wrong to right.
-        power: chance of the verdict that is asked for.
-        level: of the interval; the sign test works at 1 - level.
 
     Returns:
-        A difference in (0, 1], or `math.inf` where not even 1 would show: always with fewer
-        than six questions at level 0.95, since 2·(1/2)^5 > 0.05.
+        A difference in (0, 1], or `math.inf` where not even 1 would show.
 
     Raises:
         ValueError: k below 1.
     """
     if k < 1:
         raise ValueError("a question is tried at least once")
-    if questions > _LARGE:
-        shrunk = math.sqrt(_LARGE / questions)
-        return smallest_effect(_LARGE, k, spread, power, level) * shrunk
-    if questions < 2:
+    if questions < LEAST_QUESTIONS:
         return math.inf
-    sd = math.sqrt(0.5 / k) if spread is None else spread
-    quantiles = (t_quantile(p, questions - 1) for p in ((1 + level) / 2, power))
-    shown_by_interval = sum(quantiles) * sd / math.sqrt(questions)
-    effect = max(shown_by_interval, least_shown_gain(questions, k, sd, power, level))
+    tied = math.comb(2 * k, k) / 4**k
+    growth = 2 * k * tied
+    sure = (1 + LEVEL) / 2
+    by_t = t_quantile(sure, questions - 1) + t_quantile(POWER, questions - 1)
+    by_z = NormalDist().inv_cdf(sure) + NormalDist().inv_cdf(POWER)
+    spread = math.sqrt((1 - tied) / questions) / growth
+    # Whole questions are won or lost, which costs half a step of two; few of them, the t-quantile.
+    effect = max(by_t * spread, by_z * spread + 1 / (growth * questions))
     return effect if effect <= 1 else math.inf
 
 

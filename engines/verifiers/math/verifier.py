@@ -2,7 +2,8 @@
 
 Owns what is asked of math-verify and what its word means as a verdict. Runs no algebra
 here: `worker_pool` does, in processes that can be killed. An answer that hangs or
-crashes the check costs its own verdict and nothing else.
+crashes the check costs its own verdict and nothing else. Units and dates are not compared:
+math-verify sees numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from dataclasses import dataclass
 from engines.core.errors import VerifierError
 from engines.core.types import Problem, Rollout, Verdict
 from engines.verifiers.math.notation import plain, without_denied
-from engines.verifiers.math.quantity import unlike
 from engines.verifiers.process_pool.pool import WorkerPool
 from engines.verifiers.process_pool.process import Trouble
 from engines.verifiers.stated_answer import (
@@ -150,14 +150,8 @@ class MathVerifier:
             error = f"too long: the stated answer has {len(stated.text)} characters"
             return Verdict(None, error=error)
         marked = stated.marker != "none"
-        unlikely = [unlike(gold.text, stated.text, marked=marked) for gold in expected]
-        if False in unlikely:
-            return _equal(stated.text, expected[unlikely.index(False)])
-        possible = [gold for gold, never in zip(expected, unlikely, strict=True) if not never]
-        if not possible:
-            return _different(stated.text if marked else "", expected)
-        if _all_integers(stated, possible):
-            same = (gold for gold in possible if int(gold.text) == int(stated.text))
+        if _all_integers(stated, expected):
+            same = (gold for gold in expected if int(gold.text) == int(stated.text))
             match = next(same, None)
             return _equal(stated.text, match) if match else _different(stated.text, expected)
         answer = await self._pool.ask(
@@ -170,7 +164,7 @@ class MathVerifier:
                         "text": gold.text,
                         "marker": "marked" if gold.marker == "none" else gold.marker,
                     }
-                    for gold in possible
+                    for gold in expected
                 ],
             }
         )
@@ -178,7 +172,7 @@ class MathVerifier:
             return self._troubled(answer, stated)
         got = stated.text if marked else str(answer["got"])
         at = answer["match"]
-        return _different(got, expected) if at is None else _equal(got, possible[at])
+        return _different(got, expected) if at is None else _equal(got, expected[at])
 
     def _troubled(self, trouble: Trouble, stated: Stated) -> Verdict:
         text = f"{trouble.kind}: {shown(trouble.text, 120)}"

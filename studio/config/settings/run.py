@@ -26,6 +26,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from engines.core.ids import digest
+from engines.core.text.prompts import load_prompt
 from engines.policies.open import is_scripted
 from studio.config.settings.base import MOST, MOST_ROWS, Float, Int, Name, Settings, listed
 from studio.config.settings.training import (
@@ -44,10 +45,7 @@ JUDGE_TEMPERATURE = 0.0
 WATCHABLE_TOKENS_PER_S = 40.0
 """Of a scripted reply before somebody's eyes: a batch of the rehearsal preset takes about 4 s."""
 
-DEFAULT_INSTRUCTIONS = """\
-You solve one problem at a time.
-Work it out step by step and write every step down.
-Finish with a line of its own that holds nothing but the answer: #### answer"""
+DEFAULT_INSTRUCTIONS = load_prompt("studio.config", "instructions").render()
 
 Role = Literal["policy", "reflector", "judge"]
 
@@ -264,11 +262,11 @@ class PracticeConfig(Settings):
         default=None, ge=0, description="null resumes, 0 starts afresh, N adopts the first N steps"
     )
     agent_objective: str = Field(
-        default="input: a problem; output: its solution step by step, the answer on the last line",
+        default=load_prompt("studio.config", "agent_objective").render(),
         description="what the agent is given and gives back, as the reflector is told",
     )
     learning_objective: str = Field(
-        default="Find short, general rules that prevent the mistakes seen in these tries.",
+        default=load_prompt("studio.config", "learning_objective").render(),
         description="what the lessons are for, as the reflector is told",
     )
     experiences_per_query: Int = Field(default=1, ge=1, description="lessons one group may propose")

@@ -10,7 +10,8 @@ import orjson
 import pytest
 
 from engines.core.codec import to_dict
-from engines.core.events import DurableEvent
+from engines.core.events import DurableEvent, RunResumed, RunStarted
+from engines.core.text.prompts import load_prompt
 from engines.core.types import Decision, Operation
 from engines.record import lines
 from engines.record.journal import Journal
@@ -146,6 +147,20 @@ async def test_a_finished_run_goes_on_when_epochs_grow_and_reuses_its_library(
     assert more.state.steps_finished == 4
     assert [step.epoch for step in more.state.steps.values()] == [1, 1, 2, 2]
     assert more.library.version >= first.library.version
+
+
+async def test_a_start_and_a_resume_name_the_prompt_files_that_a_run_may_send(
+    tmp_path: Path,
+) -> None:
+    await practised(tmp_path, "practice.epochs=1")
+    again = await practised(tmp_path, "practice.epochs=2")
+    opened = [entry.event for entry in again.run.entries()]
+    begun = [e for e in opened if isinstance(e, RunStarted | RunResumed)]
+    assert [type(event) for event in begun] == [RunStarted, RunResumed]
+    for event in begun:
+        extract = load_prompt("engines.training_free", "extract")
+        assert event.prompts["training_free/extract"] == extract.hash
+        assert {"core/guidance", "verifiers/rubric", "config/instructions"} <= event.prompts.keys()
 
 
 async def test_restart_at_step_n_adopts_the_steps_before_and_leaves_the_old_run_whole(

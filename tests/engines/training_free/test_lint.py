@@ -15,7 +15,6 @@ from engines.core.protocols import Embedded
 from engines.core.types import Flag, Operation, Problem, Usage
 from engines.policies.chat.embedding import RehearsalEmbeddings
 from engines.training_free.lint import LintSettings, OperationLinter
-from engines.training_free.polarity import contradiction
 from tests.support.builders import a_library, an_operation
 
 CARRY = "Carry: when a column adds up to ten or more, carry one into the next column."
@@ -69,75 +68,6 @@ async def test_two_operations_that_say_the_same_are_duplicates_of_each_other() -
     one, two = saying(CARRY, id="op1.1"), saying(CARRY + " Yes.", id="op1.2")
     assert "op1.2" in (await raised(one, others=(one, two)))[names.DUPLICATE].detail
     assert await raised(one, others=(one,)) == {}
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("Carry: always carry one into the next column.", "Never carry one into the next column."),
-        ("When signs mix, multiply before you add.", "When signs mix, add before you multiply."),
-        ("Of two amounts take the larger one.", "Of two amounts take the smaller one."),
-        ("Do add the tens first.", "Don't add the tens first."),
-        ("Subtract the rest when something is used up.", "Add the rest when something is used up."),
-        ("当数字相加时，总是要进位到下一列", "当数字相加时，不要进位到下一列"),
-        ("Immer zuerst die Einer addieren.", "Niemals zuerst die Einer addieren."),
-    ],
-)  # fmt: skip
-async def test_opposite_rules_about_one_thing_may_contradict_each_other(
-    one: str, other: str
-) -> None:
-    found = await raised(saying(one), library=a_library(other))
-    assert "E1" in found[names.CONTRADICTION].detail
-    assert "can mislead" in found[names.CONTRADICTION].detail
-    assert names.DUPLICATE not in found  # to say the opposite is not to say it twice
-    assert contradiction(one, one) is None
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("Never go there after the last step.", "Always go there before the last step."),
-        (CARRY, "Borrow: when the upper digit is smaller than the lower one, borrow ten."),
-        ("Answer only after the last change.", "Multiply before anything else."),
-        ("", CARRY),
-    ],
-)
-def test_what_turns_twice_or_is_about_something_else_contradicts_nothing(
-    one: str, other: str
-) -> None:
-    assert contradiction(one, other) is None
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("Do not forget to check the units first.", "Check the units first."),
-        ("Vergiss nicht, die Einheiten zu prüfen.", "Die Einheiten prüfen."),
-        ("N'oubliez pas de vérifier les unités.", "Vérifiez les unités."),
-        ("Use no more than two digits here.", "Use at most two digits here."),
-        ("Nimm hier nicht mehr als zwei Stellen.", "Nimm hier höchstens zwei Stellen."),
-        ("Ne gardez pas plus de deux chiffres.", "Gardez au plus deux chiffres."),
-        ("When adding, line up the digits.", "When subtracting, line up the digits."),
-        ("For the maximum, compare all values.", "For the minimum, compare all values."),
-        ("Carry: when adding, go left.", "Carry: when subtracting, go left."),
-    ],
-)
-def test_a_detour_or_another_case_contradicts_nothing(one: str, other: str) -> None:
-    assert contradiction(one, other) is None
-    assert contradiction(other, one) is None
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("When adding, line up the digits.", "When adding, do not line up the digits."),
-        ("Use at least two digits here.", "Use no more than two digits here."),
-        ("Ne vérifiez pas les unités.", "Vérifiez les unités."),
-        ("Take the maximum of all values.", "Take the minimum of all values."),
-    ],
-)
-def test_the_opposite_in_the_same_case_still_may_contradict(one: str, other: str) -> None:
-    assert contradiction(one, other) is not None
 
 
 async def test_a_question_in_a_lesson_is_a_leak_with_its_share() -> None:

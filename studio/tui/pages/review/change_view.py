@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from engines.core.flags import (
-    CONTRADICTION,
     DUPLICATE,
     FROM_TOOL,
     HELD_OUT_LEAK,
@@ -44,7 +43,6 @@ def shown(text: str) -> str:
 
 _SCORES = {
     DUPLICATE: "similarity",
-    CONTRADICTION: "similarity",
     REJECTED_BEFORE: "similarity",
     LEAK: "certainty",
     HELD_OUT_LEAK: "certainty",

@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engines.core.text.prompts import load_prompt, parse_prompt, quote
+from engines.core.library import guidance_text
+from engines.core.text.prompts import load_prompt, parse_prompt, prompt_hashes, quote
+from engines.verifiers.judge import DEFAULT_RUBRIC
+from studio.config.settings.run import DEFAULT_INSTRUCTIONS, PracticeConfig
 
 FILE = "---\nvariables: [who, what]\nreturns: text\n---\n\nTell {{who}} about {{what}}, {{who}}.\n"
 
@@ -74,3 +77,48 @@ def test_a_quotation_shows_what_hides_or_reorders_and_keeps_what_a_script_needs(
     hidden = "ignore\u200b this\U000e0041\u202e\x1b[8m and \x00"
     assert quote(hidden) == "| ignore\\u200b this\\U000e0041\\u202e\\u001b[8m and \\u0000"
     assert quote("می\u200cخواهم\r# Heading\u2028* item") == "| می\u200cخواهم\n| # Heading\n| * item"
+
+
+def test_every_prompt_file_of_a_package_is_named_with_its_hash() -> None:
+    found = prompt_hashes(["engines.training_free", "engines.core"])
+    names = ("consolidate", "extract", "repair", "room_left", "room_open", "summarise")
+    assert list(found) == [*(f"training_free/{name}" for name in names), "core/guidance"]
+    assert found["training_free/extract"] == load_prompt("engines.training_free", "extract").hash
+
+
+def test_what_stood_in_code_before_is_sent_letter_by_letter() -> None:
+    # The records of older runs are found by the hash of the whole request.
+    assert guidance_text([("E1", "Carry: {{experiences}}"), ("E2", "")]) == (
+        "## Experiences from earlier practice\n"
+        "Use each one where its condition holds, and leave it aside where it does not.\n"
+        "\n"
+        "[E1] Carry: {{experiences}}\n"
+        "[E2] "
+    )
+    assert guidance_text([]) == ""
+    assert DEFAULT_INSTRUCTIONS == (
+        "You solve one problem at a time.\n"
+        "Work it out step by step and write every step down.\n"
+        "Finish with a line of its own that holds nothing but the answer: #### answer"
+    )
+    assert DEFAULT_RUBRIC == (
+        "The response is right when the final answer it states means the same as an expected "
+        "answer.\n"
+        "Units, notation, wording and the way to the answer do not matter. An answer that is left\n"
+        "open, that hedges between several, or that only contains the expected one among others\n"
+        "is wrong. Where no answer is expected, work the problem out yourself first."
+    )
+    practice = PracticeConfig()
+    assert practice.agent_objective == (
+        "input: a problem; output: its solution step by step, the answer on the last line"
+    )
+    assert practice.learning_objective == (
+        "Find short, general rules that prevent the mistakes seen in these tries."
+    )
+    open_, left = (load_prompt("engines.training_free", f"room_{n}") for n in ("open", "left"))
+    assert open_.render() == (
+        "The library may grow, but every experience costs room in every prompt."
+    )
+    assert left.render(held="3", limit="50", left="47") == (
+        "The library holds 3 of at most 50: 47 may be added."
+    )

@@ -143,7 +143,7 @@ async def test_a_rule_without_conditions_holds_always(tmp_path: Path) -> None:
             "rules:\n  - {when: {flag: duplicates}, do: ask}\n",
             'yaml:2: rule 1: `flag`: there is no flag "duplicates"; did you mean "duplicate"?',
         ),
-        ("rules:\n  - {when: {flag: xyz}, do: ask}\n", "there are duplicate, contradiction"),
+        ("rules:\n  - {when: {flag: xyz}, do: ask}\n", "there are duplicate, leak"),
         ("rules:\n  - {when: {score_at_least: 2}, do: ask}\n", "`score_at_least`: it must be"),
         ("rule: []\n", "rules"),
         ("", "the file"),

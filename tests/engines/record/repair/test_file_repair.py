@@ -1,4 +1,4 @@
-"""Mending: places stay where they are named, and what is cut is kept."""
+"""Mending: what is cut is told of before and kept."""
 
 from __future__ import annotations
 
@@ -9,34 +9,20 @@ import orjson
 import pytest
 
 from engines.core import events as ev
-from engines.core.errors import DamagedError
 from engines.core.types import CallKey, Message, RecordRef, Sampling
 from engines.record import lines
 from engines.record.journal import Journal, read_journal
-from engines.record.ledger import RecordLedger, read_record
+from engines.record.ledger import RecordLedger, spent
 from engines.record.lock import writing
-from engines.record.repair import Trouble, cut_aside, examined, file_troubles, run_troubles
+from engines.record.repair.cut import cut_aside
+from engines.record.repair.files import examine, file_troubles
+from engines.record.repair.runs import run_troubles
+from engines.record.repair.trouble import Trouble
 from engines.record.run_dir import Workspace
 from tests.support.builders import a_rollout_finished, a_run, a_step, answering
 
 KEY = CallKey("rollout", 1, 1, 0, 0)
 ASKED = (Message("user", "What is 2 + 3?"),)
-
-
-@pytest.mark.parametrize("length", [*range(lines.SHORTEST_FILLER, 240), 1019, 1020, 1021, 1022])
-def test_a_filler_has_any_length_is_whole_and_says_nothing(length: int) -> None:
-    try:
-        raw = lines.filler(length)
-    except ValueError:
-        # One line would need a head that is a digit longer, and two do not fit in yet.
-        assert length < 2 * lines.SHORTEST_FILLER
-        return
-    assert len(raw) == length
-    for line in raw.splitlines(keepends=True):
-        body = lines.whole(line)
-        assert body is not None
-        assert lines.is_filler(body)
-        orjson.loads(line)
 
 
 async def recorded(folder: Path, *texts: str) -> list[RecordRef]:
@@ -55,25 +41,39 @@ def mended(path: Path, *, chained: bool) -> list[str]:
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
-async def test_a_filler_takes_the_place_of_a_damaged_record_and_only_that_is_paid_again(
+async def test_a_damaged_record_file_is_cut_before_its_line_and_only_what_is_cut_is_paid_again(
     tmp_path: Path, victim: int
 ) -> None:
     refs = await recorded(tmp_path, "one", "two", "three")
     path = tmp_path / refs[0].file
-    before = path.read_bytes()
-    data = bytearray(before)
-    data[refs[victim].offset + 50] ^= 0x08  # two bytes: one alone is put back
-    data[refs[victim].offset + 60] ^= 0x08
+    data = bytearray(path.read_bytes())
+    data[refs[victim].offset + 50] ^= 0x08
     path.write_bytes(data)
-    assert "fillers over 1" in mended(path, chained=False)[0]
+    (trouble,) = file_troubles(path, chained=False, folder=tmp_path)
+    lost = ("3 replies", "2 replies", "1 reply")[victim]
+    assert f"takes away {lost}; a resume asks again" in trouble.move
+    assert trouble.mend is not None
+    assert trouble.mend() == f"cut; {path.name}.damaged-1 is the file as it was; cut: {lost}"
     assert (tmp_path / f"{path.name}.damaged-1").read_bytes() == bytes(data)
-    assert path.stat().st_size == len(before)
-    for number, ref in enumerate(refs):
-        if number == victim:
-            with pytest.raises(DamagedError):
-                read_record(tmp_path, ref)
-        else:
-            assert read_record(tmp_path, ref).key.index == number
+    assert path.read_bytes() == bytes(data[: refs[victim].offset])
+    ledger, policy = RecordLedger(tmp_path, 1), answering(*["again"] * 3)
+    for index in range(3):
+        await ledger.ask(replace(KEY, index=index), policy, ASKED, Sampling())
+    await ledger.aclose()
+    assert len(policy.requests) == 3 - victim
+
+
+async def test_a_record_that_an_earlier_release_wrote_over_is_none(tmp_path: Path) -> None:
+    refs = await recorded(tmp_path, "one", "two", "three")
+    path = tmp_path / refs[0].file
+    data = path.read_bytes()
+    bare = len(lines.encode(b'{"filler":"' + b'"}')[0])
+    blanks = refs[1].length - bare
+    filler = lines.encode(b'{"filler":"' + b" " * (blanks - 1) + b'"}')[0]
+    assert len(filler) == refs[1].length  # its head has a digit more
+    path.write_bytes(data[: refs[1].offset] + filler + data[refs[2].offset :])
+    assert not list(file_troubles(path, chained=False, folder=tmp_path))
+    assert [usage.calls for _, usage in spent(tmp_path)] == [1, 1]
     ledger, policy = RecordLedger(tmp_path, 1), answering("again")
     for index in range(3):
         await ledger.ask(replace(KEY, index=index), policy, ASKED, Sampling())
@@ -81,32 +81,17 @@ async def test_a_filler_takes_the_place_of_a_damaged_record_and_only_that_is_pai
     assert len(policy.requests) == 1
 
 
-@pytest.mark.parametrize("garbage", [b"x\n", b"\n", b"x" * 500 + b"\n", b"a\nb\nc\n"])
-async def test_what_never_was_a_record_is_filled_as_well(tmp_path: Path, garbage: bytes) -> None:
-    refs = await recorded(tmp_path, "one", "two", "three")
-    path = tmp_path / refs[0].file
-    data = path.read_bytes()
-    at = refs[1].offset
-    path.write_bytes(data[:at] + garbage + data[at:])
-    mended(path, chained=False)
-    assert path.stat().st_size == len(data) + len(garbage)
-    assert read_record(tmp_path, refs[0]).reply.text == "one"
-    moved = replace(refs[2], offset=refs[2].offset + len(garbage))
-    assert read_record(tmp_path, moved).reply.text == "three"
-    assert not list(file_troubles(path, chained=False, folder=tmp_path))
-
-
-async def test_a_newline_that_became_another_byte_is_put_back_and_nothing_is_lost(
+async def test_the_loss_behind_a_damaged_record_is_told_of_before_it_is_cut(
     tmp_path: Path,
 ) -> None:
-    refs = await recorded(tmp_path, "one", "two")
-    path = tmp_path / refs[0].file
-    before = path.read_bytes()
-    data = bytearray(before)
-    data[refs[1].offset - 1] ^= 0x02
-    path.write_bytes(data)
-    assert "newlines" in mended(path, chained=False)[0]
-    assert path.read_bytes() == before
+    workspace = Workspace(tmp_path)
+    folder, ref = await a_run_in_its_first_step(workspace)
+    path = folder / "records" / ref.file
+    path.write_bytes(b"garbage\n" + path.read_bytes())
+    assert [trouble.place for trouble in troubles(workspace)] == [
+        f"{path}:1",
+        f"{folder / 'journal.jsonl'}:3",
+    ]
 
 
 def a_journal(path: Path, *events: ev.DurableEvent) -> None:
@@ -125,27 +110,14 @@ def test_a_damaged_journal_is_cut_before_its_line_and_the_rest_is_kept_and_told(
     path = tmp_path / "journal.jsonl"
     a_journal(path, *EVENTS)
     data = bytearray(path.read_bytes())
-    third = examined(path, chained=True).lines[2]
+    third = examine(path, chained=True).lines[2]
     data[third.offset + 60] ^= 0x01
-    data[third.offset + 70] ^= 0x01
     path.write_bytes(data)
     (told,) = mended(path, chained=True)
-    assert told.startswith("cut before line 3; journal.jsonl.damaged-1 is the file as it was; ")
+    assert told.startswith("cut; journal.jsonl.damaged-1 is the file as it was; ")
     assert told.endswith("bytes that hold nothing of weight")  # a pause and two endings
     assert [entry.event for entry in read_journal(path)] == list(EVENTS[:2])
     assert (tmp_path / "journal.jsonl.damaged-1").read_bytes() == bytes(data)
-
-
-def test_newlines_of_a_journal_are_put_back_wherever_they_were(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
-    a_journal(path, *EVENTS)
-    before = path.read_bytes()
-    data = bytearray(before)
-    for line in examined(path, chained=True).lines[1:4]:
-        data[line.offset + line.length - 1] = 0x0B
-    path.write_bytes(data)
-    assert mended(path, chained=True) == ["put back 3 lines as written: the checksum proves it"]
-    assert path.read_bytes() == before
 
 
 def test_each_file_cut_is_kept_whole_under_a_number_of_its_own(tmp_path: Path) -> None:
@@ -213,7 +185,7 @@ async def test_a_journal_of_a_newer_format_is_told_and_left_alone(tmp_path: Path
     workspace = Workspace(tmp_path)
     folder, _ = await a_run_in_its_first_step(workspace)
     path = folder / "journal.jsonl"
-    chain = examined(path, chained=True).lines[-1].digest
+    chain = examine(path, chained=True).lines[-1].digest
     body = orjson.dumps({"v": 99, "seq": 4, "at": 0, "kind": "RunPaused"})
     path.write_bytes(path.read_bytes() + lines.encode(body, chain)[0])
     (trouble,) = troubles(workspace)

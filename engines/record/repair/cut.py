@@ -1,0 +1,94 @@
+"""Cutting a file, told of before and kept as it was.
+
+Owns what a cut takes away, in words, and the copy beside.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from engines.record import lines
+from engines.record.appender import sync_folder, write_whole
+from engines.record.lock import writing
+
+_WORDS = {
+    "OperationDecided": "decision",
+    "LessonCommitted": "commit",
+    "LibraryCommitted": "version",
+    "LibraryCurated": "remembered rejection",
+    "LessonProposed": "lesson",
+    "ReplyMended": "mended reply",
+    "OperationProposed": "operation of a person",
+    "EvaluationFinished": "evaluation",
+    "GroupReflected": "reflection",
+    "RolloutJudged": "verdict",
+    "RolloutFinished": "rollout",
+}
+_KIND = re.compile(rb'"kind":"(\w+)"')
+
+
+def cut_aside(path: Path, end: int) -> tuple[Path, str]:
+    """Cut a file and keep it as it was in `NAME.damaged-N`; returns that and what was cut.
+
+    Raises:
+        RecordError: it cannot be kept; nothing is cut then.
+    """
+    data = path.read_bytes()
+    rest = data[end:]
+    aside = free_name(path)
+    write_whole(aside, data)
+    os.truncate(path, end)
+    sync_folder(path.parent)
+    return aside, _describe(path, rest)
+
+
+def cut_move(path: Path, end: int) -> str:
+    """What a repair would do: nothing is cut that was not told of before."""
+    with path.open("rb") as file:
+        file.seek(end)
+        told = _describe(path, file.read())
+    after = "a resume makes what it can again from the recorded replies."
+    if not _is_journal(path):
+        after = "a resume asks again for those that it still needs."
+    return (
+        f"Restore it from a copy, or run {lines.REPAIR}: it keeps a copy and cuts here, "
+        f"which takes away {told}; {after}"
+    )
+
+
+def mend_by_cut(folder: Path, path: Path, end: int) -> Callable[[], str]:
+    def mend() -> str:
+        with writing(folder):
+            aside, told = cut_aside(path, end)
+        return f"cut; {aside.name} is the file as it was; cut: {told}"
+
+    return mend
+
+
+def free_name(path: Path) -> Path:
+    number = 1
+    while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
+        number += 1
+    return aside
+
+
+def _describe(path: Path, rest: bytes) -> str:
+    """What a piece of a journal or of a record file amounts to."""
+    if not _is_journal(path):
+        replies = max(1, rest.count(b"\n"))
+        return "1 reply" if replies == 1 else f"{replies} replies"
+    kinds = Counter(_WORDS.get(kind.decode()) for kind in _KIND.findall(rest))
+    told = ", ".join(_counted(kinds[word], word) for word in _WORDS.values() if kinds[word])
+    return told or f"{len(rest)} bytes that hold nothing of weight"
+
+
+def _is_journal(path: Path) -> bool:
+    return path.name == "journal.jsonl"
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"

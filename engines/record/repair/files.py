@@ -1,0 +1,71 @@
+"""One chained or unchained file by itself: where its damage begins, and how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from engines.core.errors import DamagedError, StudioError
+from engines.record import lines
+from engines.record.journal import Entry, entry_of
+from engines.record.lines import Contents, Line
+from engines.record.lock import is_held, writing
+from engines.record.repair.cut import cut_move, mend_by_cut
+from engines.record.repair.trouble import Trouble
+
+
+@dataclass(frozen=True, slots=True)
+class FileCheck:
+    """A chained or unchained file as far as it can be trusted."""
+
+    lines: tuple[Line, ...]
+    contents: Contents | None  # None where a complete line is damaged
+    error: DamagedError | None = None
+
+    @property
+    def end(self) -> int:
+        """Bytes up to the end of the last whole line before any damage."""
+        return self.lines[-1].offset + self.lines[-1].length if self.lines else 0
+
+
+def examine(path: Path, *, chained: bool) -> FileCheck:
+    """Read a file up to its first damaged line."""
+    found: list[Line] = []
+    try:
+        contents = lines.read(path, chained=chained, visit=found.append)
+    except DamagedError as error:
+        return FileCheck(tuple(found), None, error)
+    return FileCheck(tuple(found), contents)
+
+
+def file_troubles(path: Path, *, chained: bool, folder: Path) -> Iterator[Trouble]:
+    """Damage and torn ends of one file; `folder` is the one whose lock its writers hold."""
+    found = examine(path, chained=chained)
+    if found.error is not None:
+        mend = mend_by_cut(folder, path, found.end)
+        yield Trouble(found.error.place, found.error.cause, cut_move(path, found.end), mend)
+        return
+    contents = found.contents
+    assert contents is not None
+    if (contents.torn or contents.newline_missing) and not is_held(folder):
+
+        def mend_end() -> str:
+            with writing(folder):
+                lines.mend_end(path, lines.read(path, chained=chained))
+            return "its last line is whole again" if contents.newline_missing else "cut"
+
+        cause = (
+            "its last line lacks its newline."
+            if contents.newline_missing
+            else f"its last {len(contents.torn)} bytes are a line that was never finished."
+        )
+        move = "Nothing need be done: whoever writes there next mends it."
+        yield Trouble(str(path), cause, move, mend_end, damage=False)
+
+
+def read_entry(path: Path, line: Line) -> Entry | Trouble:
+    try:
+        return entry_of(path, line)
+    except StudioError as error:
+        return Trouble(error.place, error.cause, error.move)

@@ -1,0 +1,90 @@
+"""A library: its journal, then the version files that follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from engines.core import events as ev
+from engines.core.errors import StudioError
+from engines.core.library import Library
+from engines.core.state.fold import fold_library
+from engines.record import lines
+from engines.record.libraries import LibraryFolder, version_file, write_version
+from engines.record.lock import writing
+from engines.record.repair.cut import cut_move, free_name, mend_by_cut
+from engines.record.repair.files import examine, file_troubles, read_entry
+from engines.record.repair.trouble import Trouble
+
+
+def library_troubles(folder: LibraryFolder) -> Iterator[Trouble]:
+    """What is wrong with a library: its journal, then the version files that follow from it."""
+    yield from file_troubles(folder.journal_path, chained=True, folder=folder.path)
+    found = examine(folder.journal_path, chained=True)
+    versions: list[Library] = []
+    for line in found.lines:
+        entry = read_entry(folder.journal_path, line)
+        if isinstance(entry, Trouble):
+            yield entry
+            return
+        try:
+            library = fold_library(versions[-1] if versions else None, entry.event)
+        except (ValueError, StudioError) as error:
+            place = f"{folder.journal_path}:{line.number}"
+            mend = mend_by_cut(folder.path, folder.journal_path, line.offset)
+            yield Trouble(place, f"{error}.", cut_move(folder.journal_path, line.offset), mend)
+            return
+        if isinstance(entry.event, ev.LibraryCurated):
+            versions[-1] = library
+        else:
+            versions.append(library)
+    if found.error is None and versions:
+        yield from _version_file_troubles(folder, versions)
+
+
+def _version_file_troubles(folder: LibraryFolder, versions: list[Library]) -> Iterator[Trouble]:
+    known = {version_file(folder.path, v.version): v for v in versions}
+    for path in sorted(folder.path.glob("v[0-9]*.yaml")):
+        library = known.get(path)
+        wanted = f"content_hash: {library.content_hash}\n" if library else None
+        text = path.read_text("utf-8", "replace").replace("'", "")
+        if wanted is None or wanted not in text:
+            cause = "it is no version that the library's journal tells of."
+            move = f"{lines.REPAIR} moves it aside."
+            yield Trouble(
+                str(path), cause, move, _mend_by_moving(folder, path, library), alone=True
+            )
+    for path, library in known.items():
+        if not path.exists():
+            cause = "this version's readable file is missing."
+            move = f"{lines.REPAIR} writes it again from the journal."
+            mend = _mend_by_writing(folder, library)
+            yield Trouble(str(path), cause, move, mend, damage=False, alone=True)
+
+
+def _mend_by_moving(
+    folder: LibraryFolder, path: Path, library: Library | None
+) -> Callable[[], str]:
+    def mend() -> str:
+        with writing(folder.path):
+            aside = free_name(path)
+            path.rename(aside)
+            if library is not None:
+                write_version(folder.path, library, _maker(folder, library.version))
+        return f"moved to {aside.name}" + (", and written again" if library else "")
+
+    return mend
+
+
+def _mend_by_writing(folder: LibraryFolder, library: Library) -> Callable[[], str]:
+    def mend() -> str:
+        with writing(folder.path):
+            write_version(folder.path, library, _maker(folder, library.version))
+        return "written again from the journal"
+
+    return mend
+
+
+def _maker(folder: LibraryFolder, version: int) -> str:
+    commit = folder.history()[version][1]
+    return commit.run if commit else ""
