@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from studio.detached import Starting
     from studio.tui.pump import Pump
 
-FRAME_S = 0.1
 RATE_S = 1.0
 """Between two drawings of a rate that falls because nothing comes."""
 LEAVE_S = 1.0

@@ -280,7 +280,6 @@ def repair_lines(
     at: tuple[int, int],
     width: int,
     *,
-    reply: str | None = None,
     problems: Sequence[str] = (),
     draft: str = "",
 ) -> list[Line]:
@@ -294,7 +293,7 @@ def repair_lines(
     for reason in problems or repair.reasons[:10]:
         out += _labelled("still" if problems else "wrong", shown(reason), width)
     out.append(())
-    text = shown(draft or (repair.reply if reply is None else reply)[:_REPLY_CHARS])
+    text = shown(draft or repair.reply[:_REPLY_CHARS])
     out.append(line(("as you began to mend it" if draft else "the reply", "dim")))
     for piece in wrap(text, max(1, width - 2)):
         out.append(line("  ", piece))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 Near = tuple[str, float, str]
 """Id, similarity in [0, 1] and text of an experience."""
 
+_NEAR = 5
 _LIKE = 0.3
 """Below it two texts merely share a language."""
 _SHOWN = 2
@@ -143,7 +144,7 @@ def files_of(groups: Sequence[GroupEvidence]) -> str:
 
 
 def near_ones(
-    operation: Operation, texts: Mapping[str, str], text: str | None = None, most: int = 5
+    operation: Operation, texts: Mapping[str, str], text: str | None = None
 ) -> tuple[Near, ...]:
     """Other experiences most like an operation's text, the likest first.
 
@@ -158,7 +159,7 @@ def near_ones(
         if name != operation.target
     ]
     found.sort(key=lambda near: -near[1])
-    return tuple(near for near in found[:most] if near[1] >= _LIKE)
+    return tuple(near for near in found[:_NEAR] if near[1] >= _LIKE)
 
 
 def near_rows(near: Sequence[Near], width: int) -> list[Row]:

@@ -16,12 +16,11 @@ import transformers
 from engines.core import events as ev
 from engines.core.types import NO_USAGE
 from engines.grpo.checkpoint import write_checkpoint
-from engines.grpo.checkpoint_files import checkpoint_name
 from engines.policies.hf_local.model import LocalModel
 from engines.record.journal import Journal
 from tests.builders import a_run
 from tests.cli.run_studio import Result, studio
-from tests.numerics.checkpoints import a_state, trained
+from tests.numerics.checkpoints import a_state, checkpoint_name, trained
 from tests.numerics.models import a_folder
 
 RUN_FILE = """

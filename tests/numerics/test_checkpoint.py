@@ -15,11 +15,11 @@ import transformers
 from engines.core.errors import ConfigError, ConflictError, DamagedError, RecordError
 from engines.grpo import checkpoint, checkpoint_files
 from engines.grpo.checkpoint import EngineState, read_checkpoint, write_checkpoint
-from engines.grpo.checkpoint_files import Found, checkpoint_name, find_checkpoints
+from engines.grpo.checkpoint_files import Found, find_checkpoints
 from engines.policies.hf_local.loading import load_local
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.settings import LocalSettings, LoraSettings
-from tests.numerics.checkpoints import a_state, adapted, trained
+from tests.numerics.checkpoints import a_state, adapted, checkpoint_name, trained
 from tests.numerics.models import a_folder
 
 

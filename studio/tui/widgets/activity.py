@@ -27,9 +27,9 @@ class Activity(LineView):
         self._told: deque[Line] = deque(maxlen=_KEPT)
         self._changed = True
 
-    def say(self, text: str, style: str = "", at: float | None = None) -> None:
+    def say(self, text: str, style: str = "") -> None:
         """Put a line at the end; it is drawn with `draw`."""
-        self._told.append(self._line(text, style, at))
+        self._told.append(self._line(text, style, None))
         self._changed = True
 
     def recall(self, before: Iterable[tuple[float, str]]) -> None:
