@@ -146,7 +146,8 @@ async def open_practice(
     if config.trains and opened.local is not None:
         training = open_training(plan, opened.local, tell, ranks, opened.rollouts)
         await note_engine(training, opened.local, recorder)
-        recorder.listen(curves(training, state, stack, tell))
+        if config.grpo.tensorboard:
+            recorder.listen(curves(training, state, stack, tell))
         reviewers = (training.bounds, *reviewers)
     rolling = rolling_slots(config, slots)
     control = Control(recorder)
