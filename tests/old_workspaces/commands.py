@@ -18,7 +18,8 @@ class Command:
 
     @property
     def name(self) -> str:
-        return " ".join(self.words)
+        typed = f" < {self.typed}".replace("\n", " ").rstrip() if self.typed else ""
+        return " ".join(self.words) + typed
 
     @property
     def prints_json(self) -> bool:
@@ -38,6 +39,7 @@ SMALL_REHEARSAL = (
     "evaluation.limit=2",
 )
 SMALL_TRAINING = (
+    "seed=2",
     "policy.local.threads=1",
     "policy.max_tokens=48",
     "data.truncate=8",
@@ -102,7 +104,8 @@ LOOKS: dict[str, tuple[Command, ...]] = {
             "diff rehearsal@0 rehearsal@1 --json",
             "diff rehearsal@step:1 rehearsal --json",
         ),
-        command("review rehearsal", "l\nv\nq\n"),
+        command("review rehearsal", "l\nq\n"),
+        command("review rehearsal", "v\nq\n"),
     ),
     "finished": _looks(
         "rehearsal",
@@ -127,7 +130,8 @@ LOOKS: dict[str, tuple[Command, ...]] = {
     ),
     "unparsed": (
         *_looks("rehearsal", "runs show rehearsal --step 1 --json"),
-        command("review rehearsal", "v\nl\nq\n"),
+        command("review rehearsal", "l\nq\n"),
+        command("review rehearsal", "v\nq\n"),
     ),
     "trained": _looks(
         "grpo-tiny",

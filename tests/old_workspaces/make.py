@@ -173,9 +173,9 @@ def make_unparsed(studio: Release) -> None:
 
 
 def make_trained(studio: Release) -> None:
-    """Killed in its last step, whose predecessor lies behind the only checkpoint."""
+    """Killed in its last step; the update of the one before lies behind the only checkpoint."""
     with studio.started("headless", "grpo-tiny", *SMALL_TRAINING) as run:
-        run.until("RolloutJudged", step=4)
+        run.until("StepStarted", step=4)
 
 
 @contextmanager

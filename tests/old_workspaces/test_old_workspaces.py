@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -166,19 +167,52 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, facts.Shape]:
     return facts.shapes(events)
 
 
-def test_the_screen_opens_a_run_that_was_cut_in_review(tmp_path: Path) -> None:
+def test_the_screen_opens_a_run_that_was_cut_in_review_and_decides_in_it(tmp_path: Path) -> None:
     workspace = put_back("held", tmp_path)
-    command = [*STUDIO, "--workspace", str(workspace), "attach", "rehearsal"]
-    (left,) = [op for op in _open(workspace) if op["id"] != "op2.1"]  # which was deferred
-    with Terminal(command) as terminal:
-        terminal.until("rehearsal").type("2")
-        for operation in _open(workspace):
-            terminal.until(operation["id"])
-        terminal.until(left["target"])
+    journal = workspace / "runs/rehearsal/journal.jsonl"
+    before = journal.read_bytes()
+    with seated(workspace, "attach", "rehearsal") as terminal:
+        terminal.type("2")
+        terminal.until("op2.h3")
+        terminal.until("Multiply first: when an expression")  # of the draft
+        press(terminal, "kkk", "op2.1", "Last change: when a story tells", "s2p0", "#### 51")
+        press(terminal, "3", "E3 Units: name the unit", "E4 Carry: write what is carried")
+        press(terminal, "5", "5271", "0.500")
+        press(terminal, "6", "s2p0r0", "859089888", "expected 51, got 45")
+        press(terminal, "2", "op2.1")
+        terminal.type("a")
+        terminal.until(lambda here: journal.read_bytes() != before or "press again" in here.text)
+        if journal.read_bytes() == before:  # the screen drops a key that it was not ready for
+            terminal.type("a")
+            terminal.until(lambda _: journal.read_bytes() != before)
         terminal.type("q")
+        assert terminal.ended() == 0
+    assert journal.read_bytes().startswith(before)
+    (decided,) = facts.events(journal)[before.count(b"\n") :]
+    assert decided["kind"] == "OperationDecided"
+    assert (decided["decision"]["operation_id"], decided["decision"]["action"]) == (
+        "op2.1",
+        "approve",
+    )
 
 
-def _open(workspace: Path) -> list[dict[str, Any]]:
-    shown = studio("runs", "show", "rehearsal", "--json", workspace=workspace)
-    found: list[dict[str, Any]] = json.loads(shown.stdout)["open"]
-    return found
+def test_the_screen_opens_a_run_that_trained_weights(tmp_path: Path) -> None:
+    workspace = put_back("trained", tmp_path)
+    with seated(workspace, "attach", "grpo-tiny") as terminal:
+        press(terminal, "1", "v3", "0.625")
+        press(terminal, "6", "s4p0", "v3")
+        terminal.type("q")
+        assert terminal.ended() == 0
+
+
+@contextmanager
+def seated(workspace: Path, *words: str) -> Iterator[Terminal]:
+    with Terminal([*STUDIO, "--workspace", str(workspace), *words]) as terminal:
+        yield terminal.until(words[-1])
+
+
+def press(terminal: Terminal, keys: str, *wanted: str) -> None:
+    """Press keys and wait until all of that is drawn."""
+    terminal.type(keys)
+    for text in wanted:
+        terminal.until(text)
