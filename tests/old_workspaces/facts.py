@@ -85,7 +85,7 @@ def resumed(ask: Ask, commands: Sequence[Command], before: Path, after: Path) ->
 
 
 def quoted(text: str, workspace: Path) -> list[str]:
-    """Which wordings of experiences and operations of a workspace a text holds."""
+    """Which wordings of experiences and operations, and answers of rollouts, a text holds."""
     return sorted(known for known in _texts(workspace) if known in text)
 
 
@@ -238,6 +238,8 @@ def _texts(workspace: Path) -> set[str]:
             for key, entry in value.items():
                 if key == "text" and entry:
                     yield str(entry)
+                elif key == "tail" and entry:
+                    yield str(entry).rsplit("\n", 1)[-1]
                 yield from below(entry)
 
     return {text for path in journals(workspace) for text in below(events(path))}
