@@ -170,12 +170,12 @@ def test_undecided_operations_block_deferred_ones_do_not_and_stay_open() -> None
     assert state.open_operations == (A, B)
     decide(state, a_decision(B))
     assert not state.undecided_operations
-    assert state.open == (A,)
-    assert [op.id for op, _ in state.reviewed] == [B.id]
+    assert state.open_operations == (A,)
+    assert [op.id for op, _ in state.reviewed_operations] == [B.id]
     fold(state, committed(B.id))
     fold(state, ev.StepFinished(1, 1))
-    assert not state.undecided_operations and not state.reviewed
-    assert state.open == (A,)
+    assert not state.undecided_operations and not state.reviewed_operations
+    assert state.open_operations == (A,)
 
 
 def test_the_last_decision_about_an_operation_stands_and_takes_its_place_in_the_order() -> None:
