@@ -317,18 +317,18 @@ class OfflineReviewSession:
 
     def propose(self, operation: Operation, reviewer: str) -> Operation:
         """Put a person's own operation into the queue."""
-        return self._runner.run(self._gate.propose(operation, reviewer))
+        return self._runner.run(self._gate.queue.propose(operation, reviewer))
 
     def resubmit(self, repair_id: str, text: str, reviewer: str) -> Resubmission:
-        repair = self._gate.unparsed_reply(repair_id)
+        repair = self._gate.queue.unparsed_reply(repair_id)
         found = parse_resubmission(self._run, repair, text, self._gate.draft(), reviewer)
         if found.problems:
             return found
-        made = self._runner.run(self._gate.resubmit(repair_id, found.operations, reviewer))
+        made = self._runner.run(self._gate.queue.resubmit(repair_id, found.operations, reviewer))
         return replace(found, operations=made)
 
     def drop(self, repair_id: str, reason: str, reviewer: str) -> None:
-        self._runner.run(self._gate.drop(repair_id, reason, reviewer))
+        self._runner.run(self._gate.queue.drop(repair_id, reason, reviewer))
 
     def watch_changes(self) -> Iterator[None]:
         yield

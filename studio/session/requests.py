@@ -150,13 +150,13 @@ class RequestHandler:
                 return {"undone": list(await gate.undo(*text_fields(request, "operation")))}
             case "propose":
                 (reviewer,) = text_fields(request, "reviewer")
-                proposed = await gate.propose(_parse_operation(request), reviewer)
+                proposed = await gate.queue.propose(_parse_operation(request), reviewer)
                 return {"operation": to_dict(proposed)}
             case "mend":
                 return await self._resubmit(*text_fields(request, "repair", "text", "reviewer"))
             case "drop":
                 repair, reason, reviewer = text_fields(request, "repair", "reason", "reviewer")
-                await gate.drop(repair, reason, reviewer)
+                await gate.queue.drop(repair, reason, reviewer)
                 return {}
         return self.status()
 
@@ -174,12 +174,16 @@ class RequestHandler:
 
     async def _resubmit(self, repair_id: str, text: str, reviewer: str) -> dict[str, Any]:
         gate = self._practice.gate
-        repair = gate.unparsed_reply(repair_id)
+        repair = gate.queue.unparsed_reply(repair_id)
         # In a thread: it reads the journal, and the run must not stand still meanwhile.
         found = await asyncio.to_thread(
             parse_resubmission, self._run, repair, text, gate.draft(), reviewer
         )
-        made = () if found.problems else await gate.resubmit(repair_id, found.operations, reviewer)
+        made = (
+            ()
+            if found.problems
+            else await gate.queue.resubmit(repair_id, found.operations, reviewer)
+        )
         answer: dict[str, Any] = to_dict(replace(found, operations=made))
         return answer
 
@@ -236,7 +240,7 @@ class RequestHandler:
         except BaseException:
             waiting.cancel()
             raise
-        gate.release_once()
+        gate.hold.release_once()
         return waiting
 
     async def _wait_for_commit(self, waiting: asyncio.Future[dict[str, Any]]) -> dict[str, Any]:

@@ -255,7 +255,7 @@ class _Server:
         if client is self._driver:
             return
         self._driver = client
-        self._practice.gate.hold_commit(client is not None)
+        self._practice.gate.hold.set(client is not None)
         for other in self._connections.values():
             if other.who is not None and other is not client:
                 other.outlet.enqueue(format_line(**self._controller_data(other)))
