@@ -282,10 +282,10 @@ FAULTS = (
         ("tests/unit/test_scores.py",),
     ),
     Fault(
-        "turns without token ids are all recorded as the first turn",
+        "what a call that failed may have cost is forgotten with its rollout",
         "engines/rollouts/manager.py",
-        "turn=len(self.refs)",
-        "turn=len(self.turns)",
+        "attempt = _failed(str(error), recorded.usage, began)",
+        "attempt = _failed(str(error), NO_USAGE, began)",
         ("tests/unit/test_rollouts.py",),
     ),
     Fault(
