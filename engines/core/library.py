@@ -50,7 +50,7 @@ class Experience:
     history: tuple[Provenance, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PastDecision:
     """What a reviewer made of an idea that was not taken as it came: rejected, or reworded.
 
@@ -340,16 +340,16 @@ def past_decision(operation: Operation, decision: Decision, run: str) -> PastDec
     if decision.action == "edit":
         became = one_line(wanted.text) or f"{wanted.kind} {wanted.target}"
     return PastDecision(
-        run,
-        operation.id,
-        operation.kind,
-        one_line(operation.text) or operation.target or "",
-        became,
-        decision.reason,
-        operation.problems,
-        decision.reviewer,
-        decision.at,
-        operation.target,
+        run=run,
+        operation_id=operation.id,
+        kind=operation.kind,
+        text=one_line(operation.text) or operation.target or "",
+        became=became,
+        reason=decision.reason,
+        problems=operation.problems,
+        reviewer=decision.reviewer,
+        at=decision.at,
+        target=operation.target,
         doubled=decision.action == "reject"
         and decision.reviewer.startswith(RULES)
         and any(flag.name == DUPLICATE for flag in operation.flags),

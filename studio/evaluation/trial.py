@@ -144,9 +144,7 @@ async def run_trial(
             attending=roles.join_batch,
         )
         attempt, _ = await manager.roll_out(trial.job, on_piece)
-        at = (KEY.epoch, KEY.step, KEY.position, KEY.index)
-        version = trial.job.library_version
-        rollout = Rollout(attempt, *at, call_seed(config.seed, KEY), 0, version)
+        rollout = Rollout.from_job(trial.job, attempt, call_seed(config.seed, KEY))
         (verdict,) = await verifier.verify(trial.problem, (rollout,))
     return TrialResult(rollout, verdict, "".join(streamed))
 

@@ -171,13 +171,13 @@ async def open_run_context(
     if pace is not None:  # evaluations go on as fast as they can: nobody sees them stream
         rolled = StreamPacedPolicy(rolled, pace, control.wait_before_call)
     manager = RolloutManager(
-        agent_of(config, sampling_of(config.role("policy"))),
-        rolled,
-        ledger,
-        rolling,
-        config.practice.task_timeout_s,
-        control.wait_while_paused,
-        opened.join_batch,
+        agent=agent_of(config, sampling_of(config.role("policy"))),
+        policy=rolled,
+        ledger=ledger,
+        slots=rolling,
+        task_timeout_s=config.practice.task_timeout_s,
+        cleared=control.wait_while_paused,
+        attending=opened.join_batch,
     )
     linter = make_linter(
         config,

@@ -121,13 +121,13 @@ def measuring_setup(
     limit = evaluation.concurrency
     slots = shared if limit is None else Slots(limit, shared.tell)
     manager = RolloutManager(
-        agent_of(config, sampling),
-        policy,
-        ledger,
-        slots,
-        config.practice.task_timeout_s,
-        cleared,
-        attending,
+        agent=agent_of(config, sampling),
+        policy=policy,
+        ledger=ledger,
+        slots=slots,
+        task_timeout_s=config.practice.task_timeout_s,
+        cleared=cleared,
+        attending=attending,
     )
     return MeasurementSetup(manager, verifier, config.seed, evaluation.k)
 

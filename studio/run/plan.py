@@ -85,12 +85,12 @@ def plan_run(
         and config.rollouts_a_problem > 0,  # nothing that is never tried is judged
     )
     sampler = Sampler(
-        len(problems),
-        config.practice.batch_size,
-        config.practice.epochs,
-        config.seed,
-        config.data.shuffle,
-        config.data.truncate,
+        n=len(problems),
+        batch_size=config.practice.batch_size,
+        epochs=config.practice.epochs,
+        seed=config.seed,
+        shuffle=config.data.shuffle,
+        truncate=config.data.truncate,
     )
     # As it will be journalled, so that a resume compares like with like.
     fingerprint = loaded.mask.tree(

@@ -184,12 +184,12 @@ def open_training(
     if rollouts is not None:
         engine = VLLMSyncedEngine(engine, local.local, rollouts, folder / "served")
     checkpoints = Checkpoints(
-        plan.run.path,
-        folder,
-        engine.save,
-        config.grpo.checkpoint_steps,
-        config.grpo.keep,
-        tell,
+        root=plan.run.path,
+        folder=folder,
+        save=engine.save,
+        every_steps=config.grpo.checkpoint_steps,
+        keep=config.grpo.keep,
+        tell=tell,
     )
     bounds = MetricLimits(config.grpo.reject_kl_above, config.grpo.reject_grad_norm_above)
     return Training(engine, checkpoints, bounds, folder)

@@ -129,6 +129,11 @@ class RunHistory:
         """Every rollout, step by step, in the order in which they first ended."""
         return (rollout for step in self.steps.values() for rollout in step.rollouts.values())
 
+    @property
+    def plans(self) -> dict[int, int]:
+        """Steps that the whole run was to have, by the step whose lesson was proposed then."""
+        return {step: one.planned_steps for step, one in self.steps.items() if one.lesson}
+
     def find_operation(self, operation_id: str) -> Operation | None:
         """An operation of any step, as it was proposed."""
         every = (operation for step in self.steps.values() for operation in step.operations)

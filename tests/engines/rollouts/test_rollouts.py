@@ -110,7 +110,7 @@ async def test_a_rollout_past_its_deadline_fails_and_frees_its_slot(tmp_path: Pa
     assert (attempt.status, attempt.answer, refs) == ("failed", None, ())
     assert attempt.error == "timeout: no answer within 0.01 s"
     assert policy.now == 0
-    assert rollouts.slots.held == 0
+    assert rollouts.slots.held_count == 0
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ async def test_a_cancelled_rollout_passes_the_cancellation_on(tmp_path: Path) ->
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert rollouts.slots.held == 0
+    assert rollouts.slots.held_count == 0
 
 
 @dataclass(frozen=True)

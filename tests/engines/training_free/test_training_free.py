@@ -327,7 +327,15 @@ async def test_a_rejected_idea_is_withheld_and_the_rest_is_numbered_and_linted(
     bench: Bench,
 ) -> None:
     rejected = PastDecision(
-        "r", "op1.1", "add", "Carry: add it.", "", "no", ("id-q",), "person", 1.0
+        run="r",
+        operation_id="op1.1",
+        kind="add",
+        text="Carry: add it.",
+        became="",
+        reason="no",
+        problems=("id-q",),
+        reviewer="person",
+        at=1.0,
     )
     library = replace(a_library("Other: look twice."), curated=(rejected,), remembered=1)
     groups = [a_group([1, 0], step=2, position=p, problem=a_problem("q")) for p in range(2)]

@@ -123,7 +123,18 @@ class FakeDesk:
 def a_witness(
     index: int, reward: float | None, tail: str = "so 5", critique: str = ""
 ) -> EvidenceRollout:
-    rollout = ev.RolloutFinished(1, 0, index, 1, "ok", None, None, Usage(), 0.1, tail)
+    rollout = ev.RolloutFinished(
+        step=1,
+        position=0,
+        index=index,
+        seed=1,
+        status="ok",
+        answer=None,
+        error=None,
+        usage=Usage(),
+        elapsed_s=0.1,
+        tail=tail,
+    )
     return EvidenceRollout(rollout, Verdict(reward, critique or None))
 
 
@@ -454,9 +465,21 @@ def test_nothing_open_asks_nothing() -> None:
 
 
 GROUP = UnparsedReply(
-    "s1p0", 1, "extraction", ("no JSON array was found in it.",), "I think.", ("x",)
+    id="s1p0",
+    step=1,
+    kind="extraction",
+    reasons=("no JSON array was found in it.",),
+    reply="I think.",
+    lost=("x",),
 )
-LESSON = UnparsedReply("s1", 1, "consolidation", ("its JSON is\x1b[2J not valid.",), "[{", ("x",))
+LESSON = UnparsedReply(
+    id="s1",
+    step=1,
+    kind="consolidation",
+    reasons=("its JSON is\x1b[2J not valid.",),
+    reply="[{",
+    lost=("x",),
+)
 WHOLE = '[{"operation": "add", "experience": "Order: times first.", "reason": "r"}]'
 
 

@@ -86,7 +86,17 @@ class Process(Desk):
 
     async def finishes(self, index: int = 0) -> None:
         await self.recorder.record(
-            ev.RolloutFinished(1, 0, index, 7, "ok", None, None, NO_USAGE, 1.0)
+            ev.RolloutFinished(
+                step=1,
+                position=0,
+                index=index,
+                seed=7,
+                status="ok",
+                answer=None,
+                error=None,
+                usage=NO_USAGE,
+                elapsed_s=1.0,
+            )
         )
 
     def journalled(self, kind: type[Any]) -> list[Any]:

@@ -485,7 +485,14 @@ async def test_a_pause_on_the_spot_parks_a_try_at_its_next_call_and_stops_its_de
     control, inner = RunControl(desk.recorder), Held()
     policy = PausablePolicy(inner, control.wait_before_call)
     ledger = RecordLedger(tmp_path / "records", 1)
-    manager = RolloutManager(Talk(3), policy, ledger, Slots(2), 0.2, control.wait_while_paused)
+    manager = RolloutManager(
+        agent=Talk(3),
+        policy=policy,
+        ledger=ledger,
+        slots=Slots(2),
+        task_timeout_s=0.2,
+        cleared=control.wait_while_paused,
+    )
     trying = asyncio.create_task(manager.roll_out(a_job()))
     await idle()
     await control.pause(now=True)
@@ -506,7 +513,14 @@ async def test_a_pause_as_it_always_was_lets_a_try_under_way_end(
     control, inner = RunControl(desk.recorder), Held()
     policy = PausablePolicy(inner, control.wait_before_call)
     ledger = RecordLedger(tmp_path / "records", 1)
-    manager = RolloutManager(Talk(3), policy, ledger, Slots(2), 9.0, control.wait_while_paused)
+    manager = RolloutManager(
+        agent=Talk(3),
+        policy=policy,
+        ledger=ledger,
+        slots=Slots(2),
+        task_timeout_s=9.0,
+        cleared=control.wait_while_paused,
+    )
     trying = asyncio.create_task(manager.roll_out(a_job()))
     await idle()
     await control.pause()

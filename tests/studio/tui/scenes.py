@@ -199,11 +199,35 @@ def a_full_queue(session: FakeSession) -> None:
     more = f"{carry}, write it down, and add it to the digits of that column."
     made = (
         *found,
-        Operation("op2.8", "modify", "E1", more, "losers dropped the carry they had written",
-                  evidence, "rehearsal", flags=(Flag("similar", 0.78, "E4"),)),
-        Operation("op2.9", "delete", "E2", "", "never of use", evidence, "rehearsal"),
-        Operation("op2.10", "keep", "E1", "", "it was cited twice", evidence, "rehearsal"),
-    )  # fmt: skip
+        Operation(
+            id="op2.8",
+            kind="modify",
+            target="E1",
+            text=more,
+            rationale="losers dropped the carry they had written",
+            evidence=evidence,
+            proposer="rehearsal",
+            flags=(Flag("similar", 0.78, "E4"),),
+        ),
+        Operation(
+            id="op2.9",
+            kind="delete",
+            target="E2",
+            text="",
+            rationale="never of use",
+            evidence=evidence,
+            proposer="rehearsal",
+        ),
+        Operation(
+            id="op2.10",
+            kind="keep",
+            target="E1",
+            text="",
+            rationale="it was cited twice",
+            evidence=evidence,
+            proposer="rehearsal",
+        ),
+    )
     state.operations = {op.id: op for op in made}
 
 

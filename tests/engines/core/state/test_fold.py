@@ -130,7 +130,17 @@ def test_groups_of_the_same_question_are_kept_apart_by_their_position() -> None:
 
 def test_tokens_are_summed_over_rollouts_reflections_lessons_and_evaluations() -> None:
     lesson = Lesson(1, 0, usage=Usage(1000, 1, 1))
-    evaluation = ev.EvaluationFinished(1, "d", 0, 0, 1, 1, 0, 1.0, Usage(5, 5, 1))
+    evaluation = ev.EvaluationFinished(
+        step=1,
+        data="d",
+        policy_version=0,
+        library_version=0,
+        k=1,
+        n=1,
+        unjudged=0,
+        mean=1.0,
+        usage=Usage(5, 5, 1),
+    )
     state = fold_events(
         [
             a_run(),

@@ -36,11 +36,17 @@ def a_batch(step: int = 1, words: Sequence[str] = WORDS[:3]) -> list[Group]:
     """Groups without rollouts; what is learnt stands beside each problem."""
     return [
         Group(
-            Problem(f"p{at}", f"say {word} twice", None, meta={"solution": f"{word} {word}"}),
-            1, step, at, (), (),
+            problem=Problem(
+                f"p{at}", f"say {word} twice", None, meta={"solution": f"{word} {word}"}
+            ),
+            epoch=1,
+            step=step,
+            position=at,
+            rollouts=(),
+            verdicts=(),
         )
         for at, word in enumerate(words)
-    ]  # fmt: skip
+    ]
 
 
 def an_engine(

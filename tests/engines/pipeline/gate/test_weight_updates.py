@@ -290,7 +290,19 @@ async def test_old_checkpoints_go_but_never_the_newest_nor_that_of_the_best_step
     checkpoints = run.practice.checkpoints
     assert checkpoints is not None
     measured = ev.EvaluationFinished(
-        4, "s", 4, 0, 1, 1, 0, 1.0, NO_USAGE, "", "", ("p",), ((1.0,),)
+        step=4,
+        data="s",
+        policy_version=4,
+        library_version=0,
+        k=1,
+        n=1,
+        unjudged=0,
+        mean=1.0,
+        usage=NO_USAGE,
+        fingerprint="",
+        trouble="",
+        problems=("p",),
+        rewards=((1.0,),),
     )
     run.state.evaluations.append(measured)
     assert [saved.step for saved in checkpoints.removable_checkpoints(run.state)] == [2, 6]

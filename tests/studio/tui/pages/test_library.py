@@ -326,11 +326,37 @@ def test_a_reply_that_cites_is_counted_once_with_its_reward(tmp_path: Path) -> N
     for index, (said, reward) in enumerate([("By [E1], [E1] and [E2, E9].", 1.0), ("[E1]", None)]):
         ref = _recorded(run, said, index)
         journal.append_now(
-            ev.RolloutFinished(1, 0, index, 1, "ok", None, None, NO_USAGE, 0.1, "", (ref,))
+            ev.RolloutFinished(
+                step=1,
+                position=0,
+                index=index,
+                seed=1,
+                status="ok",
+                answer=None,
+                error=None,
+                usage=NO_USAGE,
+                elapsed_s=0.1,
+                tail="",
+                refs=(ref,),
+            )
         )
         journal.append_now(ev.RolloutJudged(1, 0, index, Verdict(reward)))
     gone = RecordRef("step-0009.jsonl", 0, 10, "")
-    journal.append_now(ev.RolloutFinished(1, 1, 0, 1, "ok", None, None, NO_USAGE, 0.1, "", (gone,)))
+    journal.append_now(
+        ev.RolloutFinished(
+            step=1,
+            position=1,
+            index=0,
+            seed=1,
+            status="ok",
+            answer=None,
+            error=None,
+            usage=NO_USAGE,
+            elapsed_s=0.1,
+            tail="",
+            refs=(gone,),
+        )
+    )
     journal.close()
     citations = Citations(run)
     citations.refresh()
@@ -345,7 +371,17 @@ def _recorded(run: RunDir, said: str, index: int) -> RecordRef:
     key = CallKey("rollout", 2, 1, 0, index)
     # The question names experiences too; only what the model says cites one.
     asked = (Message("system", "[E3] a rule"),)
-    record = Record(key, "", "m", 0, asked, Sampling(), Completion(said), 0.1, 0.0)
+    record = Record(
+        key=key,
+        request="",
+        policy="m",
+        base=0,
+        messages=asked,
+        sampling=Sampling(),
+        reply=Completion(said),
+        elapsed_s=0.1,
+        at=0.0,
+    )
     raw, checksum = lines.encode(dumps(record))
     path = run.records / record_file_name(key)
     offset = path.stat().st_size if path.exists() else 0

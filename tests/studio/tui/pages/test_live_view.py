@@ -199,7 +199,19 @@ def test_the_summary_gives_rewards_with_their_n_and_every_loss() -> None:
 
 def test_a_measurement_taken_once_claims_no_change() -> None:
     once = ev.EvaluationFinished(
-        0, "held", 0, 0, 1, 2, 0, 0.5, Usage(), "f", "", ("a", "b"), ((1.0,), (0.0,))
+        step=0,
+        data="held",
+        policy_version=0,
+        library_version=0,
+        k=1,
+        n=2,
+        unjudged=0,
+        mean=0.5,
+        usage=Usage(),
+        fingerprint="f",
+        trouble="",
+        problems=("a", "b"),
+        rewards=((1.0,), (0.0,)),
     )
     told = text(run_summary_lines(a_state(once, ev.RunEnded("finished")), 70))
     assert "measured once, so nothing can be compared" in told

@@ -208,7 +208,18 @@ def test_a_target_that_is_gone_is_said() -> None:
 
 
 def a_witness(index: int, reward: float | None, tail: str = "#### 1") -> EvidenceRollout:
-    rollout = ev.RolloutFinished(1, 0, index, 7, "ok", None, None, Usage(5, 60, 1), 0.1, tail)
+    rollout = ev.RolloutFinished(
+        step=1,
+        position=0,
+        index=index,
+        seed=7,
+        status="ok",
+        answer=None,
+        error=None,
+        usage=Usage(5, 60, 1),
+        elapsed_s=0.1,
+        tail=tail,
+    )
     return EvidenceRollout(
         rollout, None if reward is None else Verdict(reward, "expected 2, got 1")
     )
