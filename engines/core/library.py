@@ -123,7 +123,7 @@ Reviewed = Sequence[tuple[Operation, Decision]]
 class Library:
     """Experiences in order of birth. `next_number` only ever grows.
 
-    `past_decision` is what reviewers rejected or reworded, oldest first: it is no part of the
+    `curated` is what reviewers rejected or reworded, oldest first: it is no part of the
     content, and no prompt of an agent shows it. `remembered` counts them from the beginning,
     those included that have gone since.
     """
@@ -212,7 +212,7 @@ class Library:
         An approval that does not fit the library as it stands at that point becomes
         an unapplied outcome with the objection as its reason. The version rises by
         one when any text changed, and not otherwise; rejections and edits of reviewers are
-        remembered in `past_decision` either way.
+        remembered in `curated` either way.
 
         Args:
             reviewed: operations with their decisions; deferred ones are ignored.

@@ -26,6 +26,7 @@ from engines.core.types import (
 )
 from engines.record.ledger import RecordLedger, read_record
 from engines.training_free.engine import TrainingFreeEngine
+from engines.training_free.lint import OperationLinter
 from engines.training_free.settings import TrainingFreeSettings
 from tests.support.builders import FakePolicy, a_group, a_library, a_problem, a_timeout, answering
 
@@ -312,6 +313,22 @@ async def test_operations_rest_on_the_rollouts_behind_their_proposals(bench: Ben
     assert lesson.operations[1].evidence == ("s2p1r0", "s2p1r1")
     assert {op.proposer for op in lesson.operations} == {"m"}
     assert "### Proposal 2 · s2p1 · add\n| two\n| because: seen" in bench.shown
+
+
+class PaidLinter(OperationLinter):
+    """A linter whose embedding model costs something."""
+
+    def take_usage(self) -> Usage:
+        return Usage(9, 0, 1)
+
+
+async def test_what_linting_costs_is_in_the_lesson_s_usage(bench: Bench) -> None:
+    bench.says([{**ADD, "proposals": [1]}], [{**ADD, "proposals": [1]}])
+    without = await bench.engine().consolidate(*two_groups(), a_library())
+    linted = TrainingFreeEngine(SETTINGS, bench.policy, bench.ledger, PaidLinter())
+    lesson = await linted.consolidate(*two_groups(), a_library())
+    assert lesson.operations
+    assert lesson.usage == without.usage + Usage(9, 0, 1)
 
 
 async def test_operations_name_the_problems_behind_them(bench: Bench) -> None:
