@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engines.core.codec import from_dict, to_dict
-from engines.core.library import Experience, OperationOutcome, PastDecision
+from engines.core.library import Experience, OperationOutcome
+from engines.core.review_memory import PastDecision
 from engines.core.types import (
     NO_USAGE,
     AttemptStatus,

@@ -6,7 +6,8 @@ Owns the choice of the library a run commits to, and its creation.
 from __future__ import annotations
 
 from engines.core.errors import ConfigError, ConflictError
-from engines.core.library import Experience, Library, one_line
+from engines.core.library import Experience, Library
+from engines.core.text.sanitize import one_line
 from engines.record.libraries import LibraryFolder
 from engines.record.run_dir import Workspace
 from studio.config.loading import LoadedRun

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from engines.core.errors import CallFailed
-from engines.core.library import Library, PastDecision
+from engines.core.library import Library
+from engines.core.review_memory import PastDecision
 from engines.core.types import (
     Attempt,
     Completion,

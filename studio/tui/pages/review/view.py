@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from engines.core.library import effective_operation, one_line
+from engines.core.library import effective_operation
 from engines.core.state.run_state import RunState
+from engines.core.text.sanitize import one_line
 from engines.core.types import Decision, Operation, OperationKind, UnparsedReply
 from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, crop, normalize_width, pad
