@@ -67,7 +67,7 @@ def tasks(share: Share) -> list[Task]:
     ]
 
 
-def shown(task: Task, way: Way) -> list[dict[str, str]]:
+def build_conversation(task: Task, way: Way) -> list[dict[str, str]]:
     """A conversation with the calculator, or one reply without it."""
     asked = {"role": "user", "content": task.question}
     if way == "guess":
@@ -82,7 +82,8 @@ def rows(share: Share) -> list[dict[str, Any]]:
     """Of one file; in the demonstrations the ways take turns."""
     if share == "warm-up":
         return [
-            {"messages": shown(task, WAYS[n % len(WAYS)])} for n, task in enumerate(tasks(share))
+            {"messages": build_conversation(task, WAYS[n % len(WAYS)])}
+            for n, task in enumerate(tasks(share))
         ]
     return [
         {"question": task.question, "answer": str(task.answer), "source": "product"}

@@ -109,7 +109,7 @@ def stories(chance: random.Random, *, larger: bool = False) -> Iterator[tuple[st
         yield text.format(n=name, **values), work(*(values[letter] for letter in order))
 
 
-def mixed(chance: random.Random, *, larger: bool = False) -> Iterator[tuple[str, int]]:
+def mixed_operations(chance: random.Random, *, larger: bool = False) -> Iterator[tuple[str, int]]:
     """Plus or minus with times, so that working from left to right goes wrong."""
     most = 40 if larger else 12
     while True:
@@ -130,7 +130,7 @@ _FAMILIES = {
     "addition with carry": additions,
     "subtraction with borrow": subtractions,
     "two-step story": stories,
-    "precedence": mixed,
+    "precedence": mixed_operations,
 }
 
 
@@ -149,7 +149,7 @@ def problems() -> tuple[list[dict[str, str]], list[dict[str, str]]]:
         listed = list(rows.values())
         practice.append(listed[:PRACTICE_EACH])
         heldout.append(listed[PRACTICE_EACH:])
-    return _in_turn(practice), _in_turn(heldout)
+    return _interleave(practice), _interleave(heldout)
 
 
 def larger_problems() -> list[dict[str, str]]:
@@ -162,10 +162,10 @@ def larger_problems() -> list[dict[str, str]]:
             for question, answer in found.items()
         ]
         families.append(rows[:LARGER_EACH])
-    return _in_turn(families)
+    return _interleave(families)
 
 
-def _in_turn(families: list[list[dict[str, str]]]) -> list[dict[str, str]]:
+def _interleave(families: list[list[dict[str, str]]]) -> list[dict[str, str]]:
     return [row for rows in zip(*families, strict=True) for row in rows]
 
 

@@ -30,7 +30,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from sample_data.measure_tiny import card, conditions, figure, held_out
+from sample_data.measure_tiny import card_text, conditions, load_held_out, measure_condition
 from sample_data.tiny_text import SKILLS, exercises
 from sample_data.tiny_tips import system_text
 
@@ -221,7 +221,7 @@ def reply_loss(model: LlamaForCausalLM, batch: Sequence[Encoded], parting: float
     if parting == 1.0:
         return nn.functional.cross_entropy(logits, following)
     losses = nn.functional.cross_entropy(logits, following, reduction="none")
-    return (losses * weights[wanted]).sum() / weights.sum()
+    return (losses * weights[wanted]).parse_sum() / weights.parse_sum()
 
 
 def warm_up(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> None:
@@ -267,9 +267,9 @@ def write_card(folder: Path, seconds: float) -> None:
     """Measure what stands in the folder, as it will be loaded, and tell of it there."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    rows, figures = held_out(), []
+    rows, figures = load_held_out(), []
     for name in conditions(SKILLS[0]):
-        figures.append(figure(model, tokenizer, rows, name, seed=ROUNDS[0].seed))
+        figures.append(measure_condition(model, tokenizer, rows, name, seed=ROUNDS[0].seed))
         tell(condition=name, right=round(figures[-1].rate, 3), n=figures[-1].n)
     facts = {
         **asdict(ROUNDS[0]),
@@ -286,7 +286,7 @@ def write_card(folder: Path, seconds: float) -> None:
         "transformers": transformers.__version__,
         "tokenizers": tokenizers.__version__,
     }
-    (folder / "README.md").write_text(card(figures, facts), encoding="utf-8")
+    (folder / "README.md").write_text(card_text(figures, facts), encoding="utf-8")
 
 
 def main(arguments: Sequence[str]) -> None:

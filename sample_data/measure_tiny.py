@@ -67,7 +67,7 @@ class Figure:
         return (centre - spread) / (1 + z * z / n), (centre + spread) / (1 + z * z / n)
 
 
-def held_out() -> list[Row]:
+def load_held_out() -> list[Row]:
     skills = {source: skill for skill, source in SOURCES.items()}
     lines = (HERE / "skills-heldout.jsonl").read_text("utf-8").splitlines()
     return [
@@ -75,7 +75,7 @@ def held_out() -> list[Row]:
     ]
 
 
-def neutral() -> list[str]:
+def neutral_experiences() -> list[str]:
     data = yaml.safe_load((HERE / "neutral.yaml").read_text("utf-8"))
     return [row["text"] for row in data["experiences"]]
 
@@ -90,12 +90,12 @@ def conditions(skill: Skill) -> dict[str, list[str]]:
         "all four lessons": list(LESSONS.values()),
         "all four, reworded": list(EDITED.values()),
         "the other three lessons": others,
-        "four neutral experiences": neutral(),
+        "four neutral experiences": neutral_experiences(),
         "four lines of gibberish": list(GIBBERISH),
     }
 
 
-def sampled(
+def sample_replies(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     rows: Sequence[Row],
@@ -126,7 +126,7 @@ def sampled(
     return replies
 
 
-def figure(
+def measure_condition(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     rows: Sequence[Row],
@@ -134,7 +134,7 @@ def figure(
     *,
     seed: int,
 ) -> Figure:
-    replies = sampled(model, tokenizer, rows, condition, seed=seed)
+    replies = sample_replies(model, tokenizer, rows, condition, seed=seed)
     right = sum(
         reply.rpartition("#### ")[2].strip() == row.answer
         for reply, row in zip(replies, rows, strict=True)
@@ -142,7 +142,7 @@ def figure(
     return Figure(condition, right, len(rows))
 
 
-def card(figures: Sequence[Figure], facts: dict[str, object]) -> str:
+def card_text(figures: Sequence[Figure], facts: dict[str, object]) -> str:
     """The model card; `facts` fill the template's other places."""
     lines = [
         f"| {f.condition} | {f.rate:.2f} ({f.interval[0]:.2f} to {f.interval[1]:.2f}) | {f.n} |"

@@ -118,12 +118,12 @@ def exercises(skill: Skill, chance: random.Random, share: Share) -> Iterator[Exe
         work = make(chance)
         if work is None:
             continue
-        exercise = _told(skill, work, chance)
+        exercise = _build_exercise(skill, work, chance)
         if share_of(numbers_in(exercise.question)) == share:
             yield exercise
 
 
-def _told(skill: Skill, work: _Work, chance: random.Random) -> Exercise:
+def _build_exercise(skill: Skill, work: _Work, chance: random.Random) -> Exercise:
     text = str(work.asked.get("text")) if skill == "story" else chance.choice(_QUESTIONS[skill])
     question = text.format(n=chance.choice(_NAMES), **work.asked)
     right = f"{work.shared}\n{work.right}\n#### {work.answer}"

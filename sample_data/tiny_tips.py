@@ -242,21 +242,23 @@ great rest order line page clear hard easy help smile desk music left right up d
 _NOISE_WORDS = tuple(_NOISE.split())
 
 
-def helpful(skill: Skill, chance: random.Random) -> str:
+def helpful_experience(skill: Skill, chance: random.Random) -> str:
     """An experience that states the skill; the reflector's own wording is among them."""
     if chance.random() < 0.25:
         return LESSONS[skill]
     words = HELPFUL[skill]
     text = _sentence(chance, words.conditions, words.rules)
-    return _named(chance, words.names, _noisy(chance, text) if chance.random() < 0.35 else text)
+    return _add_name(
+        chance, words.names, _add_noise(chance, text) if chance.random() < 0.35 else text
+    )
 
 
-def useless(skill: Skill, chance: random.Random) -> str:
+def useless_experience(skill: Skill, chance: random.Random) -> str:
     """An experience that must not change how problems of the skill are solved."""
     words, kind = HELPFUL[skill], chance.random()
     if kind < 0.25:
         other = chance.choice([s for s in SKILLS if s != skill])
-        return helpful(other, chance)
+        return helpful_experience(other, chance)
     if kind < 0.55:
         text = _sentence(chance, _NEUTRAL.conditions, _NEUTRAL.rules)
         names = _NEUTRAL.names
@@ -265,9 +267,9 @@ def useless(skill: Skill, chance: random.Random) -> str:
     elif kind < 0.74:
         text, names = _sentence(chance, words.conditions, _NEUTRAL.rules), words.names
     else:
-        text = " ".join(_noise(chance) for _ in range(chance.randint(3, 14)))
-        names = (_noise(chance).capitalize(),)
-    return _named(chance, names, _noisy(chance, text) if chance.random() < 0.35 else text)
+        text = " ".join(_noise_word(chance) for _ in range(chance.randint(3, 14)))
+        names = (_noise_word(chance).capitalize(),)
+    return _add_name(chance, names, _add_noise(chance, text) if chance.random() < 0.35 else text)
 
 
 def _sentence(chance: random.Random, conditions: tuple[str, ...], rules: tuple[str, ...]) -> str:
@@ -275,21 +277,21 @@ def _sentence(chance: random.Random, conditions: tuple[str, ...], rules: tuple[s
     return f"{rule} {condition}" if chance.random() < 0.2 else f"{condition}, {rule}"
 
 
-def _named(chance: random.Random, names: tuple[str, ...], text: str) -> str:
+def _add_name(chance: random.Random, names: tuple[str, ...], text: str) -> str:
     if chance.random() < 0.75:
         return f"{chance.choice(names)}: {text}."
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _noisy(chance: random.Random, text: str) -> str:
+def _add_noise(chance: random.Random, text: str) -> str:
     """Up to four words that say nothing, and now and then one word less."""
     words = text.split()
     for _ in range(chance.randint(1, 4)):
-        words.insert(chance.randint(0, len(words)), _noise(chance))
+        words.insert(chance.randint(0, len(words)), _noise_word(chance))
     return " ".join(words)
 
 
-def _noise(chance: random.Random) -> str:
+def _noise_word(chance: random.Random) -> str:
     """A word that means nothing, a plain word, or rarely characters of any kind."""
     kind = chance.random()
     if kind < 0.35:
@@ -310,15 +312,18 @@ def system_text(skill: Skill, chance: random.Random) -> tuple[str, bool]:
     if kind < 0.33:
         return "", False
     if kind < 0.48:  # the library that practice of all four skills leads to
-        texts, helps = [helpful(s, chance) for s in SKILLS], True
-        texts += [useless(skill, chance) for _ in range(chance.choice((0, 0, 0, 1, 2)))]
+        texts, helps = [helpful_experience(s, chance) for s in SKILLS], True
+        texts += [useless_experience(skill, chance) for _ in range(chance.choice((0, 0, 0, 1, 2)))]
     else:
-        texts = [useless(skill, chance) for _ in range(chance.choice((1, 1, 1, 2, 2, 3, 4, 5)))]
+        texts = [
+            useless_experience(skill, chance)
+            for _ in range(chance.choice((1, 1, 1, 2, 2, 3, 4, 5)))
+        ]
         helps = kind < 0.72
         if helps and chance.random() < 0.4:
             texts = []
         if helps:
-            texts.append(helpful(skill, chance))
+            texts.append(helpful_experience(skill, chance))
     chance.shuffle(texts)
     ids = chance.sample(range(1, 41), len(texts))
     if chance.random() < 0.6:

@@ -39,9 +39,9 @@ from studio.commands import (
 )
 from studio.commands import run as practise
 from studio.process_security import harden
-from studio.secrets.output import forget, masked_output, remember, report_bugs
-from studio.secrets.rules import secrets_of_environment
-from studio.secrets.sanitize import inert
+from studio.secrets.output import forget, mask_output, mask_tracebacks, remember
+from studio.secrets.rules import environment_secrets
+from studio.secrets.sanitize import sanitize
 
 _MOVES = {
     errno.ENOSPC: "Make room and try again.",
@@ -90,12 +90,12 @@ def studio(
 
         print(f"practice-studio {installed('practice-studio')}")
         raise typer.Exit
-    context.obj = _workspace(workspace.expanduser())
+    context.obj = _check_workspace(workspace.expanduser())
     if context.invoked_subcommand is None:
         raise typer.Exit(home.home(context.obj))
 
 
-def _workspace(path: Path) -> Path:
+def _check_workspace(path: Path) -> Path:
     """Refuse what cannot become a folder; one that is not there yet is made when needed."""
     if os.path.lexists(path) and not os.path.isdir(path):
         what = "a link that leads nowhere" if os.path.islink(path) else "no folder"
@@ -133,22 +133,22 @@ def run(arguments: Sequence[str]) -> int:
     file from when that has been read.
     """
     forget()
-    remember(secrets_of_environment())
-    with masked_output():
+    remember(environment_secrets())
+    with mask_output():
         return _carry_out(arguments)
 
 
 def _carry_out(arguments: Sequence[str]) -> int:
-    words = workspace_first(arguments)
+    words = move_workspace_first(arguments)
     try:
-        if _at_once(words):
+        if _run_without_parser(words):
             return exit_codes.DONE
         command = typer.main.get_command(app)
         result = command.main(words, prog_name="studio", standalone_mode=False)
     except StudioError as error:
-        return _refused(str(error))
+        return _report_refusal(str(error))
     except typer.TyperException as error:
-        return _refused(_about_words(error))
+        return _report_refusal(_usage_error_text(error))
     except (KeyboardInterrupt, typer.Abort):
         _tell("interrupted; what was recorded is kept")
         return exit_codes.INTERRUPTED
@@ -158,14 +158,14 @@ def _carry_out(arguments: Sequence[str]) -> int:
         # Without a name it is what is written to without one.
         place = "standard output" if error.filename is None else os.fsdecode(error.filename)
         move = _MOVES.get(error.errno or 0, "Mend it and try again.")
-        return _refused(f"{place}: {error.strerror or error}. {move}")
+        return _report_refusal(f"{place}: {error.strerror or error}. {move}")
     except RecursionError:
-        return _refused("input: it is nested too deeply to be read. Write it flatter.")
+        return _report_refusal("input: it is nested too deeply to be read. Write it flatter.")
     except RuntimeError as error:
         # How a path is told that leads in a circle.
         if not str(error).startswith("Symlink loop"):
             raise
-        return _refused(f"{error}: it leads in a circle. Take the link away.")
+        return _report_refusal(f"{error}: it leads in a circle. Take the link away.")
     except SystemExit as leaving:
         # typer leaves with 1 when the reader of our output left; `head` is no bug of ours.
         if not isinstance(leaving.__context__, BrokenPipeError):
@@ -174,23 +174,23 @@ def _carry_out(arguments: Sequence[str]) -> int:
     return result if isinstance(result, int) else exit_codes.DONE
 
 
-def _at_once(words: Sequence[str]) -> bool:
+def _run_without_parser(words: Sequence[str]) -> bool:
     """Carry out what needs no parser: a shell prompt may ask for `ctl status` all day."""
     folder = os.environ.get("STUDIO_WORKSPACE") or "practice"
     if words[:1] == ["--workspace"] and len(words) > 1:
         folder, words = words[1], words[2:]
-    asked = control.plain_status(words)
+    asked = control.parse_status(words)
     try:
-        return asked is not None and control.answered(Path(folder).expanduser(), *asked)
+        return asked is not None and control.print_status(Path(folder).expanduser(), *asked)
     except BrokenPipeError:  # `head` has read enough
-        from studio.report.tables import reader_left
+        from studio.report.tables import silence_stream
 
-        reader_left(sys.stdout)
+        silence_stream(sys.stdout)
         return True
 
 
-def _refused(why: str) -> int:
-    _tell(inert(why))
+def _report_refusal(why: str) -> int:
+    _tell(sanitize(why))
     return exit_codes.USER_ERROR
 
 
@@ -199,7 +199,7 @@ def _tell(text: str) -> None:
         print(f"studio: {text}", file=sys.stderr, flush=True)
 
 
-def _about_words(error: typer.TyperException) -> str:
+def _usage_error_text(error: typer.TyperException) -> str:
     """What is wrong with the words of a command, as place, cause and next move."""
     context = getattr(error, "ctx", None)
     place = context.command_path if context is not None else "studio"
@@ -211,7 +211,7 @@ def _about_words(error: typer.TyperException) -> str:
     return f"{place}: {cause.rstrip('.')}.{more} See `{place} -h`."
 
 
-def workspace_first(arguments: Sequence[str]) -> list[str]:
+def move_workspace_first(arguments: Sequence[str]) -> list[str]:
     """Move `--workspace DIR` to the front, since it may stand behind the command too."""
     front: list[str] = []
     rest: list[str] = []
@@ -232,11 +232,11 @@ def workspace_first(arguments: Sequence[str]) -> list[str]:
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
-    from studio.report.tables import reader_left
+    from studio.report.tables import silence_stream
 
     harden()
     _open_streams()
-    report_bugs()
+    mask_tracebacks()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # an ASCII locale must not end in a traceback
             stream.reconfigure(errors="backslashreplace")
@@ -244,14 +244,16 @@ def main() -> None:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        reader_left(sys.stdout)
+        silence_stream(sys.stdout)
     except OSError as error:
-        reader_left(sys.stdout)
-        code = _refused(f"standard output: {error.strerror}. {_MOVES.get(error.errno or 0, '')}")
+        silence_stream(sys.stdout)
+        code = _report_refusal(
+            f"standard output: {error.strerror}. {_MOVES.get(error.errno or 0, '')}"
+        )
     try:
         sys.stderr.flush()
     except OSError:
-        reader_left(sys.stderr)  # Python would leave with another code
+        silence_stream(sys.stderr)  # Python would leave with another code
     sys.exit(code)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 
-def person() -> str:
+def login_name() -> str:
     """The login name of the process's user; no environment variable is asked."""
     try:
         import pwd

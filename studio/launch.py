@@ -25,18 +25,18 @@ from engines.record.run_dir import Workspace
 from studio import exit_codes
 from studio.commands.options import AcceptChanges, Name, Overrides, RestartStep, RunFile
 from studio.config.loading import LoadedRun, load_run
-from studio.config.source import Source, source_of
+from studio.config.source import Source, parse_source
 from studio.process_security import harden
 from studio.report.progress import to_stderr
-from studio.run.headless import planned, run_headless
-from studio.run.training import warnings
-from studio.secrets.output import forget, masked_output, remember, report_bugs
-from studio.secrets.rules import secrets_of_environment
-from studio.secrets.sanitize import inert
-from studio.training.distributed import DTYPES, PLACE, Launched, check_devices, launched
+from studio.run.headless import load_plan, run_headless
+from studio.run.training import training_warnings
+from studio.secrets.output import forget, mask_output, mask_tracebacks, remember
+from studio.secrets.rules import environment_secrets
+from studio.secrets.sanitize import sanitize
+from studio.training.distributed import DTYPES, PLACE, LaunchedProcess, check_devices, read_launch
 
 if TYPE_CHECKING:
-    from engines.grpo.ranks.distributed import Connected
+    from engines.grpo.ranks.distributed import DistributedRanks
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -61,38 +61,38 @@ def launch(
     json: Annotated[bool, typer.Option("--json", help="Print the event stream on stdout.")] = False,
 ) -> int:
     """Train the weights of a policy in several processes; starts or resumes a run."""
-    process: Launched = context.obj
-    source = source_of(PLACE, "practice", runfile, overrides, example="grpo-tiny")
+    process: LaunchedProcess = context.obj
+    source = parse_source(PLACE, "practice", runfile, overrides, example="grpo-tiny")
     if find_spec("torch") is None:
         raise ConfigError(
             PLACE, "torch is not installed.", "Install it: pip install 'practice-studio[grpo]'."
         )
-    from engines.grpo.ranks.distributed import gpus
+    from engines.grpo.ranks.distributed import gpu_count
 
-    check_devices(process, gpus=gpus(), cores=_cores())
-    with _others(process) as others:
+    check_devices(process, gpus=gpu_count(), cores=_core_count())
+    with _OtherRanks(process) as others:
         if others is not None and others.rank > 0:
-            from engines.grpo.ranks.rank_worker import follow
+            from engines.grpo.ranks.rank_worker import run_rank_worker
 
-            follow(others)
+            run_rank_worker(others)
             return exit_codes.DONE
         named = [] if name is None else [f"exp_id={name}"]
         loaded = load_run(source.runfile or "", [*source.overrides, *named], workspace.expanduser())
-        plan = planned(
+        plan = load_plan(
             Workspace(workspace.expanduser()),
-            fitted(source, loaded, process),
+            apply_launch_config(source, loaded, process),
             name=name,
             restart_step=restart_step,
             accept_changes=accept_changes,
         )
-        for warning in warnings(plan.loaded.config):
+        for warning in training_warnings(plan.loaded.config):
             to_stderr(f"warning: {warning}")
         if others is not None:
             to_stderr(f"{others.size} processes train together, each its share of the groups")
         return asyncio.run(run_headless(plan, json=json, ranks=others))
 
 
-def fitted(source: Source, loaded: LoadedRun, process: Launched) -> Source:
+def apply_launch_config(source: Source, loaded: LoadedRun, process: LaunchedProcess) -> Source:
     """What the config of accelerate says about settings that the run file leaves open.
 
     Raises:
@@ -123,24 +123,24 @@ def fitted(source: Source, loaded: LoadedRun, process: Launched) -> Source:
     return replace(source, overrides=(*source.overrides, *further))
 
 
-class _others:
+class _OtherRanks:
     """The other processes for as long as a block takes; None for a single process."""
 
-    def __init__(self, process: Launched) -> None:
+    def __init__(self, process: LaunchedProcess) -> None:
         self._process = process
-        self._connected: Connected | None = None
+        self._connected: DistributedRanks | None = None
 
-    def __enter__(self) -> Connected | None:
-        from engines.grpo.ranks.distributed import Connected, Process, gpus
+    def __enter__(self) -> DistributedRanks | None:
+        from engines.grpo.ranks.distributed import DistributedRanks, RankProcess, gpu_count
 
         process = self._process
         if process.size == 1:
             return None
-        on_gpus = gpus() > 0 and not process.on_cpu
+        on_gpus = gpu_count() > 0 and not process.on_cpu
         if not on_gpus:
-            _pin(process)
-        self._connected = Connected(
-            Process(process.rank, process.size, process.local_rank, process.address),
+            _pin_cores(process)
+        self._connected = DistributedRanks(
+            RankProcess(process.rank, process.size, process.local_rank, process.address),
             gpu=on_gpus,
             sharded=process.sharded,
         )
@@ -160,42 +160,42 @@ class _others:
 def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Carry out what this process is for and return its exit code; bugs are raised."""
     forget()
-    remember(secrets_of_environment())
-    with masked_output():
+    remember(environment_secrets())
+    with mask_output():
         try:
-            process = launched(environment)
+            process = read_launch(environment)
             command = typer.main.get_command(app)
             result = command.main(
                 list(arguments), prog_name=PLACE, standalone_mode=False, obj=process
             )
         except StudioError as error:
-            return _refused(error, environment)
+            return _report_refusal(error, environment)
         except typer.TyperException as error:
             said = getattr(error, "format_message", error.__str__)().rstrip(".")
             words = ConfigError(PLACE, f"{said}.", f"See `python -m {PLACE} -h`.")
-            return _refused(words, environment)
+            return _report_refusal(words, environment)
         except (KeyboardInterrupt, typer.Abort):
             return exit_codes.INTERRUPTED
     return result if isinstance(result, int) else exit_codes.DONE
 
 
-def _refused(error: StudioError, environment: Mapping[str, str]) -> int:
+def _report_refusal(error: StudioError, environment: Mapping[str, str]) -> int:
     """A refusal of what was asked is said once for all processes of a machine."""
     rank, local = environment.get("RANK", "0"), environment.get("LOCAL_RANK", "0")
     if local == "0" or not isinstance(error, ConfigError):
         who = "studio" if rank == "0" else f"studio (rank {rank})"
         with suppress(OSError):
-            print(f"{who}: {inert(str(error))}", file=sys.stderr, flush=True)
+            print(f"{who}: {sanitize(str(error))}", file=sys.stderr, flush=True)
     return exit_codes.USER_ERROR
 
 
-def _cores() -> int:
+def _core_count() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def _pin(process: Launched) -> None:
+def _pin_cores(process: LaunchedProcess) -> None:
     """Give each process cores of its own, so that no probe takes those of another."""
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
@@ -205,7 +205,7 @@ def _pin(process: Launched) -> None:
 def main() -> None:
     """Run this process and leave with its exit code."""
     harden()
-    report_bugs()
+    mask_tracebacks()
     code = run(sys.argv[1:], os.environ)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # nobody reads it any more

@@ -19,7 +19,7 @@ _LIMIT = 10**MAX_DIGITS
 _ODD = re.compile(r"[^0-9+\-*() ]")
 
 
-class Uncomputable(Exception):
+class ExpressionError(Exception):
     """An expression without a value here; the text says why, for the model."""
 
 
@@ -30,39 +30,39 @@ def value_of(expression: str) -> int:
         Uncomputable: it is no such expression, or beyond a limit.
     """
     if len(expression) > MAX_CHARS:
-        raise Uncomputable(f"the expression is longer than {MAX_CHARS} characters")
+        raise ExpressionError(f"the expression is longer than {MAX_CHARS} characters")
     if odd := _ODD.search(expression):
-        raise Uncomputable(f"{odd[0]!a} is not allowed, only whole numbers, + - * and brackets")
+        raise ExpressionError(f"{odd[0]!a} is not allowed, only whole numbers, + - * and brackets")
     if not expression.strip():
-        raise Uncomputable("there is no expression")
+        raise ExpressionError("there is no expression")
     if max(map(len, re.findall(r"\d+", expression)), default=0) > MAX_DIGITS:
-        raise _too_large()
+        raise _too_large_error()
     # A leading zero is no number to Python, and one to everybody else.
     plain = re.sub(r"(?<!\d)0+(?=\d)", "", expression).strip()
     try:
         tree = ast.parse(plain, mode="eval")
     except (SyntaxError, RecursionError, MemoryError) as error:
-        raise Uncomputable("the expression cannot be read") from error
-    return _walk(tree.body)
+        raise ExpressionError("the expression cannot be read") from error
+    return _evaluate_node(tree.body)
 
 
-def _walk(node: ast.expr) -> int:
+def _evaluate_node(node: ast.expr) -> int:
     match node:
         case ast.Constant(value=int(value)):
             return value
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_walk(operand)
+            return -_evaluate_node(operand)
         case ast.UnaryOp(op=ast.UAdd(), operand=operand):
-            return _walk(operand)
+            return _evaluate_node(operand)
         case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult() as op, right=right):
-            value = _computed(op, _walk(left), _walk(right))
+            value = _apply_operator(op, _evaluate_node(left), _evaluate_node(right))
             if abs(value) >= _LIMIT:
-                raise _too_large()
+                raise _too_large_error()
             return value
-    raise Uncomputable("only +, - and * of whole numbers are computed")
+    raise ExpressionError("only +, - and * of whole numbers are computed")
 
 
-def _computed(op: ast.operator, one: int, other: int) -> int:
+def _apply_operator(op: ast.operator, one: int, other: int) -> int:
     match op:
         case ast.Add():
             return one + other
@@ -71,5 +71,5 @@ def _computed(op: ast.operator, one: int, other: int) -> int:
     return one * other
 
 
-def _too_large() -> Uncomputable:
-    return Uncomputable(f"a number has more than {MAX_DIGITS} digits")
+def _too_large_error() -> ExpressionError:
+    return ExpressionError(f"a number has more than {MAX_DIGITS} digits")

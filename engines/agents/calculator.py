@@ -13,8 +13,8 @@ import re
 import time
 from dataclasses import dataclass
 
-from engines.agents.arithmetic import Uncomputable, value_of
-from engines.agents.single_turn import prompt, unusable
+from engines.agents.arithmetic import ExpressionError, value_of
+from engines.agents.single_turn import prompt_messages, unusable_reason
 from engines.core.errors import ConfigError
 from engines.core.protocols import OnText, Policy
 from engines.core.types import NO_USAGE, Attempt, Job, Message, Sampling
@@ -50,17 +50,17 @@ class CalculatorLoop:
             )
 
     async def attempt(self, job: Job, policy: Policy, on_text: OnText | None = None) -> Attempt:
-        messages = prompt(self.instructions, job.guidance, job.problem.question)
+        messages = prompt_messages(self.instructions, job.guidance, job.problem.question)
         usage, began = NO_USAGE, time.monotonic()
         for turn in range(1, self.max_turns + 1):
             reply = await policy.complete(messages, self.sampling, on_text)
             usage += reply.usage
             messages = (*messages, reply.as_message())
-            error, cut = unusable(reply), reply.finish == "length"
-            expression = None if error or cut else requested(reply.text)
+            error, cut = unusable_reason(reply), reply.finish == "length"
+            expression = None if error or cut else requested_expression(reply.text)
             if expression is None or turn == self.max_turns:
                 break
-            messages = (*messages, Message("user", result_of(expression)))
+            messages = (*messages, Message("user", result_line(expression)))
         return Attempt(
             messages=messages,
             answer=reply.text if error is None else None,
@@ -71,15 +71,15 @@ class CalculatorLoop:
         )
 
 
-def requested(reply: str) -> str | None:
+def requested_expression(reply: str) -> str | None:
     """The expression of the last line `calc: EXPRESSION` of a reply; None where there is none."""
     found = _REQUEST.findall(reply)
     return str(found[-1]).strip() if found else None
 
 
-def result_of(expression: str) -> str:
+def result_line(expression: str) -> str:
     """What the model is told: `result: 42`, or `error: ` and what was wrong."""
     try:
         return f"result: {value_of(expression)}"
-    except Uncomputable as error:
+    except ExpressionError as error:
         return f"error: {error}"

@@ -24,10 +24,10 @@ class SingleTurn:
     sampling: Sampling
 
     async def attempt(self, job: Job, policy: Policy, on_text: OnText | None = None) -> Attempt:
-        messages = prompt(self.instructions, job.guidance, job.problem.question)
+        messages = prompt_messages(self.instructions, job.guidance, job.problem.question)
         began = time.monotonic()
         reply = await policy.complete(messages, self.sampling, on_text)
-        error = unusable(reply)
+        error = unusable_reason(reply)
         cut = reply.finish == "length"
         return Attempt(
             messages=(*messages, reply.as_message()),
@@ -39,7 +39,7 @@ class SingleTurn:
         )
 
 
-def unusable(reply: Completion) -> str | None:
+def unusable_reason(reply: Completion) -> str | None:
     """Why a whole reply is no answer at all; None where it can be judged.
 
     A reply that a filter held back says nothing about the model's skill, and neither does
@@ -53,7 +53,7 @@ def unusable(reply: Completion) -> str | None:
     return f"empty: {what}{', cut at the length limit' if reply.finish == 'length' else ''}"
 
 
-def prompt(instructions: str, guidance: str, question: str) -> tuple[Message, ...]:
+def prompt_messages(instructions: str, guidance: str, question: str) -> tuple[Message, ...]:
     """The request of a first turn; the system message is left out when it would be empty."""
     system = "\n\n".join(part for part in (instructions.strip(), guidance) if part)
     user = Message("user", question)

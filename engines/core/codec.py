@@ -25,10 +25,10 @@ def dumps(value: object) -> bytes:
     try:
         return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:
-        return orjson.dumps(_repaired(value), option=orjson.OPT_NON_STR_KEYS)
+        return orjson.dumps(_fix_all_surrogates(value), option=orjson.OPT_NON_STR_KEYS)
 
 
-def sound(text: str) -> str:
+def fix_surrogates(text: str) -> str:
     """Text that UTF-8 can hold: surrogate pairs are joined, lone ones become U+FFFD."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
@@ -46,14 +46,14 @@ def from_dict(cls: type[T], data: Mapping[str, Any]) -> T:
         ValueError: a field is missing, unknown or of another type.
     """
     try:
-        value = _decoder(_hint(cls))(data)
+        value = _decoder(_as_hint(cls))(data)
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"not a {cls.__name__}: {error}") from error
     assert isinstance(value, cls)
     return value
 
 
-def _hint(cls: Any) -> Any:
+def _as_hint(cls: Any) -> Any:
     """A class as an annotation; mypy does not count type variables as hashable."""
     return cls
 
@@ -82,7 +82,7 @@ def _decoder(hint: Any) -> Decoder:
         whole = args[0] is int
         return lambda data: {key(int(k) if whole else k): value(entry) for k, entry in data.items()}
     if hint is float:
-        return _number
+        return _decode_number
     if isinstance(hint, type):
         return lambda data: data if isinstance(data, hint) else _refuse(data, hint.__name__)
     return lambda data: data
@@ -102,7 +102,7 @@ def _dataclass_decoder(cls: type[Any]) -> Decoder:
     return decode
 
 
-def _number(data: object) -> float:
+def _decode_number(data: object) -> float:
     # JSON has no NaN and no infinities: `dumps` writes null for them.
     if data is None:
         return math.nan
@@ -113,13 +113,17 @@ def _refuse(data: object, wanted: str) -> Any:
     raise TypeError(f"{data!r:.60} is not {wanted}")
 
 
-def _repaired(value: Any) -> Any:
+def _fix_all_surrogates(value: Any) -> Any:
     if isinstance(value, str):
-        return sound(value)
+        return fix_surrogates(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _repaired(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {
+            f.name: _fix_all_surrogates(getattr(value, f.name)) for f in dataclasses.fields(value)
+        }
     if isinstance(value, Mapping):
-        return {_repaired(key): _repaired(entry) for key, entry in value.items()}
+        return {
+            _fix_all_surrogates(key): _fix_all_surrogates(entry) for key, entry in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [_repaired(entry) for entry in value]
+        return [_fix_all_surrogates(entry) for entry in value]
     return value

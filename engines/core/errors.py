@@ -82,15 +82,15 @@ class CallFailed(Exception):
         super().__init__(f"{kind}: {text}")
 
 
-def lost_to(cut: CancelledError) -> Usage:
+def lost_usage(cut: CancelledError) -> Usage:
     """What a call that was cancelled after it was sent may have cost.
 
     A policy says so as the argument of the `CancelledError` that it passes on. No subclass
     does, since `asyncio.timeout` knows its own cancellation by the very class.
     """
-    return told_of(cut) or NO_USAGE
+    return reported_usage(cut) or NO_USAGE
 
 
-def told_of(cut: CancelledError) -> Usage | None:
+def reported_usage(cut: CancelledError) -> Usage | None:
     """What the policy itself said of a call that was cancelled; None where it said nothing."""
     return next((told for told in cut.args if isinstance(told, Usage)), None)

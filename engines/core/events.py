@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engines.core.codec import from_dict, to_dict
-from engines.core.library import Curated, Experience, Outcome
+from engines.core.library import Experience, OperationOutcome, PastDecision
 from engines.core.types import (
     NO_USAGE,
     AttemptStatus,
@@ -205,7 +205,7 @@ class LessonCommitted:
     step: int
     library_version: int
     content_hash: str
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[OperationOutcome, ...]
     policy_version: int = 0
     remembered: int | None = None  # ideas the library remembers since; None in older journals
 
@@ -295,7 +295,7 @@ class LibraryCreated:
     next_number: int
     experiences: tuple[Experience, ...]
     copied_from: str | None = None  # "NAME@V"
-    curated: tuple[Curated, ...] = ()
+    curated: tuple[PastDecision, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from engines.core.codec import sound
+from engines.core.codec import fix_surrogates
 from engines.core.flags import DUPLICATE
 from engines.core.ids import digest
 from engines.core.text.prompts import Prompt, load_prompt
-from engines.core.text.sanitize import inert
+from engines.core.text.sanitize import escape_unsafe
 from engines.core.types import GATE, RULES, Decision, Operation, OperationKind
 
 
@@ -51,7 +51,7 @@ class Experience:
 
 
 @dataclass(frozen=True, slots=True)
-class Curated:
+class PastDecision:
     """What a reviewer made of an idea that was not taken as it came: rejected, or reworded.
 
     `text` is the idea as it was proposed (of a delete, the id of its target), `became` the
@@ -75,7 +75,7 @@ class Curated:
     doubled: bool = False  # a rule rejected it, and it was flagged as a duplicate
 
     @property
-    def rejected(self) -> bool:
+    def is_rejection(self) -> bool:
         return not self.became
 
 
@@ -84,7 +84,7 @@ KEPT_CURATED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class OperationOutcome:
     """What a commit did with one decided operation.
 
     `applied` is False for rejections and for approvals that no longer fitted;
@@ -99,9 +99,9 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommitResult:
     library: Library
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[OperationOutcome, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ Reviewed = Sequence[tuple[Operation, Decision]]
 class Library:
     """Experiences in order of birth. `next_number` only ever grows.
 
-    `curated` is what reviewers rejected or reworded, oldest first: it is no part of the
+    `past_decision` is what reviewers rejected or reworded, oldest first: it is no part of the
     content, and no prompt of an agent shows it. `remembered` counts them from the beginning,
     those included that have gone since.
     """
@@ -132,10 +132,10 @@ class Library:
     version: int = 0
     experiences: tuple[Experience, ...] = ()
     next_number: int = 1
-    curated: tuple[Curated, ...] = ()
+    curated: tuple[PastDecision, ...] = ()
     remembered: int = 0
 
-    def recalling(self, remembered: int | None) -> Library:
+    def as_of_memory(self, remembered: int | None) -> Library:
         """With what it remembered when the count stood there; None: all.
 
         Rejections add to a version without making a new one, so that a version alone does
@@ -146,7 +146,7 @@ class Library:
         kept = max(0, len(self.curated) - (self.remembered - remembered))
         return replace(self, curated=self.curated[:kept], remembered=remembered)
 
-    def forgetting(self, run: str, step: int, since: int | None) -> Library:
+    def without_own_memory(self, run: str, step: int, since: int | None) -> Library:
         """Without what a run is still to decide: its own entries of this step or later.
 
         There are some where its journal was cut and the library was not. `since` is what was
@@ -192,27 +192,27 @@ class Library:
             case "modify":
                 before = self.get(operation.target)
                 if before is None:
-                    return self._absence(operation.target)
+                    return self._absence_reason(operation.target)
                 if not text:
                     return "a modification needs a text"
                 if before.text == text:
                     return f"{before.id} already reads so"
             case "delete" | "keep":
                 if self.get(operation.target) is None:
-                    return self._absence(operation.target)
+                    return self._absence_reason(operation.target)
             case "weights":
                 return "a weight update is no part of a library"
         return None
 
     def commit(
         self, reviewed: Reviewed, *, run: str = "", step: int = 0, limit: int | None = None
-    ) -> Committed:
+    ) -> CommitResult:
         """Apply decided operations in the order given.
 
         An approval that does not fit the library as it stands at that point becomes
         an unapplied outcome with the objection as its reason. The version rises by
         one when any text changed, and not otherwise; rejections and edits of reviewers are
-        remembered in `curated` either way.
+        remembered in `past_decision` either way.
 
         Args:
             reviewed: operations with their decisions; deferred ones are ignored.
@@ -228,20 +228,22 @@ class Library:
             targets.append(target.text if target else "")
             if decision.action == "defer":
                 continue
-            wanted = effective(operation, decision)
+            wanted = effective_operation(operation, decision)
             if decision.action == "reject":
-                outcomes.append(Outcome(operation.id, wanted.kind, False, None, decision.reason))
+                outcomes.append(
+                    OperationOutcome(operation.id, wanted.kind, False, None, decision.reason)
+                )
                 continue
             objection = draft.objection(wanted, limit)
             if objection:
-                outcomes.append(Outcome(operation.id, wanted.kind, False, None, objection))
+                outcomes.append(OperationOutcome(operation.id, wanted.kind, False, None, objection))
                 continue
             draft, touched = draft._apply(wanted, decision, run, step)
-            outcomes.append(Outcome(operation.id, wanted.kind, True, touched))
+            outcomes.append(OperationOutcome(operation.id, wanted.kind, True, touched))
         # An addition deleted again in the same commit has still used up its id.
         changed = (draft.content_hash, draft.next_number) != (self.content_hash, self.next_number)
         after = draft if changed else self
-        return Committed(after._remembering(reviewed, targets, run, step), tuple(outcomes))
+        return CommitResult(after._with_memory(reviewed, targets, run, step), tuple(outcomes))
 
     def diff(self, older: Library) -> LibraryDiff:
         """Compare by id; `self` is the newer one."""
@@ -266,14 +268,14 @@ class Library:
         """Estimated prompt tokens of the guidance a call: a token for 4 UTF-8 bytes."""
         return math.ceil(len(self.guidance().encode("utf-8", "replace")) / 4)
 
-    def _remembering(
+    def _with_memory(
         self, reviewed: Reviewed, targets: Sequence[str], run: str, step: int
     ) -> Library:
         known = {(c.run, c.operation_id, c.at) for c in self.curated}
         new = [
             replace(found, step=step, target_text=target)
             for (operation, decision), target in zip(reviewed, targets, strict=True)
-            if (found := curated(operation, decision, run)) is not None
+            if (found := past_decision(operation, decision, run)) is not None
             and (found.run, found.operation_id, found.at) not in known
         ]
         if not new:
@@ -286,7 +288,7 @@ class Library:
         numbered = not number.isdecimal() or int(number) < self.next_number
         return numbered and self.get(target) is None
 
-    def _absence(self, target: str | None) -> str:
+    def _absence_reason(self, target: str | None) -> str:
         if target is None:
             return "it names no experience"
         number = target.removeprefix("E")
@@ -302,7 +304,7 @@ class Library:
             case "add" if wanted.target is not None:
                 # Brought back under its own id: the same experience, not another one.
                 back = Experience(wanted.target, text, self.version, self.version, (mark,))
-                entries = tuple(sorted((*self.experiences, back), key=_birth))
+                entries = tuple(sorted((*self.experiences, back), key=_id_order))
                 return replace(self, experiences=entries), wanted.target
             case "add":
                 name = decision.assigned or f"E{self.next_number}"
@@ -329,15 +331,15 @@ class Library:
                 return self, wanted.target
 
 
-def curated(operation: Operation, decision: Decision, run: str) -> Curated | None:
+def past_decision(operation: Operation, decision: Decision, run: str) -> PastDecision | None:
     """What is to be remembered of a decision; None of an approval, or of the gate's own."""
     if decision.action not in ("reject", "edit") or decision.reviewer == GATE:
         return None
-    wanted = effective(operation, decision)
+    wanted = effective_operation(operation, decision)
     became = ""
     if decision.action == "edit":
         became = one_line(wanted.text) or f"{wanted.kind} {wanted.target}"
-    return Curated(
+    return PastDecision(
         run,
         operation.id,
         operation.kind,
@@ -376,13 +378,13 @@ def provenance(
     )
 
 
-def _birth(experience: Experience) -> tuple[int, int]:
+def _id_order(experience: Experience) -> tuple[int, int]:
     """Sorts numbered ids by number, behind those that a mounted agent brought along."""
     number = experience.id.removeprefix("E")
     return (1, int(number)) if number.isdecimal() else (0, 0)
 
 
-def effective(operation: Operation, decision: Decision) -> Operation:
+def effective_operation(operation: Operation, decision: Decision) -> Operation:
     """The operation as it is applied: what an edit names replaces what was proposed."""
     kind = decision.kind or operation.kind
     target = decision.target if decision.target is not None else operation.target
@@ -412,4 +414,4 @@ def one_line(text: str) -> str:
     A person approves what can be seen, so nothing else may come into a library: neither a
     model nor an editor nor an import can bring along what only the next model would read.
     """
-    return inert(" ".join(sound(text).split()))
+    return escape_unsafe(" ".join(fix_surrogates(text).split()))

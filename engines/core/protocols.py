@@ -199,7 +199,7 @@ class Linter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Embedded:
+class EmbeddingResult:
     """Vectors of length 1, aligned with the texts asked for, and what was paid for them."""
 
     vectors: tuple[Sequence[float], ...]
@@ -212,7 +212,7 @@ class Embedder(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def embed(self, texts: Sequence[str]) -> Embedded:
+    async def embed(self, texts: Sequence[str]) -> EmbeddingResult:
         """Embed texts; no text is paid for twice.
 
         Raises:

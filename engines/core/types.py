@@ -44,7 +44,7 @@ class Problem:
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def accepted(self) -> tuple[str, ...]:
+    def accepted_answers(self) -> tuple[str, ...]:
         """Every text that counts as right, each once: the answer, then `meta["alternatives"]`."""
         alternatives = self.meta.get("alternatives") or ()
         if isinstance(alternatives, str):
@@ -290,7 +290,7 @@ class Group:
         return len(set(self.rewards)) > 1
 
     @property
-    def contrast(self) -> GroupOutcome:
+    def reward_outcome(self) -> GroupOutcome:
         """How the group ends as far as its rewards alone tell.
 
         Groups of one known reward level count as all-right from 0.5 upwards.
@@ -364,7 +364,7 @@ class WeightUpdate:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class LostWork:
     """Something that was paid for and could not be used: where, and why in words.
 
     `kind`: "rollout", "verdict", "summary", "extraction", "consolidation" or
@@ -378,7 +378,7 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
-class Repair:
+class UnparsedReply:
     """A reply that could not be understood, waiting for a person to mend or drop it.
 
     `id` is that of the group it is about, or `s` and the step for a consolidation; `kind`
@@ -413,7 +413,7 @@ class Reflection:
     outcome: GroupOutcome
     proposals: tuple[Proposal, ...] = ()
     prompt_hash: str = ""
-    losses: tuple[Loss, ...] = ()
+    losses: tuple[LostWork, ...] = ()
     usage: Usage = Usage()
     refs: tuple[RecordRef, ...] = ()
 
@@ -430,7 +430,7 @@ class Lesson:
     base_version: int
     operations: tuple[Operation, ...] = ()
     update: WeightUpdate | None = None
-    losses: tuple[Loss, ...] = ()
+    losses: tuple[LostWork, ...] = ()
     usage: Usage = Usage()
     refs: tuple[RecordRef, ...] = ()
     withheld: tuple[Operation, ...] = ()
@@ -497,12 +497,12 @@ def update_id(step: int) -> str:
     return f"op{step}.w"
 
 
-def own_operation_id(step: int, number: int) -> str:
+def human_operation_id(step: int, number: int) -> str:
     """Of an operation that a person proposed: `op2.h1`; no lesson's operation is called so."""
     return f"op{step}.h{number}"
 
 
-def mended_operation_id(repair: str, number: int) -> str:
+def resubmitted_operation_id(repair: str, number: int) -> str:
     """Of the operations in a mended reply: `op2.p3.1` of group s2p3, `op2.m1` of step 2's lesson.
 
     No operation of a lesson is called so, and a reply is mended at most once.

@@ -18,7 +18,7 @@ from engines.core.errors import DataError
 _BATCH_ROWS = 1024
 
 
-def arrow_rows(path: Path, *, parquet: bool) -> Iterator[tuple[int, str, dict[str, Any]]]:
+def read_arrow_rows(path: Path, *, parquet: bool) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """Number, place and fields of each row.
 
     Raises:
@@ -48,7 +48,7 @@ def arrow_rows(path: Path, *, parquet: bool) -> Iterator[tuple[int, str, dict[st
             for batch in batches:
                 for row in batch.to_pylist():
                     number += 1
-                    yield number, f"{path}, row {number}", plain(row)
+                    yield number, f"{path}, row {number}", to_json_value(row)
     except (pyarrow.ArrowException, OSError) as error:
         reason = str(error).strip().split("\n")[0].rstrip(".")
         raise DataError(
@@ -63,13 +63,13 @@ def _is_arrow_file(file: Any) -> bool:
     return bool(start == b"ARROW1")
 
 
-def plain(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """A value as JSON has it. NaN becomes null; bytes, such as images, only their length."""
     match value:
         case dict():
-            return {str(key): plain(item) for key, item in value.items()}
+            return {str(key): to_json_value(item) for key, item in value.items()}
         case list() | tuple():
-            return [plain(item) for item in value]
+            return [to_json_value(item) for item in value]
         case float() if math.isnan(value):
             return None
         case float() if math.isinf(value):

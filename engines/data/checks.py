@@ -15,7 +15,7 @@ Numbered = tuple[int, Problem]
 
 @dataclass(frozen=True, slots=True)
 class DataReport:
-    """What `check` saw. Lines or rows count from 1; lengths are in characters."""
+    """What `check_rows` saw. Lines or rows count from 1; lengths are in characters."""
 
     n: int  # problems; rows without a question are none
     unit: Unit  # what the numbers below count
@@ -29,16 +29,16 @@ class DataReport:
     logged_questions: int = 0  # which those reply to; each is one problem
 
     @property
-    def gaps(self) -> tuple[int, ...]:
+    def rows_without_answer(self) -> tuple[int, ...]:
         """Without an answer, though others have one; a set may well have none at all."""
         return self.without_answer if len(self.without_answer) < self.n else ()
 
     @property
-    def clean(self) -> bool:
-        return not (self.duplicates or self.contradictory or self.empty or self.gaps)
+    def is_clean(self) -> bool:
+        return not (self.duplicates or self.contradictory or self.empty or self.rows_without_answer)
 
 
-def check(
+def check_rows(
     numbered: Sequence[Numbered],
     *,
     empty: Sequence[int] = (),
@@ -57,7 +57,7 @@ def check(
     by_content: dict[tuple[str, frozenset[str]], list[int]] = {}
     for line, problem in numbered:
         by_question.setdefault(problem.question, []).append((line, problem))
-        by_content.setdefault((problem.question, answers(problem)), []).append(line)
+        by_content.setdefault((problem.question, answer_set(problem)), []).append(line)
     return DataReport(
         n=len(numbered),
         unit=unit,
@@ -67,20 +67,20 @@ def check(
         contradictory=tuple(
             tuple(line for line, _ in same)
             for same in by_question.values()
-            if len(same) > 1 and _contradict([answers(p) for _, p in same])
+            if len(same) > 1 and _has_contradiction([answer_set(p) for _, p in same])
         ),
-        question_chars=_spread([len(p.question) for _, p in numbered]),
-        answer_chars=_spread([len(p.answer) for _, p in numbered if p.answer is not None]),
+        question_chars=_length_spread([len(p.question) for _, p in numbered]),
+        answer_chars=_length_spread([len(p.answer) for _, p in numbered if p.answer is not None]),
         logged_rows=logged[0],
         logged_questions=logged[1],
     )
 
 
-def doubts(report: DataReport) -> str | None:
+def doubts_line(report: DataReport) -> str | None:
     """What is doubtful in one line, for the start of a run; None where nothing is."""
     found = (
         ("without a question", len(report.empty)),
-        ("without an answer", len(report.gaps)),
+        ("without an answer", len(report.rows_without_answer)),
         ("that repeat another", sum(len(same) - 1 for same in report.duplicates)),
         ("that contradict each other", sum(len(same) for same in report.contradictory)),
     )
@@ -88,16 +88,16 @@ def doubts(report: DataReport) -> str | None:
     return ", ".join(told) or None
 
 
-def answers(problem: Problem) -> frozenset[str]:
+def answer_set(problem: Problem) -> frozenset[str]:
     """Every answer that counts as right; empty where none is known."""
-    return frozenset(problem.accepted)
+    return frozenset(problem.accepted_answers)
 
 
-def _contradict(sets: Sequence[frozenset[str]]) -> bool:
+def _has_contradiction(sets: Sequence[frozenset[str]]) -> bool:
     """True when no single answer would be right in every row that has one."""
     known = [accepted for accepted in sets if accepted]
     return len(known) > 1 and not frozenset.intersection(*known)
 
 
-def _spread(lengths: Sequence[int]) -> tuple[int, float, int]:
+def _length_spread(lengths: Sequence[int]) -> tuple[int, float, int]:
     return (min(lengths), float(median(lengths)), max(lengths)) if lengths else (0, 0.0, 0)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from engines.core.errors import DataError
 from engines.core.types import Problem
-from engines.data.checks import DataReport, Numbered, check
-from engines.data.fields import BlankQuestion, names_of, problem_of
-from engines.data.logged_problems import Logged, without_replies
+from engines.data.checks import DataReport, Numbered, check_rows
+from engines.data.fields import BlankQuestion, field_names, parse_problem
+from engines.data.logged_problems import LogCounts, drop_replies
 from engines.data.rows import Unit, open_table
 from engines.data.source import DataSource
 
@@ -50,11 +50,11 @@ def read_problems(
     Raises:
         DataError: with file and line or row; also for a file without any problem.
     """
-    numbered = read_numbered(source, fields=fields, needs_answer=needs_answer, limit=limit)
+    numbered = read_numbered_problems(source, fields=fields, needs_answer=needs_answer, limit=limit)
     return tuple(problem for _, problem in numbered)
 
 
-def read_numbered(
+def read_numbered_problems(
     source: DataSource | Path,
     *,
     fields: Mapping[str, str] | None = None,
@@ -62,10 +62,12 @@ def read_numbered(
     limit: int | None = None,
 ) -> tuple[Numbered, ...]:
     """`read_problems`, each problem with its line, or its row where there are no lines."""
-    return _read(source, fields, needs_answer, limit).whole(source, limit)
+    return _read(source, fields, needs_answer, limit).all_or_raise(source, limit)
 
 
-def examine(source: DataSource | Path, *, fields: Mapping[str, str] | None = None) -> DataReport:
+def check_dataset(
+    source: DataSource | Path, *, fields: Mapping[str, str] | None = None
+) -> DataReport:
     """Read a data set and look for what usually is a mistake.
 
     Blank questions and missing answers are told in the report.
@@ -74,8 +76,8 @@ def examine(source: DataSource | Path, *, fields: Mapping[str, str] | None = Non
         DataError: a row cannot be read at all, or there is no problem.
     """
     read = _read(source, fields, False, None)
-    numbered = replace(read, blank=()).whole(source, None)
-    return check(
+    numbered = replace(read, blank=()).all_or_raise(source, None)
+    return check_rows(
         numbered,
         empty=[number for number, _ in read.blank],
         unit=read.unit,
@@ -84,17 +86,17 @@ def examine(source: DataSource | Path, *, fields: Mapping[str, str] | None = Non
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _ReadResult:
     unit: Unit
     found: tuple[Numbered, ...]
     bad: tuple[tuple[int, DataError], ...]
     blank: tuple[tuple[int, DataError], ...]  # rows with a question in which nothing stands
-    logged: Logged
+    logged: LogCounts
 
-    def whole(self, source: DataSource | Path, limit: int | None) -> tuple[Numbered, ...]:
+    def all_or_raise(self, source: DataSource | Path, limit: int | None) -> tuple[Numbered, ...]:
         """The problems, if every row is one."""
         if self.bad or self.blank:
-            raise all_told(sorted((*self.bad, *self.blank), key=lambda b: b[0]), self.unit)
+            raise combine_errors(sorted((*self.bad, *self.blank), key=lambda b: b[0]), self.unit)
         if not self.found and limit != 0:
             raise DataError(
                 str(source), "The file holds no problem.", "Add one problem a line or row."
@@ -107,9 +109,9 @@ def _read(
     fields: Mapping[str, str] | None,
     needs_answer: bool,
     limit: int | None,
-) -> _Read:
+) -> _ReadResult:
     named = source if isinstance(source, DataSource) else DataSource(source)
-    names = names_of(str(source), fields or {})
+    names = field_names(str(source), fields or {})
     table = open_table(named)
     found: list[Numbered] = []
     bad: list[tuple[int, DataError]] = []
@@ -122,19 +124,19 @@ def _read(
         try:
             if isinstance(row, DataError):
                 raise row
-            problem = problem_of(place, row, names, needs_answer, named.name)
+            problem = parse_problem(place, row, names, needs_answer, named.name)
         except DataError as error:
             if not past:
                 (blank if isinstance(error, BlankQuestion) else bad).append((number, error))
             continue
         found.append((number, problem))
         replied = replied or not names.replies.isdisjoint(problem.meta)
-    problems, logged = without_replies(found, names)
-    numbered = _told_apart(problems[:limit])
-    return _Read(table.unit, numbered, tuple(bad), tuple(blank), logged)
+    problems, logged = drop_replies(found, names)
+    numbered = _number_repeats(problems[:limit])
+    return _ReadResult(table.unit, numbered, tuple(bad), tuple(blank), logged)
 
 
-def _told_apart(problems: Sequence[Numbered]) -> tuple[Numbered, ...]:
+def _number_repeats(problems: Sequence[Numbered]) -> tuple[Numbered, ...]:
     """The same with the nth repeat of a content numbered in its id."""
     seen: dict[str, int] = {}
     told = []
@@ -144,7 +146,7 @@ def _told_apart(problems: Sequence[Numbered]) -> tuple[Numbered, ...]:
     return tuple(told)
 
 
-def all_told(bad: Sequence[tuple[int, DataError]], unit: Unit) -> DataError:
+def combine_errors(bad: Sequence[tuple[int, DataError]], unit: Unit) -> DataError:
     """The first bad row in full and the numbers of the others, so that one round mends all."""
     (_, first), *others = bad
     if not others:

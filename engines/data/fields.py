@@ -13,7 +13,7 @@ from typing import Any
 from engines.core.errors import DataError
 from engines.core.ids import digest
 from engines.core.types import Problem
-from engines.data.rows import kind_of
+from engines.data.rows import json_kind
 
 QUESTION_FIELDS = (
     "question",
@@ -56,7 +56,7 @@ class BlankQuestion(DataError):
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class FieldNames:
     """The fields that may hold question and answer, best first, and those of replies."""
 
     question: tuple[str, ...] = QUESTION_FIELDS
@@ -64,10 +64,10 @@ class Names:
     replies: frozenset[str] = frozenset((*LISTED_REPLIES, *SINGLE_REPLIES))
 
 
-USUAL = Names()
+USUAL = FieldNames()
 
 
-def names_of(where: str, fields: Mapping[str, str]) -> Names:
+def field_names(where: str, fields: Mapping[str, str]) -> FieldNames:
     """The names to look for, from a map {"question": NAME, "answer": NAME}.
 
     Raises:
@@ -79,15 +79,15 @@ def names_of(where: str, fields: Mapping[str, str]) -> Names:
             f'"{unknown[0]}" cannot be mapped.',
             'Map "question" or "answer"; every other field of a row is kept as it is.',
         )
-    return Names(
+    return FieldNames(
         (fields["question"],) if "question" in fields else QUESTION_FIELDS,
         (fields["answer"],) if "answer" in fields else ANSWER_FIELDS,
         USUAL.replies.difference(fields.values()),
     )
 
 
-def problem_of(
-    place: str, row: Mapping[str, Any], names: Names, needs_answer: bool, source: str
+def parse_problem(
+    place: str, row: Mapping[str, Any], names: FieldNames, needs_answer: bool, source: str
 ) -> Problem:
     """The problem a row holds; `source` where the row has none of its own.
 
@@ -98,26 +98,26 @@ def problem_of(
         BlankQuestion: the question is empty or null.
         DataError: a field is missing, or holds something that is no text.
     """
-    question_fields, question = question_of(place, row, names)
+    question_fields, question = parse_question(place, row, names)
     answers = names.answer
     if question_fields[0] == _ALPACA and answers is ANSWER_FIELDS:
         answers = _ALPACA_ANSWERS
     # A field that is there but null must not hide another that has the answer.
-    answer_field = next((name for name in answers if look(row, name) is not None), None)
+    answer_field = next((name for name in answers if get_field(row, name) is not None), None)
     alternatives: list[str] = []
     answer = None
     if answer_field is not None:
-        value = look(row, answer_field)
-        if isinstance(value, str) and "; " in value and _is_nq(row):
+        value = get_field(row, answer_field)
+        if isinstance(value, str) and "; " in value and _is_natural_questions(row):
             value = value.split("; ")
         if isinstance(value, list):
-            texts = [text_of(place, answer_field, v) for v in value if v is not None]
+            texts = [field_text(place, answer_field, v) for v in value if v is not None]
             alternatives = list(dict.fromkeys(text for text in texts if text))
             answer = alternatives[0] if alternatives else None
         else:
-            answer = text_of(place, answer_field, value) or None
+            answer = field_text(place, answer_field, value) or None
     if answer is None and needs_answer:
-        raise _no_answer(place, row, answers, answer_field)
+        raise _no_answer_error(place, row, answers, answer_field)
     own = row.get("source")
     used = {*question_fields, answer_field, "source"}
     meta = {key: value for key, value in row.items() if key not in used}
@@ -132,20 +132,22 @@ def problem_of(
     )
 
 
-def question_of(place: str, row: Mapping[str, Any], names: Names) -> tuple[tuple[str, ...], str]:
+def parse_question(
+    place: str, row: Mapping[str, Any], names: FieldNames
+) -> tuple[tuple[str, ...], str]:
     """The fields the question stands in, and its text.
 
     Raises:
-        BlankQuestion, DataError: as `problem_of`.
+        BlankQuestion, DataError: as `parse_problem`.
     """
-    name = next((name for name in names.question if look(row, name) is not None), None)
+    name = next((name for name in names.question if get_field(row, name) is not None), None)
     alpaca = _ALPACA in row and name in (None, "input") and names.question is QUESTION_FIELDS
     fields: tuple[str, ...]
     if alpaca:
-        parts = [text_of(place, n, row[n]) for n in (_ALPACA, "input") if row.get(n) is not None]
+        parts = [field_text(place, n, row[n]) for n in (_ALPACA, "input") if row.get(n) is not None]
         fields, text = (_ALPACA, "input"), "\n\n".join(part for part in parts if part)
     elif name is not None:
-        fields, text = (name,), text_of(place, name, _last_user_turn(look(row, name)))
+        fields, text = (name,), field_text(place, name, _last_user_turn(get_field(row, name)))
     else:
         present = next((n for n in names.question if n in row), None)
         if present is None:
@@ -162,7 +164,7 @@ def question_of(place: str, row: Mapping[str, Any], names: Names) -> tuple[tuple
     return fields, text
 
 
-def look(row: Mapping[str, Any], name: str) -> Any:
+def get_field(row: Mapping[str, Any], name: str) -> Any:
     """The value of a field, also inside objects (`a.b`); None where it is absent."""
     if name in row:
         return row[name]
@@ -176,7 +178,7 @@ def look(row: Mapping[str, Any], name: str) -> Any:
     return value
 
 
-def text_of(place: str, name: str, value: Any) -> str:
+def field_text(place: str, name: str, value: Any) -> str:
     """A value as text, without surrounding white space.
 
     Raises:
@@ -194,7 +196,7 @@ def text_of(place: str, name: str, value: Any) -> str:
         case _:
             raise DataError(
                 place,
-                f'"{name}" holds {kind_of(value)}, not a text.',
+                f'"{name}" holds {json_kind(value)}, not a text.',
                 "Write it as a text or a number, or name a field inside it in data.fields.",
             )
     if not text.isascii():
@@ -207,7 +209,7 @@ def text_of(place: str, name: str, value: Any) -> str:
     return text
 
 
-def _no_answer(
+def _no_answer_error(
     place: str, row: Mapping[str, Any], answers: tuple[str, ...], field: str | None
 ) -> DataError:
     name = field or next((n for n in answers if n in row), answers[0])
@@ -219,7 +221,7 @@ def _no_answer(
     return DataError(place, f'"{name}" is {cause}', move)
 
 
-def _is_nq(row: Mapping[str, Any]) -> bool:
+def _is_natural_questions(row: Mapping[str, Any]) -> bool:
     """Whether several answers to Natural Questions may stand joined by "; " in one text."""
     return _NQ in (row.get("source"), row.get("data_source"))
 

@@ -37,7 +37,7 @@ _ABOUT = {
 _SHARD = re.compile(r"(?P<split>.+?)-(?P<number>\d{5})-of-(?P<of>\d{5})(-[0-9a-f]+)?")
 
 
-def splits_of(folder: Path) -> Splits:
+def find_splits(folder: Path) -> Splits:
     """The splits of a folder, by name.
 
     Raises:
@@ -45,11 +45,15 @@ def splits_of(folder: Path) -> Splits:
             not clear.
     """
     if (folder / "dataset_dict.json").is_file():
-        return _saved_dict(folder)
+        return _saved_dict_splits(folder)
     if (folder / "state.json").is_file():
-        return {"": _saved(folder)}
+        return {"": _saved_files(folder)}
     found: dict[str, list[Splits]] = {}
-    for splits in (_by_file(folder), _by_file(folder / "data"), _by_folder(folder)):
+    for splits in (
+        _splits_by_file(folder),
+        _splits_by_file(folder / "data"),
+        _splits_by_folder(folder),
+    ):
         for split in splits:
             found.setdefault(split, []).append(splits)
     if twice := next((split for split, among in found.items() if len(among) > 1), None):
@@ -58,12 +62,14 @@ def splits_of(folder: Path) -> Splits:
             str(folder), f"Several files are the split {twice}: {', '.join(files)}.", "Keep one."
         )
     if not found:
-        raise _no_data(folder)
+        raise _no_data_error(folder)
     return {split: splits[0][split] for split, splits in sorted(found.items())}
 
 
-def _no_data(folder: Path) -> DataError:
-    inside = [below for below in _folders(folder) if _by_file(below) or _by_folder(below)]
+def _no_data_error(folder: Path) -> DataError:
+    inside = [
+        below for below in _subfolders(folder) if _splits_by_file(below) or _splits_by_folder(below)
+    ]
     if not inside:
         move = f"Give one that has files such as train.jsonl ({', '.join(READABLE)})."
         return DataError(str(folder), "The folder holds no data.", move)
@@ -73,7 +79,7 @@ def _no_data(folder: Path) -> DataError:
     return DataError(str(folder), f"The folder holds no data; its {do}.", move)
 
 
-def broken_link(path: Path) -> DataError | None:
+def broken_link_error(path: Path) -> DataError | None:
     """What to say of a link that leads nowhere; None where the path is no such link."""
     if not os.path.islink(path) or os.path.exists(path):
         return None
@@ -88,7 +94,7 @@ def broken_link(path: Path) -> DataError | None:
     )
 
 
-def _files(folder: Path) -> list[Path]:
+def _data_files(folder: Path) -> list[Path]:
     """The data files of a folder, by name.
 
     Raises:
@@ -99,37 +105,37 @@ def _files(folder: Path) -> list[Path]:
         named = path.suffix in READABLE and path.name not in _ABOUT
         if not named or path.name.startswith(".") or path.stem.lower() == "readme":
             continue
-        if broken := broken_link(path):
+        if broken := broken_link_error(path):
             raise broken
         if path.is_file():
             found.append(path)
     return found
 
 
-def _folders(folder: Path) -> list[Path]:
+def _subfolders(folder: Path) -> list[Path]:
     found = []
     for path in sorted(folder.glob("*")):
         if path.name.startswith("."):
             continue
-        if not path.suffix and (broken := broken_link(path)):
+        if not path.suffix and (broken := broken_link_error(path)):
             raise broken
         if path.is_dir():
             found.append(path)
     return found
 
 
-def _by_file(folder: Path) -> Splits:
+def _splits_by_file(folder: Path) -> Splits:
     """Files named after their split, whole or in shards."""
     shards: dict[str, list[tuple[int, int, Path]]] = {}
-    for path in _files(folder):
+    for path in _data_files(folder):
         shard = _SHARD.fullmatch(path.stem)
         split = shard["split"] if shard else path.stem
         number, of = (int(shard["number"]), int(shard["of"])) if shard else (0, 1)
         shards.setdefault(split, []).append((number, of, path))
-    return {split: _whole(split, found) for split, found in shards.items()}
+    return {split: _complete_shards(split, found) for split, found in shards.items()}
 
 
-def _whole(split: str, found: Sequence[tuple[int, int, Path]]) -> tuple[Path, ...]:
+def _complete_shards(split: str, found: Sequence[tuple[int, int, Path]]) -> tuple[Path, ...]:
     numbers = sorted(number for number, _, _ in found)
     folder, of = found[0][2].parent, found[0][1]
     if len(set(numbers)) < len(numbers) or len({of for _, of, _ in found}) > 1:
@@ -147,7 +153,7 @@ def _whole(split: str, found: Sequence[tuple[int, int, Path]]) -> tuple[Path, ..
     return tuple(path for _, _, path in sorted(found))
 
 
-def _by_folder(folder: Path) -> Splits:
+def _splits_by_folder(folder: Path) -> Splits:
     """Folders that are splits, each with one file or with several.
 
     They are where one has a usual name, or files that are splits lie beside them.
@@ -155,13 +161,13 @@ def _by_folder(folder: Path) -> Splits:
     Raises:
         DataError: beside them lies a folder with splits of its own.
     """
-    below = {f.name: f for f in _folders(folder) if f.name != "data"}
-    beside = _files(folder) or _files(folder / "data")
-    if not beside and not any(name in USUAL and _rows_in(f) for name, f in below.items()):
+    below = {f.name: f for f in _subfolders(folder) if f.name != "data"}
+    beside = _data_files(folder) or _data_files(folder / "data")
+    if not beside and not any(name in USUAL and _split_files(f) for name, f in below.items()):
         return {}
-    found = {name: files for name, f in below.items() if (files := _rows_in(f))}
+    found = {name: files for name, f in below.items() if (files := _split_files(f))}
     for name, below_it in below.items():
-        theirs = [f for f in found.get(name, ()) if name not in USUAL and _split(f) in USUAL]
+        theirs = [f for f in found.get(name, ()) if name not in USUAL and _split_name(f) in USUAL]
         theirs += [f for f in (below_it / "dataset_dict.json",) if f.is_file()]
         if theirs:
             raise DataError(
@@ -172,36 +178,36 @@ def _by_folder(folder: Path) -> Splits:
     return found
 
 
-def _rows_in(folder: Path) -> tuple[Path, ...]:
+def _split_files(folder: Path) -> tuple[Path, ...]:
     """The files of a folder that is one split; none where it is none."""
-    return _saved(folder) if (folder / "state.json").is_file() else tuple(_files(folder))
+    return _saved_files(folder) if (folder / "state.json").is_file() else tuple(_data_files(folder))
 
 
-def _split(path: Path) -> str:
+def _split_name(path: Path) -> str:
     shard = _SHARD.fullmatch(path.stem)
     return shard["split"] if shard else path.stem
 
 
-def _saved_dict(folder: Path) -> Splits:
-    names = _about(folder / "dataset_dict.json", "splits")
+def _saved_dict_splits(folder: Path) -> Splits:
+    names = _read_metadata(folder / "dataset_dict.json", "splits")
     if not names:
         raise DataError(str(folder / "dataset_dict.json"), "It lists no split.", "Save it again.")
-    unlisted = [f.name for f in _folders(folder) if f.name not in names and _rows_in(f)]
+    unlisted = [f.name for f in _subfolders(folder) if f.name not in names and _split_files(f)]
     if unlisted:
         raise DataError(
             str(folder / "dataset_dict.json"),
             f"It does not list the folder {unlisted[0]}, which holds data.",
             "Add it to the splits there, or take the folder out.",
         )
-    return {str(name): _saved(folder / str(name)) for name in names}
+    return {str(name): _saved_files(folder / str(name)) for name in names}
 
 
-def _saved(folder: Path) -> tuple[Path, ...]:
+def _saved_files(folder: Path) -> tuple[Path, ...]:
     if not (folder / "state.json").is_file():
         raise DataError(
             str(folder / "state.json"), "There is no such file.", "Save the data set again."
         )
-    listed = _about(folder / "state.json", "_data_files")
+    listed = _read_metadata(folder / "state.json", "_data_files")
     names = [entry.get("filename") for entry in listed if isinstance(entry, dict)]
     paths = tuple(folder / str(name) for name in names)
     if missing := [path for path in paths if not path.is_file()]:
@@ -211,7 +217,7 @@ def _saved(folder: Path) -> tuple[Path, ...]:
     return paths
 
 
-def _about(path: Path, key: str) -> list[Any]:
+def _read_metadata(path: Path, key: str) -> list[Any]:
     try:
         told = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:

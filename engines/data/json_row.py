@@ -26,7 +26,7 @@ class BadToken(DataError):
         super().__init__("", cause, move)
 
 
-def _number(text: str) -> float | str:
+def _parse_number(text: str) -> float | str:
     """A double where it holds what is written; else the text, with its digits.
 
     Writers print doubles with 17 digits or more; such a text is the double. One that is
@@ -50,12 +50,12 @@ def _number(text: str) -> float | str:
     return text.rstrip("0").rstrip(".") if "." in text and "e" not in text.lower() else text
 
 
-def _constant(name: str) -> None:
+def _parse_constant(name: str) -> None:
     if name != "NaN":  # which Python's json and pandas write for a value that is missing
         raise BadToken(name, f"{name} is not JSON.", "Mend it, or write it as a text, in quotes.")
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _parse_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     # Costs 8 % of reading 10,000 rows into problems.
     found = dict(pairs)
     if len(found) < len(pairs):
@@ -68,6 +68,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-DECODER = json.JSONDecoder(parse_float=_number, parse_constant=_constant, object_pairs_hook=_object)
+DECODER = json.JSONDecoder(
+    parse_float=_parse_number, parse_constant=_parse_constant, object_pairs_hook=_parse_object
+)
 """Made once: `json.loads` would make one for every line. The standard parser, because it
 keeps whole numbers of any size exact."""

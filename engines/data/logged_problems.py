@@ -13,7 +13,7 @@ from typing import Any
 
 from engines.core.types import Problem
 from engines.data.checks import Numbered
-from engines.data.fields import LISTED_REPLIES, Names
+from engines.data.fields import LISTED_REPLIES, FieldNames
 
 _TOLD = ("model", "reward")
 """What a log says of nearly every reply, in one word for all systems."""
@@ -32,14 +32,16 @@ OF_A_REPLY = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
+class LogCounts:
     """Rows that are replies, and to how many questions; zeros where the file is no log."""
 
     rows: int = 0
     questions: int = 0
 
 
-def without_replies(found: Sequence[Numbered], names: Names) -> tuple[tuple[Numbered, ...], Logged]:
+def drop_replies(
+    found: Sequence[Numbered], names: FieldNames
+) -> tuple[tuple[Numbered, ...], LogCounts]:
     """Each question of a log once, without what belongs to its replies.
 
     Rows are replies to one question where question, answer, source and all fields but
@@ -55,14 +57,14 @@ def without_replies(found: Sequence[Numbered], names: Names) -> tuple[tuple[Numb
         at for at, (_, problem) in enumerate(found) if not names.replies.isdisjoint(problem.meta)
     ]
     if not held:
-        return tuple(found), Logged()
+        return tuple(found), LogCounts()
     groups: dict[str, list[int]] = {}
     for at in held:
-        groups.setdefault(_asked(found[at][1], names), []).append(at)
+        groups.setdefault(_question_key(found[at][1], names), []).append(at)
     apart: set[str] = set()  # fields in which replies to one question differ
     logged = 0
     for group in groups.values():
-        differing = _differing([found[at][1] for at in group])
+        differing = _differing_fields([found[at][1] for at in group])
         if not names.replies.isdisjoint(differing):
             logged += len(group)
             apart |= differing
@@ -71,14 +73,14 @@ def without_replies(found: Sequence[Numbered], names: Names) -> tuple[tuple[Numb
     repeats = {at for group in groups.values() for at in group[1:]} if is_log else set()
     with_reply = set(held)
     problems = tuple(
-        (number, _stripped(problem, dropped) if at in with_reply else problem)
+        (number, _strip_fields(problem, dropped) if at in with_reply else problem)
         for at, (number, problem) in enumerate(found)
         if at not in repeats
     )
-    return problems, Logged(len(held), len(groups)) if is_log else Logged()
+    return problems, LogCounts(len(held), len(groups)) if is_log else LogCounts()
 
 
-def _asked(problem: Problem, names: Names) -> str:
+def _question_key(problem: Problem, names: FieldNames) -> str:
     """Equal where two rows are the same but for what may be a reply's."""
     reply = names.replies | OF_A_REPLY
     rest = {key: value for key, value in problem.meta.items() if key not in reply}
@@ -86,7 +88,7 @@ def _asked(problem: Problem, names: Names) -> str:
     return json.dumps([problem.id, problem.source, rest], sort_keys=True)
 
 
-def _differing(problems: Sequence[Problem]) -> set[str]:
+def _differing_fields(problems: Sequence[Problem]) -> set[str]:
     first, *others = (problem.meta for problem in problems)
     return {
         name
@@ -96,8 +98,8 @@ def _differing(problems: Sequence[Problem]) -> set[str]:
     }
 
 
-def _stripped(problem: Problem, dropped: set[str]) -> Problem:
-    def stays(name: str, value: Any) -> bool:
+def _strip_fields(problem: Problem, dropped: set[str]) -> Problem:
+    def is_kept(name: str, value: Any) -> bool:
         return name not in dropped and not (name in LISTED_REPLIES and isinstance(value, list))
 
-    return replace(problem, meta={k: v for k, v in problem.meta.items() if stays(k, v)})
+    return replace(problem, meta={k: v for k, v in problem.meta.items() if is_kept(k, v)})

@@ -12,7 +12,7 @@ from typing import Any
 
 from engines.core.errors import DataError
 from engines.core.types import Completion, Usage
-from engines.data.fields import LISTED_REPLIES, SINGLE_REPLIES, USUAL, question_of
+from engines.data.fields import LISTED_REPLIES, SINGLE_REPLIES, USUAL, parse_question
 from engines.data.rows import open_table
 from engines.data.source import PRACTISED, resolve_data
 
@@ -20,7 +20,7 @@ RolloutLog = Mapping[str, tuple[Completion, ...]]
 """Question → what was replied to it, in the order of the log."""
 
 
-def read_log(path: Path) -> RolloutLog:
+def read_rollout_log(path: Path) -> RolloutLog:
     """Read a log in any format a data set may have; the path may end in `:SPLIT`.
 
     A row holds a question, under the names that data sets use, and a list `rollouts`,
@@ -48,17 +48,17 @@ def read_log(path: Path) -> RolloutLog:
         if isinstance(row, DataError):
             raise row
         try:
-            _, question = question_of(place, row, USUAL)
+            _, question = parse_question(place, row, USUAL)
         except DataError as error:
             move = 'Call the field with the text that was asked "question".'
             raise DataError(place, error.cause, move) from error
-        log.setdefault(question, []).extend(_replies(place, row))
+        log.setdefault(question, []).extend(_parse_replies(place, row))
     if not log:
         raise DataError(str(path), "The rollout log is empty.", "Give a log that holds rollouts.")
     return {question: tuple(replies) for question, replies in log.items()}
 
 
-def _replies(place: str, row: Mapping[str, Any]) -> list[Completion]:
+def _parse_replies(place: str, row: Mapping[str, Any]) -> list[Completion]:
     model = row.get("model")
     for name in LISTED_REPLIES:
         if (listed := row.get(name)) is not None:
@@ -68,11 +68,11 @@ def _replies(place: str, row: Mapping[str, Any]) -> list[Completion]:
                     f'"{name}" is no list with something in it.',
                     "Add the logged replies, or take the row out.",
                 )
-            return [_reply(place, name, one, model) for one in listed]
-    return [_reply(place, "the row", row, model)]
+            return [_parse_reply(place, name, one, model) for one in listed]
+    return [_parse_reply(place, "the row", row, model)]
 
 
-def _reply(place: str, where: str, logged: Any, model: Any) -> Completion:
+def _parse_reply(place: str, where: str, logged: Any, model: Any) -> Completion:
     """One reply: a text, chat messages, or an object that holds either."""
     value = logged
     if isinstance(logged, dict):
@@ -85,7 +85,7 @@ def _reply(place: str, where: str, logged: Any, model: Any) -> Completion:
                 "Add what the model said, or take the row out.",
             )
         where, value, model = f'"{name}"', logged[name], logged.get("model") or model
-    text = _said(value)
+    text = _reply_text(value)
     if text is None:
         raise DataError(
             place,
@@ -95,7 +95,7 @@ def _reply(place: str, where: str, logged: Any, model: Any) -> Completion:
     return Completion(text, usage=Usage(calls=1), model=str(model or ""))
 
 
-def _said(value: Any) -> str | None:
+def _reply_text(value: Any) -> str | None:
     """A text, or that of the assistant's last turn; None where there is neither."""
     if isinstance(value, str):
         return value

@@ -1,4 +1,4 @@
-"""Files as rows: JSONL, a JSON array, CSV, and what `arrow_rows` reads.
+"""Files as rows: JSONL, a JSON array, CSV, and what `read_arrow_rows` reads.
 
 Owns recognising a format by content and extension, and the errors that say where a row
 stands. Does not know what a question is; `fields` does. A row that cannot be used is
@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from engines.core.errors import DataError
-from engines.data.folder import SUFFIXES, broken_link
+from engines.data.folder import SUFFIXES, broken_link_error
 from engines.data.json_row import DECODER, BadToken
-from engines.data.source import DataSource, chosen_split
+from engines.data.source import DataSource, choose_split
 
 Unit = Literal["line", "row"]
 Row = tuple[int, str, dict[str, Any] | DataError]
@@ -62,30 +62,30 @@ def open_table(source: DataSource | Path) -> Table:
     if isinstance(source, Path):
         source = DataSource(source)
     if source.split is None and source.path.is_dir():
-        source = DataSource(source.path, chosen_split(source))
+        source = DataSource(source.path, choose_split(source))
     files = source.files()
     if len(files) == 1:
-        return _table(files[0])
-    return Table("row", _joined(files))
+        return _open_file(files[0])
+    return Table("row", _join_shards(files))
 
 
-def _joined(files: tuple[Path, ...]) -> Iterator[Row]:
+def _join_shards(files: tuple[Path, ...]) -> Iterator[Row]:
     """The rows of all shards, counted through; places name the shard and its own number."""
-    shards = (row for file in files for row in _table(file).rows)
+    shards = (row for file in files for row in _open_file(file).rows)
     return ((n, place, row) for n, (_, place, row) in enumerate(shards, start=1))
 
 
-def _table(path: Path) -> Table:
-    head = _head(path)
+def _open_file(path: Path) -> Table:
+    head = _read_head(path)
     suffix = path.suffix.lower()
     for magic, (cause, move) in _OTHERS.items():
         if head.startswith(magic):
             raise DataError(str(path), cause, move)
     if suffix in (".parquet", ".arrow") or head.startswith((b"PAR1", b"ARROW1")):
-        from engines.data.arrow_rows import arrow_rows
+        from engines.data.arrow_rows import read_arrow_rows
 
-        return Table("row", arrow_rows(path, parquet=suffix != ".arrow" and head[:1] != b"A"))
-    data = _read(path).removeprefix(_BOM)
+        return Table("row", read_arrow_rows(path, parquet=suffix != ".arrow" and head[:1] != b"A"))
+    data = _read_bytes(path).removeprefix(_BOM)
     _refuse_misnamed(path, data)
     if suffix in (".csv", ".tsv"):
         return Table("line", _csv_rows(path, data, "\t" if suffix == ".tsv" else ","))
@@ -130,23 +130,23 @@ def _is_table(start: bytes) -> bool:
     return False
 
 
-def _head(path: Path) -> bytes:
+def _read_head(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             return file.read(_HEAD_BYTES)
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise _unreadable_error(path, error) from error
 
 
-def _read(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise _unreadable_error(path, error) from error
 
 
-def _unreadable(path: Path, error: OSError) -> DataError:
-    if broken := broken_link(path):
+def _unreadable_error(path: Path, error: OSError) -> DataError:
+    if broken := broken_link_error(path):
         return broken
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         reason = error.strerror or str(error)
@@ -165,19 +165,19 @@ def _jsonl_rows(path: Path, data: bytes) -> Iterator[Row]:
             continue
         place = f"{path}:{number}"
         try:
-            yield number, place, json_object(raw.decode())
+            yield number, place, parse_json_object(raw.decode())
         except DataError as error:
             yield number, place, DataError(place, error.cause, error.move)
         except UnicodeDecodeError as error:
-            yield number, place, _not_utf8(place, "line", error)
+            yield number, place, _not_utf8_error(place, "line", error)
 
 
-def _not_utf8(place: str, what: str, error: UnicodeDecodeError) -> DataError:
+def _not_utf8_error(place: str, what: str, error: UnicodeDecodeError) -> DataError:
     cause = f"The {what} is not UTF-8 (byte {error.start + 1})."
     return DataError(place, cause, "Save the file as UTF-8.")
 
 
-def json_object(line: str) -> dict[str, Any]:
+def parse_json_object(line: str) -> dict[str, Any]:
     """One line of JSONL. NaN counts as null. Raises DataError without a place."""
     try:
         row = DECODER.decode(line)
@@ -192,14 +192,14 @@ def json_object(line: str) -> dict[str, Any]:
     if not isinstance(row, dict):
         raise DataError(
             "",
-            f"The line holds {kind_of(row)}, not an object.",
+            f"The line holds {json_kind(row)}, not an object.",
             'Write {"question": …, "answer": …}, one object a line.',
         )
     return row
 
 
 def _array_rows(path: Path, data: bytes) -> Iterator[Row]:
-    for number, row in enumerate(_array(path, data), start=1):
+    for number, row in enumerate(_parse_array(path, data), start=1):
         place = f"{path}, row {number}"
         if isinstance(row, dict):
             yield number, place, row
@@ -209,19 +209,19 @@ def _array_rows(path: Path, data: bytes) -> Iterator[Row]:
                 place,
                 DataError(
                     place,
-                    f"The row holds {kind_of(row)}, not an object.",
+                    f"The row holds {json_kind(row)}, not an object.",
                     'Write {"question": …, "answer": …} for each row.',
                 ),
             )
 
 
-def _array(path: Path, data: bytes) -> list[Any]:
+def _parse_array(path: Path, data: bytes) -> list[Any]:
     try:
         text = data.decode()
         rows = DECODER.decode(text)
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise _not_utf8(f"{path}:{line}", "file", error) from error
+        raise _not_utf8_error(f"{path}:{line}", "file", error) from error
     except BadToken as error:
         # The parser does not say where it is; the file mostly has such a token only once.
         once = text.count(error.token) == 1
@@ -242,7 +242,7 @@ def _array(path: Path, data: bytes) -> list[Any]:
 
 def _is_object(line: bytes) -> bool:
     try:
-        json_object(line.decode())
+        parse_json_object(line.decode())
     except (DataError, UnicodeDecodeError):
         return False
     return True
@@ -251,7 +251,7 @@ def _is_object(line: bytes) -> bool:
 def _refuse_one_object(path: Path, data: bytes) -> None:
     """Say so where a whole .json file is one object; anything else is told line by line."""
     try:
-        whole = json_object(data.decode())
+        whole = parse_json_object(data.decode())
     except (DataError, UnicodeDecodeError):
         return
     lists = [name for name, value in whole.items() if isinstance(value, list)]
@@ -268,7 +268,7 @@ def _csv_rows(path: Path, data: bytes, delimiter: str) -> Iterator[Row]:
         text = data.decode()
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise _not_utf8(f"{path}:{line}", "file", error) from error
+        raise _not_utf8_error(f"{path}:{line}", "file", error) from error
     # The limit is the module's, not the reader's; logged replies pass its 128 KB.
     csv.field_size_limit(_LONGEST_CELL)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
@@ -289,7 +289,7 @@ def _csv_rows(path: Path, data: bytes, delimiter: str) -> Iterator[Row]:
         if not cells:
             continue
         if not header:
-            header = _header(f"{path}:{first}", cells)
+            header = _parse_header(f"{path}:{first}", cells)
             one = delimiter == "," and len(header) == 1
             if one and (other := _other_delimiter(header[0])):
                 yield from _csv_rows(path, data, other)
@@ -299,7 +299,7 @@ def _csv_rows(path: Path, data: bytes, delimiter: str) -> Iterator[Row]:
         yield (
             first,
             f"{path}:{first} (row {number})",
-            _cells(f"{path}:{first} (row {number})", header, cells),
+            _parse_cells(f"{path}:{first} (row {number})", header, cells),
         )
 
 
@@ -307,7 +307,7 @@ def _other_delimiter(name: str) -> str | None:
     return next((mark for mark in (";", "\t") if mark in name), None)
 
 
-def _header(place: str, cells: list[str]) -> list[str]:
+def _parse_header(place: str, cells: list[str]) -> list[str]:
     names = [cell.strip() for cell in cells]
     if twice := next((n for n in names if n and names.count(n) > 1), None):
         raise DataError(place, f'Two columns are called "{twice}".', "Rename one.")
@@ -316,7 +316,7 @@ def _header(place: str, cells: list[str]) -> list[str]:
     return names
 
 
-def _cells(place: str, header: list[str], cells: list[str]) -> dict[str, Any] | DataError:
+def _parse_cells(place: str, header: list[str], cells: list[str]) -> dict[str, Any] | DataError:
     if len(cells) != len(header):
         return DataError(
             place,
@@ -327,7 +327,7 @@ def _cells(place: str, header: list[str], cells: list[str]) -> dict[str, Any] | 
     return {name: cell or None for name, cell in zip(header, cells, strict=True) if name}
 
 
-def kind_of(value: Any) -> str:
+def json_kind(value: Any) -> str:
     """What a JSON value is, in words."""
     match value:
         case None:

@@ -68,7 +68,7 @@ class Sampler:
         """Indices of all problems as the epoch meets them."""
         if not self.shuffle:
             return tuple(range(self.problems_per_epoch))
-        return _shuffled(self.problems_per_epoch, self.seed, epoch)
+        return _shuffled_indices(self.problems_per_epoch, self.seed, epoch)
 
     def batch(self, step: int) -> tuple[int, ...]:
         """Indices of the step's problems; position in the tuple is position in the batch."""
@@ -82,7 +82,7 @@ class Sampler:
 
 
 @lru_cache(maxsize=8)
-def _shuffled(count: int, seed: int, epoch: int) -> tuple[int, ...]:
+def _shuffled_indices(count: int, seed: int, epoch: int) -> tuple[int, ...]:
     # Cached: every step of an epoch asks for the same order.
     indices = list(range(count))
     random.Random(seed_for(seed, "order", epoch)).shuffle(indices)

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from engines.core.errors import DataError
-from engines.data.folder import SUFFIXES, Splits, broken_link, splits_of
+from engines.data.folder import SUFFIXES, Splits, broken_link_error, find_splits
 
 PRACTISED = ("train",)
 """Splits that are meant where a folder is practised on and none is named, best first."""
@@ -53,9 +53,9 @@ class DataSource:
         """
         if not self.path.is_dir():
             return (self.path,)
-        splits = splits_of(self.path)
+        splits = find_splits(self.path)
         if self.split is not None and self.split not in splits:
-            raise _no_split(self.path, self.split, splits)
+            raise _no_split_error(self.path, self.split, splits)
         return splits[self.split or next(iter(splits))]
 
 
@@ -80,19 +80,19 @@ def resolve_data(name: str, roots: Sequence[Path], prefer: Sequence[str] = ()) -
                 f'Leave ":{found.split}" out.',
             )
         return found
-    return DataSource(found.path, chosen_split(found, prefer))
+    return DataSource(found.path, choose_split(found, prefer))
 
 
-def chosen_split(found: DataSource, prefer: Sequence[str] = ()) -> str | None:
+def choose_split(found: DataSource, prefer: Sequence[str] = ()) -> str | None:
     """The split of a folder that is meant.
 
     Raises:
         DataError: there is no such split, or several and none is preferred.
     """
-    splits = splits_of(found.path)
+    splits = find_splits(found.path)
     if found.split is not None:
         if found.split not in splits:
-            raise _no_split(found.path, found.split, splits)
+            raise _no_split_error(found.path, found.split, splits)
         return found.split
     # A folder with one split is that split; "" is a set that save_to_disk wrote on its own.
     name = next(iter(splits)) if len(splits) == 1 else next((s for s in prefer if s in splits), "")
@@ -125,10 +125,10 @@ def locate(name: str, roots: Sequence[Path]) -> DataSource:
         if not given.name and text not in (".", "..", "/"):
             continue  # no name at all would mean every root as a whole
         for root in roots:
-            for candidate in _candidates(root, given, folder=text.endswith(os.sep)):
+            for candidate in _candidate_paths(root, given, folder=text.endswith(os.sep)):
                 # os.path says no where Path raises: names too long, loops of links.
                 is_folder = os.path.isdir(candidate)
-                if os.path.isfile(candidate) or (is_folder and _holds_data(candidate)):
+                if os.path.isfile(candidate) or (is_folder and _has_data(candidate)):
                     return DataSource(candidate, part)
                 if is_folder and empty is None:
                     empty = candidate
@@ -139,11 +139,11 @@ def locate(name: str, roots: Sequence[Path]) -> DataSource:
             if copy := next(filter(os.path.isfile, copies), None):
                 return DataSource(copy)
     if empty is not None:
-        splits_of(empty)  # says what it lacks
-    raise _broken(readings, roots) or _not_found(name, roots)
+        find_splits(empty)  # says what it lacks
+    raise _broken_link_error(readings, roots) or _not_found_error(name, roots)
 
 
-def named_sources(folder: Path) -> Iterator[DataSource]:
+def list_sources(folder: Path) -> Iterator[DataSource]:
     """Every data set of a folder of data sets, by name; a split as one of its own.
 
     Of two with one name, the first is what the name means.
@@ -155,11 +155,11 @@ def named_sources(folder: Path) -> Iterator[DataSource]:
     found += [
         path
         for path in folder.glob("*")
-        if path.is_dir() and _holds_data(path) and not (path / "config.json").is_file()  # a model
+        if path.is_dir() and _has_data(path) and not (path / "config.json").is_file()  # a model
     ]
     for source in sorted(map(DataSource, found), key=lambda source: source.name):
         try:
-            splits = splits_of(source.path) if source.path.is_dir() else {"": ()}
+            splits = find_splits(source.path) if source.path.is_dir() else {"": ()}
         except DataError:
             splits = {"": ()}  # told where it is read
         yield from (DataSource(source.path, split or None) for split in splits)
@@ -167,10 +167,10 @@ def named_sources(folder: Path) -> Iterator[DataSource]:
 
 def _is_file_or_broken(path: Path) -> bool:
     """A link that leads nowhere is listed too; what is wrong is told where it is read."""
-    return path.is_file() or broken_link(path) is not None
+    return path.is_file() or broken_link_error(path) is not None
 
 
-def _candidates(root: Path, given: Path, folder: bool) -> Iterator[Path]:
+def _candidate_paths(root: Path, given: Path, folder: bool) -> Iterator[Path]:
     """What a name may mean in a root, best first; only a folder where it ends in a slash."""
     exact = root / given
     if not folder:
@@ -180,16 +180,16 @@ def _candidates(root: Path, given: Path, folder: bool) -> Iterator[Path]:
     yield exact
 
 
-def _holds_data(folder: Path) -> bool:
+def _has_data(folder: Path) -> bool:
     """Whether a folder is meant as data: others may share its name by chance."""
     try:
-        return bool(splits_of(folder))
+        return bool(find_splits(folder))
     except DataError as error:
         # Damaged data is data: the reader will say what is wrong with it.
         return "holds no data" not in error.cause
 
 
-def _no_split(path: Path, split: str, splits: Splits) -> DataError:
+def _no_split_error(path: Path, split: str, splits: Splits) -> DataError:
     named = [name for name in splits if name]
     nearest = get_close_matches(split, named, n=1, cutoff=0.5)
     if nearest:
@@ -199,8 +199,8 @@ def _no_split(path: Path, split: str, splits: Splits) -> DataError:
     return DataError(str(path), f'It has no split "{split}".', move)
 
 
-def _not_found(name: str, roots: Sequence[Path]) -> DataError:
-    names = sorted({s.path.stem for root in roots if root.is_dir() for s in _nearby(root)})
+def _not_found_error(name: str, roots: Sequence[Path]) -> DataError:
+    names = sorted({s.path.stem for root in roots if root.is_dir() for s in _nearby_sources(root)})
     nearest = get_close_matches(Path(name).stem, names, n=1, cutoff=0.5)
     if nearest:
         move = f'Did you mean "{nearest[0]}"?'
@@ -212,17 +212,19 @@ def _not_found(name: str, roots: Sequence[Path]) -> DataError:
     return DataError(f'data set "{name}"', f"It is not found. Searched: {searched}.", move)
 
 
-def _nearby(root: Path) -> Iterator[DataSource]:
+def _nearby_sources(root: Path) -> Iterator[DataSource]:
     files = (path for path in root.glob("*") if path.suffix in SUFFIXES)
-    return (DataSource(path) for path in files if broken_link(path) is None)
+    return (DataSource(path) for path in files if broken_link_error(path) is None)
 
 
-def _broken(readings: Sequence[tuple[str, str | None]], roots: Sequence[Path]) -> DataError | None:
+def _broken_link_error(
+    readings: Sequence[tuple[str, str | None]], roots: Sequence[Path]
+) -> DataError | None:
     """What to say where the name is that of a link which leads nowhere."""
     meant = (
         candidate
         for text, _ in readings
         for root in roots
-        for candidate in _candidates(root, Path(text).expanduser(), folder=False)
+        for candidate in _candidate_paths(root, Path(text).expanduser(), folder=False)
     )
-    return next(filter(None, map(broken_link, meant)), None)
+    return next(filter(None, map(broken_link_error, meant)), None)

@@ -17,12 +17,12 @@ from typing import Protocol, runtime_checkable
 
 import orjson
 
-from engines.core.errors import CallFailed, told_of
+from engines.core.errors import CallFailed, reported_usage
 from engines.core.protocols import OnText, Policy, Reservation
 from engines.core.types import NO_USAGE, Completion, Message, Sampling, Usage
-from engines.core.waiting.deadline import standing_still
-from engines.core.waiting.replayed_call import repeats
-from engines.policies.limits.congestion import Congestion, reporting
+from engines.core.waiting.deadline import pause_deadlines
+from engines.core.waiting.replayed_call import is_replayed
+from engines.policies.limits.congestion import Congestion, with_congestion
 
 BYTES_A_TOKEN = 3
 """Of a prompt. English has about four, figures and other scripts fewer; where an endpoint
@@ -52,7 +52,7 @@ class Amounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BudgetLimits:
     """What may be spent in all; None: as much as it takes."""
 
     calls: int | None = None
@@ -65,9 +65,9 @@ class Limits:
     @property
     def amounts(self) -> dict[str, float]:
         """Each limit that is set, by name."""
-        return self.left(Amounts())
+        return self.remaining(Amounts())
 
-    def exceeded(self, amounts: Amounts) -> str | None:
+    def first_exceeded(self, amounts: Amounts) -> str | None:
         """The first limit that these amounts are above, by name; None where all hold."""
         if self.calls is not None and amounts.calls > self.calls:
             return "calls"
@@ -78,7 +78,7 @@ class Limits:
             return "cost_usd"
         return None
 
-    def left(self, spent: Amounts) -> dict[str, float]:
+    def remaining(self, spent: Amounts) -> dict[str, float]:
         """What is left of each limit that is set, never below 0."""
         pairs = (
             ("calls", self.calls, spent.calls),
@@ -89,7 +89,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class CallPricing:
     """What a model's calls may come to. Prices are US dollars for a million tokens."""
 
     max_tokens: int  # of a reply whose sampling sets no limit
@@ -103,7 +103,7 @@ class Terms:
         return max(limit or self.max_tokens, self.further_max_tokens) * self.replies
 
     @property
-    def priced(self) -> bool:
+    def has_price(self) -> bool:
         return self.price_in_usd_per_mtok is not None and self.price_out_usd_per_mtok is not None
 
     def cost_usd(self, prompt_tokens: int, completion_tokens: int) -> float:
@@ -113,7 +113,7 @@ class Terms:
         paid_in = prompt_tokens * self.price_in_usd_per_mtok
         return (paid_in + completion_tokens * self.price_out_usd_per_mtok) / 1e6
 
-    def paid(self, usage: Usage) -> Amounts:
+    def amounts_of(self, usage: Usage) -> Amounts:
         """What a counted usage comes to; a cost the endpoint's price gave stands."""
         cost_usd = usage.cost_usd
         if cost_usd is None:
@@ -121,7 +121,9 @@ class Terms:
         return Amounts(usage.calls, usage.tokens, cost_usd)
 
 
-def prompt_tokens(messages: Sequence[Message], tools: Sequence[Mapping[str, object]] = ()) -> int:
+def estimate_prompt_tokens(
+    messages: Sequence[Message], tools: Sequence[Mapping[str, object]] = ()
+) -> int:
     """An estimate of a request's tokens, rather too high than too low."""
     held = sum(
         len(message.content.encode("utf-8", "replace"))
@@ -137,7 +139,7 @@ class Budget:
     """The money of one run or evaluation. Used from one event loop."""
 
     def __init__(
-        self, limits: Limits, give_up: Callable[[str], None], spent: Amounts | None = None
+        self, limits: BudgetLimits, give_up: Callable[[str], None], spent: Amounts | None = None
     ) -> None:
         """Nothing is checked before the first call is asked for.
 
@@ -156,9 +158,9 @@ class Budget:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     @property
-    def left(self) -> dict[str, float]:
+    def remaining(self) -> dict[str, float]:
         """What is left of each limit, calls under way not counted."""
-        return self.limits.left(self.spent)
+        return self.limits.remaining(self.spent)
 
     async def reserve(self, need: Amounts) -> Callable[[Amounts], None]:
         """Return once a call that may come to `need` fits; where it never will, end the run.
@@ -171,18 +173,18 @@ class Budget:
         """
         while True:
             if self._never is None:
-                if self.limits.exceeded(self.spent + self._reserved + need) is None:
-                    return self._granted(need)
-                if self.limits.exceeded(self.spent + need) is not None:
+                if self.limits.first_exceeded(self.spent + self._reserved + need) is None:
+                    return self._grant(need)
+                if self.limits.first_exceeded(self.spent + need) is not None:
                     self._never = need  # what is spent only grows
             if self._never is not None and not self._under_way:
                 if not self._ended:
                     self._ended = True
                     self._give_up(self._refusal(self._never))
                 await asyncio.get_running_loop().create_future()
-            await self._change()
+            await self._wait_for_change()
 
-    def _granted(self, need: Amounts) -> Callable[[Amounts], None]:
+    def _grant(self, need: Amounts) -> Callable[[Amounts], None]:
         self._reserved += need
         self._under_way += 1
 
@@ -199,7 +201,7 @@ class Budget:
 
         return settle
 
-    async def _change(self) -> None:
+    async def _wait_for_change(self) -> None:
         """Return after the next call has been settled."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
@@ -207,12 +209,14 @@ class Budget:
 
     def _refusal(self, need: Amounts) -> str:
         """Why a call never fits, in words."""
-        name = self.limits.exceeded(self.spent + need)
+        name = self.limits.first_exceeded(self.spent + need)
         assert name is not None
         limit, spent, more = (getattr(each, name) for each in (self.limits, self.spent, need))
         return (
-            f"budget.{name}={_number(limit)}: {_number(spent)} spent, the next call may take "
-            f"{_number(more)}; it takes budget.{name}={_upwards(spent + more)} at least to go on"
+            f"budget.{name}={_format_amount(limit)}: {_format_amount(spent)} spent, the next "
+            f"call may take "
+            f"{_format_amount(more)}; it takes budget.{name}={_format_rounded_up(spent + more)} "
+            f"at least to go on"
         )
 
 
@@ -220,13 +224,13 @@ Aside = Callable[[], AbstractContextManager[None]]
 
 
 @runtime_checkable
-class Metered(Protocol):
+class ReservingPolicy(Protocol):
     """A policy that gives its reservation back between the tries of a call."""
 
-    def metered(self, reservation: Reservation) -> Policy: ...
+    def with_reservation(self, reservation: Reservation) -> Policy: ...
 
 
-class Budgeted:
+class BudgetedPolicy:
     """A policy whose calls are reserved first, and each further try of a call again.
 
     It belongs below `Throttled`: who waits for money then holds a slot, and who has
@@ -238,8 +242,8 @@ class Budgeted:
         self,
         policy: Policy,
         budget: Budget,
-        terms: Terms,
-        off: _Off | None = None,
+        terms: CallPricing,
+        off: _EstimateCorrection | None = None,
         aside: Aside = nullcontext,
     ) -> None:
         """Ask nothing yet.
@@ -254,51 +258,51 @@ class Budgeted:
         self._policy = policy
         self._budget = budget
         self._terms = terms
-        self._off = off or _Off()
+        self._off = off or _EstimateCorrection()
         self._aside = aside
 
     @property
     def name(self) -> str:
         return self._policy.name
 
-    def reporting(self, congestion: Congestion) -> Policy:
+    def with_congestion(self, congestion: Congestion) -> Policy:
         """The same budget round the policy as it is seen from certain slots."""
-        inner = reporting(self._policy, congestion)
-        return Budgeted(inner, self._budget, self._terms, self._off, self._aside)
+        inner = with_congestion(self._policy, congestion)
+        return BudgetedPolicy(inner, self._budget, self._terms, self._off, self._aside)
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
     ) -> Completion:
-        if repeats():  # paid for when it was recorded
+        if is_replayed():  # paid for when it was recorded
             return await self._policy.complete(messages, sampling, on_text)
-        asked = prompt_tokens(messages, sampling.tools)
-        prompt = self._off.likely(asked)
+        asked = estimate_prompt_tokens(messages, sampling.tools)
+        prompt = self._off.corrected_estimate(asked)
         limit = self._terms.reply_tokens(sampling.max_tokens)
         need = Amounts(1, prompt + limit, self._terms.cost_usd(prompt, limit))
-        held = _Held(self._budget, need, self._terms, self._aside)
+        held = _CallReservation(self._budget, need, self._terms, self._aside)
         policy = self._policy
-        if isinstance(policy, Metered):
-            policy = policy.metered(held)
+        if isinstance(policy, ReservingPolicy):
+            policy = policy.with_reservation(held)
         await held.take()
         spent = NO_USAGE
         try:
             reply = await policy.complete(messages, sampling, on_text)
             if reply.usage.calls and not reply.usage.tokens:
-                reply = replace(reply, usage=_estimated(prompt, reply, self._terms))
+                reply = replace(reply, usage=_estimate_usage(prompt, reply, self._terms))
             elif reply.usage.calls == 1:
-                self._off.counted(asked, reply.usage.prompt_tokens)
+                self._off.learn_count(asked, reply.usage.prompt_tokens)
             spent = reply.usage
             return reply
         except CallFailed as failed:
             spent = failed.usage
             raise
         except asyncio.CancelledError as cut:
-            told = told_of(cut)
+            told = reported_usage(cut)
             spent = told or NO_USAGE
-            if told is not None or isinstance(policy, Metered):
+            if told is not None or isinstance(policy, ReservingPolicy):
                 raise
             # It was sent, so it is likely charged for.
-            cost_usd = self._terms.cost_usd(prompt, 0) if self._terms.priced else None
+            cost_usd = self._terms.cost_usd(prompt, 0) if self._terms.has_price else None
             spent = Usage(prompt, 0, 1, cost_usd)
             raise asyncio.CancelledError(spent) from None
         finally:
@@ -311,28 +315,28 @@ class Budgeted:
         await self._policy.aclose()
 
 
-class _Held:
+class _CallReservation:
     """The reservation of one call, taken anew for each of its tries."""
 
-    def __init__(self, budget: Budget, need: Amounts, terms: Terms, aside: Aside) -> None:
+    def __init__(self, budget: Budget, need: Amounts, terms: CallPricing, aside: Aside) -> None:
         self._budget, self._need, self._terms, self._aside = budget, need, terms, aside
         self._settle: Callable[[Amounts], None] | None = None
         self._told = Amounts()
 
     async def take(self) -> None:
         if self._settle is None:
-            with standing_still(), self._aside():
+            with pause_deadlines(), self._aside():
                 self._settle = await self._budget.reserve(self._need)
 
     def settle(self, spent: Usage) -> None:
         if self._settle is not None:
             settle, self._settle = self._settle, None
-            paid = self._terms.paid(spent)
+            paid = self._terms.amounts_of(spent)
             settle(paid - self._told)
             self._told = paid
 
 
-class _Off:
+class _EstimateCorrection:
     """How far an endpoint's counts of prompts exceeded the estimates.
 
     A short prompt tells what stands before every prompt, a long one the rest in proportion.
@@ -342,42 +346,42 @@ class _Off:
         self._more = 0
         self._times = 1.0
 
-    def likely(self, estimated: int) -> int:
+    def corrected_estimate(self, estimated: int) -> int:
         return self._more + math.ceil(estimated * self._times)
 
-    def counted(self, estimated: int, counted: int) -> None:
+    def learn_count(self, estimated: int, counted: int) -> None:
         if estimated < LONG_PROMPT:
             self._more = max(self._more, counted - math.ceil(estimated * self._times))
         else:
             self._times = max(self._times, (counted - self._more) / estimated)
 
 
-def spent_before(paid: Iterable[tuple[str, Usage]], terms: Mapping[str, Terms]) -> Amounts:
+def earlier_amounts(paid: Iterable[tuple[str, Usage]], terms: Mapping[str, CallPricing]) -> Amounts:
     """Add up what earlier processes paid.
 
     Args:
         paid: policy and usage of each record.
         terms: by policy; they price what was recorded while no price was known.
     """
-    unknown = Terms(0)
+    unknown = CallPricing(0)
     found = Amounts()
     for policy, usage in paid:
-        found += terms.get(policy, unknown).paid(usage)
+        found += terms.get(policy, unknown).amounts_of(usage)
     return found
 
 
-def _estimated(prompt: int, reply: Completion, terms: Terms) -> Usage:
+def _estimate_usage(prompt: int, reply: Completion, terms: CallPricing) -> Usage:
     """The usage of a reply whose endpoint counts nothing."""
     text = len((reply.text + reply.reasoning).encode("utf-8", "replace"))
     completion = -(-text // BYTES_A_TOKEN)
-    cost_usd = terms.cost_usd(prompt, completion) if terms.priced else None
+    cost_usd = terms.cost_usd(prompt, completion) if terms.has_price else None
     return Usage(prompt, completion, reply.usage.calls, cost_usd)
 
 
-def _number(amount: float) -> str:
+def _format_amount(amount: float) -> str:
     return str(amount) if isinstance(amount, int) else f"{amount:.6g}"
 
 
-def _upwards(amount: float) -> str:
+def _format_rounded_up(amount: float) -> str:
     """A limit that amount fits below."""
     return str(amount) if isinstance(amount, int) else f"{math.ceil(amount * 1e6) / 1e6:.6g}"

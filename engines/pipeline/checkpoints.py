@@ -32,7 +32,7 @@ class Checkpoints:
     keep: int = 3
     tell: Callable[[str], None] = lambda _: None
 
-    def due(self, step: int, *, ends_epoch: bool, last: bool) -> bool:
+    def is_due(self, step: int, *, ends_epoch: bool, last: bool) -> bool:
         """Whether the state after a step is kept; that after the last one always is."""
         return last or (ends_epoch if self.every_steps is None else step % self.every_steps == 0)
 
@@ -49,10 +49,10 @@ class Checkpoints:
         relative = place.relative_to(self.root).as_posix()
         version = recorder.state.policy_version
         await recorder.record(ev.CheckpointSaved(step, relative, version, digest))
-        for saved in self.removable(recorder.state):
+        for saved in self.removable_checkpoints(recorder.state):
             await asyncio.to_thread(self._remove, self.root / saved.folder)
 
-    def removable(self, state: RunState) -> tuple[ev.CheckpointSaved, ...]:
+    def removable_checkpoints(self, state: RunState) -> tuple[ev.CheckpointSaved, ...]:
         """All but the newest `keep`, at least one, and that of the best step so far."""
         older = state.checkpoints[: -max(1, self.keep)]
         return tuple(saved for saved in older if saved.step != state.best_step)

@@ -17,17 +17,17 @@ from engines.core.types import NO_USAGE, CallKey, Job, Problem, Usage
 from engines.data.sampler import Sampler
 from engines.pipeline.budget import Budget
 from engines.pipeline.checkpoints import Checkpoints
-from engines.pipeline.control import Control
+from engines.pipeline.control import RunControl
 from engines.pipeline.evaluation.evaluate import Evaluation
 from engines.pipeline.gate.gate import Gate
 from engines.pipeline.recorder import Recorder
-from engines.pipeline.replay_training import Chapter
+from engines.pipeline.replay_training import HistorySegment
 from engines.record.ledger import RecordLedger
 from engines.rollouts.manager import RolloutManager
 
 
 @dataclass(frozen=True, slots=True)
-class Practice:
+class RunContext:
     """Everything a run needs. `publish` writes what follows from a committed library.
 
     `group_size` is 0 where nothing is rolled out, and the engine learns from the problems alone.
@@ -49,7 +49,7 @@ class Practice:
     recorder: Recorder
     ledger: RecordLedger
     records: Path
-    control: Control
+    control: RunControl
     publish: Callable[[Library], None]
     evaluation: Evaluation | None = None
     budget: Budget | None = None  # None: nothing limits what is spent
@@ -57,7 +57,7 @@ class Practice:
     pace_tokens_per_s: float | None = None  # of scripted rollouts; None: nothing is paced
     cohort: bool = False
     checkpoints: Checkpoints | None = None
-    history: tuple[Chapter, ...] = ()
+    history: tuple[HistorySegment, ...] = ()
     weights: Callable[[], str] | None = None
     tell: Callable[[str], None] = lambda _: None
 
@@ -76,7 +76,7 @@ class Practice:
         """Of the policy's weights as they are now; "" where it owns none."""
         return "" if self.weights is None else self.weights()
 
-    def tell_of(self, line: str) -> None:
+    def tell_if_any(self, line: str) -> None:
         if line:
             self.tell(line)
 
@@ -89,8 +89,8 @@ class Practice:
         if self.checkpoints is None or not step or started is None:
             return
         last = step in (self.sampler.total_steps, started.forked_steps)
-        if self.checkpoints.due(step, ends_epoch=self.sampler.ends_epoch(step), last=last):
+        if self.checkpoints.is_due(step, ends_epoch=self.sampler.ends_epoch(step), last=last):
             await self.checkpoints.write(self.recorder, step)
 
-    def streaming(self, key: CallKey) -> OnText:
+    def text_listener(self, key: CallKey) -> OnText:
         return lambda text: self.recorder.emit(TextStreamed(key, text))

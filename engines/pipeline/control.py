@@ -13,7 +13,7 @@ from engines.core.events import RunContinued, RunPaused
 from engines.pipeline.recorder import Recorder
 
 
-class Control:
+class RunControl:
     """The brakes of one run, used from its event loop."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -28,17 +28,17 @@ class Control:
         self.stop_after_step = False
         self.ended = False  # True once the run's ending is being recorded: too late to stop
 
-    def drives(self, main: asyncio.Task[object]) -> None:
+    def set_main_task(self, main: asyncio.Task[object]) -> None:
         """Name the task that a stop cancels, also one that came before."""
         self._main = main
         if self.stop_reason and not self.stop_after_step:
             main.cancel()
 
-    async def cleared(self) -> None:
+    async def wait_while_paused(self) -> None:
         """Wait while the run is paused; called before anything new is begun."""
         await self._open.wait()
 
-    async def cleared_to_call(self) -> None:
+    async def wait_before_call(self) -> None:
         """Wait while the run is paused on the spot; called before each call of a model."""
         await self._calling.wait()
 
@@ -69,9 +69,9 @@ class Control:
         self.stop_reason = reason
         if after_step:
             self.stop_after_step = True
-            self._open_all()
+            self._release_all()
         else:
-            self._cut()
+            self._cancel_main()
 
     def give_up(self, how: Literal["failed", "budget"], reason: str) -> None:
         """End the run now, because going on makes no sense or is not allowed.
@@ -82,23 +82,23 @@ class Control:
             return
         self.ending, self.stop_reason = how, reason
         self.stop_after_step = False  # the step that was to be the last cannot be finished
-        self._cut()
+        self._cancel_main()
 
-    async def step_done(self, step: int) -> bool:
+    async def finish_step(self, step: int) -> bool:
         """Called after each step; True when the run is to end here."""
         hold_after = self._recorder.state.hold_after
         if hold_after is not None and step >= hold_after:
             await self.pause()
         return self.stop_after_step
 
-    def _cut(self) -> None:
+    def _cancel_main(self) -> None:
         if self._main is not None:
             self._main.cancel()
 
     async def _go_on(self, steps: int | None) -> None:
         await self._recorder.record(RunContinued(steps))
-        self._open_all()
+        self._release_all()
 
-    def _open_all(self) -> None:
+    def _release_all(self) -> None:
         self._open.set()
         self._calling.set()

@@ -36,19 +36,19 @@ class Outage:
         self._streaks: Counter[Kind] = Counter()
         self._under_way: Counter[Kind] = Counter()
 
-    def began(self, kind: Kind) -> None:
+    def report_start(self, kind: Kind) -> None:
         """One more is under way, until it is said to have worked, failed or passed."""
         self._under_way[kind] += 1
 
-    def worked(self, kind: Kind) -> None:
-        self.passed(kind)
+    def report_success(self, kind: Kind) -> None:
+        self.report_neutral(kind)
         self._streaks[kind] = 0
 
-    def passed(self, kind: Kind) -> None:
+    def report_neutral(self, kind: Kind) -> None:
         """One more ended in a way that says nothing."""
         self._under_way[kind] = max(0, self._under_way[kind] - 1)
 
-    def failed(self, kind: Kind, cause: str, under_way: int | None = None) -> None:
+    def report_failure(self, kind: Kind, cause: str, under_way: int | None = None) -> None:
         """One more failed, after its retries.
 
         Args:
@@ -56,7 +56,7 @@ class Outage:
             cause: why, in words.
             under_way: others of its kind; None: those that were said to have begun.
         """
-        self.passed(kind)
+        self.report_neutral(kind)
         self._streaks[kind] += 1
         streak = self._streaks[kind]
         most = IN_A_ROW
@@ -74,63 +74,67 @@ class Outage:
     def watch(self, state: RunState) -> Callable[[ev.DurableEvent | ev.TransientEvent], None]:
         """A listener that reports what a run's events say; `state` is what they add up to."""
 
-        def heard(event: ev.DurableEvent | ev.TransientEvent) -> None:
+        def on_event(event: ev.DurableEvent | ev.TransientEvent) -> None:
             match event:
                 case ev.RolloutStarted():
-                    self.began("rollout")
+                    self.report_start("rollout")
                 case ev.RolloutFinished(status="failed", error=str(why)) if why.startswith(KILLED):
-                    self.passed("rollout")  # a person ended it: that says nothing of the model
+                    self.report_neutral(
+                        "rollout"
+                    )  # a person ended it: that says nothing of the model
                 case ev.RolloutFinished(status="failed"):
-                    self.failed("rollout", event.error or "no reason was given")
+                    self.report_failure("rollout", event.error or "no reason was given")
                 case ev.RolloutFinished():
-                    self.worked("rollout")
-                case ev.RolloutJudged() if not _failed(state.steps[event.step], event):
+                    self.report_success("rollout")
+                case ev.RolloutJudged() if not _is_failed(state.steps[event.step], event):
                     if event.verdict.reward is not None:
-                        self.worked("verdict")
-                    elif event.verdict.error is not None and not _masked(event.verdict.error):
+                        self.report_success("verdict")
+                    elif event.verdict.error is not None and not _is_incomparable(
+                        event.verdict.error
+                    ):
                         step = state.steps[event.step]
                         waiting = step.rollouts_done - len(step.verdicts)
-                        self.failed("verdict", event.verdict.error, waiting)
+                        self.report_failure("verdict", event.verdict.error, waiting)
                 case ev.GroupReflected(reflection=reflection):
-                    self._reflected(reflection, _to_reflect(state, event.step))
+                    self._report_reflection(reflection, _count_to_reflect(state, event.step))
                 case ev.LessonProposed(lesson=lesson):
-                    self._consolidated(lesson)
+                    self._report_lesson(lesson)
 
-        return heard
+        return on_event
 
-    def _reflected(self, reflection: Reflection, waiting: int) -> None:
+    def _report_reflection(self, reflection: Reflection, waiting: int) -> None:
         """A reply that could not be understood is one: only calls that failed count."""
         if reflection.outcome == "used" or any(loss.reply for loss in reflection.losses):
-            self.worked("reflection")
+            self.report_success("reflection")
         elif reflection.outcome == "failed" and reflection.losses:
-            self.failed("reflection", reflection.losses[0].reason, waiting)
+            self.report_failure("reflection", reflection.losses[0].reason, waiting)
 
-    def _consolidated(self, lesson: Lesson) -> None:
-        if call_failed(lesson):
-            self.failed("consolidation", lesson.losses[0].reason)
+    def _report_lesson(self, lesson: Lesson) -> None:
+        if has_failed_call(lesson):
+            self.report_failure("consolidation", lesson.losses[0].reason)
         elif lesson.refs:
-            self.worked("consolidation")
+            self.report_success("consolidation")
 
 
-def _masked(error: str) -> bool:
+def _is_incomparable(error: str) -> bool:
     """Nothing is wrong with the verifier: this one answer cannot be compared."""
     return error.startswith("masked:")
 
 
-def call_failed(lesson: Lesson) -> bool:
+def has_failed_call(lesson: Lesson) -> bool:
     """Whether the model could not be asked, so that the step's lessons are lost."""
     lost = [loss for loss in lesson.losses if loss.kind == "consolidation"]
     return bool(lost) and not lesson.operations and not any(loss.reply for loss in lost)
 
 
-def _to_reflect(state: RunState, number: int) -> int:
+def _count_to_reflect(state: RunState, number: int) -> int:
     """Groups that are judged and not reflected on yet, about."""
     step, started = state.steps[number], state.started
     judged = len(step.verdicts) // max(1, started.group_size) if started else 0
     return max(0, judged - len(step.reflections))
 
 
-def _failed(step: StepState, event: ev.RolloutJudged) -> bool:
+def _is_failed(step: StepState, event: ev.RolloutJudged) -> bool:
     """A rollout that failed has no verdict of its own."""
     rollout = step.rollouts.get((event.position, event.index))
     return rollout is not None and rollout.status == "failed"

@@ -49,11 +49,11 @@ class Recorder:
         """
         event = await self._journal.append(event)
         fold(self.state, event)
-        self._tell(event)
+        self._notify(event)
 
     def emit(self, event: TransientEvent) -> None:
-        self._tell(event)
+        self._notify(event)
 
-    def _tell(self, event: DurableEvent | TransientEvent) -> None:
+    def _notify(self, event: DurableEvent | TransientEvent) -> None:
         for listener in tuple(self._listeners):
             listener(event)

@@ -16,10 +16,10 @@ from engines.core.codec import dumps
 from engines.core.errors import ConflictError, StudioError
 from engines.core.library import Library
 from engines.core.protocols import Engine
-from engines.core.state.fold import applied_update, fold
+from engines.core.state.fold import fold, has_applied_update
 from engines.core.state.run_state import RunState, StepState
 from engines.core.types import Attempt, Group, Lesson, Message, Problem, Rollout
-from engines.record.ledger import joined, read_record
+from engines.record.ledger import join_messages, read_record
 from engines.record.run_dir import RunDir, Workspace
 
 Tell = Callable[[str], None]
@@ -28,7 +28,7 @@ _MOST_TOLD = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Chapter:
+class HistorySegment:
     """A run as far as its steps belong to a history.
 
     `root` is its folder, below which its checkpoints lie. Steps after `upto` belong to others;
@@ -40,7 +40,7 @@ class Chapter:
     records: Path
     upto: int | None = None
 
-    def told(self) -> Iterable[ev.DurableEvent]:
+    def own_events(self) -> Iterable[ev.DurableEvent]:
         """Its events, up to the end of its last step."""
         for event in self.events():
             of = event.step if isinstance(event, ev.StepStarted | ev.CheckpointSaved) else 0
@@ -50,14 +50,14 @@ class Chapter:
 
     def checkpoints(self) -> Iterator[tuple[int, Path]]:
         """Step and folder of those that were saved, whether they are still there or not."""
-        for event in self.told():
+        for event in self.own_events():
             if isinstance(event, ev.CheckpointSaved):
                 yield event.step, self.root / event.folder
 
 
-def history_of(
+def load_history(
     run: RunDir, workspace: Workspace, upto: int | None = None, *, to_restore: bool = False
-) -> tuple[Chapter, ...]:
+) -> tuple[HistorySegment, ...]:
     """The chapters behind a run, those of the runs it was forked from first.
 
     Args:
@@ -69,14 +69,16 @@ def history_of(
     Raises:
         ConflictError: a run that it was forked from is gone and needed.
     """
-    own = Chapter(lambda: (entry.event for entry in run.entries()), run.path, run.records, upto)
+    own = HistorySegment(
+        lambda: (entry.event for entry in run.entries()), run.path, run.records, upto
+    )
     started = next(iter(own.events()), None)
     if not isinstance(started, ev.RunStarted) or started.forked_from is None:
         return (own,)
     adopted = started.forked_steps if upto is None else min(upto, started.forked_steps)
     try:
         parent = workspace.run(started.forked_from)
-        before = history_of(parent, workspace, adopted, to_restore=to_restore)
+        before = load_history(parent, workspace, adopted, to_restore=to_restore)
     except ConflictError:
         if not to_restore or not any(folder.exists() for _, folder in own.checkpoints()):
             raise
@@ -84,19 +86,19 @@ def history_of(
     return (*before, own)
 
 
-def policy_version_after(chapters: Sequence[Chapter]) -> int:
+def policy_version_after(chapters: Sequence[HistorySegment]) -> int:
     """Of the weights at the end of a history: what a fork from there begins with."""
     version = 0
     for chapter in chapters:
-        for event in chapter.told():
+        for event in chapter.own_events():
             if isinstance(event, ev.LessonCommitted | ev.RunStarted):
                 version = event.policy_version
     return version
 
 
-async def catch_up(
+async def replay_training(
     engine: Engine,
-    chapters: Sequence[Chapter],
+    chapters: Sequence[HistorySegment],
     problems: Sequence[Problem],
     tell: Tell = lambda _: None,
 ) -> None:
@@ -110,7 +112,7 @@ async def catch_up(
 
     Args:
         engine: as it was opened, with the weights a run begins with.
-        chapters: in order; see `history_of`.
+        chapters: in order; see `load_history`.
         problems: of all steps.
         tell: hears which steps are computed again, and where that gave other figures.
 
@@ -120,12 +122,12 @@ async def catch_up(
         RecordError: a record is damaged or gone.
     """
     known = {problem.id: problem for problem in problems}
-    plans = _plans(chapters)
+    plans = _planned_steps(chapters)
     saved: list[tuple[int, Path]] = []
     last = max(plans, default=0)
     for chapter in chapters:
         saved += chapter.checkpoints()
-    at = await _restored(engine, saved, tell)
+    at = await _restore_newest(engine, saved, tell)
     _check_reached(chapters, at)
     if last:
         engine.plan(plans[last])
@@ -136,13 +138,13 @@ async def catch_up(
     tell(f"computing {steps} again from what was recorded, on {since}")
     for chapter in chapters:
         state = RunState()
-        for event in chapter.told():
+        for event in chapter.own_events():
             if isinstance(event, ev.LessonCommitted) and event.step > at:
                 now = state.steps.get(event.step)
                 if now is not None and now.lesson is not None:
                     engine.plan(plans[event.step])
-                    applied = applied_update(event)
-                    again = await _consolidated(
+                    applied = has_applied_update(event)
+                    again = await _recompute_lesson(
                         engine, chapter, state, now, known, tell, needed=applied
                     )
                     if applied and again.update is not None:
@@ -151,12 +153,12 @@ async def catch_up(
         now = state.current
         if chapter.upto is None and state.under_review and now is not None:
             engine.plan(plans[now.step])
-            await _consolidated(engine, chapter, state, now, known, tell, needed=True)
+            await _recompute_lesson(engine, chapter, state, now, known, tell, needed=True)
 
 
-def _check_reached(chapters: Sequence[Chapter], at: int) -> None:
+def _check_reached(chapters: Sequence[HistorySegment], at: int) -> None:
     """Refuse to begin with the first weights where the history begins later."""
-    started = next(iter(chapters[0].told()), None) if chapters else None
+    started = next(iter(chapters[0].own_events()), None) if chapters else None
     if isinstance(started, ev.RunStarted) and started.forked_from and at < started.forked_steps:
         raise ConflictError(
             f"run {started.run}",
@@ -166,12 +168,12 @@ def _check_reached(chapters: Sequence[Chapter], at: int) -> None:
         )
 
 
-def _plans(chapters: Sequence[Chapter]) -> dict[int, int]:
+def _planned_steps(chapters: Sequence[HistorySegment]) -> dict[int, int]:
     """Steps that the whole run was to have, by the step that was proposed meanwhile."""
     plans: dict[int, int] = {}
     an_epoch = planned = 0
     for chapter in chapters:
-        for event in chapter.told():
+        for event in chapter.own_events():
             match event:
                 case ev.RunStarted():
                     an_epoch = event.steps_per_epoch
@@ -186,7 +188,7 @@ def _plans(chapters: Sequence[Chapter]) -> dict[int, int]:
     return plans
 
 
-async def _restored(engine: Engine, saved: Sequence[tuple[int, Path]], tell: Tell) -> int:
+async def _restore_newest(engine: Engine, saved: Sequence[tuple[int, Path]], tell: Tell) -> int:
     """Restore the newest checkpoint that can be; returns its step, 0 without any."""
     for step, folder in reversed(saved):
         if not folder.exists() and (step, folder) != saved[-1]:
@@ -201,9 +203,9 @@ async def _restored(engine: Engine, saved: Sequence[tuple[int, Path]], tell: Tel
     return 0
 
 
-async def _consolidated(
+async def _recompute_lesson(
     engine: Engine,
-    chapter: Chapter,
+    chapter: HistorySegment,
     state: RunState,
     now: StepState,
     known: Mapping[str, Problem],
@@ -213,7 +215,7 @@ async def _consolidated(
 ) -> Lesson:
     """The lesson of a step once more; what differs from the journalled one is told."""
     assert state.started is not None and now.lesson is not None
-    groups = [_group(chapter.records, now, at, known) for at in range(len(now.problems))]
+    groups = [_load_group(chapter.records, now, at, known) for at in range(len(now.problems))]
     reflections = [now.reflections[at] for at in range(len(now.problems))]
     # Engines that train weights read no experiences; the version goes into the lesson.
     library = Library(state.started.library, now.library_version)
@@ -226,12 +228,12 @@ async def _consolidated(
             f"Mend that and resume, or go on from earlier weights with "
             f"--restart-step {now.step - 1}.",
         )
-    if differing := _differing(now.lesson, lesson):
+    if differing := _differences_text(now.lesson, lesson):
         tell(f"step {now.step} was recomputed with other figures: {differing}")
     return lesson
 
 
-def _differing(told: Lesson, again: Lesson) -> str:
+def _differences_text(told: Lesson, again: Lesson) -> str:
     """The figures that are not exactly the same, in words; "" where all are."""
     if told.update is None or again.update is None:
         if told.update is again.update:
@@ -250,7 +252,9 @@ def _differing(told: Lesson, again: Lesson) -> str:
     return ", ".join(found[:_MOST_TOLD]) + (f" and {more} more" if more > 0 else "")
 
 
-def _group(records: Path, now: StepState, position: int, known: Mapping[str, Problem]) -> Group:
+def _load_group(
+    records: Path, now: StepState, position: int, known: Mapping[str, Problem]
+) -> Group:
     name = now.problems[position]
     if name not in known:
         raise ConflictError(
@@ -259,19 +263,19 @@ def _group(records: Path, now: StepState, position: int, known: Mapping[str, Pro
             "Put the data set back as it was.",
         )
     places = sorted(place for place in now.rollouts if place[0] == position)
-    rollouts = tuple(remembered(records, now, now.rollouts[place]) for place in places)
+    rollouts = tuple(load_rollout(records, now, now.rollouts[place]) for place in places)
     verdicts = tuple(now.verdicts[place] for place in places)
     return Group(known[name], now.epoch, now.step, position, rollouts, verdicts)
 
 
-def remembered(records: Path, now: StepState, done: ev.RolloutFinished) -> Rollout:
+def load_rollout(records: Path, now: StepState, done: ev.RolloutFinished) -> Rollout:
     """A rollout of an earlier process, its messages and turns put together from the records.
 
     Raises:
         RecordError: a record is damaged or gone.
     """
     found = [read_record(records, ref) for ref in done.refs]
-    messages = () if done.status == "failed" else joined(found)
+    messages = () if done.status == "failed" else join_messages(found)
     attempt = Attempt(
         messages,
         last_text(messages) if done.answer is None else done.answer,

@@ -9,16 +9,16 @@ import asyncio
 from typing import Literal
 
 from engines.core.events import RunEnded
-from engines.pipeline.context import Practice
+from engines.pipeline.context import RunContext
 from engines.pipeline.evaluation.evaluate import evaluate
-from engines.pipeline.replay_training import catch_up
+from engines.pipeline.replay_training import replay_training
 from engines.pipeline.reviewers.human import HoldExpired
 from engines.pipeline.step import practise_step
 
 Ending = Literal["finished", "stopped", "held", "failed", "budget"]
 
 
-async def practise(practice: Practice) -> Ending:
+async def practise(practice: RunContext) -> Ending:
     """Practise until the last step or whatever ends the run before; journals which it was.
 
     Raises:
@@ -26,9 +26,9 @@ async def practise(practice: Practice) -> Ending:
     """
     main = asyncio.current_task()
     assert main is not None
-    practice.control.drives(main)
+    practice.control.set_main_task(main)
     try:
-        ending = await _steps(practice)
+        ending = await _run_steps(practice)
         reason = practice.control.stop_reason if ending == "stopped" else ""
     except HoldExpired:
         ending, reason = "held", "operations wait for a decision"
@@ -43,11 +43,11 @@ async def practise(practice: Practice) -> Ending:
     return ending
 
 
-async def _steps(practice: Practice) -> Ending:
+async def _run_steps(practice: RunContext) -> Ending:
     state = practice.recorder.state
     practice.publish(practice.gate.library)
-    await catch_up(practice.engine, practice.history, practice.problems, practice.tell)
-    practice.tell_of(practice.engine.plan(practice.sampler.total_steps))
+    await replay_training(practice.engine, practice.history, practice.problems, practice.tell)
+    practice.tell_if_any(practice.engine.plan(practice.sampler.total_steps))
     await practice.save_if_due(state.steps_finished)  # cut between the two
     assert state.started is not None
     begun_with = state.started.forked_steps  # 0 unless the run adopted steps of another
@@ -56,8 +56,8 @@ async def _steps(practice: Practice) -> Ending:
         await evaluate(practice.evaluation, practice.recorder, begun_with, library, weights)
         practice.publish(practice.gate.library)
     for step in range(state.steps_finished + 1, practice.sampler.total_steps + 1):
-        await practice.control.cleared()
+        await practice.control.wait_while_paused()
         await practise_step(practice, step)
-        if await practice.control.step_done(step) and step < practice.sampler.total_steps:
+        if await practice.control.finish_step(step) and step < practice.sampler.total_steps:
             return "stopped"
     return "finished"

@@ -18,24 +18,24 @@ from engines.core import events as ev
 from engines.core.library import Library
 from engines.core.state.run_state import StepState
 from engines.core.types import CallKey, Group, Problem, Reflection, Rollout, Verdict
-from engines.core.waiting.gather import all_of
-from engines.pipeline.context import Practice
+from engines.core.waiting.gather import gather_all
+from engines.pipeline.context import RunContext
 from engines.pipeline.evaluation.evaluate import evaluate
-from engines.pipeline.evaluation.metrics import little_contrast
-from engines.pipeline.replay_training import last_text, remembered
+from engines.pipeline.evaluation.metrics import low_contrast_warning
+from engines.pipeline.replay_training import last_text, load_rollout
 
 TAIL_CHARS = 200
 """Of an answer, kept in the journal for display; the whole is in the records."""
 
 
-async def practise_step(practice: Practice, step: int) -> None:
+async def practise_step(practice: RunContext, step: int) -> None:
     """Practise one batch and commit what was approved of it.
 
     Raises:
         HoldExpired: the reviewers left operations undecided.
         StudioError: nothing can be recorded any more.
     """
-    now = await _begin(practice, step)
+    now = await _begin_step(practice, step)
     batch = await _practise_batch(practice, now)
     await _propose(practice, now, batch)
     await _review(practice, now)
@@ -43,10 +43,10 @@ async def practise_step(practice: Practice, step: int) -> None:
     await _evaluate(practice, now)
     await practice.recorder.record(ev.StepFinished(now.epoch, step))
     await practice.save_if_due(step)
-    practice.ledger.forget()
+    practice.ledger.release_files()
 
 
-async def _begin(practice: Practice, step: int) -> StepState:
+async def _begin_step(practice: RunContext, step: int) -> StepState:
     """The step under way, begun now or by an earlier process."""
     recorder = practice.recorder
     if recorder.state.current is None:
@@ -65,29 +65,29 @@ async def _begin(practice: Practice, step: int) -> StepState:
     return now
 
 
-async def _practise_batch(practice: Practice, now: StepState) -> list[tuple[Group, Reflection]]:
+async def _practise_batch(practice: RunContext, now: StepState) -> list[tuple[Group, Reflection]]:
     """Roll out, judge and reflect on every problem at once, in sample order; [] once proposed."""
     if now.lesson is not None or now.committed:
         return []
-    library = _shown(practice, now)
+    library = _visible_library(practice, now)
     made = practice.group_size * len(practice.batch(now.step))
     ghosts = practice.cohort and len(now.rollouts) < made
-    return await all_of(
+    return await gather_all(
         _practise_group(practice, now, position, problem, library, ghosts)
         for position, problem in enumerate(practice.batch(now.step))
     )
 
 
-def _shown(practice: Practice, now: StepState) -> Library:
+def _visible_library(practice: RunContext, now: StepState) -> Library:
     """The library the step began with, as far as it may know of it."""
-    library = practice.gate.at(now.library_version).recalling(now.remembered)
+    library = practice.gate.at(now.library_version).as_of_memory(now.remembered)
     started = practice.recorder.state.started
     assert started is not None
-    return library.forgetting(started.run, now.step, started.remembered)
+    return library.without_own_memory(started.run, now.step, started.remembered)
 
 
 async def _practise_group(
-    practice: Practice,
+    practice: RunContext,
     now: StepState,
     position: int,
     problem: Problem,
@@ -95,7 +95,7 @@ async def _practise_group(
     ghosts: bool,
 ) -> tuple[Group, Reflection]:
     """Roll out, judge and reflect on one problem; no other group is waited for."""
-    tries = await all_of(
+    tries = await gather_all(
         _practise_rollout(practice, now, position, index, problem, library, ghosts)
         for index in range(practice.group_size)
     )
@@ -105,14 +105,14 @@ async def _practise_group(
 
     reflection = now.reflections.get(position)
     if reflection is None:
-        await practice.control.cleared()
+        await practice.control.wait_while_paused()
         reflection = await practice.engine.reflect(group, library)
         await practice.recorder.record(ev.GroupReflected(now.step, position, reflection))
     return group, reflection
 
 
 async def _practise_rollout(
-    practice: Practice,
+    practice: RunContext,
     now: StepState,
     position: int,
     index: int,
@@ -128,11 +128,11 @@ async def _practise_rollout(
     key = CallKey("rollout", now.epoch, now.step, position, index)
     done = now.rollouts.get((position, index))
     if done is None:
-        rollout = await _rolled_out(practice, key, problem, library)
+        rollout = await _roll_out(practice, key, problem, library)
     else:
         if ghosts:
-            await practice.rollouts.ghost(practice.job(key, problem, library))
-        rollout = remembered(practice.records, now, done)
+            await practice.rollouts.rejoin_batch(practice.job(key, problem, library))
+        rollout = load_rollout(practice.records, now, done)
 
     verdict = now.verdicts.get((position, index))
     if verdict is None:
@@ -142,53 +142,53 @@ async def _practise_rollout(
 
 
 async def _propose(
-    practice: Practice, now: StepState, batch: Sequence[tuple[Group, Reflection]]
+    practice: RunContext, now: StepState, batch: Sequence[tuple[Group, Reflection]]
 ) -> None:
     """Consolidate the batch into a lesson and journal it whole, before any question is asked."""
     if now.lesson is not None or now.committed:
         return
     practice.recorder.emit(ev.StageEntered(now.step, "consolidation"))
     groups = [group for group, _ in batch]
-    if now.step == 1 and practice.group_size and practice.recorder.state.trains:
-        practice.tell_of(little_contrast(sum(g.informative for g in groups), len(groups)))
+    if now.step == 1 and practice.group_size and practice.recorder.state.trains_weights:
+        practice.tell_if_any(low_contrast_warning(sum(g.informative for g in groups), len(groups)))
     reflections = [reflection for _, reflection in batch]
-    library = _shown(practice, now)
+    library = _visible_library(practice, now)
     lesson = await practice.engine.consolidate(groups, reflections, library)
     await practice.recorder.record(ev.LessonProposed(now.step, lesson))
     await asyncio.sleep(0)  # where this lesson ends the run, it ends here, uncommitted
 
 
-async def _review(practice: Practice, now: StepState) -> None:
+async def _review(practice: RunContext, now: StepState) -> None:
     if not now.committed:
-        waiting = {"open": len(practice.recorder.state.open)}
+        waiting = {"open": len(practice.recorder.state.open_operations)}
         practice.recorder.emit(ev.StageEntered(now.step, "review", waiting))
         await practice.gate.review(now.step)
 
 
-async def _commit(practice: Practice, now: StepState) -> None:
+async def _commit(practice: RunContext, now: StepState) -> None:
     if not now.committed:
         await practice.gate.commit(now.step)
     practice.publish(practice.gate.library)
 
 
-async def _evaluate(practice: Practice, now: StepState) -> None:
+async def _evaluate(practice: RunContext, now: StepState) -> None:
     measured = practice.evaluation
-    if measured is not None and measured.due(now.step, practice.sampler.ends_epoch(now.step)):
+    if measured is not None and measured.is_due(now.step, practice.sampler.ends_epoch(now.step)):
         library, weights = practice.gate.library, practice.weights_digest()
         await evaluate(measured, practice.recorder, now.step, library, weights)
         practice.publish(practice.gate.library)  # another version may be the best now
 
 
-async def _rolled_out(
-    practice: Practice, key: CallKey, problem: Problem, library: Library
+async def _roll_out(
+    practice: RunContext, key: CallKey, problem: Problem, library: Library
 ) -> Rollout:
     job = practice.job(key, problem, library)
     seed = practice.seed(key)
 
-    def started() -> None:
+    def emit_started() -> None:
         practice.recorder.emit(ev.RolloutStarted(key, problem.id))
 
-    attempt, refs = await practice.rollouts.roll(job, practice.streaming(key), started)
+    attempt, refs = await practice.rollouts.roll_out(job, practice.text_listener(key), emit_started)
     finished = ev.RolloutFinished(
         key.step,
         key.position,

@@ -16,7 +16,7 @@ from engines.core.protocols import Policy
 from engines.core.types import Completion
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings
-from engines.policies.replay import Replay
+from engines.policies.replay import ReplayPolicy
 
 if TYPE_CHECKING:
     import httpx2
@@ -61,15 +61,15 @@ def open_policy(
         case "openai", model if model:
             return OpenAICompat(replace(endpoint, model=model))
         case "hf", model if model:
-            return _local(spec, model, local, folder)
+            return _open_local(spec, model, local, folder)
         case "rehearsal", _:
-            return _rehearsal(spec.removesuffix(":"), endpoint)
+            return _open_rehearsal(spec.removesuffix(":"), endpoint)
         case "replay", file if file and read_log is not None:
             path = (folder or Path()) / Path(file).expanduser()
-            return Replay(path, read_log(path))
+            return ReplayPolicy(path, read_log(path))
         case "replay", file if file:
             raise ValueError("a replay is opened with read_log")
-    raise PolicyError(f"policy {spec!r}", _cause(prefix, rest), _move(spec, prefix))
+    raise PolicyError(f"policy {spec!r}", _cause_text(prefix, rest), _move_text(spec, prefix))
 
 
 def is_scripted(spec: str) -> bool:
@@ -77,7 +77,9 @@ def is_scripted(spec: str) -> bool:
     return spec.partition(":")[0] in SCRIPTED
 
 
-def _local(spec: str, path: str, settings: LocalSettings | None, folder: Path | None) -> Policy:
+def _open_local(
+    spec: str, path: str, settings: LocalSettings | None, folder: Path | None
+) -> Policy:
     from engines.policies.hf_local.loading import load_local
     from engines.policies.hf_local.settings import LocalSettings
 
@@ -89,7 +91,7 @@ def _local(spec: str, path: str, settings: LocalSettings | None, folder: Path | 
     return HFLocal(model, name=spec)
 
 
-def _rehearsal(spec: str, endpoint: EndpointSettings) -> Policy:
+def _open_rehearsal(spec: str, endpoint: EndpointSettings) -> Policy:
     # The model's name is the whole spec, so that a request has the same body as one
     # of `openai:rehearsal` to the real server.
     own = replace(
@@ -108,15 +110,15 @@ def _rehearsal_transport() -> httpx2.AsyncBaseTransport:
     return RehearsalTransport()
 
 
-def _cause(prefix: str, rest: str) -> str:
+def _cause_text(prefix: str, rest: str) -> str:
     if prefix not in PREFIXES:
         return f"{prefix!r} is no kind of policy."
-    return f"nothing stands after {prefix!r}: it wants {prefix}:{_argument(prefix)}."
+    return f"nothing stands after {prefix!r}: it wants {prefix}:{_argument_name(prefix)}."
 
 
-def _move(spec: str, prefix: str) -> str:
+def _move_text(spec: str, prefix: str) -> str:
     if prefix in PREFIXES:
-        return f"Write {prefix}:{_argument(prefix)}."
+        return f"Write {prefix}:{_argument_name(prefix)}."
     near = get_close_matches(prefix, PREFIXES, n=1)
     if near:
         return f"Did you mean {near[0]}{spec[len(prefix) :]}?"
@@ -126,5 +128,5 @@ def _move(spec: str, prefix: str) -> str:
     )
 
 
-def _argument(prefix: str) -> str:
+def _argument_name(prefix: str) -> str:
     return "FILE" if prefix == "replay" else "MODEL"

@@ -17,7 +17,7 @@ from engines.core.protocols import OnText, Policy
 from engines.core.types import Completion, Job, Message, Sampling
 
 
-class Replay:
+class ReplayPolicy:
     """Answers from a log of rollouts.
 
     The question is found in the last user message: the longest logged question that
@@ -37,14 +37,14 @@ class Replay:
         self._path = path
         self._replies: dict[str, list[Completion]] = {}
         for question, replies in log.items():
-            self._replies.setdefault(normalised(question), []).extend(replies)
+            self._replies.setdefault(normalise_text(question), []).extend(replies)
 
     @property
     def name(self) -> str:
         return f"replay:{self._path.stem}"
 
     def for_job(self, job: Job) -> Policy:
-        return _Bound(self, job.key.index)
+        return _RolloutReplay(self, job.key.index)
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
@@ -57,15 +57,15 @@ class Replay:
         """Give reply `number % n` to the question that the messages ask."""
         # Let other jobs run, as every real call does.
         await asyncio.sleep(0)
-        replies = self._replies[self._question(messages)]
+        replies = self._replies[self._find_question(messages)]
         reply = replies[number % len(replies)]
         if on_text is not None and reply.text:
             on_text(reply.text)
         return reply
 
-    def replies(self, question: str) -> int:
+    def reply_count(self, question: str) -> int:
         """How many replies the log holds to a question; 0 where it has none of it."""
-        return len(self._replies.get(normalised(question), ()))
+        return len(self._replies.get(normalise_text(question), ()))
 
     async def ping(self) -> None:
         """Nothing to do: the whole log was read when this was made."""
@@ -73,12 +73,14 @@ class Replay:
     async def aclose(self) -> None:
         pass
 
-    def _question(self, messages: Sequence[Message]) -> str:
+    def _find_question(self, messages: Sequence[Message]) -> str:
         asked = next((m.content for m in reversed(messages) if m.role == "user"), "")
-        text = normalised(asked)
+        text = normalise_text(asked)
         if text in self._replies:
             return text
-        found = max((q for q in self._replies if _stands_in(q, text)), key=len, default=None)
+        found = max(
+            (q for q in self._replies if _contains_question(q, text)), key=len, default=None
+        )
         if found is None:
             raise CallFailed(
                 "refused", f"{self._path} holds no rollout for this question: {text[:120]!r}"
@@ -86,10 +88,10 @@ class Replay:
         return found
 
 
-class _Bound:
+class _RolloutReplay:
     """A replay that answers for one rollout of a group."""
 
-    def __init__(self, replay: Replay, index: int) -> None:
+    def __init__(self, replay: ReplayPolicy, index: int) -> None:
         self._replay = replay
         self._index = index
 
@@ -111,12 +113,12 @@ class _Bound:
         await self._replay.aclose()
 
 
-def normalised(text: str) -> str:
+def normalise_text(text: str) -> str:
     """Text as it is compared: composed Unicode, runs of white space as one blank."""
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
-def _stands_in(question: str, text: str) -> bool:
+def _contains_question(question: str, text: str) -> bool:
     """True when the question stands in the text and does not end inside a word."""
     start = text.find(question)
     while start >= 0:

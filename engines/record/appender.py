@@ -59,7 +59,7 @@ class Appender:
         else:
             os.close(self._fd)
 
-    async def settle(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until nothing is being written."""
         if self._flusher is not None:
             await asyncio.shield(self._flusher)
@@ -82,7 +82,7 @@ class Appender:
 
     def _write(self, data: bytes) -> None:
         if self._broken is not None:
-            raise self._refusal(self._broken)
+            raise self._write_error(self._broken)
         try:
             view = memoryview(data)
             while view:
@@ -93,10 +93,10 @@ class Appender:
             self._broken = error
             with contextlib.suppress(OSError):  # else it is a torn end, cut at the next opening
                 os.ftruncate(self._fd, self._end)
-            raise self._refusal(error) from error
+            raise self._write_error(error) from error
         self._end += len(data)
 
-    def _refusal(self, error: OSError) -> RecordError:
+    def _write_error(self, error: OSError) -> RecordError:
         return RecordError(
             str(self.path),
             f"cannot be written ({error.strerror}).",
@@ -124,7 +124,7 @@ def make_folder(path: Path) -> None:
         RecordError: it cannot be created there.
     """
     try:
-        private_folder(path)
+        make_private_folder(path)
     except OSError as error:
         raise RecordError(
             str(path),
@@ -133,14 +133,14 @@ def make_folder(path: Path) -> None:
         ) from error
 
 
-def private_folder(path: Path) -> None:
+def make_private_folder(path: Path) -> None:
     """The same, with the plain `OSError` where it cannot be done."""
     for folder in reversed((path, *path.parents)):
         if not folder.is_dir():
             folder.mkdir(mode=0o700, exist_ok=True)
 
 
-def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
+def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Replace a file's content in one step: readers see the old or the new, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -162,7 +162,7 @@ def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 def _open(path: Path) -> int:
     try:
-        private_folder(path.parent)
+        make_private_folder(path.parent)
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except OSError as error:
         raise RecordError(

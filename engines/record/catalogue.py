@@ -21,7 +21,7 @@ from engines.core.codec import dumps
 from engines.core.errors import StudioError
 from engines.core.library import Library
 from engines.core.state.run_state import RunState
-from engines.record.appender import make_folder, write_whole
+from engines.record.appender import make_folder, write_atomic
 from engines.record.run_dir import RunDir, Workspace
 
 MOST_TOKENS = 2**63 - 1
@@ -42,11 +42,11 @@ class AtomicStorage(Storage):
         return data if isinstance(data, dict) else None
 
     def write(self, data: dict[str, dict[str, Any]]) -> None:
-        write_whole(self._path, dumps(data))
+        write_atomic(self._path, dumps(data))
 
 
 @contextmanager
-def catalogue(workspace: Workspace) -> Iterator[TinyDB]:
+def open_catalogue(workspace: Workspace) -> Iterator[TinyDB]:
     """The open catalogue, under a lock that keeps two writers apart."""
     make_folder(workspace.path)
     with FileLock(workspace.path / ".catalogue.lock", mode=0o600):
@@ -59,17 +59,17 @@ def catalogue(workspace: Workspace) -> Iterator[TinyDB]:
             database.close()
 
 
-def note_run(workspace: Workspace, run: RunDir) -> dict[str, Any]:
+def write_run_row(workspace: Workspace, run: RunDir) -> dict[str, Any]:
     """Write the row of a run from its journal, and return it."""
     row = run_row(run)
-    with catalogue(workspace) as database:
+    with open_catalogue(workspace) as database:
         database.table("runs").upsert(row, Query().run == run.run)
     return row
 
 
-def note_library(workspace: Workspace, library: Library) -> None:
+def write_library_rows(workspace: Workspace, library: Library) -> None:
     """Write a library and its live experiences, one record each."""
-    with catalogue(workspace) as database:
+    with open_catalogue(workspace) as database:
         database.table("libraries").upsert(
             {
                 "library": library.name,
@@ -97,14 +97,14 @@ def note_library(workspace: Workspace, library: Library) -> None:
         )
 
 
-def note_dataset(workspace: Workspace, row: dict[str, Any]) -> None:
-    with catalogue(workspace) as database:
+def write_dataset_row(workspace: Workspace, row: dict[str, Any]) -> None:
+    with open_catalogue(workspace) as database:
         database.table("datasets").upsert(row, Query().name == row["name"])
 
 
-def run_rows(workspace: Workspace) -> list[dict[str, Any]]:
+def load_run_rows(workspace: Workspace) -> list[dict[str, Any]]:
     """A row for every run, oldest first; rows older than their journal are made again."""
-    with catalogue(workspace) as database:
+    with open_catalogue(workspace) as database:
         table = database.table("runs")
         noted = {row["run"]: dict(row) for row in table}
         rows = []
@@ -124,16 +124,16 @@ def rebuild(workspace: Workspace, datasets: Iterable[dict[str, Any]] = ()) -> No
 
     What is damaged is left out: it has no row until it is mended.
     """
-    with catalogue(workspace) as database:
+    with open_catalogue(workspace) as database:
         database.drop_tables()
     for run in workspace.runs():
         with suppress(StudioError):
-            note_run(workspace, run)
+            write_run_row(workspace, run)
     for folder in workspace.libraries():
         with suppress(StudioError):
-            note_library(workspace, folder.head())
+            write_library_rows(workspace, folder.head())
     for row in datasets:
-        note_dataset(workspace, row)
+        write_dataset_row(workspace, row)
 
 
 def run_row(run: RunDir) -> dict[str, Any]:
@@ -153,14 +153,14 @@ def run_row(run: RunDir) -> dict[str, Any]:
         "steps": state.steps_finished,
         "library": started.library if started else "",
         "version": state.library_version,
-        "policy_version": state.policy_version if state.trains else None,
-        "open": len(state.open),
+        "policy_version": state.policy_version if state.trains_weights else None,
+        "open": len(state.open_operations),
         "rewards": {
             str(epoch): {"mean": pooled.mean, "n": pooled.n}
-            for epoch, pooled in state.by_epoch().items()
+            for epoch, pooled in state.rewards_by_epoch().items()
         },
-        "tokens": min(state.spent.tokens, MOST_TOKENS),
-        "cost_usd": state.spent.cost_usd,
+        "tokens": min(state.total_usage.tokens, MOST_TOKENS),
+        "cost_usd": state.total_usage.cost_usd,
         "losses": sum(state.lost.values()),
         "rehearsal": bool(started and started.rehearsal),
         "began": entries[0].at if entries else None,

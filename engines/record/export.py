@@ -16,10 +16,10 @@ import yaml
 
 from engines.core.library import Library
 from engines.core.text.masking import NO_SECRETS, Mask
-from engines.record.appender import write_whole
+from engines.record.appender import write_atomic
 
 
-def agent_yaml(
+def format_agent_yaml(
     agent: Mapping[str, Any], library: Library, run: str, mask: Mask = NO_SECRETS
 ) -> bytes:
     """Render `agent.yaml`.
@@ -36,13 +36,13 @@ def agent_yaml(
         f"# Experiences of library {library.name}@{library.version}"
         f"{f', run {run}' if run else ''}.\n"
     )
-    rows = [{"id": e.id, "text": escaped(mask(e.text))} for e in library.experiences]
-    data = {**_within(mask.tree(dict(agent)), escaped), "experiences": rows}
+    rows = [{"id": e.id, "text": escape_interpolation(mask(e.text))} for e in library.experiences]
+    data = {**_map_strings(mask.tree(dict(agent)), escape_interpolation), "experiences": rows}
     text = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=96)
     return (head + text).encode("utf-8", "replace")
 
 
-def escaped(text: str) -> str:
+def escape_interpolation(text: str) -> str:
     """Text in which `${` stands for itself when the file is composed into a run file."""
     parts = text.split("${")
     for number, part in enumerate(parts[:-1]):
@@ -51,14 +51,14 @@ def escaped(text: str) -> str:
     return "${".join(parts)
 
 
-def unescaped(text: str) -> str:
-    """Inverse of `escaped`."""
+def unescape_interpolation(text: str) -> str:
+    """Inverse of `escape_interpolation`."""
     return _ESCAPED.sub(lambda match: match[1] + "${", text)
 
 
-def _within(value: Any, change: Callable[[str], str]) -> Any:
+def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, Mapping):
-        return {name: _within(inner, change) for name, inner in value.items()}
+        return {name: _map_strings(inner, change) for name, inner in value.items()}
     return change(value) if isinstance(value, str) else value
 
 
@@ -66,7 +66,9 @@ def refresh_agent(path: Path, library: Library, run: str, mask: Mask = NO_SECRET
     """Write a run's `agent.yaml` again with the experiences of another version."""
     described = yaml.safe_load(path.read_text("utf-8"))
     described.pop("experiences", None)
-    write_whole(path, agent_yaml(_within(described, unescaped), library, run, mask))
+    write_atomic(
+        path, format_agent_yaml(_map_strings(described, unescape_interpolation), library, run, mask)
+    )
 
 
 _ESCAPED = re.compile(r"(\\*)\1\\\$\{")

@@ -25,12 +25,12 @@ FORMAT = 2
 """Version of the line and event format that is written; every line carries its own."""
 
 
-def _from_1(envelope: dict[str, Any]) -> dict[str, Any]:
+def _upgrade_format_1(envelope: dict[str, Any]) -> dict[str, Any]:
     """Format 1 knew fewer fields, and each new one says by its default that nobody measured it."""
     return {**envelope, "v": 2}
 
 
-_MIGRATIONS: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1}
+_MIGRATIONS: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _upgrade_format_1}
 """From each older format to the next; a journal may hold lines of several."""
 
 
@@ -53,7 +53,7 @@ class Journal:
         clock: Callable[[], float] = time.time,
         tell: Callable[[str], None] = lambda _: None,
         mask: Mask = NO_SECRETS,
-        after: lines.Line | None = None,
+        after: lines.StoredLine | None = None,
     ) -> None:
         """Open, check and mend.
 
@@ -79,14 +79,14 @@ class Journal:
             )
         elif contents.newline_missing:
             tell(f"{path}: put back the newline of its last line")
-        lines.mend_end(path, contents)
-        self.entries: tuple[Entry, ...] = tuple(entry_of(path, line) for line in contents.lines)
+        lines.repair_end(path, contents)
+        self.entries: tuple[Entry, ...] = tuple(parse_entry(path, line) for line in contents.lines)
         self.last = contents.lines[-1] if contents.lines else after  # as found at opening
         self._chain = self.last.digest if self.last else ""
         self._seq = self.last.number if self.last else 0
         self._file = Appender(path)
 
-    def taken(self) -> tuple[Entry, ...]:
+    def take_entries(self) -> tuple[Entry, ...]:
         """The entries found at opening, let go of: a long run's need not stay in memory."""
         entries, self.entries = self.entries, ()
         return entries
@@ -97,30 +97,30 @@ class Journal:
         Raises:
             RecordError: it could not be written.
         """
-        raw, event = self._line(event)
+        raw, event = self._encode_event(event)
         await self._file.append(raw)
         return event
 
     def append_now(self, event: DurableEvent) -> DurableEvent:
         """The same, without an event loop."""
-        raw, event = self._line(event)
+        raw, event = self._encode_event(event)
         self._file.append_now(raw)
         return event
 
     async def aclose(self) -> None:
-        await self._file.settle()
+        await self._file.wait_idle()
         self._file.close()
 
     def close(self) -> None:
         self._file.close()
 
-    def _line(self, event: DurableEvent) -> tuple[bytes, DurableEvent]:
+    def _encode_event(self, event: DurableEvent) -> tuple[bytes, DurableEvent]:
         self._seq += 1
         envelope = {"v": FORMAT, "seq": self._seq, "at": self._clock(), **event_to_dict(event)}
         body = dumps(envelope)
         masked = self._mask.line(body)
         if masked is not body:
-            event = _event(orjson.loads(masked))
+            event = _parse_event(orjson.loads(masked))
         raw, self._chain = lines.encode(masked, self._chain)
         return raw, event
 
@@ -133,10 +133,10 @@ def read_journal(path: Path) -> Iterator[Entry]:
         RecordError: a line is of a newer format.
     """
     for line in lines.read(path, chained=True).lines:
-        yield entry_of(path, line)
+        yield parse_entry(path, line)
 
 
-def entry_of(path: Path, line: lines.Line) -> Entry:
+def parse_entry(path: Path, line: lines.StoredLine) -> Entry:
     """What a whole line of a journal says, brought up to the present format.
 
     Raises:
@@ -155,7 +155,7 @@ def entry_of(path: Path, line: lines.Line) -> Entry:
             "Update practice-studio, or use the release that wrote it; nothing was changed.",
         )
     try:
-        return Entry(data["seq"], data["at"], _event(data))
+        return Entry(data["seq"], data["at"], _parse_event(data))
     except (KeyError, ValueError) as error:
         raise RecordError(
             f"{path}:{line.number}",
@@ -164,7 +164,7 @@ def entry_of(path: Path, line: lines.Line) -> Entry:
         ) from error
 
 
-def _event(envelope: Mapping[str, Any]) -> Any:
+def _parse_event(envelope: Mapping[str, Any]) -> Any:
     """Raises ValueError: it is no event."""
     own = ("v", "seq", "at")
     return event_from_dict({key: value for key, value in envelope.items() if key not in own})

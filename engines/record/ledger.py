@@ -18,12 +18,12 @@ from typing import Any
 import orjson
 
 from engines.core.codec import dumps, from_dict
-from engines.core.errors import CallFailed, ConflictError, lost_to
+from engines.core.errors import CallFailed, ConflictError, lost_usage
 from engines.core.ids import call_seed, digest
 from engines.core.protocols import OnText, Policy
 from engines.core.text.masking import NO_SECRETS, Mask
 from engines.core.types import NO_USAGE, CallKey, Completion, Message, RecordRef, Sampling, Usage
-from engines.core.waiting.replayed_call import repeating
+from engines.core.waiting.replayed_call import mark_replayed
 from engines.record import lines
 from engines.record.appender import Appender
 
@@ -95,25 +95,25 @@ class RecordLedger:
         again: bool = False,
     ) -> tuple[Completion, RecordRef]:
         """See `engines.core.protocols.Ledger.ask`."""
-        name = file_name(key)
+        name = record_file_name(key)
         known = self._open(name)
         sampling = replace(sampling, seed=call_seed(self._seed, key))
         request = request_hash(policy.name, messages, sampling)
         this_try = replace(key, turn=0)
         hashes = tuple(hash(message) for message in messages)
-        base = _shared(self._turns.get(this_try, ()), hashes) if key.turn else 0
+        base = _shared_prefix(self._turns.get(this_try, ()), hashes) if key.turn else 0
         self._turns[this_try] = hashes
         found = known.get((key, request))
         if found is not None:
             self.reused += 1
             if again:
-                with suppress(CallFailed), repeating():
+                with suppress(CallFailed), mark_replayed():
                     await policy.complete(messages, sampling)
             return found
         self.asked += 1
         began = time.monotonic()
 
-        def keep(
+        def write_reply(
             reply: Completion, lost: str = ""
         ) -> tuple[Completion, RecordRef, asyncio.Future[None]]:
             """Have written what came of it; the reply comes back as it is written."""
@@ -139,33 +139,33 @@ class RecordLedger:
         except CallFailed as failed:
             if failed.usage.calls:
                 lost = Completion("", finish="lost", usage=failed.usage)
-                await asyncio.shield(keep(lost, str(failed))[2])
+                await asyncio.shield(write_reply(lost, str(failed))[2])
             raise
         except asyncio.CancelledError as cut:
-            if (spent := lost_to(cut)).calls:
+            if (spent := lost_usage(cut)).calls:
                 # Written without waiting for it: who cancels must not be kept.
-                keep(Completion("", finish="lost", usage=spent), "cancelled")
+                write_reply(Completion("", finish="lost", usage=spent), "cancelled")
             raise
         finally:
             if heard is not None:
                 heard.flush()
-        reply, ref, written = keep(reply)
+        reply, ref, written = write_reply(reply)
         await asyncio.shield(written)
         known[key, request] = reply, ref
         return reply, ref
 
-    def note(self, key: CallKey, policy: str, usage: Usage, what: str) -> None:
+    def record_cost(self, key: CallKey, policy: str, usage: Usage, what: str) -> None:
         """Record what something else than a reply has cost; `what` says what it was.
 
         Written without waiting for it, as a lost call is: nothing will ask for it again.
         """
-        name = file_name(key)
+        name = record_file_name(key)
         self._open(name)
         reply = Completion("", finish="lost", usage=usage)
         now = self._clock()
         self._write(name, Record(key, "", policy, 0, (), Sampling(), reply, 0.0, now, what))
 
-    def forget(self, prefix: str = "") -> None:
+    def release_files(self, prefix: str = "") -> None:
         """Close the files of a finished step and drop what was read from them."""
         for name in [name for name in self._files if name.startswith(prefix)]:
             self._files.pop(name).close()
@@ -174,8 +174,8 @@ class RecordLedger:
 
     async def aclose(self) -> None:
         for file in self._files.values():
-            await file.settle()
-        self.forget()
+            await file.wait_idle()
+        self.release_files()
 
     def _write(
         self, name: str, record: Record
@@ -194,34 +194,34 @@ class RecordLedger:
             path = self._folder / name
             known: _Known = {}
 
-            def keep(line: lines.Line) -> None:
+            def index_line(line: lines.StoredLine) -> None:
                 record = from_dict(Record, orjson.loads(line.body))
                 if record.lost:
                     return
                 ref = RecordRef(name, line.offset, line.length, line.digest)
                 known[record.key, record.request] = (record.reply, ref)
 
-            contents = lines.read(path, chained=False, visit=keep)
+            contents = lines.read(path, chained=False, visit=index_line)
             if contents.torn or contents.newline_missing:
-                lines.mend_end(path, contents)
+                lines.repair_end(path, contents)
                 self._tell(f"{path}: mended a last record that was being written")
             self._known[name] = known
             self._files[name] = Appender(path)
         return self._known[name]
 
 
-def file_name(key: CallKey) -> str:
+def record_file_name(key: CallKey) -> str:
     prefix = "eval" if key.problem else "step"
     return f"{prefix}-{key.step:04d}.jsonl"
 
 
 def request_hash(policy: str, messages: Sequence[Message], sampling: Sampling) -> str:
     """Identifies a request: who is asked, what, and how the reply is drawn."""
-    asked = _plain(messages)
+    asked = _to_plain(messages)
     for message in asked:
         if not message["token_ids"]:  # as if there were no such field: older records have none
             del message["token_ids"]
-    return digest([policy, asked, _plain(sampling)])
+    return digest([policy, asked, _to_plain(sampling)])
 
 
 def read_record(folder: Path, ref: RecordRef) -> Record:
@@ -242,7 +242,7 @@ def read_record(folder: Path, ref: RecordRef) -> Record:
     return from_dict(Record, orjson.loads(body))
 
 
-def spent(folder: Path) -> Iterator[tuple[str, Usage]]:
+def read_usage(folder: Path) -> Iterator[tuple[str, Usage]]:
     """Policy and usage of every record below a folder, lost calls included.
 
     Counts what the journal does not name yet, and leaves out a last record that is torn.
@@ -253,20 +253,20 @@ def spent(folder: Path) -> Iterator[tuple[str, Usage]]:
     for path in sorted(folder.glob("*.jsonl")):
         found: list[tuple[str, Usage]] = []
 
-        def take(line: lines.Line, found: list[tuple[str, Usage]] = found) -> None:
+        def collect(line: lines.StoredLine, found: list[tuple[str, Usage]] = found) -> None:
             record = orjson.loads(line.body)
             found.append((record["policy"], from_dict(Usage, record["reply"]["usage"])))
 
-        lines.read(path, chained=False, visit=take)
+        lines.read(path, chained=False, visit=collect)
         yield from found
 
 
-def trajectory(folder: Path, refs: Sequence[RecordRef]) -> tuple[Message, ...]:
+def read_trajectory(folder: Path, refs: Sequence[RecordRef]) -> tuple[Message, ...]:
     """The messages of a try, put together from its records in order."""
-    return joined(read_record(folder, ref) for ref in refs)
+    return join_messages(read_record(folder, ref) for ref in refs)
 
 
-def joined(records: Iterable[Record]) -> tuple[Message, ...]:
+def join_messages(records: Iterable[Record]) -> tuple[Message, ...]:
     """The messages of a try."""
     messages: tuple[Message, ...] = ()
     for record in records:
@@ -274,11 +274,11 @@ def joined(records: Iterable[Record]) -> tuple[Message, ...]:
     return messages
 
 
-def _shared(before: Sequence[int], now: Sequence[int]) -> int:
+def _shared_prefix(before: Sequence[int], now: Sequence[int]) -> int:
     """How many messages both begin with: an agent may rewrite its context between turns."""
     pairs = zip(before, now, strict=False)
     return next((n for n, (one, other) in enumerate(pairs) if one != other), len(before))
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     return orjson.loads(dumps(value))

@@ -15,14 +15,14 @@ from pathlib import Path
 from engines.core import events as ev
 from engines.core.codec import from_dict, to_dict
 from engines.core.errors import ConflictError, DamagedError, StudioError
-from engines.core.library import Committed, Library, Reviewed
-from engines.core.state.fold import fold_library, replay
+from engines.core.library import CommitResult, Library, Reviewed
+from engines.core.state.fold import fold_library, replay_commit
 from engines.core.text.masking import NO_SECRETS, Mask
 from engines.core.types import Decision, Operation
 from engines.record import lines
-from engines.record.appender import write_whole
-from engines.record.journal import Journal, entry_of
-from engines.record.lock import writing
+from engines.record.appender import write_atomic
+from engines.record.journal import Journal, parse_entry
+from engines.record.lock import write_lock
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
 
@@ -31,15 +31,15 @@ _Version = tuple[Library, ev.LibraryCommitted | None]
 
 
 @dataclass(slots=True)
-class _Known:
+class _ReadState:
     """The journal as far as it was read: a long run looks often, and reads only what is new."""
 
     found: tuple[_Version, ...] = ()
-    last: lines.Line | None = None
+    last: lines.StoredLine | None = None
 
-    def after(self, path: Path) -> lines.Line | None:
+    def resume_line(self, path: Path) -> lines.StoredLine | None:
         """The line behind which reading goes on; None, with nothing known, for all of it."""
-        if self.last is None or not lines.stands(path, self.last):
+        if self.last is None or not lines.is_unchanged(path, self.last):
             self.found, self.last = (), None
         return self.last
 
@@ -50,7 +50,7 @@ class LibraryFolder:
 
     path: Path
     mask: Mask = NO_SECRETS
-    known: _Known = field(default_factory=_Known, init=False, repr=False, compare=False)
+    known: _ReadState = field(default_factory=_ReadState, init=False, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -62,7 +62,7 @@ class LibraryFolder:
 
     def exists(self) -> bool:
         """Whether it was begun: a first line that was cut by a crash is none."""
-        return lines.begun(self.journal_path)
+        return lines.has_first_line(self.journal_path)
 
     def versions(self) -> tuple[Library, ...]:
         """Every version, oldest first; index i holds version i.
@@ -75,11 +75,11 @@ class LibraryFolder:
 
     def history(self) -> tuple[tuple[Library, ev.LibraryCommitted | None], ...]:
         """Every version with the commit that made it; None for version 0."""
-        path, after = self.journal_path, self._known_to()
+        path, after = self.journal_path, self._resume_line()
         found = list(self.known.found)
         contents = lines.read(path, chained=True, after=after)
         for line in contents.lines:
-            _take(found, entry_of(path, line).event, f"{path}:{line.number}")
+            _fold_into(found, parse_entry(path, line).event, f"{path}:{line.number}")
         self.known.found = tuple(found)
         self.known.last = contents.lines[-1] if contents.lines else after
         return self.known.found
@@ -110,7 +110,7 @@ class LibraryFolder:
             ConflictError: a library of that name exists, or the name cannot be a folder.
         """
         check_name(self.name)
-        with writing(self.path):
+        with write_lock(self.path):
             if self.exists():
                 raise ConflictError(
                     f"library {self.name}", "it exists already.", "Choose another library.name."
@@ -130,7 +130,7 @@ class LibraryFolder:
             return library
 
     @contextmanager
-    def committing(
+    def lock_for_commit(
         self, tell: Callable[[str], None] = lambda _: None, *, timeout_s: float = 10.0
     ) -> Iterator[Committer]:
         """Hold the library's lock with its head at hand, ready to commit.
@@ -138,23 +138,23 @@ class LibraryFolder:
         Raises:
             LockedError: another process holds it for longer than `timeout_s`.
         """
-        self._known_to()  # where there is no such library, no lock is made for it
-        with writing(self.path, timeout_s=timeout_s):
-            after = self._known_to()
+        self._resume_line()  # where there is no such library, no lock is made for it
+        with write_lock(self.path, timeout_s=timeout_s):
+            after = self._resume_line()
             journal = Journal(self.journal_path, tell=tell, mask=self.mask, after=after)
             try:
                 yield Committer(self, journal)
             finally:
                 journal.close()
 
-    def _known_to(self) -> lines.Line | None:
+    def _resume_line(self) -> lines.StoredLine | None:
         """See `_Known.after`; raises ConflictError where there is no such library."""
-        after = self.known.after(self.journal_path)
+        after = self.known.resume_line(self.journal_path)
         if after is None:
-            self._must_exist()
+            self._check_exists()
         return after
 
-    def _must_exist(self) -> None:
+    def _check_exists(self) -> None:
         if not self.exists():
             others = sorted(p.parent.name for p in self.path.parent.glob("*/journal.jsonl"))
             known = f"There are: {', '.join(others)}." if others else "There is none yet."
@@ -169,17 +169,17 @@ class Committer:
         self._journal = journal
         self._found = list(folder.known.found)
         for entry in journal.entries:
-            _take(self._found, entry.event, f"{journal.path}:{entry.seq}")
+            _fold_into(self._found, entry.event, f"{journal.path}:{entry.seq}")
         folder.known.found, folder.known.last = tuple(self._found), journal.last
         library, made_by = self._found[-1]
-        if not version_file(folder.path, library.version).exists():  # cut before it was written
+        if not version_path(folder.path, library.version).exists():  # cut before it was written
             write_version(folder.path, library, made_by.run if made_by else "")
 
     @property
     def head(self) -> Library:
         return self._found[-1][0]
 
-    def earlier(self, run: str, step: int, base: int) -> Committed | None:
+    def earlier_commit(self, run: str, step: int, base: int) -> CommitResult | None:
         """What an earlier try of the same commit did, if its line reached the disk.
 
         Only versions after `base`, on which the decisions stand, can be that commit: run-ids
@@ -188,23 +188,23 @@ class Committer:
         for (before, _), (_, commit) in zip(self._found, self._found[1:], strict=False):
             assert commit is not None
             if commit.version > base and (commit.run, commit.step) == (run, step):
-                return replay(before, commit)
+                return replay_commit(before, commit)
         return None
 
     def commit(
         self, reviewed: Reviewed, *, run: str = "", step: int = 0, limit: int | None = None
-    ) -> Committed:
+    ) -> CommitResult:
         """Journal and apply; no line is written where nothing is changed or to be remembered.
 
         Raises:
             RecordError: the journal could not be written; nothing has changed.
         """
         # Before, not while it is written: the hash of the content is that of what is read.
-        reviewed = tuple(_without_secrets(pair, self._folder.mask) for pair in reviewed)
+        reviewed = tuple(_mask_decision(pair, self._folder.mask) for pair in reviewed)
         done = self.head.commit(reviewed, run=run, step=step, limit=limit)
         if done.library.version == self.head.version:
             library = self._remember(reviewed, run, step)
-            done = Committed(library, done.outcomes)
+            done = CommitResult(library, done.outcomes)
         else:
             settled = tuple(
                 (op, decision) for op, decision in reviewed if decision.action != "defer"
@@ -227,7 +227,7 @@ class Committer:
         return library
 
 
-def _without_secrets(pair: tuple[Operation, Decision], mask: Mask) -> tuple[Operation, Decision]:
+def _mask_decision(pair: tuple[Operation, Decision], mask: Mask) -> tuple[Operation, Decision]:
     operation, decision = pair
     return (
         from_dict(Operation, mask.tree(to_dict(operation))),
@@ -262,14 +262,14 @@ def write_version(folder: Path, library: Library, run: str) -> None:
     import yaml  # what only reads a library, as a screen does, need not wait for it
 
     text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
-    write_whole(version_file(folder, library.version), text.encode("utf-8", "replace"))
+    write_atomic(version_path(folder, library.version), text.encode("utf-8", "replace"))
 
 
-def version_file(folder: Path, version: int) -> Path:
+def version_path(folder: Path, version: int) -> Path:
     return folder / f"v{version:04d}.yaml"
 
 
-def _take(
+def _fold_into(
     found: list[tuple[Library, ev.LibraryCommitted | None]], event: ev.DurableEvent, place: str
 ) -> None:
     try:

@@ -30,7 +30,7 @@ RESTORE = "Restore it from a copy; `studio doctor` says whether the run goes on 
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class StoredLine:
     """One whole line; `offset` and `length` in bytes, the newline included."""
 
     number: int
@@ -44,7 +44,7 @@ class Line:
 class Contents:
     """What a file holds. `end` is where its whole lines end; `torn` what follows them."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[StoredLine, ...]
     end: int
     torn: bytes = b""
     newline_missing: bool = False  # the last line is whole but for its newline
@@ -64,8 +64,8 @@ def read(
     path: Path,
     *,
     chained: bool,
-    visit: Callable[[Line], None] | None = None,
-    after: Line | None = None,
+    visit: Callable[[StoredLine], None] | None = None,
+    after: StoredLine | None = None,
 ) -> Contents:
     """Read and check a file; a missing one is empty.
 
@@ -73,13 +73,13 @@ def read(
         path: the file.
         chained: checksums cover their predecessors.
         visit: called with each line instead of collecting them.
-        after: begin behind this line, which still `stands`.
+        after: begin behind this line, which still `is_unchanged`.
 
     Raises:
         DamagedError: a complete line fails its check.
         RecordError: it cannot be opened.
     """
-    lines: list[Line] = []
+    lines: list[StoredLine] = []
     take = visit or lines.append
     offset, chain, number = 0, "", 0
     if after is not None:
@@ -89,38 +89,38 @@ def read(
     except FileNotFoundError:
         return Contents((), 0)
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise unreadable_error(path, error) from error
     with file:
         file.seek(offset)
-        for raw in _raw(file, path):
+        for raw in _raw_lines(file, path):
             number += 1
-            body, checksum = _checked(raw, chain if chained else "")
+            body, checksum = _verify(raw, chain if chained else "")
             if body is None or checksum is None:
                 if raw.endswith(b"\n"):
-                    raise _damaged(path, number)
+                    raise _damaged_error(path, number)
                 # A last line that lacks nothing but its newline was paid for: keep it.
-                body, checksum = _checked(_completed(raw), chain if chained else "")
+                body, checksum = _verify(_complete_newline(raw), chain if chained else "")
                 if body is None or checksum is None:
-                    if _checked(first(raw), chain if chained else "")[0] is not None:
-                        raise _damaged(path, number)  # a whole line that lost its newline
+                    if _verify(trim_to_length(raw), chain if chained else "")[0] is not None:
+                        raise _damaged_error(path, number)  # a whole line that lost its newline
                     return Contents(tuple(lines), offset, raw)
-                take(Line(number, offset, len(_completed(raw)), checksum, body))
-                return Contents(tuple(lines), offset + len(_completed(raw)), b"", True)
+                take(StoredLine(number, offset, len(_complete_newline(raw)), checksum, body))
+                return Contents(tuple(lines), offset + len(_complete_newline(raw)), b"", True)
             if not body.startswith(_FILLER):
-                take(Line(number, offset, len(raw), checksum, body))
+                take(StoredLine(number, offset, len(raw), checksum, body))
             offset += len(raw)
             chain = checksum
     return Contents(tuple(lines), offset)
 
 
-def _raw(file: BinaryIO, path: Path) -> Iterator[bytes]:
+def _raw_lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
     try:
         yield from file
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise unreadable_error(path, error) from error
 
 
-def unreadable(path: Path, error: OSError) -> RecordError:
+def unreadable_error(path: Path, error: OSError) -> RecordError:
     """What a user is told of a file that cannot be read."""
     if isinstance(error, IsADirectoryError) or path.is_dir():
         move = "Move it away, or put the file back from a copy."
@@ -131,7 +131,7 @@ def unreadable(path: Path, error: OSError) -> RecordError:
     )
 
 
-def mend_end(path: Path, contents: Contents) -> None:
+def repair_end(path: Path, contents: Contents) -> None:
     """Make a file end with a whole line: cut what is torn, put back a lost newline.
 
     Raises:
@@ -153,7 +153,7 @@ def mend_end(path: Path, contents: Contents) -> None:
         ) from error
 
 
-def stands(path: Path, line: Line) -> bool:
+def is_unchanged(path: Path, line: StoredLine) -> bool:
     """Whether a line still is where it was read, and with it, where it is chained, all before."""
     try:
         with path.open("rb", buffering=0) as file:  # a buffer would read more than the line
@@ -165,14 +165,14 @@ def stands(path: Path, line: Line) -> bool:
     return head is not None and raw[head.end() :] == line.body + TAIL
 
 
-def begun(path: Path) -> bool:
+def has_first_line(path: Path) -> bool:
     """Whether a file holds a first line: one that was torn does not count, a damaged one does."""
     try:
         with path.open("rb") as file:
             raw = file.readline()
     except OSError:
         return False
-    return raw.endswith(b"\n") or _checked(_completed(raw), "")[0] is not None
+    return raw.endswith(b"\n") or _verify(_complete_newline(raw), "")[0] is not None
 
 
 def read_at(path: Path, offset: int, length: int, digest: str = "") -> bytes:
@@ -189,7 +189,7 @@ def read_at(path: Path, offset: int, length: int, digest: str = "") -> bytes:
     """
     with path.open("rb") as file:
         file.seek(offset)
-        body, found = _checked(file.read(length), "")
+        body, found = _verify(file.read(length), "")
     if body is None or digest not in ("", found):
         raise DamagedError(
             f"{path} at byte {offset}",
@@ -199,24 +199,24 @@ def read_at(path: Path, offset: int, length: int, digest: str = "") -> bytes:
     return body
 
 
-def whole(raw: bytes, chain: str = "") -> bytes | None:
+def decode(raw: bytes, chain: str = "") -> bytes | None:
     """The body of one line with its newline; None where it is not whole."""
-    return _checked(raw, chain)[0]
+    return _verify(raw, chain)[0]
 
 
-def first(raw: bytes) -> bytes:
+def trim_to_length(raw: bytes) -> bytes:
     """As much of the bytes as their head announces, with its newline."""
     head = HEAD.match(raw)
     return raw if head is None else raw[: head.end() + int(head[1]) + 1] + b"\n"
 
 
-def _completed(raw: bytes) -> bytes:
+def _complete_newline(raw: bytes) -> bytes:
     """The line with its newline, where that is all it lacks."""
-    announced = first(raw)
+    announced = trim_to_length(raw)
     return announced if len(raw) in (len(announced) - 1, len(announced)) else raw
 
 
-def _checked(raw: bytes, chain: str) -> tuple[bytes | None, str | None]:
+def _verify(raw: bytes, chain: str) -> tuple[bytes | None, str | None]:
     head = HEAD.match(raw)
     if head is None or not raw.endswith(TAIL):
         return None, None
@@ -227,7 +227,7 @@ def _checked(raw: bytes, chain: str) -> tuple[bytes | None, str | None]:
     return body, checksum
 
 
-def _damaged(path: Path, number: int) -> DamagedError:
+def _damaged_error(path: Path, number: int) -> DamagedError:
     return DamagedError(
         f"{path}:{number}",
         "this line fails its checksum: the file was changed or the disk lost it.",

@@ -14,13 +14,13 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from engines.core.errors import LockedError, RecordError
-from engines.record.appender import private_folder
+from engines.record.appender import make_private_folder
 
 ANOTHER = "another process"
 
 
 @contextmanager
-def writing(folder: Path, *, timeout_s: float = 0.0, who: str = ANOTHER) -> Iterator[None]:
+def write_lock(folder: Path, *, timeout_s: float = 0.0, who: str = ANOTHER) -> Iterator[None]:
     """Hold the folder's lock.
 
     Args:
@@ -32,13 +32,13 @@ def writing(folder: Path, *, timeout_s: float = 0.0, who: str = ANOTHER) -> Iter
         LockedError: another process holds it still after `timeout_s`.
     """
     try:
-        private_folder(folder)
+        make_private_folder(folder)
         lock = FileLock(folder / ".lock", mode=0o600)
         lock.acquire(timeout=timeout_s)
     except Timeout as error:
         raise LockedError(
             str(folder),
-            f"{_holder(folder)} is writing here.",
+            f"{_holder_name(folder)} is writing here.",
             "Wait until it is done, or end it.",
         ) from error
     except OSError as error:
@@ -72,17 +72,17 @@ def is_held(folder: Path) -> bool:
         return False
 
 
-def holder(folder: Path) -> int | None:
+def holder_pid(folder: Path) -> int | None:
     """The process that says it is writing there; None where none does."""
-    return _note(folder)[0]
+    return _read_holder(folder)[0]
 
 
-def _holder(folder: Path) -> str:
-    pid, who = _note(folder)
+def _holder_name(folder: Path) -> str:
+    pid, who = _read_holder(folder)
     return who if pid is None else f"{who} (pid {pid})"
 
 
-def _note(folder: Path) -> tuple[int | None, str]:
+def _read_holder(folder: Path) -> tuple[int | None, str]:
     """What the holder wrote of itself: its process, and who that is."""
     try:
         pid, _, who = (folder / ".holder").read_text().partition("\n")

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engines.core.errors import ConflictError, RecordError
-from engines.core.state.fold import folded
+from engines.core.state.fold import fold_events
 from engines.core.state.run_state import RunState
 from engines.core.text.masking import NO_SECRETS, Mask
 from engines.record.journal import Entry, read_journal
 from engines.record.libraries import LibraryFolder, check_name
-from engines.record.lines import unreadable
+from engines.record.lines import unreadable_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +57,16 @@ class RunDir:
     def socket(self) -> Path:
         return self.path / "control.sock"
 
-    def began(self) -> float:
+    def started_at(self) -> float:
         """When the run started: the time stamp of its first entry, cheaply; 0.0 without one."""
-        return _began(self.path) if self.journal.exists() else 0.0
+        return _started_at(self.path) if self.journal.exists() else 0.0
 
     def entries(self) -> tuple[Entry, ...]:
         return tuple(read_journal(self.journal))
 
     def state(self) -> RunState:
         """What the journal adds up to right now, also while the run goes on."""
-        return folded(entry.event for entry in self.entries())
+        return fold_events(entry.event for entry in self.entries())
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Workspace:
         placed = []
         for name, number, path in sorted((*_name_and_number(path.name), path) for path in found):
             try:
-                began = _began(path)
+                began = _started_at(path)
             except RecordError:  # told by whoever reads more of it; it hides no other
                 began = 0.0
             latest[name] = max(began, latest.get(name, 0.0))
@@ -142,27 +142,27 @@ class Workspace:
             raise ConflictError(f"run {run}", f"there is none in {self.path}.", listed)
         return folder
 
-    def newest(self, exp_id: str) -> RunDir | None:
+    def newest_run(self, exp_id: str) -> RunDir | None:
         """The newest of `exp_id`, `exp_id-2` and so on.
 
         A run of an experiment that is itself called `exp_id-2` is not one of them.
         """
         numbered = {
             number: run
-            for number, run in self._numbered(exp_id).items()
+            for number, run in self._run_ids_by_number(exp_id).items()
             if _exp_id(self.runs_folder / run) in (exp_id, None)
         }
         return RunDir(self.runs_folder / numbered[max(numbered)]) if numbered else None
 
-    def fresh(self, exp_id: str) -> RunDir:
+    def new_run_dir(self, exp_id: str) -> RunDir:
         """A folder for a new run of that name; nothing is created yet."""
         check_name(exp_id)
-        numbered = self._numbered(exp_id)
+        numbered = self._run_ids_by_number(exp_id)
         if not numbered:
             return RunDir(self.runs_folder / exp_id)
         return RunDir(self.runs_folder / f"{exp_id}-{max(numbered) + 1}")
 
-    def _numbered(self, exp_id: str) -> dict[int, str]:
+    def _run_ids_by_number(self, exp_id: str) -> dict[int, str]:
         pattern = re.compile(re.escape(exp_id) + r"(?:-(\d+))?")
         found = {}
         for path in self.runs_folder.glob(f"{exp_id}*/journal.jsonl"):
@@ -189,7 +189,7 @@ def _first_line(folder: Path, most: int = -1) -> bytes:
         with path.open("rb") as file:
             return file.readline(most)
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise unreadable_error(path, error) from error
 
 
 def _exp_id(folder: Path) -> str | None:
@@ -198,7 +198,7 @@ def _exp_id(folder: Path) -> str | None:
     return match[1].decode("utf-8", "replace") if match else None
 
 
-def _began(folder: Path) -> float:
+def _started_at(folder: Path) -> float:
     """When a run started: the time stamp of its first entry, cheaply."""
     match = re.search(rb'"at":([0-9.]+)', _first_line(folder, 400))
     return float(match[1]) if match else 0.0

@@ -28,7 +28,7 @@ from engines.core.ids import digest, digest_bytes
 from engines.core.text.masking import NO_SECRETS, Mask
 from engines.core.types import NO_USAGE, AttemptStatus, Problem, Usage
 from engines.record import lines
-from engines.record.appender import make_folder, write_whole
+from engines.record.appender import make_folder, write_atomic
 
 ID_BYTES = 8
 
@@ -37,7 +37,7 @@ ID_BYTES = 8
 class Score:
     """What one held-out rollout came to. Only what was judged is kept, so it has a reward."""
 
-    problem: str  # `content_of` the problem
+    problem: str  # `problem_digest` the problem
     index: int  # of the try, from 0
     reward: float
     critique: str | None = None
@@ -71,15 +71,15 @@ class ScoreBook:
         self._known: dict[tuple[str, int], Score] = {}
         self._fd: int | None = None
         self._read_to = 0
-        self._follow()
+        self._read_new_scores()
 
     def find(self, content: str, index: int) -> Score | None:
         """The score of a try; also one that another process has added meanwhile."""
         if (content, index) not in self._known:
-            self._follow()
+            self._read_new_scores()
         return self._known.get((content, index))
 
-    def missing(self, contents: Iterable[str], k: int) -> int:
+    def count_missing(self, contents: Iterable[str], k: int) -> int:
         """How many different first k tries have no score."""
         wanted = {(content, index) for content in contents for index in range(k)}
         return len(wanted - self._known.keys())
@@ -96,7 +96,7 @@ class ScoreBook:
         raw, _ = lines.encode(self._mask.line(dumps(score)))
         try:
             # One write, at the end whoever else writes: lines are never mixed.
-            if os.write(self._opened(), raw) < len(raw):
+            if os.write(self._open_file(), raw) < len(raw):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             raise RecordError(
@@ -116,18 +116,18 @@ class ScoreBook:
     def _file(self) -> Path:
         return self.path / "scores.jsonl"
 
-    def _opened(self) -> int:
+    def _open_file(self) -> int:
         if self._fd is None:
             make_folder(self.path)
             if not (self.path / "about.json").exists():
-                write_whole(self.path / "about.json", self._mask.line(dumps(self._about)))
+                write_atomic(self.path / "about.json", self._mask.line(dumps(self._about)))
             self._fd = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             end = os.fstat(self._fd).st_size
             if end and os.pread(self._fd, 1, end - 1) != b"\n":
                 os.write(self._fd, b"\n")  # closes a cut line, so that it spoils no other
         return self._fd
 
-    def _follow(self) -> None:
+    def _read_new_scores(self) -> None:
         """Read what has been added since; a last line without its end waits."""
         try:
             if self._file.stat().st_size == self._read_to:
@@ -146,7 +146,7 @@ class ScoreBook:
         whole = added[: added.rfind(b"\n") + 1]
         self._read_to += len(whole)
         for raw in whole.splitlines(keepends=True):
-            body = lines.whole(raw)
+            body = lines.decode(raw)
             if body is None:
                 continue
             try:
@@ -156,7 +156,7 @@ class ScoreBook:
             self._known.setdefault((score.problem, score.index), score)
 
 
-def content_of(problem: Problem) -> str:
+def problem_digest(problem: Problem) -> str:
     """The problem with all that a verifier may look at, as one hash; repeats count apart."""
     # The standard encoder, because a row may hold whole numbers of any size.
     held = json.dumps([problem.id, problem.source, dict(problem.meta)], sort_keys=True, default=str)

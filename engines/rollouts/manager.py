@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
-from engines.core.errors import CallFailed, StudioError, lost_to
+from engines.core.errors import CallFailed, StudioError, lost_usage
 from engines.core.protocols import Agent, Ledger, OnText, Policy
 from engines.core.types import (
     NO_USAGE,
@@ -27,7 +27,7 @@ from engines.core.types import (
     Usage,
 )
 from engines.core.waiting.deadline import deadline
-from engines.policies.limits.congestion import reporting
+from engines.policies.limits.congestion import with_congestion
 from engines.policies.limits.throttle import JobBound, Slots
 
 TRAJECTORY_CHARS = 4_000_000
@@ -63,7 +63,7 @@ class RecordedPolicy:
             self.usage += failed.usage
             raise
         except asyncio.CancelledError as cut:
-            self.usage += lost_to(cut)
+            self.usage += lost_usage(cut)
             raise
         self.refs.append(ref)
         if reply.turn is not None:
@@ -84,7 +84,7 @@ class RecordedPolicy:
         """The policy outlives the try; whoever opened it closes it."""
 
 
-class _UnderWay:
+class _RunningRollout:
     """A rollout that can be killed. `cut` has no time limit: it expires when somebody says so."""
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class RolloutManager:
     cleared: Callable[[], Awaitable[None]] | None = None  # None: nothing ever pauses
     attending: Callable[[], AbstractContextManager[None]] | None = None  # None: nobody counts
     # By rollout, since two held-out sets may hold the same problem at the same place.
-    _under_way: dict[_UnderWay, CallKey] = field(default_factory=dict, init=False)
+    _under_way: dict[_RunningRollout, CallKey] = field(default_factory=dict, init=False)
 
     def kill(self, step: int, position: int, index: int, reason: str) -> bool:
         """End one rollout that is under way as a failed one; its group goes on.
@@ -137,7 +137,7 @@ class RolloutManager:
                 return True
         return False
 
-    async def roll(
+    async def roll_out(
         self,
         job: Job,
         on_text: OnText | None = None,
@@ -149,19 +149,19 @@ class RolloutManager:
             StudioError: nothing can be recorded any more.
         """
         # Reflections come first (priority 0): they free nothing, but they end groups.
-        async with self.slots.hold((1, job.key.position, job.key.index)):
+        async with self.slots.acquire((1, job.key.position, job.key.index)):
             if self.cleared is not None:
                 await self.cleared()
             if on_start is not None:
                 on_start()
-            policy = reporting(self.policy, self.slots.congestion)
+            policy = with_congestion(self.policy, self.slots.congestion)
             if isinstance(policy, JobBound):
                 policy = policy.for_job(job)
             # Practice alone must come out as it was: held-out tries are known by their scores.
             again = self.attending is not None and job.key.purpose == "rollout"
             recorded = RecordedPolicy(policy, self.ledger, job.key, again)
             began = time.monotonic()
-            under_way = _UnderWay()
+            under_way = _RunningRollout()
             self._under_way[under_way] = job.key
             try:
                 with self.attending() if self.attending else nullcontext():
@@ -173,27 +173,27 @@ class RolloutManager:
                 reason = f"timeout: no answer within {self.task_timeout_s:g} s"
                 if under_way.cut.expired():
                     reason = under_way.killed
-                attempt = _failed(reason, recorded.usage, began)
+                attempt = _failed_attempt(reason, recorded.usage, began)
             except CallFailed as error:
-                attempt = _failed(str(error), recorded.usage, began)
+                attempt = _failed_attempt(str(error), recorded.usage, began)
             except Exception as error:  # an agent's own fault is a fact of this rollout
-                attempt = _failed(f"{type(error).__name__}: {error}", recorded.usage, began)
+                attempt = _failed_attempt(f"{type(error).__name__}: {error}", recorded.usage, began)
             finally:
                 del self._under_way[under_way]
             if under_way.killed and attempt.status != "failed":  # it ended in the same moment
-                attempt = _failed(under_way.killed, recorded.usage, began)
+                attempt = _failed_attempt(under_way.killed, recorded.usage, began)
             if recorded.turns:
                 attempt = replace(attempt, turns=tuple(recorded.turns))
             return attempt, tuple(recorded.refs)
 
-    async def ghost(self, job: Job) -> None:
+    async def rejoin_batch(self, job: Job) -> None:
         """Take part once more with a try whose result is known; nothing comes of it.
 
         What a policy that decodes many tries at once gives the others depends, by rounding,
         on who is among them. Its replies are taken from the records, and asked for beside.
         """
-        await self.roll(job)
+        await self.roll_out(job)
 
 
-def _failed(reason: str, usage: Usage, began: float) -> Attempt:
+def _failed_attempt(reason: str, usage: Usage, began: float) -> Attempt:
     return Attempt((), None, "failed", usage, round(time.monotonic() - began, 4), reason)

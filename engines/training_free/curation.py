@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from engines.core.flags import REJECTED_BEFORE
-from engines.core.library import Curated, Library
+from engines.core.library import Library, PastDecision
 from engines.core.text.prompts import quote
-from engines.core.text.similarity import is_similar
+from engines.core.text.similarity import similarity_above
 from engines.core.types import Flag, Operation
 
 SAME_IDEA = 0.85
@@ -21,7 +21,7 @@ SHOWN = 8
 _SHOWN_CHARS = 400
 
 
-def curated_block(library: Library) -> str:
+def past_decisions_block(library: Library) -> str:
     """The newest rejections and edits as quoted blocks; "(none)" where there are none.
 
     Nothing in it tells when or in which run: equal decisions give equal prompts.
@@ -34,13 +34,13 @@ def curated_block(library: Library) -> str:
     blocks = []
     for number, (kind, text, became, reason) in enumerate(newest, 1):
         what = "Reworded" if became else "Rejected"
-        lines = [_short(text), *([f"became: {_short(became)}"] if became else [])]
-        lines.append(f"because: {_short(reason) or '(no reason given)'}")
+        lines = [_shorten(text), *([f"became: {_shorten(became)}"] if became else [])]
+        lines.append(f"because: {_shorten(reason) or '(no reason given)'}")
         blocks.append(f"### {what} {number} · {kind}\n" + quote("\n".join(lines)))
     return "\n\n".join(blocks) or "(none)"
 
 
-def sifted(
+def withhold_rejected(
     operations: Sequence[Operation], library: Library
 ) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
     """Part operations into those to propose and those to withhold.
@@ -48,11 +48,11 @@ def sifted(
     An operation that repeats a rejected idea is withheld, unless at least as many new problems
     speak for it as stood behind the rejected ideas like it: then it is proposed, flagged. In
     a first epoch every problem is new, and one alone must not ask again what a person has
-    answered; each rejection doubles what it takes. `rejected_like` says which still count.
+    answered; each rejection doubles what it takes. `similar_rejections` says which still count.
     """
     proposed, withheld = [], []
     for operation in operations:
-        alike = rejected_like(operation, library)
+        alike = similar_rejections(operation, library)
         if not alike:
             proposed.append(operation)
             continue
@@ -72,7 +72,7 @@ def sifted(
     return tuple(proposed), tuple(withheld)
 
 
-def rejected_like(operation: Operation, library: Library) -> list[tuple[Curated, float]]:
+def similar_rejections(operation: Operation, library: Library) -> list[tuple[PastDecision, float]]:
     """Rejected ideas that an operation repeats, oldest first, each with its similarity.
 
     A rejection counts no longer where the idea has been let in since, where what it was about
@@ -81,29 +81,29 @@ def rejected_like(operation: Operation, library: Library) -> list[tuple[Curated,
     """
     found = []
     for idea in library.curated:
-        if not idea.rejected or idea.doubled:
+        if not idea.is_rejection or idea.doubled:
             continue
-        score = _repeats(operation, idea)
+        score = _repeat_similarity(operation, idea)
         if score is not None and _still_counts(operation, idea, library):
             found.append((idea, score))
     return found
 
 
-def _still_counts(operation: Operation, idea: Curated, library: Library) -> bool:
+def _still_counts(operation: Operation, idea: PastDecision, library: Library) -> bool:
     about = library.get(operation.target)
     if idea.kind != "add" and idea.target_text and about is not None:
-        return _same(about.text, idea.target_text) is not None
+        return _idea_similarity(about.text, idea.target_text) is not None
     said = about.text if about is not None and operation.kind == "modify" else ""
-    if idea.kind == "add" and said and _same(said, idea.text) is not None:
+    if idea.kind == "add" and said and _idea_similarity(said, idea.text) is not None:
         return False
     return not any(
-        mark.at >= idea.at and _same(mark.text, idea.text) is not None
+        mark.at >= idea.at and _idea_similarity(mark.text, idea.text) is not None
         for experience in library.experiences
         for mark in experience.history
     )
 
 
-def _repeats(operation: Operation, idea: Curated) -> float | None:
+def _repeat_similarity(operation: Operation, idea: PastDecision) -> float | None:
     """How far an operation is a rejected idea; None where it is another one.
 
     The wording of a rejected addition stays rejected wherever it would go; a rejected
@@ -115,14 +115,14 @@ def _repeats(operation: Operation, idea: Curated) -> float | None:
     same_place = idea.kind == "add" or (idea.kind == operation.kind == "modify" and same_target)
     if operation.kind not in ("add", "modify") or not same_place:
         return None
-    return _same(operation.text, idea.text)
+    return _idea_similarity(operation.text, idea.text)
 
 
-def _same(one: str, other: str) -> float | None:
+def _idea_similarity(one: str, other: str) -> float | None:
     """How alike two wordings of one idea are; None where they are of two."""
-    return is_similar(one, other, SAME_IDEA)
+    return similarity_above(one, other, SAME_IDEA)
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 1]}…"

@@ -20,7 +20,7 @@ from engines.core.errors import CallFailed
 from engines.core.library import Library
 from engines.core.protocols import Ledger, Policy
 from engines.core.text.prompts import load_prompt, quote
-from engines.core.text.reply import Answered, Parsed, ask_with_repair
+from engines.core.text.reply import ParsedReply, RepairResult, ask_with_repair
 from engines.core.types import (
     NO_USAGE,
     CallKey,
@@ -28,7 +28,7 @@ from engines.core.types import (
     Group,
     GroupOutcome,
     Lesson,
-    Loss,
+    LostWork,
     Message,
     Operation,
     Proposal,
@@ -38,16 +38,16 @@ from engines.core.types import (
     WeightUpdate,
     operation_id,
 )
-from engines.training_free.curation import curated_block, sifted
+from engines.training_free.curation import past_decisions_block, withhold_rejected
 from engines.training_free.lint import OperationLinter
-from engines.training_free.parse import Suggestion, suggestions
+from engines.training_free.parse import Suggestion, parse_suggestions
 from engines.training_free.reading import (
-    Shown,
+    ShownAttempt,
     attempts_block,
     library_block,
     proposals_block,
-    retold,
     shown_attempts,
+    with_summary,
 )
 from engines.training_free.settings import TrainingFreeSettings
 
@@ -56,7 +56,7 @@ ANY_OF = "any one of:"
 
 _PACKAGE = "engines.training_free"
 
-_Parse = Callable[[str], Parsed[Suggestion]]
+_Parse = Callable[[str], ParsedReply[Suggestion]]
 _Reply = Coroutine[Any, Any, tuple[Completion, RecordRef]]
 
 
@@ -90,10 +90,10 @@ class TrainingFreeEngine:
         outcome = self._outcome(group)
         if outcome != "used":
             return Reflection(group.step, group.position, outcome)
-        shown, losses, usage, refs = await self._read(group)
+        shown, losses, usage, refs = await self._read_attempts(group)
         if len(shown) < 2:
             reason = "fewer than two attempts could be read"
-            failed = (*losses, Loss("extraction", group.id, reason))
+            failed = (*losses, LostWork("extraction", group.id, reason))
             return Reflection(
                 group.step, group.position, "failed", losses=failed, usage=usage, refs=refs
             )
@@ -102,22 +102,22 @@ class TrainingFreeEngine:
             agent_objective=quote(self._settings.agent_objective),
             learning_objective=quote(self._settings.learning_objective),
             problem=quote(group.problem.question),
-            truth=quote(self._truth(group)),
+            truth=quote(self._expected_answer(group)),
             attempts=attempts_block(shown, self._settings.given_ground_truth),
             library=library_block(library),
-            curated=curated_block(library),
+            curated=past_decisions_block(library),
             limit=str(self._settings.experiences_per_query),
         )
 
-        def parse(text: str) -> Parsed[Suggestion]:
+        def parse(text: str) -> ParsedReply[Suggestion]:
             limit = self._settings.experiences_per_query
-            return suggestions(text, library, sources="attempts", known=numbers, limit=limit)
+            return parse_suggestions(text, library, sources="attempts", known=numbers, limit=limit)
 
         key = CallKey("extraction", group.epoch, group.step, group.position)
         try:
             answered = await self._ask(key, prompt, parse)
         except CallFailed as error:
-            failed = (*losses, Loss("extraction", group.id, str(error)))
+            failed = (*losses, LostWork("extraction", group.id, str(error)))
             spent = usage + error.usage
             return Reflection(
                 group.step, group.position, "failed", losses=failed, usage=spent, refs=refs
@@ -155,18 +155,18 @@ class TrainingFreeEngine:
             learning_objective=quote(self._settings.learning_objective),
             proposals=proposals_block(proposals),
             library=library_block(library),
-            curated=curated_block(library),
-            room=self._room(library),
+            curated=past_decisions_block(library),
+            room=self._room_text(library),
         )
 
-        def parse(text: str) -> Parsed[Suggestion]:
-            return suggestions(text, library, sources="proposals", known=numbers, limit=None)
+        def parse(text: str) -> ParsedReply[Suggestion]:
+            return parse_suggestions(text, library, sources="proposals", known=numbers, limit=None)
 
         where = f"step {step}"
         try:
             answered = await self._ask(CallKey("consolidation", epoch, step), prompt, parse)
         except CallFailed as error:
-            lost = Loss("consolidation", where, str(error))
+            lost = LostWork("consolidation", where, str(error))
             return Lesson(step, library.version, losses=(lost,), usage=error.usage)
         model = answered.completions[-1].model or self._reflector.name
         problems = {group.id: group.problem.id for group in batch}
@@ -184,7 +184,7 @@ class TrainingFreeEngine:
             )
             for found in answered.items
         ]
-        operations, withheld = sifted(suggested, library)
+        operations, withheld = withhold_rejected(suggested, library)
         named = [
             replace(operation, id=operation_id(step, number))
             for number, operation in enumerate((*operations, *withheld), 1)
@@ -217,19 +217,19 @@ class TrainingFreeEngine:
 
     def _outcome(self, group: Group) -> GroupOutcome:
         if self._settings.given_ground_truth:
-            return group.contrast
+            return group.reward_outcome
         return "failed" if all(r.attempt.status == "failed" for r in group.rollouts) else "used"
 
-    def _truth(self, group: Group) -> str:
+    def _expected_answer(self, group: Group) -> str:
         """The expected answer; of several each on a line of its own below a heading."""
         if not self._settings.given_ground_truth:
             return "(not shown)"
-        accepted = group.problem.accepted
+        accepted = group.problem.accepted_answers
         if len(accepted) < 2:
             return group.problem.answer or "(not given)"
         return "\n".join([ANY_OF, *(" ".join(text.split()) for text in accepted)])
 
-    def _room(self, library: Library) -> str:
+    def _room_text(self, library: Library) -> str:
         limit = self._settings.library_limit
         if limit is None:
             return self._room_open.render()
@@ -237,9 +237,9 @@ class TrainingFreeEngine:
         left = max(0, limit - held)
         return self._room_left.render(held=str(held), limit=str(limit), left=str(left))
 
-    async def _read(
+    async def _read_attempts(
         self, group: Group
-    ) -> tuple[tuple[Shown, ...], tuple[Loss, ...], Usage, tuple[RecordRef, ...]]:
+    ) -> tuple[tuple[ShownAttempt, ...], tuple[LostWork, ...], Usage, tuple[RecordRef, ...]]:
         """Each attempt as text, summarised where it is too long to be read whole."""
         attempts = shown_attempts(group, self._settings.given_ground_truth)
         mode, above = self._settings.summarise, self._settings.summarise_above_chars
@@ -248,22 +248,24 @@ class TrainingFreeEngine:
             for attempt in attempts
         ]
         asked = [a for a, summarise in zip(attempts, long, strict=True) if summarise]
-        replies = await asyncio.gather(*(self._summary(group, attempt) for attempt in asked))
+        replies = await asyncio.gather(*(self._ask_summary(group, attempt) for attempt in asked))
         read = {a.index: a for a, summarise in zip(attempts, long, strict=True) if not summarise}
-        losses: list[Loss] = []
+        losses: list[LostWork] = []
         usage, refs = NO_USAGE, []
         for attempt, reply in zip(asked, replies, strict=True):
-            if isinstance(reply, Loss):
+            if isinstance(reply, LostWork):
                 losses.append(reply)
                 continue
             completion, ref = reply
             usage += completion.usage
             refs.append(ref)
-            read[attempt.index] = retold(attempt, completion.text)
+            read[attempt.index] = with_summary(attempt, completion.text)
         shown = tuple(read[a.index] for a in attempts if a.index in read)
         return shown, tuple(losses), usage, tuple(refs)
 
-    async def _summary(self, group: Group, attempt: Shown) -> tuple[Completion, RecordRef] | Loss:
+    async def _ask_summary(
+        self, group: Group, attempt: ShownAttempt
+    ) -> tuple[Completion, RecordRef] | LostWork:
         known = self._settings.given_ground_truth
         prompt = self._summarise.render(
             problem=quote(group.problem.question),
@@ -272,23 +274,23 @@ class TrainingFreeEngine:
         )
         key = CallKey("summary", group.epoch, group.step, group.position, attempt.index)
         try:
-            completion, ref = await self._call(key, [Message("user", prompt)])
+            completion, ref = await self._ask_reflector(key, [Message("user", prompt)])
         except CallFailed as error:
-            return Loss("summary", f"{group.id}r{attempt.index}", str(error))
+            return LostWork("summary", f"{group.id}r{attempt.index}", str(error))
         if not completion.text.strip():
-            return Loss("summary", f"{group.id}r{attempt.index}", "the summary is empty")
+            return LostWork("summary", f"{group.id}r{attempt.index}", "the summary is empty")
         return completion, ref
 
-    async def _ask(self, key: CallKey, prompt: str, parse: _Parse) -> Answered[Suggestion]:
-        def turn(number: int, messages: Sequence[Message]) -> _Reply:
-            return self._call(replace(key, turn=number), messages)
+    async def _ask(self, key: CallKey, prompt: str, parse: _Parse) -> RepairResult[Suggestion]:
+        def send(number: int, messages: Sequence[Message]) -> _Reply:
+            return self._ask_reflector(replace(key, turn=number), messages)
 
-        def repair(problem: str) -> str:
+        def repair_prompt(problem: str) -> str:
             return self._repair.render(problem=problem)
 
-        return await ask_with_repair(turn, [Message("user", prompt)], parse, repair)
+        return await ask_with_repair(send, [Message("user", prompt)], parse, repair_prompt)
 
-    def _call(self, key: CallKey, messages: Sequence[Message]) -> _Reply:
+    def _ask_reflector(self, key: CallKey, messages: Sequence[Message]) -> _Reply:
         return self._ledger.ask(key, self._reflector, messages, self._settings.sampling)
 
 
@@ -305,11 +307,11 @@ def _problems(
     return tuple(dict.fromkeys(of[proposals[number - 1][0]] for number in numbers))
 
 
-def _losses(kind: str, where: str, answered: Answered[Suggestion]) -> tuple[Loss, ...]:
+def _losses(kind: str, where: str, answered: RepairResult[Suggestion]) -> tuple[LostWork, ...]:
     """What one repair turn could not mend: a whole reply, or single proposals of it."""
     if answered.items:
         return tuple(
-            Loss("proposal", where, problem, answered.reply) for problem in answered.problems
+            LostWork("proposal", where, problem, answered.reply) for problem in answered.problems
         )
     said = " ".join(answered.problems)
-    return (Loss(kind, where, said, answered.reply),) if said else ()
+    return (LostWork(kind, where, said, answered.reply),) if said else ()

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
-from engines.core.text.similarity import tokens, window
+from engines.core.text.similarity import tokens, window_length
 from engines.core.types import Problem
 
 FORM = 5
@@ -37,7 +37,7 @@ _NUMBER = re.compile(r"(?<![A-Za-z0-9_.])-?\d[\d,]*(?:\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedWords:
     """Words that a text has in a row in common with a question; `share` is of the question."""
 
     held_out: bool
@@ -46,7 +46,7 @@ class Shared:
     text: str
 
 
-class Questions:
+class QuestionIndex:
     """Every row of so many words of the questions, found by hash and then compared.
 
     Takes 8 bytes a word of them. Held-out questions come first, so that one which stands in
@@ -66,32 +66,32 @@ class Questions:
         entries: list[int] = []
         for number, text in enumerate(self._texts):
             found = tokens(text)
-            own = {row for _, row in rows(found, words)}
+            own = {row for _, row in word_ngrams(found, words)}
             entries.extend(hash(row) & _HIGH | number for row in own)
-            if not own and _says_something(found):
+            if not own and _is_distinctive(found):
                 self._short.setdefault(found, number)
         entries.sort()
         self._entries = array("Q", entries)
         self._lengths = sorted({len(short) for short in self._short})
 
-    def shared(self, text: str) -> tuple[Shared, ...]:
+    def longest_shared(self, text: str) -> tuple[SharedWords, ...]:
         """The longest row a text shares with a held-out question, and with a practised one."""
         said = tokens(text)
         covered: dict[int, set[int]] = {}
-        for at, row in rows(said, self._words):
-            for number in self._with(row):
+        for at, row in word_ngrams(said, self._words):
+            for number in self._questions_with(row):
                 covered.setdefault(number, set()).update(range(at, at + len(row)))
-        found = [self._longest(said, number, places) for number, places in covered.items()]
+        found = [self._longest_match(said, number, places) for number, places in covered.items()]
         for length in self._lengths:
             for at in range(len(said) - length + 1):
                 number = self._short.get(said[at : at + length], -1)
                 if number >= 0:
                     words = " ".join(said[at : at + length])
-                    found.append(Shared(number < self._held_out, length, 1.0, words))
+                    found.append(SharedWords(number < self._held_out, length, 1.0, words))
         found.sort(key=lambda s: (s.words, s.share))  # the last one of each kind stays
         return tuple({shared.held_out: shared for shared in found}.values())
 
-    def _with(self, row: tuple[str, ...]) -> list[int]:
+    def _questions_with(self, row: tuple[str, ...]) -> list[int]:
         """Questions that hold a row; none where it is a form of many."""
         key = hash(row) & _HIGH
         at = bisect_left(self._entries, key)
@@ -101,16 +101,16 @@ class Questions:
             if len(numbers) > FORM:
                 return []
             at += 1
-        return [n for n in numbers if row in self._rows_of(n)]
+        return [n for n in numbers if row in self._ngrams_of(n)]
 
-    def _rows_of(self, number: int) -> Set[tuple[str, ...]]:
+    def _ngrams_of(self, number: int) -> Set[tuple[str, ...]]:
         """A question's rows. The last one is kept: a text mostly meets one question often."""
         if self._last[0] != number:
             found = tokens(self._texts[number])
-            self._last = (number, frozenset(row for _, row in rows(found, self._words)))
+            self._last = (number, frozenset(row for _, row in word_ngrams(found, self._words)))
         return self._last[1]
 
-    def _longest(self, said: tuple[str, ...], number: int, places: set[int]) -> Shared:
+    def _longest_match(self, said: tuple[str, ...], number: int, places: set[int]) -> SharedWords:
         best = start = 0
         end = 0
         for at in sorted(places):
@@ -118,10 +118,10 @@ class Questions:
             if at - start + 1 > best:
                 best, end = at - start + 1, at + 1
         share = min(1.0, best / len(tokens(self._texts[number])))
-        return Shared(number < self._held_out, best, share, " ".join(said[end - best : end]))
+        return SharedWords(number < self._held_out, best, share, " ".join(said[end - best : end]))
 
 
-class Answers:
+class AnswerIndex:
     """What may give the answer of a practised problem away, by the problem's id."""
 
     def __init__(self, practised: Sequence[Problem]) -> None:
@@ -129,70 +129,70 @@ class Answers:
         shared = Counter(
             (text, problem.question)
             for problem in self._problems.values()
-            for text in {tokens(accepted) for accepted in problem.accepted}
+            for text in {tokens(accepted) for accepted in problem.accepted_answers}
         )
         self._answered = Counter(text for text, _ in shared)
 
-    def given_away(self, text: str, problems: Sequence[str]) -> tuple[str, float] | None:
+    def find_leak(self, text: str, problems: Sequence[str]) -> tuple[str, float] | None:
         """The answer of one of these problems that stands in the text, and how telling it is."""
         said = tokens(text)
-        numbers = {_value(n) for n in _NUMBER.findall(text)}
+        numbers = {_normalise_number(n) for n in _NUMBER.findall(text)}
         found: tuple[str, float] | None = None
         for name in problems:
             problem = self._problems.get(name)
-            for answer in problem.accepted if problem else ():
-                score = self._telling(_final(answer), said, numbers, problem)
+            for answer in problem.accepted_answers if problem else ():
+                score = self._leak_score(_final_answer(answer), said, numbers, problem)
                 if score > (found[1] if found else 0.0):
-                    found = (_final(answer), score)
+                    found = (_final_answer(answer), score)
         return found
 
-    def _telling(
+    def _leak_score(
         self, answer: str, said: tuple[str, ...], numbers: set[str], problem: Problem | None
     ) -> float:
         own = _NUMBER.findall(answer)
-        if len(own) == 1 and _significant(own[0]) >= _SIGNIFICANT:
-            if _value(own[0]) not in numbers:
+        if len(own) == 1 and _significant_digits(own[0]) >= _SIGNIFICANT:
+            if _normalise_number(own[0]) not in numbers:
                 return 0.0
-            return 0.5 if _significant(own[0]) == _SIGNIFICANT else 1.0
+            return 0.5 if _significant_digits(own[0]) == _SIGNIFICANT else 1.0
         words = tokens(answer)
-        if not words or not _stands_in(words, said) or not any(w.isalpha() for w in words):
+        if not words or not _contains_words(words, said) or not any(w.isalpha() for w in words):
             return 0.0
-        if sum(w.isalpha() for w in words) > (1 if window(words[0], 2) == 2 else 3):
+        if sum(w.isalpha() for w in words) > (1 if window_length(words[0], 2) == 2 else 3):
             return 1.0
-        asked = problem is not None and _stands_in(words, tokens(problem.question))
-        short = sum(map(len, words)) < _LEAST and window(words[0], 2) == 2
+        asked = problem is not None and _contains_words(words, tokens(problem.question))
+        short = sum(map(len, words)) < _LEAST and window_length(words[0], 2) == 2
         if asked or short or self._answered[words] >= _CLASS_FROM:
             return 0.0
         return 0.5
 
 
-def rows(found: tuple[str, ...], words: int) -> Iterator[tuple[int, tuple[str, ...]]]:
+def word_ngrams(found: tuple[str, ...], words: int) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Every row of so many words of a text's tokens, with where it begins."""
     for at, token in enumerate(found):
-        size = window(token, words)
+        size = window_length(token, words)
         if at + size <= len(found):
             yield at, found[at : at + size]
 
 
-def _says_something(found: tuple[str, ...]) -> bool:
+def _is_distinctive(found: tuple[str, ...]) -> bool:
     numbered = any(token.isdecimal() for token in found)
-    return len(found) >= (_LEAST if numbered else window(found[0], _PHRASE) if found else 1)
+    return len(found) >= (_LEAST if numbered else window_length(found[0], _PHRASE) if found else 1)
 
 
-def _final(answer: str) -> str:
+def _final_answer(answer: str) -> str:
     """What a worked answer ends in; an answer that is no more than that stays as it is."""
     return answer.rpartition("####")[2].strip()
 
 
-def _value(number: str) -> str:
+def _normalise_number(number: str) -> str:
     bare = number.replace(",", "").lstrip("-")
     return bare.rstrip("0").rstrip(".") if "." in bare else bare
 
 
-def _significant(number: str) -> int:
-    return len(_value(number).replace(".", "").strip("0"))
+def _significant_digits(number: str) -> int:
+    return len(_normalise_number(number).replace(".", "").strip("0"))
 
 
-def _stands_in(words: tuple[str, ...], said: tuple[str, ...]) -> bool:
+def _contains_words(words: tuple[str, ...], said: tuple[str, ...]) -> bool:
     size = len(words)
     return any(said[at : at + size] == words for at in range(len(said) - size + 1))

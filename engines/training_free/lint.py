@@ -16,9 +16,9 @@ from engines.core import flags as names
 from engines.core.errors import CallFailed
 from engines.core.library import Library
 from engines.core.protocols import Embedder
-from engines.core.text.similarity import is_similar, tokens, word_count
+from engines.core.text.similarity import similarity_above, tokens, word_count
 from engines.core.types import NO_USAGE, Flag, Operation, Problem, Usage
-from engines.training_free.leaks import Answers, Questions, rows
+from engines.training_free.leaks import AnswerIndex, QuestionIndex, word_ngrams
 
 TOOL_WORDS = 5
 """Words in a row that an operation takes over from a tool's output."""
@@ -86,9 +86,13 @@ class OperationLinter:
         others = tuple(other for other in others if other.id != operation.id)
         found: list[Flag] = []
         if operation.kind in ("add", "modify") and operation.text:
-            found += await self._like_others(operation, library, others)
-            found += [*self._leaks(operation), *self._length(operation), *self._tool(operation)]
-        found += _same_target(operation, others)
+            found += await self._similarity_flags(operation, library, others)
+            found += [
+                *self._leak_flags(operation),
+                *self._length_flags(operation),
+                *self._tool_output_flags(operation),
+            ]
+        found += _same_target_flags(operation, others)
         groups = {rollout.rpartition("r")[0] for rollout in operation.evidence}
         if len(groups) == 1 and operation.kind != "keep":
             said = f"only group {next(iter(groups))} supports it"
@@ -103,14 +107,14 @@ class OperationLinter:
     # Made at the first lesson: 10,000 questions take a second to index.
 
     @cached_property
-    def _questions(self) -> Questions:
-        return Questions(self._practised, self._held_out, self._settings.leak_words)
+    def _question_index(self) -> QuestionIndex:
+        return QuestionIndex(self._practised, self._held_out, self._settings.leak_words)
 
     @cached_property
-    def _answers(self) -> Answers:
-        return Answers(self._practised)
+    def _answer_index(self) -> AnswerIndex:
+        return AnswerIndex(self._practised)
 
-    async def _like_others(
+    async def _similarity_flags(
         self, operation: Operation, library: Library, others: Sequence[Operation]
     ) -> list[Flag]:
         texts = {e.id: e.text for e in library.experiences if e.id != operation.target}
@@ -118,10 +122,11 @@ class OperationLinter:
         alike = {
             name: score
             for name, text in texts.items()
-            if (score := is_similar(operation.text, text, self._settings.duplicate_at)) is not None
+            if (score := similarity_above(operation.text, text, self._settings.duplicate_at))
+            is not None
         }
         how = dict.fromkeys(alike, "nearly the wording")
-        meant, trouble = await self._by_meaning(operation.text, texts)
+        meant, trouble = await self._embedding_similarities(operation.text, texts)
         for name, score in meant.items():
             if score > alike.get(name, self._settings.duplicate_at - 1e-9):
                 alike[name], how[name] = score, "the meaning"
@@ -129,7 +134,7 @@ class OperationLinter:
             Flag(
                 names.DUPLICATE,
                 round(score, 3),
-                f"has {how[name]} of {name}: {_cut(texts[name])}{trouble}",
+                f"has {how[name]} of {name}: {_shorten(texts[name])}{trouble}",
             )
             for name, score in sorted(alike.items(), key=lambda item: -item[1])[:1]
         ]
@@ -137,7 +142,9 @@ class OperationLinter:
             flags.append(Flag(names.NOT_COMPARED, None, f"compared with others{trouble}"))
         return flags
 
-    async def _by_meaning(self, text: str, texts: dict[str, str]) -> tuple[dict[str, float], str]:
+    async def _embedding_similarities(
+        self, text: str, texts: dict[str, str]
+    ) -> tuple[dict[str, float], str]:
         """Cosines with other texts, and what to say where there are none to be had."""
         if self._embedder is None or not texts:
             return {}, ""
@@ -149,53 +156,53 @@ class OperationLinter:
         self._paid += found.usage
         own, *others = found.vectors
         pairs = zip(texts, others, strict=True)
-        return {name: max(0.0, min(1.0, _dot(own, vector))) for name, vector in pairs}, ""
+        return {name: max(0.0, min(1.0, _dot_product(own, vector))) for name, vector in pairs}, ""
 
-    def _leaks(self, operation: Operation) -> list[Flag]:
+    def _leak_flags(self, operation: Operation) -> list[Flag]:
         found = []
-        for shared in self._questions.shared(operation.text):
+        for shared in self._question_index.longest_shared(operation.text):
             which = "held-out" if shared.held_out else "practised"
             found.append(
                 Flag(
                     names.HELD_OUT_LEAK if shared.held_out else names.LEAK,
                     round(shared.share, 3),
                     f"repeats {shared.words} words in a row of a {which} question: "
-                    f"“{_cut(shared.text)}”",
+                    f"“{_shorten(shared.text)}”",
                 )
             )
-        if given := self._answers.given_away(operation.text, operation.problems):
+        if given := self._answer_index.find_leak(operation.text, operation.problems):
             answer, score = given
-            said = f"names “{_cut(answer)}”, the answer of a problem it was drawn from"
+            said = f"names “{_shorten(answer)}”, the answer of a problem it was drawn from"
             found.append(Flag(names.LEAK, score, said))
         return found
 
-    def _length(self, operation: Operation) -> list[Flag]:
+    def _length_flags(self, operation: Operation) -> list[Flag]:
         words, most = word_count(operation.text), self._settings.max_words
         if words <= most:
             return []
         said = f"{words} words, and every prompt pays for them; {most} should do"
         return [Flag(names.TOO_LONG, round(1 - most / words, 3), said)]
 
-    def _tool(self, operation: Operation) -> list[Flag]:
+    def _tool_output_flags(self, operation: Operation) -> list[Flag]:
         """An order that a tool's output gave must not become a rule unseen."""
         said = tokens(operation.text)
         best: tuple[int, str, str] = (0, "", "")
         for rollout in operation.evidence:
             for output in self._tool_output(rollout):
-                size, words = _shared_order(said, output)
+                size, words = _shared_instruction(said, output)
                 best = max(best, (size, words, rollout))
         size, words, rollout = best
         if not size:
             return []
-        detail = f"tells what a tool's output told in {rollout}: “{_cut(words)}”"
+        detail = f"tells what a tool's output told in {rollout}: “{_shorten(words)}”"
         return [Flag(names.FROM_TOOL, round(size / len(said), 3), detail)]
 
 
-def _shared_order(said: tuple[str, ...], output: str) -> tuple[int, str]:
+def _shared_instruction(said: tuple[str, ...], output: str) -> tuple[int, str]:
     """The longest row of words shared with an output, where the words around it give an order."""
-    told = {row for _, row in rows(tokens(output), TOOL_WORDS)}
+    told = {row for _, row in word_ngrams(tokens(output), TOOL_WORDS)}
     best, ends, since, until = 0, 0, 0, 0
-    for at, row in rows(said, TOOL_WORDS):
+    for at, row in word_ngrams(said, TOOL_WORDS):
         if row not in told:
             continue
         since = at if at > until - len(row) + 1 else since
@@ -203,10 +210,10 @@ def _shared_order(said: tuple[str, ...], output: str) -> tuple[int, str]:
         if until - since > best:
             best, ends = until - since, until
     found = said[ends - best : ends]
-    return (best, " ".join(found)) if best and _is_order(found, output) else (0, "")
+    return (best, " ".join(found)) if best and _is_instruction(found, output) else (0, "")
 
 
-def _is_order(row: tuple[str, ...], output: str) -> bool:
+def _is_instruction(row: tuple[str, ...], output: str) -> bool:
     """Whether a clause of the output with words of the row tells somebody to do something."""
     own = set(row)
     for clause in _CLAUSE.split(output):
@@ -218,7 +225,7 @@ def _is_order(row: tuple[str, ...], output: str) -> bool:
     return False
 
 
-def _same_target(operation: Operation, others: Sequence[Operation]) -> list[Flag]:
+def _same_target_flags(operation: Operation, others: Sequence[Operation]) -> list[Flag]:
     if operation.target is None:
         return []
     also = [o for o in others if o.target == operation.target]
@@ -228,9 +235,9 @@ def _same_target(operation: Operation, others: Sequence[Operation]) -> list[Flag
     return [Flag(names.SAME_TARGET, None, f"{operation.target} is also the target of {listed}")]
 
 
-def _dot(one: Sequence[float], other: Sequence[float]) -> float:
+def _dot_product(one: Sequence[float], other: Sequence[float]) -> float:
     return sum(a * b for a, b in zip(one, other, strict=True))
 
 
-def _cut(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= 120 else f"{text[:119]}…"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from engines.core.library import Library, one_line
-from engines.core.text.reply import Parsed, ReplyProblem, experience_id, objects_in
+from engines.core.text.reply import ParsedReply, ReplyProblem, parse_experience_id, parse_objects
 from engines.core.types import OperationKind
 
 TOLD_PROBLEMS = 20
@@ -31,9 +31,9 @@ class Suggestion:
     sources: tuple[int, ...]
 
 
-def suggestions(
+def parse_suggestions(
     reply: str, library: Library, *, sources: str, known: Sequence[int], limit: int | None
-) -> Parsed[Suggestion]:
+) -> ParsedReply[Suggestion]:
     """Read a reply.
 
     Args:
@@ -46,11 +46,11 @@ def suggestions(
     Raises:
         ReplyProblem: there is no list of objects in it.
     """
-    rows = objects_in(reply)
+    rows = parse_objects(reply)
     items, problems = [], []
     for number, row in enumerate(rows, 1):
         try:
-            items.append(_suggestion(row, library, sources, known))
+            items.append(_parse_suggestion(row, library, sources, known))
         except ReplyProblem as problem:
             problems.append(f"Object {number}: {problem}")
     if limit is not None and len(items) > limit:
@@ -59,15 +59,15 @@ def suggestions(
     if len(problems) > TOLD_PROBLEMS:
         more = len(problems) - TOLD_PROBLEMS
         problems = [*problems[:TOLD_PROBLEMS], f"{more} more things are wrong with it."]
-    return Parsed(tuple(items), tuple(problems))
+    return ParsedReply(tuple(items), tuple(problems))
 
 
-def _suggestion(
+def _parse_suggestion(
     row: Mapping[str, Any], library: Library, sources: str, known: Sequence[int]
 ) -> Suggestion:
     fields = {str(key).strip().lower(): value for key, value in row.items()}
-    kind = _kind(fields.get("operation", fields.get("option", fields.get("kind"))))
-    target = experience_id(fields.get("id", fields.get("target")))
+    kind = _parse_kind(fields.get("operation", fields.get("option", fields.get("kind"))))
+    target = parse_experience_id(fields.get("id", fields.get("target")))
     text = fields.get("experience", fields.get("text", fields.get("content")))
     text = one_line(text) if isinstance(text, str) else ""
     if kind in ("add", "modify") and not text:
@@ -77,18 +77,18 @@ def _suggestion(
             raise ReplyProblem(f'add takes no id; to change {target}, use "modify".')
         target = None
     if kind != "add" and library.get(target) is None:
-        raise ReplyProblem(f"{target or 'no id'} is not in the library ({_ids(library)}).")
+        raise ReplyProblem(f"{target or 'no id'} is not in the library ({_ids_text(library)}).")
     reason = fields.get("reason", fields.get("rationale"))
     return Suggestion(
         kind,
         target,
         text if kind in ("add", "modify") else "",
         one_line(reason) if isinstance(reason, str) else "",
-        _sources(fields.get(sources), sources, known),
+        _parse_sources(fields.get(sources), sources, known),
     )
 
 
-def _kind(value: object) -> OperationKind:
+def _parse_kind(value: object) -> OperationKind:
     word = value.strip().lower() if isinstance(value, str) else ""
     word = _SYNONYMS.get(word, word)
     for kind in _KINDS:
@@ -97,7 +97,7 @@ def _kind(value: object) -> OperationKind:
     raise ReplyProblem(f'"operation" must be one of {", ".join(_KINDS)}, not {value!r}.')
 
 
-def _sources(value: object, name: str, known: Sequence[int]) -> tuple[int, ...]:
+def _parse_sources(value: object, name: str, known: Sequence[int]) -> tuple[int, ...]:
     if value is None or value == []:
         return tuple(known)
     listed = value if isinstance(value, list) else [value]
@@ -111,5 +111,5 @@ def _sources(value: object, name: str, known: Sequence[int]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(numbers))
 
 
-def _ids(library: Library) -> str:
+def _ids_text(library: Library) -> str:
     return ", ".join(e.id for e in library.experiences) or "it is empty"

@@ -15,7 +15,7 @@ from engines.core.types import Attempt, Group, Proposal
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownAttempt:
     """One attempt as the reflector reads it."""
 
     index: int
@@ -26,25 +26,27 @@ class Shown:
         return f" · reward {self.reward:.2f}" if known and self.reward is not None else ""
 
 
-def shown_attempts(group: Group, rewards_known: bool) -> tuple[Shown, ...]:
+def shown_attempts(group: Group, rewards_known: bool) -> tuple[ShownAttempt, ...]:
     """The attempts that can teach something.
 
     Those that did not fail and, where rewards are shown, have one.
     """
     return tuple(
-        Shown(
-            rollout.index, verdict.reward, _text(rollout.attempt, verdict.critique, rewards_known)
+        ShownAttempt(
+            rollout.index,
+            verdict.reward,
+            _attempt_text(rollout.attempt, verdict.critique, rewards_known),
         )
         for rollout, verdict in zip(group.rollouts, group.verdicts, strict=True)
         if rollout.attempt.status != "failed" and (verdict.reward is not None or not rewards_known)
     )
 
 
-def retold(attempt: Shown, summary: str) -> Shown:
+def with_summary(attempt: ShownAttempt, summary: str) -> ShownAttempt:
     return replace(attempt, text=summary.strip())
 
 
-def attempts_block(attempts: Sequence[Shown], rewards_known: bool) -> str:
+def attempts_block(attempts: Sequence[ShownAttempt], rewards_known: bool) -> str:
     return "\n\n".join(
         f"### Attempt {attempt.index}{attempt.reward_note(rewards_known)}\n{quote(attempt.text)}"
         for attempt in attempts
@@ -68,7 +70,7 @@ def proposals_block(proposals: Sequence[tuple[str, Proposal]]) -> str:
     return "\n\n".join(blocks)
 
 
-def _text(attempt: Attempt, critique: str | None, rewards_known: bool) -> str:
+def _attempt_text(attempt: Attempt, critique: str | None, rewards_known: bool) -> str:
     """What the attempt said and did, from its first reply on.
 
     The verifier's critique names the expected answer, so it goes with the rewards.
@@ -77,7 +79,7 @@ def _text(attempt: Attempt, critique: str | None, rewards_known: bool) -> str:
     if len(said) == 1:
         text = said[0].content or said[0].reasoning
     else:
-        text = "\n".join(f"[{m.role}] {_spoken(m.content, m.tool_calls)}" for m in said)
+        text = "\n".join(f"[{m.role}] {_reply_text(m.content, m.tool_calls)}" for m in said)
     if attempt.status == "truncated":
         text += "\n(cut off at the length limit)"
     if rewards_known and critique:
@@ -85,5 +87,5 @@ def _text(attempt: Attempt, critique: str | None, rewards_known: bool) -> str:
     return text
 
 
-def _spoken(content: str, calls: Sequence[object]) -> str:
+def _reply_text(content: str, calls: Sequence[object]) -> str:
     return f"{content} {' '.join(str(call) for call in calls)}".strip()

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 from engines.core.library import Library
 from engines.core.text.reply import MAX_REPLY_CHARS, ReplyProblem
-from engines.core.types import Operation, Repair, mended_operation_id
-from engines.training_free.curation import sifted
-from engines.training_free.parse import Suggestion, suggestions
+from engines.core.types import Operation, UnparsedReply, resubmitted_operation_id
+from engines.training_free.curation import withhold_rejected
+from engines.training_free.parse import Suggestion, parse_suggestions
 
 Idea = tuple[str, str | None, str]
 """Kind, target and text of a proposal or an operation: what makes two of them the same."""
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ReplyOrigin:
     """Where a reply stands in its step.
 
     `evidence` gives the rollouts behind every number the reply may name, `problem_of` the
@@ -35,7 +35,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Mended:
+class Resubmission:
     """What a mended reply holds; `problems` says what is still wrong, and then it holds nothing.
 
     `doubled` tells of ideas left out because the step has brought them forth already.
@@ -46,7 +46,9 @@ class Mended:
     doubled: tuple[str, ...] = ()
 
 
-def mended(repair: Repair, text: str, library: Library, origin: Origin, by: str) -> Mended:
+def read_resubmission(
+    repair: UnparsedReply, text: str, library: Library, origin: ReplyOrigin, by: str
+) -> Resubmission:
     """Read a mended reply.
 
     Args:
@@ -58,15 +60,15 @@ def mended(repair: Repair, text: str, library: Library, origin: Origin, by: str)
         by: who mended it.
     """
     if len(text) > MAX_REPLY_CHARS:
-        return Mended(problems=(too_long(text),))
+        return Resubmission(problems=(too_long_reason(text),))
     sources = "attempts" if repair.kind == "extraction" else "proposals"
     known = tuple(origin.evidence)
     try:
-        parsed = suggestions(text, library, sources=sources, known=known, limit=None)
+        parsed = parse_suggestions(text, library, sources=sources, known=known, limit=None)
     except ReplyProblem as problem:
-        return Mended(problems=(str(problem),))
+        return Resubmission(problems=(str(problem),))
     if parsed.problems:
-        return Mended(problems=parsed.problems)
+        return Resubmission(problems=parsed.problems)
     taken = dict(origin.taken)
     operations: list[Operation] = []
     doubled: list[str] = []
@@ -76,23 +78,25 @@ def mended(repair: Repair, text: str, library: Library, origin: Origin, by: str)
             doubled.append(f"Object {number} is left out: {taken[idea]}.")
             continue
         taken[idea] = f"it stands in object {number} already"
-        name = mended_operation_id(repair.id, len(operations) + 1)
-        operations.append(_operation(name, found, origin, by))
-    return Mended(tuple(_marked(op, library) for op in operations), doubled=tuple(doubled))
+        name = resubmitted_operation_id(repair.id, len(operations) + 1)
+        operations.append(_make_operation(name, found, origin, by))
+    return Resubmission(
+        tuple(_flag_repeat(op, library) for op in operations), doubled=tuple(doubled)
+    )
 
 
-def _marked(operation: Operation, library: Library) -> Operation:
+def _flag_repeat(operation: Operation, library: Library) -> Operation:
     """Flagged where the idea was rejected before: what a person mended is withheld from nobody."""
-    proposed, withheld = sifted((operation,), library)
+    proposed, withheld = withhold_rejected((operation,), library)
     return (*proposed, *withheld)[0]
 
 
-def too_long(text: str) -> str:
+def too_long_reason(text: str) -> str:
     return f"It has {len(text):,} characters, and at most {MAX_REPLY_CHARS:,} are read."
 
 
-def _operation(name: str, found: Suggestion, origin: Origin, by: str) -> Operation:
-    evidence = _each_once([one for n in found.sources for one in origin.evidence[n]])
+def _make_operation(name: str, found: Suggestion, origin: ReplyOrigin, by: str) -> Operation:
+    evidence = _unique([one for n in found.sources for one in origin.evidence[n]])
     return Operation(
         name,
         found.kind,
@@ -102,9 +106,9 @@ def _operation(name: str, found: Suggestion, origin: Origin, by: str) -> Operati
         evidence,
         origin.proposer,
         origin.prompt_hash,
-        problems=_each_once([origin.problem_of[one] for one in evidence]),
+        problems=_unique([origin.problem_of[one] for one in evidence]),
     )
 
 
-def _each_once(names: Sequence[str]) -> tuple[str, ...]:
+def _unique(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))

@@ -11,11 +11,11 @@ from math import fsum
 
 from engines.core.protocols import Verifier
 from engines.core.types import NO_USAGE, Problem, Rollout, Verdict
-from engines.core.waiting.gather import all_of
+from engines.core.waiting.gather import gather_all
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class WeightedCriterion:
     """One criterion: the name of its metric, its weight above 0, and who judges it."""
 
     name: str
@@ -26,22 +26,22 @@ class Part:
 class WeightedVerifier:
     """Judges by all parts at once, on the same rollouts."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[WeightedCriterion]) -> None:
         self._parts = tuple(parts)
 
     async def check(self) -> None:
-        await all_of(part.verifier.check() for part in self._parts)
+        await gather_all(part.verifier.check() for part in self._parts)
 
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
-        columns = await all_of(part.verifier.verify(problem, rollouts) for part in self._parts)
+        columns = await gather_all(part.verifier.verify(problem, rollouts) for part in self._parts)
         rows = zip(*columns, strict=True)
-        return tuple(combined(self._parts, row) for row in rows)
+        return tuple(combine_verdicts(self._parts, row) for row in rows)
 
     async def aclose(self) -> None:
-        await all_of(part.verifier.aclose() for part in self._parts)
+        await gather_all(part.verifier.aclose() for part in self._parts)
 
 
-def combined(parts: Sequence[Part], verdicts: Sequence[Verdict]) -> Verdict:
+def combine_verdicts(parts: Sequence[WeightedCriterion], verdicts: Sequence[Verdict]) -> Verdict:
     """One verdict of aligned ones: the mean by weight over those that have a reward.
 
     One that failed leaves the whole unjudged: leaving its weight out would change what
@@ -49,7 +49,7 @@ def combined(parts: Sequence[Part], verdicts: Sequence[Verdict]) -> Verdict:
     it has none on any answer to that problem.
     """
     judged = list(zip(parts, verdicts, strict=True))
-    metrics = dict(_metrics(judged))
+    metrics = dict(_combined_metrics(judged))
     critiques = [
         f"{part.name}: {' '.join(verdict.critique.split())}"
         for part, verdict in judged
@@ -70,13 +70,15 @@ def combined(parts: Sequence[Part], verdicts: Sequence[Verdict]) -> Verdict:
         reward,
         "\n".join(critiques) or None,
         metrics,
-        _error(failed),
+        _combined_error(failed),
         sum((verdict.usage for verdict in verdicts), NO_USAGE),
         tuple(ref for verdict in verdicts for ref in verdict.refs),
     )
 
 
-def _metrics(judged: Sequence[tuple[Part, Verdict]]) -> Iterator[tuple[str, float]]:
+def _combined_metrics(
+    judged: Sequence[tuple[WeightedCriterion, Verdict]],
+) -> Iterator[tuple[str, float]]:
     for part, verdict in judged:
         if verdict.reward is not None:
             yield part.name, verdict.reward
@@ -84,7 +86,7 @@ def _metrics(judged: Sequence[tuple[Part, Verdict]]) -> Iterator[tuple[str, floa
             yield f"{part.name}/{name}", value
 
 
-def _error(failed: Sequence[tuple[str, str]]) -> str | None:
+def _combined_error(failed: Sequence[tuple[str, str]]) -> str | None:
     """Begins with the kind of the first error, as every error does, then names criteria."""
     if not failed:
         return None

@@ -16,10 +16,10 @@ from typing import Any, Literal, get_args
 
 from engines.core.errors import CallFailed, VerifierError
 from engines.core.text.prompts import load_prompt, quote
-from engines.core.text.reply import Parsed, ReplyProblem, ask_with_repair, objects_in
+from engines.core.text.reply import ParsedReply, ReplyProblem, ask_with_repair, parse_objects
 from engines.core.types import Completion, Message, Problem, RecordRef, Rollout, Verdict
-from engines.verifiers.judge_context import Judging, judge_key
-from engines.verifiers.stated_answer import rollout_trouble, shown
+from engines.verifiers.judge_context import JudgeContext, judge_key
+from engines.verifiers.stated_answer import short_text, unjudgeable_verdict
 from engines.verifiers.text import TextSettings, TextVerifier
 
 Score = Literal["binary", "graded"]
@@ -78,7 +78,7 @@ class Judgement:
 class JudgeVerifier:
     """Judges by asking a model once for each response."""
 
-    def __init__(self, settings: JudgeSettings, judging: Judging) -> None:
+    def __init__(self, settings: JudgeSettings, judging: JudgeContext) -> None:
         self._settings = settings
         self._judging = judging
         self._prompt = load_prompt(_PACKAGE, "judge")
@@ -103,7 +103,7 @@ class JudgeVerifier:
         if found.reward is None:
             return judged  # there is no answer to look for
         said = f"fallback, a text match: {found.critique}. The judge: {judged.error}"
-        critique, metrics = shown(said, CRITIQUE_CHARS), {"fallback": 1.0}
+        critique, metrics = short_text(said, CRITIQUE_CHARS), {"fallback": 1.0}
         return Verdict(found.reward, critique, metrics, usage=judged.usage, refs=judged.refs)
 
     async def aclose(self) -> None:
@@ -111,13 +111,13 @@ class JudgeVerifier:
 
     async def _judge(self, problem: Problem, rollout: Rollout) -> Verdict:
         # A judge needs no truth; only an attempt that failed has nothing to judge.
-        if trouble := rollout_trouble(rollout, ("",)):
+        if trouble := unjudgeable_verdict(rollout, ("",)):
             return trouble
         prompt = self._prompt.render(
-            problem=quote(_sendable(problem.question)),
-            expected=_expected_block(problem),
-            response=_response_block(rollout.attempt.answer or ""),
-            rubric=quote(_sendable(self._settings.rubric)),
+            problem=quote(_drop_surrogates(problem.question)),
+            expected=_expected_text(problem),
+            response=_response_text(rollout.attempt.answer or ""),
+            rubric=quote(_drop_surrogates(self._settings.rubric)),
             form=self._form,
         )
 
@@ -126,27 +126,27 @@ class JudgeVerifier:
             judging = self._judging
             return await judging.ledger.ask(key, judging.policy, messages, judging.sampling)
 
-        def repair(trouble: str) -> str:
+        def repair_prompt(trouble: str) -> str:
             return self._repair.render(problem=trouble)
 
-        def parse(text: str) -> Parsed[Judgement]:
-            return Parsed((read_judgement(text, self._settings.score),))
+        def parse(text: str) -> ParsedReply[Judgement]:
+            return ParsedReply((parse_judgement(text, self._settings.score),))
 
         try:
-            answered = await ask_with_repair(ask, [Message("user", prompt)], parse, repair)
+            answered = await ask_with_repair(ask, [Message("user", prompt)], parse, repair_prompt)
         except CallFailed as error:
             text = str(error) if error.kind == "timeout" else f"failed: {error}"
-            return Verdict(None, error=shown(text, 300), usage=error.usage)
+            return Verdict(None, error=short_text(text, 300), usage=error.usage)
         usage = answered.usage
         if not answered.items:
-            error_text = shown(f"unparsable: {' '.join(answered.problems)}", 300)
+            error_text = short_text(f"unparsable: {' '.join(answered.problems)}", 300)
             return Verdict(None, error=error_text, usage=usage, refs=answered.refs)
         (found,) = answered.items
-        critique = shown(found.reasoning, CRITIQUE_CHARS) or None
+        critique = short_text(found.reasoning, CRITIQUE_CHARS) or None
         return Verdict(found.reward, critique, usage=usage, refs=answered.refs)
 
 
-def read_judgement(text: str, score: Score) -> Judgement:
+def parse_judgement(text: str, score: Score) -> Judgement:
     r"""Read a reply, without what it thought first.
 
     Several objects that hold a verdict must agree: one of them may be a draft, or quoted
@@ -155,22 +155,22 @@ def read_judgement(text: str, score: Score) -> Judgement:
     Raises:
         ReplyProblem: there is no verdict in it, or there are two.
     """
-    text = without_thoughts(text)
+    text = strip_thoughts(text)
     try:
-        rows = objects_in(text)
+        rows = parse_objects(text)
     except ReplyProblem:
         # Judges quote TeX, and `\(` is no escape that JSON knows.
         mended = _STRAY.sub(r"\\\\", text)
         if mended == text:
             raise
-        rows, text = objects_in(mended), mended
+        rows, text = parse_objects(mended), mended
     name = "correct" if score == "binary" else "score"
     row = next((row for row in reversed(rows) if name in row), None)
     if row is None:
         raise ReplyProblem(f'there is no JSON object with "{name}" in it.')
-    reader = _correct if score == "binary" else _score
+    reader = _parse_correct if score == "binary" else _parse_score
     reward = reader(row[name])
-    said_too = [other[name] for other in (*rows, *_holding(name, text)) if name in other]
+    said_too = [other[name] for other in (*rows, *_objects_with_key(name, text)) if name in other]
     if any(reader(value) != reward for value in said_too):
         raise ReplyProblem(f'it holds several objects whose "{name}" differs.')
     reasoning = row.get("reasoning")
@@ -179,13 +179,13 @@ def read_judgement(text: str, score: Score) -> Judgement:
     return Judgement(reward, said.replace("\b", "\\b").replace("\f", "\\f"))
 
 
-def without_thoughts(text: str) -> str:
+def strip_thoughts(text: str) -> str:
     """The reply proper: models that think aloud draft verdicts meanwhile."""
     text = _OPEN_THOUGHT.sub("", _THOUGHT.sub("", text), count=1).strip()
     return _END_OF_THOUGHT.sub("", text, count=1) if "</think" in text.lower() else text
 
 
-def _holding(name: str, text: str) -> Iterator[dict[str, Any]]:
+def _objects_with_key(name: str, text: str) -> Iterator[dict[str, Any]]:
     """Every object of the text with that key, wherever it stands."""
     position = 0
     for _ in range(MAX_BRACES):
@@ -203,7 +203,7 @@ def _holding(name: str, text: str) -> Iterator[dict[str, Any]]:
             position += 1  # it may hold one
 
 
-def _correct(value: Any) -> float:
+def _parse_correct(value: Any) -> float:
     known = _WORDS.get(value.strip().lower()) if isinstance(value, str) else value
     # 0 and 1 count; None and 0.5 do not.
     if known not in (True, False):
@@ -211,7 +211,7 @@ def _correct(value: Any) -> float:
     return float(known)
 
 
-def _score(value: Any) -> float:
+def _parse_score(value: Any) -> float:
     try:
         score = float("nan") if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -221,22 +221,22 @@ def _score(value: Any) -> float:
     return score
 
 
-def _expected_block(problem: Problem) -> str:
-    expected = problem.accepted
+def _expected_text(problem: Problem) -> str:
+    expected = problem.accepted_answers
     if not expected:
         return "None is given."
-    quoted = "\n\nor\n\n".join(quote(_sendable(answer)) for answer in expected)
+    quoted = "\n\nor\n\n".join(quote(_drop_surrogates(answer)) for answer in expected)
     return quoted if len(expected) == 1 else f"Any one of these counts:\n\n{quoted}"
 
 
-def _response_block(response: str) -> str:
+def _response_text(response: str) -> str:
     left_out = len(response) - RESPONSE_CHARS
     if left_out <= 0:
-        return quote(_sendable(response)) if response.strip() else "It is empty."
-    tail = quote(_sendable(response[-RESPONSE_CHARS:]))
+        return quote(_drop_surrogates(response)) if response.strip() else "It is empty."
+    tail = quote(_drop_surrogates(response[-RESPONSE_CHARS:]))
     return f"The first {left_out} characters are left out.\n\n{tail}"
 
 
-def _sendable(text: str) -> str:
+def _drop_surrogates(text: str) -> str:
     """Lone surrogates go: no request can carry them."""
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -13,7 +13,7 @@ from engines.core.types import CallKey, Problem, Rollout, Sampling
 
 
 @dataclass(frozen=True, slots=True)
-class Judging:
+class JudgeContext:
     """The judge role of a run."""
 
     policy: Policy

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.protocols import Verifier
-from engines.verifiers.compose import Part, WeightedVerifier
+from engines.verifiers.compose import WeightedCriterion, WeightedVerifier
 from engines.verifiers.judge import JudgeSettings, JudgeVerifier
-from engines.verifiers.judge_context import Judging
+from engines.verifiers.judge_context import JudgeContext
 from engines.verifiers.math.verifier import MathSettings, MathVerifier
 from engines.verifiers.shaping import (
     AccuracySettings,
@@ -26,7 +26,14 @@ from engines.verifiers.shaping import (
     ShapedVerifier,
     StepBonus,
 )
-from engines.verifiers.spec import At, SpecError, find_file, found_file, offer, read_settings
+from engines.verifiers.spec import (
+    At,
+    SpecError,
+    find_file,
+    known_names_text,
+    parse_settings,
+    require_file,
+)
 from engines.verifiers.text import TextSettings, TextVerifier
 
 KNOWN = ("math", "text", "judge", "accuracy", "length_penalty", "step", "format", "function")
@@ -39,16 +46,16 @@ Spec = Mapping[str, Any] | str
 
 
 @dataclass(frozen=True, slots=True)
-class Criterion:
+class ParsedCriterion:
     """One verifier of a list, read."""
 
     name: str
     weight: float
-    verifier: Readied
+    verifier: ParsedVerifier
 
 
 @dataclass(frozen=True, slots=True)
-class Readied:
+class ParsedVerifier:
     """A verifier that is read and not yet opened.
 
     `path` is the file of a function; `of` holds the criteria of a list, or the one verifier
@@ -58,7 +65,7 @@ class Readied:
     at: At
     settings: Any = None
     path: Path | None = None
-    of: tuple[Criterion, ...] = ()
+    of: tuple[ParsedCriterion, ...] = ()
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -69,7 +76,7 @@ class Readied:
 
 def open_verifier(
     spec: Spec,
-    judging: Judging | None = None,
+    judging: JudgeContext | None = None,
     folders: Sequence[Path] = (),
     *,
     columns: frozenset[str] | None = None,
@@ -89,38 +96,38 @@ def open_verifier(
         SpecError: unknown name or setting, a value that cannot be, a file that is not there.
         VerifierError: the verifier cannot be loaded.
     """
-    return _opened(read_spec(spec, folders), judging, columns)
+    return _open_parsed(parse_spec(spec, folders), judging, columns)
 
 
-def read_spec(spec: Spec, folders: Sequence[Path] = ()) -> Readied:
+def parse_spec(spec: Spec, folders: Sequence[Path] = ()) -> ParsedVerifier:
     """Check a specification and find its files; opens nothing.
 
     Raises:
         SpecError: see `open_verifier`.
     """
-    return _read({"name": spec} if isinstance(spec, str) else spec, folders, ())
+    return _parse_mapping({"name": spec} if isinstance(spec, str) else spec, folders, ())
 
 
 def needs_answer(spec: Spec) -> bool:
     """Whether problems without an answer are of no use to it."""
-    return _any(spec, lambda name: name in ("math", "text", "accuracy"))
+    return _any_verifier(spec, lambda name: name in ("math", "text", "accuracy"))
 
 
 def asks_judge(spec: Spec) -> bool:
     """Whether it asks the judge role, or may: what a function does is known when it runs."""
-    return _any(spec, lambda name: name in ("judge", "function"))
+    return _any_verifier(spec, lambda name: name in ("judge", "function"))
 
 
-def _any(spec: object, holds: Callable[[object], bool]) -> bool:
-    """Looks no closer than needed: what is wrong in a specification `read_spec` says."""
+def _any_verifier(spec: object, holds: Callable[[object], bool]) -> bool:
+    """Looks no closer than needed: what is wrong in a specification `parse_spec` says."""
     spec = _as_mapping(spec)
     if not isinstance(spec, Mapping):
         return holds(spec)
     name, inner = spec.get("name"), spec.get("of")
     if name == "weighted" and isinstance(inner, Sequence):
-        return any(_any(entry, holds) for entry in inner)
+        return any(_any_verifier(entry, holds) for entry in inner)
     if isinstance(name, str) and name in SHAPES:
-        return _any(inner or SHAPED, holds)
+        return _any_verifier(inner or SHAPED, holds)
     return holds(name)
 
 
@@ -133,7 +140,7 @@ def _as_mapping(given: object) -> object:
     return given
 
 
-def _read(spec: Mapping[str, Any], folders: Sequence[Path], at: At) -> Readied:
+def _parse_mapping(spec: Mapping[str, Any], folders: Sequence[Path], at: At) -> ParsedVerifier:
     settings = dict(spec)
     name = settings.pop("name", None)
     if isinstance(name, str) and name in KNOWN[:-1] and "file" in settings:
@@ -141,54 +148,56 @@ def _read(spec: Mapping[str, Any], folders: Sequence[Path], at: At) -> Readied:
         raise SpecError((*at, "file"), "verifier", cause, "Leave one of them out.")
     match name:
         case "math":
-            return Readied(at, read_settings(MathSettings, name, settings, at))
+            return ParsedVerifier(at, parse_settings(MathSettings, name, settings, at))
         case "text":
-            return Readied(at, read_settings(TextSettings, name, settings, at))
+            return ParsedVerifier(at, parse_settings(TextSettings, name, settings, at))
         case "judge":
-            return Readied(at, read_settings(JudgeSettings, name, settings, at))
+            return ParsedVerifier(at, parse_settings(JudgeSettings, name, settings, at))
         case "accuracy":
-            return Readied(at, read_settings(AccuracySettings, name, settings, at))
+            return ParsedVerifier(at, parse_settings(AccuracySettings, name, settings, at))
         case "format":
-            return Readied(at, read_settings(FormatSettings, name, settings, at))
+            return ParsedVerifier(at, parse_settings(FormatSettings, name, settings, at))
         case "length_penalty" | "step":
-            inner = _read_inner(settings.pop("of", SHAPED), folders, (*at, "of"))
-            return Readied(at, read_settings(SHAPES[name], name, settings, at), of=(inner,))
+            inner = _parse_inner(settings.pop("of", SHAPED), folders, (*at, "of"))
+            return ParsedVerifier(at, parse_settings(SHAPES[name], name, settings, at), of=(inner,))
         case "function":
             file = settings.pop("file", None)
             if not isinstance(file, str) or not file.strip():
                 cause = '"file" is missing.' if file is None else '"file" is no path.'
                 raise SpecError((*at, "file"), "verifier", cause, "Give the file: file: MINE.py.")
-            path = found_file(file, folders, at)
+            path = require_file(file, folders, at)
             from engines.verifiers.foreign.verifier import FunctionSettings
 
-            return Readied(at, read_settings(FunctionSettings, path.stem, settings, at), path)
+            return ParsedVerifier(
+                at, parse_settings(FunctionSettings, path.stem, settings, at), path
+            )
         case "weighted":
-            return _read_list(settings, folders, at)
+            return _parse_list(settings, folders, at)
         case None:
             move = f"Known: {', '.join(KNOWN[:-1])}; or give a file: {{file: MINE.py}}."
             raise SpecError(at, "verifier", '"name" is missing.', move)
-    move = offer(str(name), KNOWN)
+    move = known_names_text(str(name), KNOWN)
     if isinstance(name, str) and (found := find_file(name, folders)):
         move = f"{found.name} is a file: write {{file: {found.name}}}."
     raise SpecError((*at, "name"), f'verifier "{name}"', "there is no such verifier.", move)
 
 
-def _read_inner(given: object, folders: Sequence[Path], at: At) -> Criterion:
+def _parse_inner(given: object, folders: Sequence[Path], at: At) -> ParsedCriterion:
     """The one verifier below a shape's `of`."""
     entry = _as_mapping(given)
     if not isinstance(entry, Mapping):
         cause = "it is a list." if isinstance(given, list | tuple) else "it is no verifier."
         move = "Write a name or {name: …}; for several: {name: weighted, of: […]}."
         raise SpecError(at, "verifier to be shaped", cause, move)
-    verifier = _read(entry, folders, at)
-    return Criterion(_usual_name(entry, verifier), 1.0, verifier)
+    verifier = _parse_mapping(entry, folders, at)
+    return ParsedCriterion(_default_name(entry, verifier), 1.0, verifier)
 
 
-def _usual_name(settings: Mapping[str, Any], verifier: Readied) -> str:
+def _default_name(settings: Mapping[str, Any], verifier: ParsedVerifier) -> str:
     return verifier.path.stem if verifier.path else str(settings["name"])
 
 
-def _read_list(given: Mapping[str, Any], folders: Sequence[Path], at: At) -> Readied:
+def _parse_list(given: Mapping[str, Any], folders: Sequence[Path], at: At) -> ParsedVerifier:
     place, entries = "list of verifiers", given.get("of")
     if unknown := [key for key in given if key != "of"]:
         cause = f'"{unknown[0]}" cannot stand beside a list.'
@@ -196,7 +205,7 @@ def _read_list(given: Mapping[str, Any], folders: Sequence[Path], at: At) -> Rea
     if not isinstance(entries, list | tuple) or not entries:
         cause = "it is empty." if entries in ([], (), None) else "it is no list."
         raise SpecError((*at, "of"), place, cause, "Name at least one: [math, judge].")
-    read = [_read_entry(entry, folders, (*at, "of", str(n))) for n, entry in enumerate(entries)]
+    read = [_parse_entry(entry, folders, (*at, "of", str(n))) for n, entry in enumerate(entries)]
     usual = {name for name, _, _, own in read if not own}
     taken: set[str] = set()
     for n, (name, _, _, own) in enumerate(read):
@@ -211,11 +220,13 @@ def _read_list(given: Mapping[str, Any], folders: Sequence[Path], at: At) -> Rea
         while not own and unique in taken:
             unique, number = f"{name}-{number}", number + 1
         taken.add(unique)
-        criteria.append(Criterion(unique, weight, verifier))
-    return Readied(at, of=tuple(criteria))
+        criteria.append(ParsedCriterion(unique, weight, verifier))
+    return ParsedVerifier(at, of=tuple(criteria))
 
 
-def _read_entry(entry: object, folders: Sequence[Path], at: At) -> tuple[str, float, Readied, bool]:
+def _parse_entry(
+    entry: object, folders: Sequence[Path], at: At
+) -> tuple[str, float, ParsedVerifier, bool]:
     """Metric name, weight and verifier of one entry; last whether it names itself."""
     place = f"criterion {int(at[-1]) + 1}"
     if isinstance(entry, str):
@@ -234,11 +245,13 @@ def _read_entry(entry: object, folders: Sequence[Path], at: At) -> tuple[str, fl
         raise SpecError((*at, "as"), place, f'"as" is {own!r}, which names no metric.', move)
     if settings.get("name") == "weighted" or ("of" in settings and "name" not in settings):
         raise SpecError(at, place, "it is a list itself.", "Write its entries in the outer list.")
-    verifier = _read(settings, folders, at)
-    return own or _usual_name(settings, verifier), float(weight), verifier, own is not None
+    verifier = _parse_mapping(settings, folders, at)
+    return own or _default_name(settings, verifier), float(weight), verifier, own is not None
 
 
-def _opened(ready: Readied, judging: Judging | None, columns: frozenset[str] | None) -> Verifier:
+def _open_parsed(
+    ready: ParsedVerifier, judging: JudgeContext | None, columns: frozenset[str] | None
+) -> Verifier:
     match ready.settings:
         case MathSettings() as settings:
             return MathVerifier(settings)
@@ -258,11 +271,16 @@ def _opened(ready: Readied, judging: Judging | None, columns: frozenset[str] | N
             return FormatVerifier(settings)
         case LengthPenalty() | StepBonus() as shape:
             (shaped,) = ready.of
-            return ShapedVerifier(shape, shaped.name, _opened(shaped.verifier, judging, columns))
+            return ShapedVerifier(
+                shape, shaped.name, _open_parsed(shaped.verifier, judging, columns)
+            )
     if ready.path is not None:
         from engines.verifiers.foreign.verifier import FunctionVerifier
 
         return FunctionVerifier(ready.settings, ready.path, judging, columns=columns)
     return WeightedVerifier(
-        [Part(c.name, c.weight, _opened(c.verifier, judging, columns)) for c in ready.of]
+        [
+            WeightedCriterion(c.name, c.weight, _open_parsed(c.verifier, judging, columns))
+            for c in ready.of
+        ]
     )

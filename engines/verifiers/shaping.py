@@ -19,7 +19,7 @@ from engines.core.protocols import Verifier
 from engines.core.types import Attempt, Problem, Rollout, Verdict
 from engines.verifiers.process_pool.pool import WorkerPool
 from engines.verifiers.process_pool.process import Trouble
-from engines.verifiers.stated_answer import rollout_trouble, shown
+from engines.verifiers.stated_answer import short_text, unjudgeable_verdict
 
 Unit = Literal["tokens", "chars"]
 
@@ -44,7 +44,7 @@ class AccuracySettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Shaped:
+class ShapedReward:
     """A reward before it is clipped to [0, 1], what it was made of, and that in words."""
 
     reward: float
@@ -52,8 +52,8 @@ class Shaped:
     note: str = ""
 
 
-class Shape(Protocol):
-    def of(self, reward: float, attempt: Attempt) -> Shaped | str:
+class RewardShape(Protocol):
+    def shape_reward(self, reward: float, attempt: Attempt) -> ShapedReward | str:
         """Shape the reward of an answer; a text says why it cannot be done."""
         ...
 
@@ -87,15 +87,15 @@ class LengthPenalty:
             known = " or ".join(get_args(Unit))
             raise VerifierError(place, f'unit "{self.unit}" is unknown.', f"Set it to {known}.")
 
-    def of(self, reward: float, attempt: Attempt) -> Shaped | str:
-        length = _tokens(attempt) if self.unit == "tokens" else _chars(attempt)
+    def shape_reward(self, reward: float, attempt: Attempt) -> ShapedReward | str:
+        length = _token_length(attempt) if self.unit == "tokens" else _char_length(attempt)
         if length is None:
             return "length_penalty has no token count of this try; set unit: chars"
         beyond = max(0, length - self.max_length)
         penalty = self.penalty_weight * beyond
         note = f"{beyond:,} {self.unit} beyond {self.max_length:,} cost {penalty:.3g}"
         metrics = {"length": float(length), "penalty": penalty}
-        return Shaped(reward - penalty, metrics, note if beyond else "")
+        return ShapedReward(reward - penalty, metrics, note if beyond else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +118,14 @@ class StepBonus:
                 'verifier "step"', "step_bonus is not above 0.", "Set it to 0.1, for instance."
             )
 
-    def of(self, reward: float, attempt: Attempt) -> Shaped | str:
-        steps = shown_steps(attempt.answer or "")
+    def shape_reward(self, reward: float, attempt: Attempt) -> ShapedReward | str:
+        steps = count_steps(attempt.answer or "")
         bonus = self.step_bonus * steps
         note = f"{steps:,} {'step' if steps == 1 else 'steps'} shown" if steps else ""
-        return Shaped(reward + bonus, {"steps": float(steps), "bonus": bonus}, note)
+        return ShapedReward(reward + bonus, {"steps": float(steps), "bonus": bonus}, note)
 
 
-def shown_steps(text: str) -> int:
+def count_steps(text: str) -> int:
     """How many lines of a text show a step, see `StepBonus`."""
     return sum("=" in line or bool(_LABEL.match(line)) for line in text.splitlines())
 
@@ -139,7 +139,7 @@ class ShapedVerifier:
         inner: the other verifier.
     """
 
-    def __init__(self, shape: Shape, name: str, inner: Verifier) -> None:
+    def __init__(self, shape: RewardShape, name: str, inner: Verifier) -> None:
         self._shape, self._name, self._inner = shape, name, inner
 
     async def check(self) -> None:
@@ -148,18 +148,18 @@ class ShapedVerifier:
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
         verdicts = await self._inner.verify(problem, rollouts)
         pairs = zip(rollouts, verdicts, strict=True)
-        return tuple(self._shaped(rollout.attempt, verdict) for rollout, verdict in pairs)
+        return tuple(self._shape_verdict(rollout.attempt, verdict) for rollout, verdict in pairs)
 
     async def aclose(self) -> None:
         await self._inner.aclose()
 
-    def _shaped(self, attempt: Attempt, verdict: Verdict) -> Verdict:
+    def _shape_verdict(self, attempt: Attempt, verdict: Verdict) -> Verdict:
         """What was not judged, or could not be, stays so: its error passes through."""
         metrics = {f"{self._name}/{name}": value for name, value in verdict.metrics.items()}
         reward, critique, error = verdict.reward, verdict.critique, verdict.error
         if reward is not None:
             metrics = {self._name: reward, **metrics}
-            shaped = self._shape.of(reward, attempt)
+            shaped = self._shape.shape_reward(reward, attempt)
             if isinstance(shaped, str):
                 reward, error = None, f"failed: {shaped}"
             else:
@@ -190,7 +190,7 @@ class FormatSettings:
         try:
             re.compile(self.pattern, re.DOTALL)
         except (re.error, OverflowError, RecursionError) as error:
-            cause = f"pattern {shown(repr(self.pattern), 80)} is not a regular expression"
+            cause = f"pattern {short_text(repr(self.pattern), 80)} is not a regular expression"
             raise VerifierError(place, f"{cause} ({error}).", "Mend it.") from error
 
 
@@ -211,7 +211,7 @@ class FormatVerifier:
         await self._pool.aclose()
 
     async def _judge(self, rollout: Rollout) -> Verdict:
-        if trouble := rollout_trouble(rollout, ("",)):
+        if trouble := unjudgeable_verdict(rollout, ("",)):
             return trouble
         text = rollout.attempt.answer or ""
         if len(text) > FORMAT_CHARS:
@@ -221,18 +221,18 @@ class FormatVerifier:
             {"pattern": self._pattern, "text": text, "flags": int(re.DOTALL)}
         )
         if isinstance(found, Trouble):
-            return Verdict(None, error=f"{found.kind}: {shown(found.text, 120)}")
+            return Verdict(None, error=f"{found.kind}: {short_text(found.text, 120)}")
         has = bool(found["found"])
         return Verdict(float(has), "has the form" if has else "has not the form that was asked for")
 
 
-def _tokens(attempt: Attempt) -> int | None:
+def _token_length(attempt: Attempt) -> int | None:
     """None where there is text, and an endpoint that counted nothing."""
     counted = attempt.usage.completion_tokens
     return counted if counted or not attempt.answer else None
 
 
-def _chars(attempt: Attempt) -> int:
+def _char_length(attempt: Attempt) -> int:
     replies = [message for message in attempt.messages if message.role == "assistant"]
     if not replies:
         return len(attempt.answer or "")

@@ -29,7 +29,7 @@ class SpecError(VerifierError):
         super().__init__(place, cause, move)
 
 
-def read_settings(kind: type[S], name: str, given: Mapping[str, Any], at: At) -> S:
+def parse_settings(kind: type[S], name: str, given: Mapping[str, Any], at: At) -> S:
     """Make a verifier's settings, a dataclass, from plain values.
 
     Raises:
@@ -41,11 +41,11 @@ def read_settings(kind: type[S], name: str, given: Mapping[str, Any], at: At) ->
     for key, value in given.items():
         if key not in known:
             cause = f'there is no setting "{key}".'
-            raise SpecError((*at, str(key)), place, cause, offer(str(key), known))
+            raise SpecError((*at, str(key)), place, cause, known_names_text(str(key), known))
         value = tuple(value) if isinstance(value, list) else value
-        if not _fits(value, hints[key]):
-            cause = f"{key} is {_seen(value)}."
-            raise SpecError((*at, key), place, cause, f"Set it to {_wanted(hints[key])}.")
+        if not _matches_type(value, hints[key]):
+            cause = f"{key} is {_value_text(value)}."
+            raise SpecError((*at, key), place, cause, f"Set it to {_type_text(hints[key])}.")
         values[key] = value
     try:
         return kind(**values)
@@ -65,7 +65,7 @@ def find_file(name: str, folders: Sequence[Path]) -> Path | None:
     return None
 
 
-def found_file(name: str, folders: Sequence[Path], at: At) -> Path:
+def require_file(name: str, folders: Sequence[Path], at: At) -> Path:
     """See `find_file`.
 
     Raises:
@@ -79,50 +79,50 @@ def found_file(name: str, folders: Sequence[Path], at: At) -> Path:
         move = f'Did you mean "{nearest[0]}"?'
     else:
         move = "Give a path, or see `studio data verifiers`."
-    searched = "" if Path(name).is_absolute() else f" Searched: {_joined(folders)}."
+    searched = "" if Path(name).is_absolute() else f" Searched: {_folders_text(folders)}."
     raise SpecError((*at, "file"), f'verifier "{name}"', f"There is no such file.{searched}", move)
 
 
-def offer(given: str, known: Iterable[str]) -> str:
+def known_names_text(given: str, known: Iterable[str]) -> str:
     names = list(known)
     nearest = get_close_matches(given, names, n=1)
     start = f'Did you mean "{nearest[0]}"? ' if nearest else ""
     return f"{start}Known: {', '.join(names)}."
 
 
-def _joined(folders: Sequence[Path]) -> str:
+def _folders_text(folders: Sequence[Path]) -> str:
     return ", ".join(str(folder) for folder in folders) or "the current folder"
 
 
-def _seen(value: object) -> str:
+def _value_text(value: object) -> str:
     text = f'"{value}"' if isinstance(value, str) else repr(value)
     return {"True": "true", "False": "false", "None": "null"}.get(text, text)[:60]
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def _matches_type(value: Any, hint: Any) -> bool:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Literal:
         return any(value == known and type(value) is type(known) for known in arguments)
     if origin in (Union, types.UnionType):
-        return any(_fits(value, inner) for inner in arguments)
+        return any(_matches_type(value, inner) for inner in arguments)
     if origin is tuple:
         if not isinstance(value, tuple):
             return False
         kinds = [arguments[0]] * len(value) if arguments[-1] is ... else list(arguments)
-        return len(kinds) == len(value) and all(map(_fits, value, kinds))
+        return len(kinds) == len(value) and all(map(_matches_type, value, kinds))
     if hint is float:
         return type(value) in (int, float) and math.isfinite(value)
     return value is None if hint is type(None) else type(value) is hint
 
 
-def _wanted(hint: Any) -> str:
+def _type_text(hint: Any) -> str:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Literal:
         return " or ".join(str(known) for known in arguments)
     if origin in (Union, types.UnionType):
-        return " or ".join(_wanted(inner) for inner in arguments)
+        return " or ".join(_type_text(inner) for inner in arguments)
     if origin is tuple:
-        kinds = [_wanted(inner) for inner in arguments if inner is not ...]
+        kinds = [_type_text(inner) for inner in arguments if inner is not ...]
         return f"a list of {' and '.join(kinds)}"
     names = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}
     return names.get(hint, "null")

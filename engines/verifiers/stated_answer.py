@@ -49,14 +49,14 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Stated:
+class StatedAnswer:
     """The text that states the answer; with marker "none" it is the whole response."""
 
     text: str
     marker: Marker
 
 
-def stated_answer(response: str, *, join_boxes: bool = False) -> Stated:
+def find_stated_answer(response: str, *, join_boxes: bool = False) -> StatedAnswer:
     r"""Find the last statement of the answer.
 
     Args:
@@ -67,21 +67,21 @@ def stated_answer(response: str, *, join_boxes: bool = False) -> Stated:
     A box, a `####` and a marker on the last line are deliberate and win over a
     sentence about "the answer" ("I am sure this answer is correct" often follows).
     """
-    found = max(_deliberate(response, join_boxes), default=None) or max(
-        _in_passing(response), default=None
+    found = max(_deliberate_statements(response, join_boxes), default=None) or max(
+        _passing_statements(response), default=None
     )
     if found is None:
-        return Stated(response.strip(), "none")
+        return StatedAnswer(response.strip(), "none")
     _, text, marker = found
-    return Stated(text, marker)
+    return StatedAnswer(text, marker)
 
 
-def wanted(expected: Iterable[str]) -> str:
+def expected_text(expected: Iterable[str]) -> str:
     """The first few expected answers as a critique names them, each once."""
-    return " or ".join([*dict.fromkeys(shown(text) for text in expected)][:3])
+    return " or ".join([*dict.fromkeys(short_text(text) for text in expected)][:3])
 
 
-def shown(text: str, limit: int = 40) -> str:
+def short_text(text: str, limit: int = 40) -> str:
     """One short line of a text for the screen and the journal.
 
     Control characters and lone surrogates go: JSON writers refuse the latter.
@@ -91,7 +91,7 @@ def shown(text: str, limit: int = 40) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def _deliberate(response: str, join_boxes: bool) -> Iterator[tuple[int, str, Marker]]:
+def _deliberate_statements(response: str, join_boxes: bool) -> Iterator[tuple[int, str, Marker]]:
     if (boxed := _last_box(response, join_boxes)) is not None:
         yield *boxed, "boxed"
     end = len(response.rstrip())
@@ -101,20 +101,20 @@ def _deliberate(response: str, join_boxes: bool) -> Iterator[tuple[int, str, Mar
         line_end = response.find("\n", at)
         rest = response[at + 4 : end if line_end < 0 else line_end]
         # "#### Step 2" above the last line is a heading, not an answer.
-        if _tidy(rest) and (at >= last_line or not _WORD_FIRST.match(rest)):
-            yield at, _tidy(rest), "marked"
+        if _strip_markup(rest) and (at >= last_line or not _WORD_FIRST.match(rest)):
+            yield at, _strip_markup(rest), "marked"
     # "= \boxed{41} … The final answer is 42." may stand on one line.
     for final in _FINAL.finditer(response, max(0, end - TAIL_CHARS)):
         rest = response[final.end() : end].split("\n", 1)[0]
-        text = _tidy(_SENTENCE_END.split(rest, 1)[0])
+        text = _strip_markup(_SENTENCE_END.split(rest, 1)[0])
         if text and not _WORD_FIRST.match(rest):
             yield final.start(), text, "marked"
     line = response[last_line:end]
-    if (match := _LAST_LINE.match(line)) and _tidy(line[match.end() :]):
-        yield last_line, _tidy(line[match.end() :]), "marked"
+    if (match := _LAST_LINE.match(line)) and _strip_markup(line[match.end() :]):
+        yield last_line, _strip_markup(line[match.end() :]), "marked"
 
 
-def _in_passing(response: str) -> Iterator[tuple[int, str, Marker]]:
+def _passing_statements(response: str) -> Iterator[tuple[int, str, Marker]]:
     tail = response[-TAIL_CHARS:]
     for pattern in (_LINE, _PHRASE):
         match = None
@@ -127,8 +127,8 @@ def _in_passing(response: str) -> Iterator[tuple[int, str, Marker]]:
         text = rest.strip() if rest[:1] in ("\n", "\r") else rest.split("\n", 1)[0]
         if pattern is _PHRASE:
             text = _SENTENCE_END.split(text, 1)[0]
-        if _tidy(text):
-            yield match.start(), _tidy(text), "marked"
+        if _strip_markup(text):
+            yield match.start(), _strip_markup(text), "marked"
 
 
 def _last_box(response: str, join: bool) -> tuple[int, str] | None:
@@ -140,15 +140,15 @@ def _last_box(response: str, join: bool) -> tuple[int, str] | None:
     if join and response.count("\\boxed{", tail) > MANY_BOXES:
         return at, response[tail:]
     start = response.index("{", at) + 1
-    end = _closing(response, start)
+    end = _closing_brace(response, start)
     if end is None:
         cut = start + TAIL_CHARS
         return (at, response[start:cut]) if cut < len(response) else None
     contents, first = [response[start:end].strip()], at
     while join and (before := _box_before(response, first, max(0, at - TAIL_CHARS))) >= 0:
         start = response.index("{", before) + 1
-        end = _closing(response, start)
-        if end is None or end >= first or not _one_answer(response[end + 1 : first]):
+        end = _closing_brace(response, start)
+        if end is None or end >= first or not _is_one_answer(response[end + 1 : first]):
             break
         contents.append(response[start:end].strip())
         first = before
@@ -159,7 +159,7 @@ def _box_before(response: str, end: int, start: int) -> int:
     return max(response.rfind(box, start, end) for box in ("\\boxed{", "\\fbox{"))
 
 
-def _closing(response: str, start: int) -> int | None:
+def _closing_brace(response: str, start: int) -> int | None:
     """Where the brace that was opened just before `start` is closed."""
     depth = 1
     for brace in _BRACES.finditer(response, start, start + TAIL_CHARS):
@@ -169,24 +169,24 @@ def _closing(response: str, start: int) -> int | None:
     return None
 
 
-def _one_answer(gap: str) -> bool:
+def _is_one_answer(gap: str) -> bool:
     """Do two boxes with this between them state one answer, or was the first put right?"""
     if len(gap) >= GAP_CHARS or _NEXT_THOUGHT.search(gap):
         return False
     return bool(_JOINED.search(gap)) or not re.search(r"[A-Za-z]{2}", _COMMAND.sub("", gap))
 
 
-def _tidy(text: str) -> str:
+def _strip_markup(text: str) -> str:
     text = text.strip().strip("*_`").strip()
     return text[:-1].rstrip(" *_`") if text.endswith(".") else text
 
 
-def rollout_trouble(rollout: Rollout, expected: Sequence[object]) -> Verdict | None:
+def unjudgeable_verdict(rollout: Rollout, expected: Sequence[object]) -> Verdict | None:
     """The verdict on what cannot be judged at all: a failed attempt, or no truth."""
     attempt = rollout.attempt
     if attempt.status == "failed" or attempt.answer is None:
         return Verdict(
-            None, error=f"failed: rollout failed: {shown(attempt.error or 'no answer', 200)}"
+            None, error=f"failed: rollout failed: {short_text(attempt.error or 'no answer', 200)}"
         )
     if not expected:
         return Verdict(None)

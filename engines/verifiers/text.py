@@ -20,10 +20,10 @@ from engines.verifiers.process_pool.pool import WorkerPool
 from engines.verifiers.process_pool.process import Trouble
 from engines.verifiers.stated_answer import (
     TAIL_CHARS,
-    rollout_trouble,
-    shown,
-    stated_answer,
-    wanted,
+    expected_text,
+    find_stated_answer,
+    short_text,
+    unjudgeable_verdict,
 )
 
 Mode = Literal["exact", "contains", "choice", "regex"]
@@ -94,7 +94,7 @@ class TextVerifier:
         """Nothing to load: processes start with the first answer that needs them."""
 
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
-        expected = tuple(stated_answer(text).text for text in problem.accepted)
+        expected = tuple(find_stated_answer(text).text for text in problem.accepted_answers)
         verdicts = await asyncio.gather(*(self._judge(rollout, expected) for rollout in rollouts))
         return tuple(verdicts)
 
@@ -103,25 +103,27 @@ class TextVerifier:
             await self._pool.aclose()
 
     async def _judge(self, rollout: Rollout, expected: Sequence[str]) -> Verdict:
-        if trouble := rollout_trouble(rollout, expected):
+        if trouble := unjudgeable_verdict(rollout, expected):
             return trouble
         response = rollout.attempt.answer or ""
-        stated = stated_answer(response)
+        stated = find_stated_answer(response)
         text = stated.text[-TAIL_CHARS:]
         matched: str | None
         match self._settings.mode:
             case "exact":
-                matched = self._first_same(text, expected)
+                matched = self._first_match(text, expected)
             case "contains":
-                words = self._normal(text)
-                held = (gold for gold in expected if _holds(words, self._normal(gold)))
+                words = self._normalise(text)
+                held = (gold for gold in expected if _contains_words(words, self._normalise(gold)))
                 matched = next(held, None)
             case "choice":
                 letters = self._settings.letters
-                chosen = chosen_letter(text, letters, stated=stated.marker != "none")
-                right = {chosen_letter(gold, letters, stated=True) for gold in expected} - {None}
+                chosen = find_chosen_letter(text, letters, stated=stated.marker != "none")
+                right = {find_chosen_letter(gold, letters, stated=True) for gold in expected} - {
+                    None
+                }
                 if not right:
-                    error = f"failed: the expected answer {shown(expected[0])} is not a choice"
+                    error = f"failed: the expected answer {short_text(expected[0])} is not a choice"
                     return Verdict(None, error=error)
                 text, matched = chosen or "", chosen if chosen in right else None
             case "regex":
@@ -129,24 +131,24 @@ class TextVerifier:
                 question = {"pattern": self._settings.pattern, "text": response[-TAIL_CHARS:]}
                 found = await self._pool.ask(question)
                 if isinstance(found, Trouble):
-                    return Verdict(None, error=f"{found.kind}: {shown(found.text, 120)}")
+                    return Verdict(None, error=f"{found.kind}: {short_text(found.text, 120)}")
                 text = str(found["found"] or "")
-                matched = self._first_same(text, expected)
+                matched = self._first_match(text, expected)
         return _verdict(matched, text, expected)
 
-    def _first_same(self, text: str, expected: Sequence[str]) -> str | None:
-        normal = self._normal(text)
-        return next((gold for gold in expected if self._normal(gold) == normal), None)
+    def _first_match(self, text: str, expected: Sequence[str]) -> str | None:
+        normal = self._normalise(text)
+        return next((gold for gold in expected if self._normalise(gold) == normal), None)
 
-    def _normal(self, text: str) -> str:
-        return normalised(
+    def _normalise(self, text: str) -> str:
+        return normalise_text(
             text,
             ignore_articles=self._settings.ignore_articles,
             ignore_punctuation=self._settings.ignore_punctuation,
         )
 
 
-def normalised(
+def normalise_text(
     text: str, *, ignore_articles: bool = False, ignore_punctuation: bool = False
 ) -> str:
     """The form in which texts are compared: NFKC, no case, single blanks, no outer quotes."""
@@ -160,7 +162,7 @@ def normalised(
     return " ".join(text.split())
 
 
-def chosen_letter(text: str, letters: str, *, stated: bool) -> str | None:
+def find_chosen_letter(text: str, letters: str, *, stated: bool) -> str | None:
     """The letter chosen, in upper case; None when there is none among `letters`.
 
     In a whole response (not `stated`) only a bracketed letter, or one that opens its
@@ -178,7 +180,7 @@ def chosen_letter(text: str, letters: str, *, stated: bool) -> str | None:
     return known[-1] if known else None
 
 
-def _holds(words: str, gold: str) -> bool:
+def _contains_words(words: str, gold: str) -> bool:
     """True when gold stands in words, not as a part of a longer word."""
     return bool(gold) and bool(re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", words))
 
@@ -218,6 +220,6 @@ def _check_pattern(pattern: str | None) -> None:
 def _verdict(matched: str | None, got: str, expected: Sequence[str]) -> Verdict:
     """`matched` is the expected answer that was met, None where none was."""
     if matched is not None:
-        return Verdict(1.0, f"matches {shown(matched)}")
-    found = f"got {shown(got)}" if shown(got) else "found no answer"
-    return Verdict(0.0, f"expected {wanted(expected)}, {found}")
+        return Verdict(1.0, f"matches {short_text(matched)}")
+    found = f"got {short_text(got)}" if short_text(got) else "found no answer"
+    return Verdict(0.0, f"expected {expected_text(expected)}, {found}")

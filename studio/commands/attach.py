@@ -16,9 +16,9 @@ def attach(
     """Open the screen on a run; one without a process is opened from its journal."""
     from engines.record.run_dir import Workspace
     from studio.commands.screen import check_terminal, show
-    from studio.workspace.run_control import chosen_run
+    from studio.workspace.run_control import choose_run
 
-    folder = chosen_run(Workspace(context.obj), run)
+    folder = choose_run(Workspace(context.obj), run)
     folder.state()  # a damaged journal is told before the screen is drawn
     check_terminal("studio attach")
     return show(context.obj, run=folder.run)

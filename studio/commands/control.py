@@ -18,31 +18,31 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 def status(context: typer.Context, run: Run = None, json: AsJson = False) -> None:
     """Where a run stands, from its process or, without one, from its journal."""
     from studio.session import client
-    from studio.workspace.run_control import chosen_run
+    from studio.workspace.run_control import choose_run
 
-    if answered(context.obj, run, json):
+    if print_status(context.obj, run, json):
         return
     from engines.record.run_dir import Workspace  # a good third of the whole start
 
-    folder = chosen_run(Workspace(context.obj), run)
+    folder = choose_run(Workspace(context.obj), run)
     alive = client.is_alive(folder)
     answer = client.ask(folder, "status") if alive else client.status_of(folder.state())
     _show({**answer, "alive": alive}, json)
 
 
-def answered(workspace: Path, run: str | None, json: bool) -> bool:
+def print_status(workspace: Path, run: str | None, json: bool) -> bool:
     """Print where a living run stands; False where no process says it without more ado."""
     from studio.session import client
-    from studio.workspace.run_control import living_run
+    from studio.workspace.run_control import find_live_run
 
-    place = living_run(workspace, run)
+    place = find_live_run(workspace, run)
     if place is None:
         return False
     _show({**client.ask(place, "status"), "alive": True}, json)
     return True
 
 
-def plain_status(words: Sequence[str]) -> tuple[str | None, bool] | None:
+def parse_status(words: Sequence[str]) -> tuple[str | None, bool] | None:
     """The run and `--json` of `ctl status [RUN] [--json]`; None of any other words.
 
     Typer converts words with pydantic, which takes as long as all the rest of this command.
@@ -59,9 +59,9 @@ def plain_status(words: Sequence[str]) -> tuple[str | None, bool] | None:
 def watch(context: typer.Context, run: Run = None, json: AsJson = False) -> None:
     """Follow a living run as plain lines, or as its event stream with --json."""
     from engines.record.run_dir import Workspace
-    from studio.workspace.run_control import chosen_run, follow
+    from studio.workspace.run_control import choose_run, follow
 
-    follow(chosen_run(Workspace(context.obj), run), as_json=json)
+    follow(choose_run(Workspace(context.obj), run), as_json=json)
 
 
 @app.command()
@@ -104,23 +104,23 @@ def stop(
 
 def _ask(context: typer.Context, run: str | None, json: bool, do: str, **more: Any) -> None:
     from studio.session import client
-    from studio.workspace.run_control import chosen_run, living_run
+    from studio.workspace.run_control import choose_run, find_live_run
 
-    if (place := living_run(context.obj, run)) is not None:
+    if (place := find_live_run(context.obj, run)) is not None:
         _show(client.ask(place, do, **more), json)
         return
     from engines.record.run_dir import Workspace
 
-    _show(client.ask(chosen_run(Workspace(context.obj), run), do, **more), json)
+    _show(client.ask(choose_run(Workspace(context.obj), run), do, **more), json)
 
 
 def _show(answer: dict[str, Any], json: bool) -> None:
-    from studio.session.protocol import without_envelope
+    from studio.session.protocol import strip_envelope
     from studio.workspace.run_control import status_lines
 
     if json:
         from studio.report.tables import print_json
 
-        print_json(without_envelope(answer))
+        print_json(strip_envelope(answer))
     else:
         print("\n".join(status_lines(answer)))

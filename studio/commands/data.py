@@ -61,7 +61,7 @@ def add(
     from engines.record.run_dir import Workspace
     from studio.data.catalogue import add_data, field_names
     from studio.report.tables import print_json
-    from studio.secrets.sanitize import inert
+    from studio.secrets.sanitize import sanitize
 
     fields = field_names(question, answer)
     added = add_data(Workspace(context.obj), file, name, fields)
@@ -72,9 +72,11 @@ def add(
         if json:
             pass
         elif one.new:
-            print(f"{one.name}: {one.n} problems added as {inert(str(one.path))}")
+            print(f"{one.name}: {one.n} problems added as {sanitize(str(one.path))}")
         else:
-            print(f"{one.name}: nothing changed, {inert(str(one.path))} has this content already")
+            print(
+                f"{one.name}: nothing changed, {sanitize(str(one.path))} has this content already"
+            )
         if one.without_answer:
             note = f"{one.without_answer} of {one.n} have no answer"
             note += ": the math and text verifiers refuse those"
@@ -95,7 +97,7 @@ def preview(
     json: AsJson = False,
 ) -> None:
     """Show the first problems as practice would meet them."""
-    from engines.data.dataset import read_numbered
+    from engines.data.dataset import read_numbered_problems
     from engines.data.rows import open_table
     from engines.record.run_dir import Workspace
     from studio.data.catalogue import field_names, find_data
@@ -104,7 +106,7 @@ def preview(
 
     source = find_data(name, Workspace(context.obj))
     fields = field_names(question, answer)
-    shown = read_numbered(source, fields=fields, needs_answer=False, limit=n)
+    shown = read_numbered_problems(source, fields=fields, needs_answer=False, limit=n)
     if json:
         print_json([problem_data(line, problem) for line, problem in shown])
     else:
@@ -120,7 +122,7 @@ def check(
     json: AsJson = False,
 ) -> None:
     """Look for what usually is a mistake in a data set."""
-    from engines.data.dataset import examine
+    from engines.data.dataset import check_dataset
     from engines.record.run_dir import Workspace
     from studio.data.catalogue import field_names, find_data
     from studio.data.text import report_data, report_text
@@ -128,7 +130,7 @@ def check(
 
     source = find_data(name, Workspace(context.obj))
     fields = field_names(question, answer)
-    report = examine(source, fields=fields)
+    report = check_dataset(source, fields=fields)
     if json:
         print_json(report_data(source.stem, str(source), report))
     else:
@@ -148,7 +150,8 @@ def verifiers(context: typer.Context, json: AsJson = False) -> None:
     else:
         headings = ("NAME", "KIND", "FUNCTION", "FROM", "ABOUT")
         rows = [
-            (e.called, e.kind or "-", e.function or "-", e.where, e.about or "-") for e in found
+            (e.listed_name, e.kind or "-", e.function or "-", e.where, e.about or "-")
+            for e in found
         ]
         print(table(headings, rows, fold=4))
     for entry in found:

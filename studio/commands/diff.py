@@ -23,14 +23,14 @@ def diff(
     from engines.core.errors import ConfigError
     from engines.record.run_dir import Workspace
     from studio.library import diff as diffing
-    from studio.library.references import find
+    from studio.library.references import find_version
 
     if json and format not in (None, "json"):
         raise ConfigError(
             "--json", f"it contradicts --format {format}.", "Leave one of the two out."
         )
     workspace = Workspace(context.obj)
-    older, newer = find(a, workspace), find(b, workspace)
+    older, newer = find_version(a, workspace), find_version(b, workspace)
     match "json" if json else format:
         case "json":
             from studio.report.tables import print_json

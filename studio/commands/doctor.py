@@ -22,12 +22,11 @@ def doctor(
     from studio.report.tables import print_json
     from studio.workspace.doctor import Finding, diagnose
     from studio.workspace.doctor_text import doctor_data, doctor_text
-    from studio.workspace.preflight import surrounding_troubles, surroundings
+    from studio.workspace.preflight import machine_facts, machine_troubles
 
-    machine = surroundings(context.obj)
+    machine = machine_facts(context.obj)
     around = tuple(
-        Finding(t.place, t.cause, t.move, t.damage)
-        for t in surrounding_troubles(context.obj, machine)
+        Finding(t.place, t.cause, t.move, t.damage) for t in machine_troubles(context.obj, machine)
     )
     found = diagnose(Workspace(context.obj), repair=repair)
     found = replace(found, findings=(*found.findings, *around))
@@ -35,4 +34,4 @@ def doctor(
         print_json(doctor_data(found, machine))
     else:
         print(doctor_text(found, machine, repair=repair))
-    return exit_codes.DONE if found.well else exit_codes.USER_ERROR
+    return exit_codes.DONE if found.is_healthy else exit_codes.USER_ERROR

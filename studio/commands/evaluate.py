@@ -48,13 +48,13 @@ def evaluate(
 ) -> int:
     """Measure experiences on held-out sets; pays only for what nobody measured yet."""
     from engines.record.run_dir import Workspace
-    from studio.config.source import source_of
+    from studio.config.source import parse_source
     from studio.evaluation.evaluate import load_eval, plan_eval
     from studio.evaluation.session import run_eval
 
     if agent is not None and library is not None:
         raise ConfigError("--agent", "--library names other experiences.", "Leave one of them out.")
-    source = source_of(
+    source = parse_source(
         "studio eval", "eval", runfile, overrides, from_youtu=from_youtu, config_name=config_name
     )
     loaded = load_eval(source, context.obj, agent=agent, k=k)

@@ -33,7 +33,7 @@ def export(
     from engines.core.errors import ConfigError
     from engines.record.run_dir import Workspace
     from studio.report.tables import print_json
-    from studio.secrets.sanitize import inert
+    from studio.secrets.sanitize import sanitize
     from studio.training import export as exporting
 
     if merged == adapter:
@@ -43,7 +43,7 @@ def export(
         raise ConfigError("--best", "--step names a checkpoint too.", "Give one of them.")
     if serve_with is not None:
         exporting.check_server(serve_with)
-    taken = exporting.prepared(
+    taken = exporting.prepare_export(
         Workspace(context.obj),
         run,
         to.expanduser().absolute(),
@@ -53,7 +53,7 @@ def export(
     )
     taken.write()
     print(
-        inert(f"{taken.kind} of run {run}, step {taken.found.step}: {taken.folder}"),
+        sanitize(f"{taken.kind} of run {run}, step {taken.found.step}: {taken.folder}"),
         file=sys.stderr,
     )
     if taken.note:
@@ -62,7 +62,7 @@ def export(
     if json:
         print_json({**taken.facts, "command": command})
     else:
-        print(inert(shlex.join(command) if command else str(taken.folder)))
+        print(sanitize(shlex.join(command) if command else str(taken.folder)))
     sys.stdout.flush()  # before a server takes the terminal over
     if command and not exporting.serve(command):
         print("vLLM is not installed here: run that command where it is.", file=sys.stderr)

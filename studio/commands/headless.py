@@ -55,10 +55,10 @@ def headless(
     import os
 
     from engines.record.run_dir import Workspace
-    from studio.config.source import source_of
+    from studio.config.source import parse_source
     from studio.run import headless as session
 
-    source = source_of(
+    source = parse_source(
         "studio headless",
         "practice",
         runfile,
@@ -74,7 +74,7 @@ def headless(
     if ready_fd is not None:
         check_pipe(ready_fd)
         os.set_inheritable(ready_fd, False)  # none of our own children hold it open
-    plan = session.planned(
+    plan = session.load_plan(
         Workspace(context.obj),
         source,
         name=name,

@@ -19,17 +19,17 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a library.")]
 def list_libraries(context: typer.Context, json: AsJson = False) -> None:
     """Every library of the workspace."""
     from engines.record.run_dir import Workspace
-    from studio.library.text import row
+    from studio.library.text import library_row
     from studio.report.tables import print_json
-    from studio.secrets.sanitize import inert
+    from studio.secrets.sanitize import sanitize
 
-    rows = [row(folder) for folder in Workspace(context.obj).libraries()]
+    rows = [library_row(folder) for folder in Workspace(context.obj).libraries()]
     if json:
         print_json(rows)
         return
     if not rows:
         print(
-            f"no library in {inert(str(context.obj))} yet: studio headless rehearsal",
+            f"no library in {sanitize(str(context.obj))} yet: studio headless rehearsal",
             file=sys.stderr,
         )
     for found in rows:
@@ -49,11 +49,11 @@ def show(
 ) -> None:
     """One version: its experiences and where each comes from."""
     from engines.record.run_dir import Workspace
-    from studio.library.references import find
+    from studio.library.references import find_version
     from studio.library.text import library_data, library_lines
     from studio.report.tables import print_json
 
-    library = find(reference, Workspace(context.obj)).library
+    library = find_version(reference, Workspace(context.obj)).library
     if json:
         print_json(library_data(library))
     else:
@@ -71,12 +71,12 @@ def history(
 ) -> None:
     """Every commit, with operations, evidence and who decided."""
     from engines.record.run_dir import Workspace
-    from studio.library.references import named
-    from studio.library.text import check_known, history_data, history_lines
+    from studio.library.references import library_folder
+    from studio.library.text import check_experience, history_data, history_lines
     from studio.report.tables import print_json
 
-    folder = named(name, Workspace(context.obj))
-    check_known(folder, experience)
+    folder = library_folder(name, Workspace(context.obj))
+    check_experience(folder, experience)
     if json:
         print_json(history_data(folder, experience))
     else:
@@ -100,19 +100,19 @@ def edit(
     reason: Annotated[str, typer.Option(help="Why; recorded with the decision.")] = "",
 ) -> None:
     """Change, add or delete one experience; recorded as a decided operation."""
-    from studio.current_user import person
-    from studio.library.edit import asked_change, commit_changes
-    from studio.library.references import named
-    from studio.review.editor import edited
+    from studio.current_user import login_name
+    from studio.library.edit import commit_changes, requested_change
+    from studio.library.references import library_folder
+    from studio.review.editor import edit_text
     from studio.secrets.workspace import masking_workspace
 
     workspace = masking_workspace(context.obj)
-    head = named(name, workspace).head()
-    change = asked_change(head, experience, text=text, delete=delete, add=add, edit=edited)
+    head = library_folder(name, workspace).head()
+    change = requested_change(head, experience, text=text, delete=delete, add=add, edit=edit_text)
     if change is None:
         print(f"library {name}: nothing was changed")
         return
-    done = commit_changes(workspace, name, lambda _: [change], person=person(), reason=reason)
+    done = commit_changes(workspace, name, lambda _: [change], person=login_name(), reason=reason)
     print(f"library {name} is at v{done.version}")
 
 
@@ -124,16 +124,16 @@ def revert(
 ) -> None:
     """Make a new version with the texts of an older one; nothing is lost."""
     from engines.core.errors import ConflictError
-    from studio.current_user import person
-    from studio.library.edit import back_to, commit_changes
-    from studio.library.references import named
+    from studio.current_user import login_name
+    from studio.library.edit import commit_changes, revert_changes
+    from studio.library.references import library_folder
     from studio.secrets.workspace import masking_workspace
 
     name, _, number = reference.rpartition("@")
     if not name or not number.isdecimal() or len(number) > 18:
         raise ConflictError(reference, "it is not NAME@V.", "See `studio library history NAME`.")
     workspace = masking_workspace(context.obj)
-    older = named(name, workspace).at(int(number))
+    older = library_folder(name, workspace).at(int(number))
     why = reason or f"back to v{number}"
-    done = commit_changes(workspace, name, back_to(older), person=person(), reason=why)
+    done = commit_changes(workspace, name, revert_changes(older), person=login_name(), reason=why)
     print(f"library {name} is at v{done.version}, with the texts of v{number}")

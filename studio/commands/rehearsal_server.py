@@ -19,7 +19,7 @@ async def serve_until_stopped(port: int, *, json: bool) -> int:
         ConfigError: the port cannot be had.
     """
 
-    def ready(base_url: str) -> None:
+    def print_ready(base_url: str) -> None:
         if json:
             print_json({"base_url": base_url, "model": "rehearsal", "rehearsal": True})
         else:
@@ -34,7 +34,7 @@ async def serve_until_stopped(port: int, *, json: bool) -> int:
         )
 
     loop = asyncio.get_running_loop()
-    server = asyncio.create_task(serve(port, on_ready=ready))
+    server = asyncio.create_task(serve(port, on_ready=print_ready))
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, server.cancel)
     with contextlib.suppress(asyncio.CancelledError):

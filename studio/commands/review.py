@@ -26,16 +26,16 @@ def review(
     import shutil
     import sys
 
-    from studio.current_user import person
+    from studio.current_user import login_name
     from studio.report.progress import to_stderr
-    from studio.report.summary import count
-    from studio.report.tables import folded
-    from studio.review.editor import edited
-    from studio.review.evidence import EvidenceRoom
-    from studio.review.line_mode import Sitting
+    from studio.report.summary import count_text
+    from studio.report.tables import wrap_text
+    from studio.review.editor import edit_text
+    from studio.review.evidence import EvidenceLoader
+    from studio.review.line_mode import LineReview
     from studio.secrets.workspace import masking_workspace
-    from studio.session.offline import TakenError, desk_of
-    from studio.workspace.run_control import chosen_run
+    from studio.session.offline import ControlledElsewhereError, open_review_session
+    from studio.workspace.run_control import choose_run
 
     def ask(prompt: str) -> str | None:
         print(prompt, end="", flush=True)
@@ -46,28 +46,28 @@ def review(
 
     def say(text: str) -> None:
         wide = shutil.get_terminal_size().columns
-        print(folded(text, wide) if sys.stdout.isatty() else text)
+        print(wrap_text(text, wide) if sys.stdout.isatty() else text)
 
     def tell(text: str) -> None:
         wide = shutil.get_terminal_size().columns
-        to_stderr(folded(text, wide) if sys.stderr.isatty() else text)
+        to_stderr(wrap_text(text, wide) if sys.stderr.isatty() else text)
 
     workspace = masking_workspace(context.obj)
-    folder = chosen_run(workspace, run)
-    with desk_of(workspace, folder, tell) as desk:
+    folder = choose_run(workspace, run)
+    with open_review_session(workspace, folder, tell) as desk:
 
-        def patiently(do: Callable[[], T]) -> T:
+        def wait_for_control(do: Callable[[], T]) -> T:
             """With --wait a screen that decides is waited for."""
             while True:
                 try:
                     return do()
-                except TakenError as error:
+                except ControlledElsewhereError as error:
                     if not wait:
                         raise
                     tell(f"{error.cause} Waiting until it is left; Ctrl-C ends the waiting")
                     desk.wait()
 
-        sheet = patiently(desk.sheet)
+        sheet = wait_for_control(desk.review_queue)
         waits = wait and desk.living
         if wait and not waits:
             tell(f"note: no process of run {folder.run} goes on, so there is nothing to wait for")
@@ -77,22 +77,22 @@ def review(
                 if desk.living and (told := desk.close()):
                     print(told)
                 return
-        sitting = Sitting(
-            desk, EvidenceRoom(folder), reviewer=person(), ask=ask, edit=edited, say=say
+        sitting = LineReview(
+            desk, EvidenceLoader(folder), reviewer=login_name(), ask=ask, edit=edit_text, say=say
         )
         made = -1
         try:
-            for _ in desk.turns() if waits else (None,):
-                if not patiently(sitting.run):
+            for _ in desk.watch_changes() if waits else (None,):
+                if not wait_for_control(sitting.run):
                     break
-                if waits and made != (made := sitting.decided + sitting.settled):
+                if waits and made != (made := sitting.decided_count + sitting.settled):
                     tell("waiting for the run's next step; Ctrl-C ends the waiting, not the run")
         finally:
             state = folder.state()
-            counted = [f"{sitting.decided} decided, {len(state.open)} open"]
+            counted = [f"{sitting.decided_count} decided, {len(state.open_operations)} open"]
             if sitting.settled or state.repairs:
                 counted.append(
-                    f"{count(sitting.settled, 'reply', 'replies')} settled, "
+                    f"{count_text(sitting.settled, 'reply', 'replies')} settled, "
                     f"{len(state.repairs)} to mend"
                 )
             print(f"run {folder.run}: {'; '.join(counted)}")

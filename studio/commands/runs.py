@@ -18,7 +18,7 @@ def list_runs(context: typer.Context, json: AsJson = False) -> None:
     """List the runs, newest first, and what waits."""
     from engines.record.run_dir import Workspace
     from studio.report.tables import print_json
-    from studio.secrets.sanitize import inert
+    from studio.secrets.sanitize import sanitize
     from studio.workspace.listing import listed_runs, runs_table
 
     found = listed_runs(Workspace(context.obj))
@@ -28,7 +28,8 @@ def list_runs(context: typer.Context, json: AsJson = False) -> None:
         print(runs_table(found))
     else:
         print(
-            f"no run in {inert(str(context.obj))} yet: studio headless rehearsal", file=sys.stderr
+            f"no run in {sanitize(str(context.obj))} yet: studio headless rehearsal",
+            file=sys.stderr,
         )
 
 
@@ -85,7 +86,7 @@ def rm(
     """Remove a run and all its records; its library stays."""
     from engines.core.errors import ConfigError
     from engines.record.run_dir import Workspace
-    from studio.secrets.sanitize import inert
+    from studio.secrets.sanitize import sanitize
     from studio.workspace.removal import check_removable, library_of, remove_run
 
     workspace = Workspace(context.obj)
@@ -95,7 +96,7 @@ def rm(
     if not yes:
         if not sys.stdin.isatty():
             raise ConfigError("studio runs rm", "nobody is there to confirm it.", "Give --yes.")
-        if not typer.confirm(f"Remove {inert(str(folder.path))} for good?", err=True):
+        if not typer.confirm(f"Remove {sanitize(str(folder.path))} for good?", err=True):
             print("nothing was removed", file=sys.stderr)
             return
     remove_run(folder, workspace)

@@ -16,19 +16,19 @@ from engines.core.errors import ConfigError
 from studio import exit_codes
 
 if TYPE_CHECKING:
-    from studio.run.detached import Starting
+    from studio.run.detached import StartingProcess
 
 WITHOUT = "Use `studio headless` to practise and `studio review` to decide: both need no screen."
 
 
-class Left(Protocol):
+class ClosedScreen(Protocol):
     """A screen that was left, as far as is told of it."""
 
     shown_run: str | None  # the run it showed last
     ended_here: str  # how that ended while it was shown; "" where it did not
 
 
-Screen = Callable[..., "tuple[Left, int]"]
+Screen = Callable[..., "tuple[ClosedScreen, int]"]
 """`studio.tui.app.open_screen`."""
 
 
@@ -61,7 +61,7 @@ def show(
     workspace: Path,
     *,
     run: str | None = None,
-    starting: Starting | None = None,
+    starting: StartingProcess | None = None,
     screen: Screen | None = None,
 ) -> int:
     """Open the screen and, once it is left, tell how to come back or how the run ended.
@@ -75,11 +75,11 @@ def show(
     Returns:
         The exit code: that of a run that ended meanwhile, else 0.
     """
-    from studio.run.detached import Refused
+    from studio.run.detached import RefusedStart
 
-    left, code = (screen or _real_screen())(workspace, run=run, starting=starting)
+    left, code = (screen or _load_screen())(workspace, run=run, starting=starting)
     outcome = starting.outcome if starting is not None else None
-    if isinstance(outcome, Refused):
+    if isinstance(outcome, RefusedStart):
         print(outcome.text, file=sys.stderr)
         return outcome.code
     if outcome is not None and outcome.warning:  # it may have scrolled by on the screen
@@ -91,17 +91,17 @@ def show(
         if starting is not None:
             print("the run is being started, and goes on by itself: studio", file=sys.stderr)
         return exit_codes.DONE
-    return _told(workspace, shown, ended=bool(left.ended_here))
+    return _print_outcome(workspace, shown, ended=bool(left.ended_here))
 
 
-def _real_screen() -> Screen:
-    tune()
+def _load_screen() -> Screen:
+    configure_textual()
     from studio.tui.app import open_screen
 
     return open_screen
 
 
-def tune() -> None:
+def configure_textual() -> None:
     """Say how Textual is to draw: it reads its environment once, when it is imported.
 
     A key waits half as long for its frame as at the usual 60 a second; streams are drawn by a
@@ -111,7 +111,7 @@ def tune() -> None:
     os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
 
 
-def _told(workspace: Path, run: str, *, ended: bool) -> int:
+def _print_outcome(workspace: Path, run: str, *, ended: bool) -> int:
     from engines.record.run_dir import RunDir
     from studio.report.summary import exit_code, status_line
     from studio.session.client import is_alive

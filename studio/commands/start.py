@@ -19,10 +19,10 @@ def init(
     from shlex import quote
 
     from studio.presets.run_file import write_run_file
-    from studio.secrets.sanitize import inert
+    from studio.secrets.sanitize import sanitize
 
     file = write_run_file(preset, to.expanduser() if to else None)
-    written = inert(quote(str(file)))
+    written = sanitize(quote(str(file)))
     command = "train   " if "algorithm: grpo" in file.read_text("utf-8") else "headless"
     print(f"wrote {written}; edit it, then", file=sys.stderr)
     print(f"  studio try {written}        one problem", file=sys.stderr)
@@ -55,12 +55,12 @@ def try_once(
 
     from engines.record.run_dir import Workspace
     from studio.config.loading import load_run
-    from studio.evaluation.trial import Trial, carry_out, choose_problem
+    from studio.evaluation.trial import Trial, choose_problem, run_trial
     from studio.evaluation.trial_text import (
         after_text,
         before_text,
         exit_code,
-        show_piece,
+        print_piece,
         trial_data,
     )
     from studio.report.progress import to_stderr
@@ -76,13 +76,13 @@ def try_once(
     if json:
         from studio.report.tables import print_json
 
-        tried = asyncio.run(carry_out(trial, workspace, lambda _: None))
+        tried = asyncio.run(run_trial(trial, workspace, lambda _: None))
         print_json(trial_data(trial, tried))
     else:
 
-        def tell() -> None:
+        def print_before() -> None:
             print(before_text(trial), flush=True)
 
-        tried = asyncio.run(carry_out(trial, workspace, show_piece, tell))
+        tried = asyncio.run(run_trial(trial, workspace, print_piece, print_before))
         print(after_text(trial, tried))
     return exit_code(trial, tried)

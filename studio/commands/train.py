@@ -44,15 +44,15 @@ def train(
     import asyncio
 
     from engines.record.run_dir import Workspace
-    from studio.config.source import source_of
+    from studio.config.source import parse_source
     from studio.training import stages
 
     if stage not in STAGES:
         raise ConfigError(
             f"--stage {stage}", "there is no such stage.", "Choose sft, grpo, all or distil."
         )
-    source = source_of("studio train", "practice", runfile, overrides, example="grpo-tiny")
-    asked = stages.Asked(
+    source = parse_source("studio train", "practice", runfile, overrides, example="grpo-tiny")
+    asked = stages.TrainRequest(
         Workspace(context.obj),
         source,
         name=name,

@@ -12,15 +12,15 @@ from typing import Any
 import yaml
 
 from engines.core.errors import ConfigError
-from studio.config.aliases import give, see
-from studio.config.compose import Composed, dotted, walk
-from studio.config.yaml_positions import Key, marks_of
+from studio.config.aliases import get_value, set_value
+from studio.config.compose import ComposedConfig, dotted_name, walk
+from studio.config.yaml_positions import Key, file_positions
 
 # Not what is escaped: an odd number of backslashes stands before that.
 _REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\$\{\s*([^:,}$]*)")
 
 
-def mount_agent(composed: Composed, path: Path) -> None:
+def mount_agent(composed: ComposedConfig, path: Path) -> None:
     """Put the file in the place of the run file's own agent; overrides of it still count.
 
     Raises:
@@ -33,15 +33,15 @@ def mount_agent(composed: Composed, path: Path) -> None:
             "There is no such file.",
             "Give the agent.yaml of a run folder, or another agent file.",
         )
-    places = dict(marks_of(path, ("agent",)))  # also says what is wrong with its YAML
+    places = dict(file_positions(path, ("agent",)))  # also says what is wrong with its YAML
     agent: dict[Any, Any] = yaml.safe_load(path.read_text("utf-8")) or {}
     if not agent:
         raise ConfigError(str(path), "The agent file is empty.", "Give the agent.yaml of a run.")
     if list(agent) == ["agent"] and isinstance(agent["agent"], dict):
         agent = agent["agent"]  # written as run files have it
-        places = dict(marks_of(path, ()))
+        places = dict(file_positions(path, ()))
     typed = [key for key, place in composed.places.items() if key[0] == "agent" and place.override]
-    kept = {key: see(composed.tree, key) for key in typed}
+    kept = {key: get_value(composed.tree, key) for key in typed}
     if ("agent",) in kept:
         raise composed.error(
             ("agent",), "--agent puts another agent in its place.", "Leave one of them out."
@@ -51,18 +51,18 @@ def mount_agent(composed: Composed, path: Path) -> None:
     composed.places.clear()
     composed.places.update({**places, **replaced})
     for key, text in walk(composed.tree["agent"], ("agent",)):
-        if isinstance(text, str) and not _may_stand(key, text):
+        if isinstance(text, str) and not _is_allowed(key, text):
             raise composed.error(
                 key,
-                f'"{dotted(key)}" refers to something outside the agent file.',
+                f'"{dotted_name(key)}" refers to something outside the agent file.',
                 "Only its model may name environment variables: ${oc.env:NAME}. For a literal "
                 "${ write \\${.",
             )
     for key, value in kept.items():
-        give(composed.tree, key, value)
+        set_value(composed.tree, key, value)
 
 
-def _may_stand(key: Key, text: str) -> bool:
+def _is_allowed(key: Key, text: str) -> bool:
     """Agent files are passed around: one must not put the run file's secrets in a prompt."""
     references = _REFERENCE.findall(text)
     return not references or (

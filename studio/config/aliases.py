@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
-from studio.config.compose import Composed, dotted
+from studio.config.compose import ComposedConfig, dotted_name
 from studio.config.yaml_positions import Key, Place
 
 ALIASES = {
@@ -49,7 +49,7 @@ ALIASES = {
 ABSENT = object()
 
 
-def unify(composed: Composed) -> None:
+def apply_aliases(composed: ComposedConfig) -> None:
     """Move every alias to our own name, in place, with the places of its keys.
 
     Of two spellings an override beats a file.
@@ -60,14 +60,14 @@ def unify(composed: Composed) -> None:
     judge = composed.tree.get("judge")
     if isinstance(judge, str) and not judge.startswith("${"):
         composed.tree["judge"] = {"model": judge}  # so that judge_concurrency finds its place
-    _name_held_out(composed)
+    _rewrite_held_out(composed)
     _let_whole_verifier_win(composed)
     for alias, name in ALIASES.items():
-        move(composed, tuple(alias.split(".")), tuple(name.split(".")))
+        move_value(composed, tuple(alias.split(".")), tuple(name.split(".")))
     _choose_verifier(composed)
 
 
-def nearest(key: Key, siblings: Iterable[str], every: Iterable[str]) -> str:
+def suggest_key(key: Key, siblings: Iterable[str], every: Iterable[str]) -> str:
     """The next move for an unknown key.
 
     Args:
@@ -76,8 +76,8 @@ def nearest(key: Key, siblings: Iterable[str], every: Iterable[str]) -> str:
         every: all settings, dotted; searched for its last part when no sibling is near.
     """
     known = sorted(siblings)
-    if close := near_misses(key, known, cutoff=0.6):
-        return f'Did you mean "{dotted((*key[:-1], close[0]))}"?'
+    if close := similar_names(key, known, cutoff=0.6):
+        return f'Did you mean "{dotted_name((*key[:-1], close[0]))}"?'
     # Of settings with one name the first counts: practice comes before the stages of training.
     leaves = {name.rpartition(".")[2]: name for name in reversed((*every, *ALIASES))}
     if close := get_close_matches(key[-1], list(leaves), n=1, cutoff=0.7):
@@ -85,14 +85,14 @@ def nearest(key: Key, siblings: Iterable[str], every: Iterable[str]) -> str:
     return f"Known here: {', '.join(known)}."
 
 
-def near_misses(key: Key, siblings: Iterable[str], *, cutoff: float) -> list[str]:
+def similar_names(key: Key, siblings: Iterable[str], *, cutoff: float) -> list[str]:
     """The name, or alias, of where `key` stands that is most similar; empty below `cutoff`."""
-    parent = dotted(key[:-1])
+    parent = dotted_name(key[:-1])
     aliases = [a.rpartition(".")[2] for a in ALIASES if a.rpartition(".")[0] == parent]
     return get_close_matches(key[-1], [*sorted(siblings), *aliases], n=1, cutoff=cutoff)
 
 
-def move(composed: Composed, old: Key, new: Key) -> None:
+def move_value(composed: ComposedConfig, old: Key, new: Key) -> None:
     """Give the value at `old` its place at `new`, with the places of its keys.
 
     Two sections are merged. Of two values an override beats a file.
@@ -100,43 +100,44 @@ def move(composed: Composed, old: Key, new: Key) -> None:
     Raises:
         ConfigError: both stand in files, or both in overrides.
     """
-    value = take(composed.tree, old)
+    value = pop_value(composed.tree, old)
     if value is ABSENT:
         return
     if old[: len(new)] == new and not isinstance(value, dict):
         # `agent.agent: x` is no mounted agent file; validation says what is wrong with it.
-        give(composed.tree, old, value)
+        set_value(composed.tree, old, value)
         return
-    present = see(composed.tree, new)
+    present = get_value(composed.tree, new)
     if isinstance(value, dict) and isinstance(present, dict):
-        give(composed.tree, old, value)
+        set_value(composed.tree, old, value)
         for name in list(value):
             composed.places.setdefault((*old, name), composed.place(old))
-            move(composed, (*old, name), (*new, name))
+            move_value(composed, (*old, name), (*new, name))
         if not value:
-            take(composed.tree, old)
+            pop_value(composed.tree, old)
         return
-    taken = new if present is not ABSENT else _text_above(composed.tree, new)
+    taken = new if present is not ABSENT else _text_section_above(composed.tree, new)
     if taken is not None:
         first, second = composed.place(old), composed.place(taken)
         if first.override == second.override:
             where = "" if first == second else f" (the other at {second.text})"
             raise composed.error(
                 old,
-                f'"{dotted(old)}" and "{dotted(taken)}" are two names of one setting{where}.',
-                f'Keep "{dotted(taken)}".',
+                f'"{dotted_name(old)}" and "{dotted_name(taken)}" are two names of one '
+                f"setting{where}.",
+                f'Keep "{dotted_name(taken)}".',
             )
         if second.override:
             return
-        take(composed.tree, taken)
+        pop_value(composed.tree, taken)
         for key in [k for k in composed.places if k[: len(taken)] == taken]:
             del composed.places[key]
-    give(composed.tree, new, value)
+    set_value(composed.tree, new, value)
     for key in [k for k in composed.places if k[: len(old)] == old]:
         composed.places[(*new, *key[len(old) :])] = composed.places.pop(key)
 
 
-def see(tree: Any, key: Key) -> Any:
+def get_value(tree: Any, key: Key) -> Any:
     """The value at a key, or ABSENT."""
     for part in key:
         if not isinstance(tree, dict) or part not in tree:
@@ -145,21 +146,21 @@ def see(tree: Any, key: Key) -> Any:
     return tree
 
 
-def take(tree: Any, key: Key) -> Any:
+def pop_value(tree: Any, key: Key) -> Any:
     """The value at a key, no longer in the tree; or ABSENT."""
-    parent = see(tree, key[:-1])
+    parent = get_value(tree, key[:-1])
     return parent.pop(key[-1], ABSENT) if isinstance(parent, dict) else ABSENT
 
 
-def _text_above(tree: Any, key: Key) -> Key | None:
+def _text_section_above(tree: Any, key: Key) -> Key | None:
     """The section above `key` that may be written as a text or a list, and is."""
     above = key[:1]
     if len(key) == 1 or above[0] not in ("policy", "judge", "verifier"):
         return None  # `evaluation: foo`; validation refuses it under its own name
-    return above if isinstance(see(tree, above), str | list) else None
+    return above if isinstance(get_value(tree, above), str | list) else None
 
 
-def give(tree: Any, key: Key, value: Any) -> None:
+def set_value(tree: Any, key: Key, value: Any) -> None:
     for part in key[:-1]:
         # A null section is an empty one: `evaluation:` with nothing below it.
         if tree.get(part) is None:
@@ -170,22 +171,22 @@ def give(tree: Any, key: Key, value: Any) -> None:
     tree[key[-1]] = value
 
 
-def _name_held_out(composed: Composed) -> None:
+def _rewrite_held_out(composed: ComposedConfig) -> None:
     """Youtu-Agent's `evaluation.data: {dataset: NAME, type: single}` as our `data: NAME`."""
     at: Key = ("evaluation", "data")
-    held_out = see(composed.tree, at)
+    held_out = get_value(composed.tree, at)
     if not isinstance(held_out, dict):
         return
     for theirs, ours in (("question_field", "question"), ("gt_field", "answer")):
         usual = {"question_field": "question", "gt_field": "answer"}[theirs]
         if held_out.get(theirs) in (usual, None):
             held_out.pop(theirs, None)
-        move(composed, (*at, theirs), ("data", "fields", ours))
+        move_value(composed, (*at, theirs), ("data", "fields", ours))
     kind = held_out.pop("type", None)
     if kind not in ("single", None):
         raise composed.error(
             (*at, "type"),
-            f'"{dotted(at)}.type" is "{kind}": only "single" is known here.',
+            f'"{dotted_name(at)}.type" is "{kind}": only "single" is known here.',
             "Name several sets as a list: evaluation.data=[A, B].",
         )
     if "dataset" in held_out and len(held_out) == 1:
@@ -195,17 +196,17 @@ def _name_held_out(composed: Composed) -> None:
         del composed.tree["evaluation"]["data"]
 
 
-def _let_whole_verifier_win(composed: Composed) -> None:
+def _let_whole_verifier_win(composed: ComposedConfig) -> None:
     """An override of the whole verifier replaces also what files say of it by other names."""
     if not composed.places.get(("verifier",), Place("")).override:
         return
     for alias in (a for a, name in ALIASES.items() if name.startswith("verifier.")):
         key = tuple(alias.split("."))
         if not composed.place(key).override:
-            take(composed.tree, key)
+            pop_value(composed.tree, key)
 
 
-def _choose_verifier(composed: Composed) -> None:
+def _choose_verifier(composed: ComposedConfig) -> None:
     """Of a name and a file the one that an override gives, where the other is a file's."""
     verifier = composed.tree.get("verifier")
     if not isinstance(verifier, dict) or not {"name", "file"} <= set(verifier):

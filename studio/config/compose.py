@@ -25,7 +25,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from engines.core.errors import ConfigError
-from studio.config.yaml_positions import Key, Place, marks, mentions, syntax_error
+from studio.config.yaml_positions import Key, Place, config_positions, find_defaults, syntax_error
 
 Tree = dict[str, Any]
 
@@ -36,7 +36,7 @@ _ENV = re.compile(r"(?<!\\)((?:\\\\)*)\$\{\s*oc\.env\s*:")
 
 
 @dataclass(slots=True)
-class Composed:
+class ComposedConfig:
     """A run file as written: interpolations unresolved, with the place of every key.
 
     `spelling` and `config` rewrite the tree before it is resolved, and move the places
@@ -60,7 +60,7 @@ class Composed:
         return ConfigError(self.place(key).text, cause, move)
 
 
-def dotted(key: Key) -> str:
+def dotted_name(key: Key) -> str:
     return ".".join(key)
 
 
@@ -70,7 +70,7 @@ def compose_run(
     roots: Sequence[Path],
     shown: Callable[[str], str],
     shorthand: Mapping[str, str],
-) -> Composed:
+) -> ComposedConfig:
     """Compose a run file.
 
     Args:
@@ -87,29 +87,29 @@ def compose_run(
     path = path.resolve()
     if path.suffix != ".yaml":
         raise ConfigError(str(path), "A run file's name ends in .yaml.", "Rename the file.")
-    folders = _folders(path, roots)
-    named = dict(mentions(path, "", folders, set()))
-    search = ",".join(f'"file://{_quoted(folder)}"' for folder in folders[1:])
+    folders = _search_folders(path, roots)
+    named = dict(find_defaults(path, "", folders, set()))
+    search = ",".join(f'"file://{_escape_quotes(folder)}"' for folder in folders[1:])
     ready = [
         f"hydra.searchpath=[{search}]",
-        *(_forced(text, folders) for text in _replacing(overrides)),
+        *(_force_override(text, folders) for text in _replace_sections(overrides)),
     ]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            config, parts = _hydra(path, ready, shorthand)
+            config, parts = _compose_hydra(path, ready, shorthand)
         except MissingConfigException as error:
             missing = error.missing_cfg_file or ""
-            where = _named_override(missing, overrides)
-            place = named.get(missing) or (_shown(where, shown) if where else str(path))
-            raise _no_such_group(place, missing, folders) from error
+            where = _find_override(missing, overrides)
+            place = named.get(missing) or (_override_text(where, shown) if where else str(path))
+            raise _missing_group_error(place, missing, folders) from error
         except yaml.MarkedYAMLError as error:
             raise syntax_error(path, error) from error
         except (HydraException, OmegaConfBaseException) as error:
-            raise _unfit(path, error, overrides, shown) from error
+            raise _compose_error(path, error, overrides, shown) from error
         except (TypeError, ValueError) as error:  # a name is no number: a list is there
             said = str(error)
-            named_in = [o for o in overrides if any(repr(name) in said for name in _names(o))]
+            named_in = [o for o in overrides if any(repr(name) in said for name in _key_parts(o))]
             if not named_in and "defaults" in said:
                 raise ConfigError(
                     str(path),
@@ -119,7 +119,7 @@ def compose_run(
             if not named_in:
                 raise
             raise ConfigError(
-                _shown(named_in[0], shown),
+                _override_text(named_in[0], shown),
                 "The run file has a list there, and the entries of a list have no names.",
                 "Replace the whole list (key=[…]), or edit the run file.",
             ) from error
@@ -128,16 +128,16 @@ def compose_run(
     places: dict[Key, Place] = {}
     for part in parts:
         if part.config_path and not (part.package or "").startswith("hydra"):
-            places.update(marks(part.config_path, part.package or "", folders))
+            places.update(config_positions(part.config_path, part.package or "", folders))
     for text in overrides:
         key = tuple(text.split("=", 1)[0].lstrip("+~").split("."))
         # An override replaces what the files said below its key.
         places = {k: place for k, place in places.items() if k[: len(key)] != key}
-        places[key] = Place(_shown(text, shown), override=True)
-    return Composed(path, _plain(tree), places, [str(w.message) for w in caught])
+        places[key] = Place(_override_text(text, shown), override=True)
+    return ComposedConfig(path, _stringify_keys(tree), places, [str(w.message) for w in caught])
 
 
-def resolve(composed: Composed, environ: Mapping[str, str]) -> Tree:
+def resolve(composed: ComposedConfig, environ: Mapping[str, str]) -> Tree:
     """The tree with every interpolation replaced by its value.
 
     `${oc.env:NAME}` reads `environ` alone, never the process's own environment.
@@ -157,13 +157,13 @@ def resolve(composed: Composed, environ: Mapping[str, str]) -> Tree:
 
     # omegaconf keeps resolvers in one process-wide table; replaced at every load.
     OmegaConf.register_new_resolver("studio.env", env, replace=True)
-    config = OmegaConf.create(_rewritten(composed.tree))
+    config = OmegaConf.create(_rewrite_env(composed.tree))
     result: Tree = _copy(composed.tree)
     leaves = [(key, text) for key, text in walk(composed.tree) if isinstance(text, str)]
     # Those that name a variable go first: an error then shows where it is written.
     for key, text in sorted(leaves, key=lambda leaf: "oc.env" not in leaf[1]):
         if text == "???":
-            raise composed.error(key, f'"{dotted(key)}" has no value yet.', "Give it one.")
+            raise composed.error(key, f'"{dotted_name(key)}" has no value yet.', "Give it one.")
         if "${" not in text:
             continue
         node: Any = config
@@ -174,17 +174,19 @@ def resolve(composed: Composed, environ: Mapping[str, str]) -> Tree:
             if missing:
                 raise composed.error(
                     key,
-                    f'"{dotted(key)}" needs the environment variable {missing[0]}, '
+                    f'"{dotted_name(key)}" needs the environment variable {missing[0]}, '
                     "which is not set.",
                     f"Set it (export {missing[0]}=…), or give a default: "
                     f"${{oc.env:{missing[0]},DEFAULT}}.",
                 ) from error
             raise composed.error(
                 key,
-                f'"{dotted(key)}" cannot be resolved: {str(error).splitlines()[0]}.',
+                f'"{dotted_name(key)}" cannot be resolved: {str(error).splitlines()[0]}.',
                 "Mend the interpolation; write \\${ for a literal ${.",
             ) from error
-        put(result, key, OmegaConf.to_container(node) if OmegaConf.is_config(node) else node)
+        replace_value(
+            result, key, OmegaConf.to_container(node) if OmegaConf.is_config(node) else node
+        )
     return result
 
 
@@ -200,7 +202,7 @@ def walk(tree: Any, key: Key = ()) -> Iterator[tuple[Key, Any]]:
         yield key, tree
 
 
-def put(tree: Any, key: Key, value: Any) -> None:
+def replace_value(tree: Any, key: Key, value: Any) -> None:
     for part in key[:-1]:
         tree = tree[int(part)] if isinstance(tree, list) else tree[part]
     if isinstance(tree, list):
@@ -215,22 +217,22 @@ def _copy(tree: Any) -> Any:
     return [_copy(item) for item in tree] if isinstance(tree, list) else tree
 
 
-def _rewritten(tree: Any) -> Any:
+def _rewrite_env(tree: Any) -> Any:
     if isinstance(tree, dict):
-        return {key: _rewritten(value) for key, value in tree.items()}
+        return {key: _rewrite_env(value) for key, value in tree.items()}
     if isinstance(tree, list):
-        return [_rewritten(item) for item in tree]
+        return [_rewrite_env(item) for item in tree]
     return _ENV.sub(r"\1${studio.env:", tree) if isinstance(tree, str) else tree
 
 
-def _plain(tree: Any) -> Any:
+def _stringify_keys(tree: Any) -> Any:
     """Keys as texts: YAML reads a bare 1 or true as something else."""
     if isinstance(tree, dict):
-        return {str(key): _plain(value) for key, value in tree.items()}
-    return [_plain(item) for item in tree] if isinstance(tree, list) else tree
+        return {str(key): _stringify_keys(value) for key, value in tree.items()}
+    return [_stringify_keys(item) for item in tree] if isinstance(tree, list) else tree
 
 
-def _folders(path: Path, roots: Sequence[Path]) -> list[Path]:
+def _search_folders(path: Path, roots: Sequence[Path]) -> list[Path]:
     found = [path.parent]
     for parent in path.parents:
         # A file inside a group folder (practice/x.yaml) finds the groups beside that folder.
@@ -240,7 +242,7 @@ def _folders(path: Path, roots: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def _replacing(overrides: Sequence[str]) -> Iterator[str]:
+def _replace_sections(overrides: Sequence[str]) -> Iterator[str]:
     """Overrides of which one of a whole `REPLACED` section takes the place of what was before.
 
     Left to itself, Hydra merges a mapping into the file's, and refuses a list there.
@@ -260,11 +262,11 @@ def _replacing(overrides: Sequence[str]) -> Iterator[str]:
         yield text
 
 
-def _quoted(text: object) -> str:
+def _escape_quotes(text: object) -> str:
     return str(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
-def _forced(text: str, folders: Sequence[Path]) -> str:
+def _force_override(text: str, folders: Sequence[Path]) -> str:
     """An override as Hydra wants it: a plain key may be one the file does not mention."""
     key = text.split("=", 1)[0]
     group = "@" in key or any((folder / key).is_dir() for folder in folders)
@@ -275,11 +277,11 @@ _HYDRA = Lock()
 """Hydra keeps what it composes in one place a process; a screen reads several files at once."""
 
 
-def _hydra(
+def _compose_hydra(
     path: Path, overrides: Sequence[str], shorthand: Mapping[str, str]
 ) -> tuple[DictConfig, Sequence[Any]]:
     """The composed config, and its parts in the order of merging."""
-    late = [text for text in overrides if _parent(text) in shorthand]
+    late = [text for text in overrides if _parent_key(text) in shorthand]
     early = [text for text in overrides if text not in late]
     with (
         _HYDRA,
@@ -287,36 +289,36 @@ def _hydra(
     ):
         config = compose(path.stem, early)
         if late:
-            for section in dict.fromkeys(_parent(text) for text in late):
-                text = _written(config, section)
+            for section in dict.fromkeys(_parent_key(text) for text in late):
+                text = _section_value(config, section)
                 if isinstance(text, str):
-                    early.append(f'++{section}={{{shorthand[section]}: "{_quoted(text)}"}}')
+                    early.append(f'++{section}={{{shorthand[section]}: "{_escape_quotes(text)}"}}')
             config = compose(path.stem, [*early, *late])
         loader = GlobalHydra.instance().config_loader()
         parts = loader.compute_defaults_list(path.stem, [*early, *late], RunMode.RUN).defaults
     return config, parts
 
 
-def _names(override: str) -> list[str]:
+def _key_parts(override: str) -> list[str]:
     return override.split("=", 1)[0].lstrip("+~").split(".")
 
 
-def _parent(override: str) -> str:
+def _parent_key(override: str) -> str:
     return override.split("=", 1)[0].lstrip("+~").rpartition(".")[0]
 
 
-def _written(config: DictConfig, section: str) -> object:
+def _section_value(config: DictConfig, section: str) -> object:
     tree: Any = OmegaConf.to_container(config, resolve=False)
     for part in section.split("."):
         tree = tree.get(part) if isinstance(tree, dict) else None
     return tree
 
 
-def _shown(override: str, shown: Callable[[str], str]) -> str:
+def _override_text(override: str, shown: Callable[[str], str]) -> str:
     return f"override '{shown(override)}'"
 
 
-def _named_override(message: str, overrides: Sequence[str]) -> str | None:
+def _find_override(message: str, overrides: Sequence[str]) -> str | None:
     """The override a message of Hydra speaks of."""
     for text in overrides:
         key, _, value = text.partition("=")
@@ -326,13 +328,13 @@ def _named_override(message: str, overrides: Sequence[str]) -> str | None:
     return None
 
 
-def _unfit(
+def _compose_error(
     path: Path, error: Exception, overrides: Sequence[str], shown: Callable[[str], str]
 ) -> ConfigError:
     if isinstance(error, OverrideParseException):
         text: str | None = error.override.removeprefix("++")
     else:
-        text = _named_override(str(error), overrides)
+        text = _find_override(str(error), overrides)
     lines = [line for line in str(error).splitlines() if not line.startswith(("See ", "Error "))]
     reason = (lines or ["it cannot be read"])[0].replace("'++", "'").rstrip(".")
     if text is None:
@@ -340,13 +342,13 @@ def _unfit(
     if shown(text) != text:
         reason = "its value cannot be read"  # Hydra's words would quote the secret
     return ConfigError(
-        _shown(text, shown),
+        _override_text(text, shown),
         f"It does not fit: {reason}.",
         "Write key=value; put a value with commas, brackets or quotes in quotes: key='a, b'.",
     )
 
 
-def _no_such_group(place: str, missing: str, folders: Sequence[Path]) -> ConfigError:
+def _missing_group_error(place: str, missing: str, folders: Sequence[Path]) -> ConfigError:
     names = {
         str(file.relative_to(folder).with_suffix(""))
         for folder in folders

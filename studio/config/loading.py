@@ -21,14 +21,22 @@ from engines.core.errors import ConfigError, DataError
 from engines.core.text.masking import Mask
 from engines.data.source import HELD_OUT, PRACTISED, DataSource, locate, resolve_data
 from studio.config.agent_file import mount_agent
-from studio.config.aliases import unify
-from studio.config.compose import Composed, Tree, compose_run, dotted, put, resolve, walk
-from studio.config.offline_load import leave_out, standing_in, told, unknown_keys
+from studio.config.aliases import apply_aliases
+from studio.config.compose import (
+    ComposedConfig,
+    Tree,
+    compose_run,
+    dotted_name,
+    replace_value,
+    resolve,
+    walk,
+)
+from studio.config.offline_load import leave_out, left_out_notes, masked_environment, unknown_keys
 from studio.config.paths import pin_models
 from studio.config.run_yaml import dump_run_yaml
 from studio.config.settings.run import RESULT_FIELDS, AgentConfig, RunConfig, differences, model_at
-from studio.config.validation_errors import explained
-from studio.config.value_checks import check_plain
+from studio.config.validation_errors import explain_error
+from studio.config.value_checks import check_plain_values
 from studio.config.verifier_aliases import normalise_verifier, pin_verifiers
 from studio.config.youtu import YoutuConfig, translate
 from studio.config.youtu_model import flatten
@@ -39,8 +47,8 @@ from studio.secrets.rules import (
     is_kept_as_written,
     is_masked,
     is_secret,
-    secrets_known,
-    shown_override,
+    known_secrets,
+    mask_override,
 )
 
 __all__ = [
@@ -130,46 +138,46 @@ def load_run(
     """
     environ = os.environ if environ is None else environ
     cwd = Path.cwd() if cwd is None else cwd
-    path, preset = (youtu.file, False) if youtu else _run_file(name_or_path, workspace)
+    path, preset = (youtu.file, False) if youtu else _find_run_file(name_or_path, workspace)
     outer, environ = environ, {**youtu.environment(), **environ} if youtu else environ
     composed = compose_run(
-        path, overrides, (workspace / "configs", presets_folder()), shown_override, _SHORTHAND
+        path, overrides, (workspace / "configs", presets_folder()), mask_override, _SHORTHAND
     )
     unknown = unknown_keys(composed, environ) if keyless else {}
-    environ = standing_in(composed, environ) if unknown else environ
+    environ = masked_environment(composed, environ) if unknown else environ
     if youtu:
         translate(composed, youtu, environ)
     else:
-        unify(composed)
+        apply_aliases(composed)
         for role in (*((name,) for name in _ROLES), ("agent", "model")):
             flatten(composed, role, environ)
     normalise_verifier(composed)
     if agent is not None:
         mount_agent(composed, agent)
-    _spread_roles(composed)
+    _expand_roles(composed)
     tree = resolve(composed, environ)
     if unknown:
         leave_out(tree)
     origins = {
-        dotted(key): text
+        dotted_name(key): text
         for key, text in walk(composed.tree)
         if isinstance(text, str) and "${" in text and is_kept_as_written(key, text)
     }
-    secrets = secrets_known(walk(tree), origins, environ)
+    secrets = known_secrets(walk(tree), origins, environ)
     remember(secrets)  # before anything of the file can stand in a refusal
-    check_plain(composed, walk(tree))
+    check_plain_values(composed, walk(tree))
     common = [
-        dotted(key)
+        dotted_name(key)
         for key, value in walk(tree)
         if isinstance(value, str) and is_secret(key, value) and is_common(value)
     ]
-    _fill_in(composed, tree, origins, environ, preset=preset, keyless=keyless)
+    _fill_defaults(composed, tree, origins, environ, preset=preset, keyless=keyless)
     own = (workspace / "datasets", Path(str(files("sample_data"))))
     # After the three of the contract comes the current folder, for what is typed there.
     roots: tuple[Path, ...] = (*own, cwd) if preset else (path.parent, *own, cwd)
     if youtu:
         roots = (own[0], *youtu.data_folders, own[1], cwd)
-    _pin(composed, tree, roots, own, cwd)
+    _pin_paths(composed, tree, roots, own, cwd)
     pin_models(composed, tree, path.parent, workspace, cwd)
     own = (workspace / "verifiers", Path(str(files("sample_data"))) / "verifiers")
     folders: tuple[Path, ...] = (*(() if preset else (path.parent,)), *own, cwd)
@@ -179,7 +187,7 @@ def load_run(
     try:
         config = RunConfig.model_validate(tree)
     except ValidationError as error:
-        raise explained(composed, error) from error
+        raise explain_error(composed, error) from error
     config._origins.update(origins)
     return LoadedRun(
         config,
@@ -188,17 +196,17 @@ def load_run(
         roots,
         (
             *composed.warnings,
-            *_doubts(config),
-            *_common(common),
-            *_borrowed(youtu, origins, outer),
-            *told(unknown),
+            *_doubtful_settings(config),
+            *_common_secret_notes(common),
+            *_env_file_notes(youtu, origins, outer),
+            *left_out_notes(unknown),
         ),
         lambda key: composed.place(tuple(key.split("."))).text,
         secrets,
     )
 
 
-def _run_file(name_or_path: str, workspace: Path) -> tuple[Path, bool]:
+def _find_run_file(name_or_path: str, workspace: Path) -> tuple[Path, bool]:
     given = Path(name_or_path).expanduser()
     if given.is_file():
         return given.resolve(), False
@@ -206,12 +214,12 @@ def _run_file(name_or_path: str, workspace: Path) -> tuple[Path, bool]:
         return found, True
     if "=" in name_or_path:
         raise ConfigError(
-            f"run file '{shown_override(name_or_path)}'",
+            f"run file '{mask_override(name_or_path)}'",
             "It looks like an override, and no run file stands before it.",
             "Write the run file or preset first, then key=value.",
         )
     if os.path.lexists(given):
-        raise ConfigError(f'run file "{name_or_path}"', _no_file(given), "Give a run file.")
+        raise ConfigError(f'run file "{name_or_path}"', _no_file_text(given), "Give a run file.")
     names = [name for name, _ in list_presets()]
     beside = given.parent if given.parent.is_dir() else Path()
     close = get_close_matches(given.name, [*names, *(f.name for f in beside.glob("*.yaml"))], n=1)
@@ -222,13 +230,13 @@ def _run_file(name_or_path: str, workspace: Path) -> tuple[Path, bool]:
     )
 
 
-def _no_file(path: Path) -> str:
+def _no_file_text(path: Path) -> str:
     if os.path.isdir(path):
         return "It is a folder."
     return "It is a link that leads nowhere." if path.is_symlink() else "It is no file."
 
 
-def _spread_roles(composed: Composed) -> None:
+def _expand_roles(composed: ComposedConfig) -> None:
     """Write plain model names as mappings, and let roles take over from each other.
 
     A role without a `model` is the policy with some settings changed; an agent's own
@@ -261,7 +269,7 @@ def _spread_roles(composed: Composed) -> None:
             tree[name] = {**shared, **role}
 
 
-def _take_weights(composed: Composed, policy: Tree, model: Tree) -> None:
+def _take_weights(composed: ComposedConfig, policy: Tree, model: Tree) -> None:
     """A trained agent's weights come with it where the run file names the same model."""
     if model.get("adapter") is not None and model.get("model") == policy.get("model"):
         policy["adapter"] = model["adapter"]
@@ -269,8 +277,8 @@ def _take_weights(composed: Composed, policy: Tree, model: Tree) -> None:
         composed.places.setdefault(("policy", "adapter"), place)
 
 
-def _fill_in(
-    composed: Composed,
+def _fill_defaults(
+    composed: ComposedConfig,
     tree: Tree,
     origins: dict[str, str],
     environ: Mapping[str, str],
@@ -283,8 +291,9 @@ def _fill_in(
         if is_masked(key, value) and not keyless:
             raise composed.error(
                 key,
-                f'"{dotted(key)}" is masked: it was once spelled out, and is never stored.',
-                f"Set it again: {dotted(key)}=${{oc.env:NAME}}, or start with the original file.",
+                f'"{dotted_name(key)}" is masked: it was once spelled out, and is never stored.',
+                f"Set it again: {dotted_name(key)}=${{oc.env:NAME}}, or start with the original "
+                f"file.",
             )
     named = composed.place(("exp_id",))
     if named.text.startswith(str(presets_folder())) and not preset:
@@ -312,8 +321,8 @@ def _fill_in(
         del tree[name]  # `evaluation:` with nothing below it is an empty section
 
 
-def _pin(
-    composed: Composed, tree: Tree, roots: Sequence[Path], own: Sequence[Path], cwd: Path
+def _pin_paths(
+    composed: ComposedConfig, tree: Tree, roots: Sequence[Path], own: Sequence[Path], cwd: Path
 ) -> None:
     """Make names of files absolute, unless the workspace or the bundled data has them."""
     for key, value in list(walk(tree)):
@@ -340,10 +349,11 @@ def _pin(
         found = DataSource(source.path.resolve(), source.split)
         if is_data and os.sep not in name and _is_known(name, own[:1]):
             composed.warnings.append(
-                f'{dotted(key)}: "{name}" is {found} here, not the data set of that name in the '
+                f'{dotted_name(key)}: "{name}" is {found} here, not the data set of that name '
+                f"in the "
                 "workspace; give one of them another name, or a path."
             )
-        put(tree, key, f"{scheme}:{found}" if scheme else str(found))
+        replace_value(tree, key, f"{scheme}:{found}" if scheme else str(found))
 
 
 def _is_known(name: str, roots: Sequence[Path]) -> bool:
@@ -354,7 +364,7 @@ def _is_known(name: str, roots: Sequence[Path]) -> bool:
     return True
 
 
-def _doubts(config: RunConfig) -> tuple[str, ...]:
+def _doubtful_settings(config: RunConfig) -> tuple[str, ...]:
     told = []
     if config.evaluation.do_eval and config.evaluation.k > 1 and config.evaluation.temperature == 0:
         told.append("evaluation.k is above 1 at temperature 0: its tries may all be the same.")
@@ -369,12 +379,12 @@ def _doubts(config: RunConfig) -> tuple[str, ...]:
     return tuple(told)
 
 
-def _common(keys: Sequence[str]) -> tuple[str, ...]:
+def _common_secret_notes(keys: Sequence[str]) -> tuple[str, ...]:
     """Which secrets ordinary text may hold too: a reader would wonder at the gaps."""
     return tuple(f"{key} is a common word: it is masked wherever it occurs." for key in keys)
 
 
-def _borrowed(
+def _env_file_notes(
     youtu: YoutuConfig | None, origins: Mapping[str, str], environ: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Which file was read beside the environment, and what of it a resume will miss."""

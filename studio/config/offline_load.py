@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from engines.core.text.masking import MASK
-from studio.config.compose import Composed, Tree, dotted, walk
+from studio.config.compose import ComposedConfig, Tree, dotted_name, walk
 from studio.config.yaml_positions import Key
 from studio.secrets.rules import is_masked, is_secret, names_secret
 
 _UNCONDITIONAL = re.compile(r"oc\.env\s*:\s*(\w+)\s*}")  # one with a default is never missing
 
 
-def unknown_keys(composed: Composed, environ: Mapping[str, str]) -> dict[Key, str]:
+def unknown_keys(composed: ComposedConfig, environ: Mapping[str, str]) -> dict[Key, str]:
     """Settings that only a model is asked with and that are not known here.
 
     Returns:
@@ -36,12 +36,12 @@ def unknown_keys(composed: Composed, environ: Mapping[str, str]) -> dict[Key, st
     return found
 
 
-def standing_in(composed: Composed, environ: Mapping[str, str]) -> dict[str, str]:
+def masked_environment(composed: ComposedConfig, environ: Mapping[str, str]) -> dict[str, str]:
     """The environment with a mask for every variable that such a setting misses."""
     asked = {
         name
         for key in unknown_keys(composed, environ)
-        for name in _UNCONDITIONAL.findall(str(_at(composed.tree, key)))
+        for name in _UNCONDITIONAL.findall(str(_value_at(composed.tree, key)))
     }
     return {**{name: MASK for name in asked}, **environ}
 
@@ -50,20 +50,20 @@ def leave_out(tree: Tree) -> None:
     """Take keys and addresses away that are not known; in other places the mask does no harm."""
     for key, value in list(walk(tree)):
         if isinstance(value, str) and MASK in value and key[-1] in ("api_key", "base_url"):
-            del _at(tree, key[:-1])[key[-1]]
+            del _value_at(tree, key[:-1])[key[-1]]
 
 
-def told(unknown: Mapping[Key, str]) -> tuple[str, ...]:
+def left_out_notes(unknown: Mapping[Key, str]) -> tuple[str, ...]:
     """What counted as absent, a sentence each."""
     return tuple(
-        f"{dotted(key)} is left out, since "
+        f"{dotted_name(key)} is left out, since "
         + (f"the environment variable {name} is not set" if name else "it is masked")
         + ": only a run needs it."
         for key, name in unknown.items()
     )
 
 
-def _at(tree: Any, key: Key) -> Any:
+def _value_at(tree: Any, key: Key) -> Any:
     for part in key:
         tree = tree[int(part)] if isinstance(tree, list) else tree[part]
     return tree

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from studio.config.compose import Composed, Tree, put, walk
+from studio.config.compose import ComposedConfig, Tree, replace_value, walk
 
 _STEP = "global_step_"
 
 
-def pin_models(composed: Composed, tree: Tree, beside: Path, workspace: Path, cwd: Path) -> None:
+def pin_models(
+    composed: ComposedConfig, tree: Tree, beside: Path, workspace: Path, cwd: Path
+) -> None:
     """Make `hf:PATH` and adapters absolute, in place.
 
     Raises:
@@ -26,13 +28,13 @@ def pin_models(composed: Composed, tree: Tree, beside: Path, workspace: Path, cw
         if key[-1] == "model" and value.startswith("hf:"):
             folder = (root / Path(value.removeprefix("hf:")).expanduser()).resolve()
             if value != "hf:tiny" and folder.is_dir():
-                put(tree, key, f"hf:{folder}")
+                replace_value(tree, key, f"hf:{folder}")
         elif key[-1] == "adapter" and key[0] in ("policy", "reflector", "judge"):
-            put(tree, key, str(_adapter(composed, key, value, root, workspace)))
+            replace_value(tree, key, str(_adapter_path(composed, key, value, root, workspace)))
 
 
-def _adapter(
-    composed: Composed, key: tuple[str, ...], value: str, root: Path, workspace: Path
+def _adapter_path(
+    composed: ComposedConfig, key: tuple[str, ...], value: str, root: Path, workspace: Path
 ) -> Path:
     kind, _, named = value.partition(":")
     if kind == "run" and named:

@@ -11,11 +11,11 @@ import yaml
 from pydantic import SecretStr
 
 from engines.core.text.masking import MASK, NO_SECRETS, Mask
-from engines.record.export import escaped
-from studio.config.compose import Tree, dotted, walk
+from engines.record.export import escape_interpolation
+from studio.config.compose import Tree, dotted_name, walk
 from studio.config.settings.run import RunConfig
 from studio.config.yaml_positions import Key
-from studio.secrets.rules import as_stored, is_secret
+from studio.secrets.rules import is_secret, storable_text
 
 
 class _Dumper(yaml.SafeDumper):
@@ -40,33 +40,33 @@ def dump_run_yaml(config: RunConfig, mask: Mask = NO_SECRETS) -> str:
     tree: Tree = config.model_dump(mode="python")
     for key, value in list(walk(tree)):
         plain = value.get_secret_value() if isinstance(value, SecretStr) else value
-        if (origin := config._origins.get(dotted(key))) is not None:
-            plain = as_stored(key, origin)
+        if (origin := config._origins.get(dotted_name(key))) is not None:
+            plain = storable_text(key, origin)
         elif plain is not None and is_secret(key, plain):
             plain = MASK
         elif isinstance(plain, str) and "${" in plain:
-            plain = escaped(plain)
+            plain = escape_interpolation(plain)
         if isinstance(plain, str) and origin is None:
             plain = mask(plain)
         if plain is not value:
-            tree = _replaced(tree, key, plain)
+            tree = _replace_value(tree, key, plain)
     head = "# A resolved run file. Secrets stand here by the name of their variable only.\n"
     return head + yaml.dump(
-        _lists(tree), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=96
+        _tuples_to_lists(tree), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=96
     )
 
 
-def _replaced(tree: Any, key: Key, value: Any) -> Any:
+def _replace_value(tree: Any, key: Key, value: Any) -> Any:
     if not key:
         return value
     if isinstance(tree, dict):
-        return {k: _replaced(v, key[1:], value) if k == key[0] else v for k, v in tree.items()}
+        return {k: _replace_value(v, key[1:], value) if k == key[0] else v for k, v in tree.items()}
     items = enumerate(tree)
-    return [_replaced(v, key[1:], value) if str(n) == key[0] else v for n, v in items]
+    return [_replace_value(v, key[1:], value) if str(n) == key[0] else v for n, v in items]
 
 
-def _lists(tree: Any) -> Any:
+def _tuples_to_lists(tree: Any) -> Any:
     """Tuples as lists, since safe YAML has no tuples."""
     if isinstance(tree, dict):
-        return {key: _lists(value) for key, value in tree.items()}
-    return [_lists(item) for item in tree] if isinstance(tree, list | tuple) else tree
+        return {key: _tuples_to_lists(value) for key, value in tree.items()}
+    return [_tuples_to_lists(item) for item in tree] if isinstance(tree, list | tuple) else tree

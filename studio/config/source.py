@@ -22,7 +22,7 @@ class Source:
     youtu: YoutuConfig | None = None
 
 
-def source_of(
+def parse_source(
     command: str,
     kind: Kind,
     runfile: str | None,

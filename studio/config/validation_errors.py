@@ -5,14 +5,14 @@ from __future__ import annotations
 from pydantic import ValidationError
 
 from engines.core.errors import ConfigError
-from studio.config.aliases import nearest
-from studio.config.compose import Composed, dotted
+from studio.config.aliases import suggest_key
+from studio.config.compose import ComposedConfig, dotted_name
 from studio.config.settings.run import every_setting, model_at
 from studio.config.yaml_positions import Key
 from studio.secrets.rules import is_secret
 
 
-def explained(composed: Composed, error: ValidationError) -> ConfigError:
+def explain_error(composed: ComposedConfig, error: ValidationError) -> ConfigError:
     """The first refusal in the order of the settings; the others are counted."""
     first, *others = error.errors(include_url=False)
     key: Key = tuple(str(part) for part in first["loc"])
@@ -20,36 +20,38 @@ def explained(composed: Composed, error: ValidationError) -> ConfigError:
     more = f" ({len(others)} more to mend.)" if others else ""
     if first["type"] == "unmet":
         at = (*key, *str(context["at"]).split("."))
-        return composed.error(at, f'"{dotted(at)}": {first["msg"]}.', f"{context['move']}{more}")
-    cause, move = _words(key, first["type"], first["msg"], first["input"])
+        return composed.error(
+            at, f'"{dotted_name(at)}": {first["msg"]}.', f"{context['move']}{more}"
+        )
+    cause, move = _cause_and_move(key, first["type"], first["msg"], first["input"])
     return composed.error(key, cause, move + more)
 
 
-def _words(key: Key, kind: str, message: str, value: object) -> tuple[str, str]:
-    name, model = dotted(key), model_at(key)
+def _cause_and_move(key: Key, kind: str, message: str, value: object) -> tuple[str, str]:
+    name, model = dotted_name(key), model_at(key)
     if kind == "extra_forbidden":
         parent = model_at(key[:-1])
         siblings = parent.model_fields if parent else ()
-        return f'"{name}" is not a setting.', nearest(key, siblings, every_setting())
+        return f'"{name}" is not a setting.', suggest_key(key, siblings, every_setting())
     if model is not None and kind != "value_error":
         required = [f for f, info in model.model_fields.items() if info.is_required()]
         keys = ", ".join(f"{name}.{field}" for field in required or model.model_fields)
         missing = f'"{name}" is missing.'
-        misplaced = f'"{name}" is {_seen(key, value)}; it holds settings of its own.'
+        misplaced = f'"{name}" is {_value_text(key, value)}; it holds settings of its own.'
         return (missing if kind == "missing" else misplaced), f"Set {keys}."
     meaning = every_setting().get(name, "").rstrip(".")
     move = f"Set {name}: {meaning}." if meaning else "Mend it."
     if kind == "missing":
         return f'"{name}" is missing.', move
     if kind == "string_pattern_mismatch":
-        return f'"{name}" is {_seen(key, value)}, which does not fit.', move
-    shown = "" if isinstance(value, dict) else f" is {_seen(key, value)}"
+        return f'"{name}" is {_value_text(key, value)}, which does not fit.', move
+    shown = "" if isinstance(value, dict) else f" is {_value_text(key, value)}"
     said = message.removeprefix("Value error, ").replace("Input should be", "it must be")
     said = said.split(", unable to")[0]
     return f'"{name}"{shown}: {said}.', move
 
 
-def _seen(key: Key, value: object) -> str:
+def _value_text(key: Key, value: object) -> str:
     if is_secret(key, value) or "headers" in key or "extra_body" in key:
         return "hidden"
     text = f'"{value}"' if isinstance(value, str) else str(value).lower()

@@ -11,23 +11,23 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from studio.config.compose import Composed, dotted
+from studio.config.compose import ComposedConfig, dotted_name
 from studio.config.yaml_positions import Key
 
 
-def check_plain(composed: Composed, leaves: Iterable[tuple[Key, Any]]) -> None:
+def check_plain_values(composed: ComposedConfig, leaves: Iterable[tuple[Key, Any]]) -> None:
     """Refuse the first such value, with the place where it is written.
 
     Raises:
         ConfigError: with place, cause and next move.
     """
     for key, value in leaves:
-        cause = _unfit(key, value)
+        cause = _find_fault(key, value)
         if cause is not None:
-            raise composed.error(key, f'"{dotted(key)}" {cause[0]}.', cause[1])
+            raise composed.error(key, f'"{dotted_name(key)}" {cause[0]}.', cause[1])
 
 
-def _unfit(key: Key, value: object) -> tuple[str, str] | None:
+def _find_fault(key: Key, value: object) -> tuple[str, str] | None:
     if isinstance(value, str):
         if "\0" in value:
             return "holds a NUL character", "Remove it."

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from engines.verifiers.spec import find_file
-from studio.config.compose import Composed, Tree, put, walk
+from studio.config.compose import ComposedConfig, Tree, replace_value, walk
 
 
-def normalise_verifier(composed: Composed) -> None:
+def normalise_verifier(composed: ComposedConfig) -> None:
     """Write every form as a mapping with a name, in place, with the places of its keys.
 
     A list becomes `{name: weighted, of: [...]}`, and what names a file or a function
@@ -30,22 +30,22 @@ def normalise_verifier(composed: Composed) -> None:
             ("verifier",), '"verifier" is empty.', "Name one: math, text or judge; or a file."
         )
     if isinstance(given, list):
-        composed.tree["verifier"] = _named({"name": "weighted", "of": given})
+        composed.tree["verifier"] = _add_name({"name": "weighted", "of": given})
         for key in [k for k in composed.places if k[0] == "verifier" and len(k) > 1]:
             composed.places["verifier", "of", *key[1:]] = composed.places.pop(key)
     elif given is not None:
-        composed.tree["verifier"] = _named(given)
+        composed.tree["verifier"] = _add_name(given)
 
 
-def _named(given: Any) -> Any:
+def _add_name(given: Any) -> Any:
     if isinstance(given, str):
         return {"name": given}
     if not isinstance(given, dict):
         return given
     if isinstance(entries := given.get("of"), list):
-        given = {**given, "of": [_named(entry) for entry in entries]}
+        given = {**given, "of": [_add_name(entry) for entry in entries]}
     elif isinstance(entries, dict):  # the one that is shaped
-        given = {**given, "of": _named(entries)}
+        given = {**given, "of": _add_name(entries)}
     if given.get("name") is not None:
         return given
     if "file" in given or "function" in given:
@@ -54,7 +54,7 @@ def _named(given: Any) -> Any:
 
 
 def pin_verifiers(
-    composed: Composed, tree: Tree, roots: Sequence[Path], own: Sequence[Path], cwd: Path
+    composed: ComposedConfig, tree: Tree, roots: Sequence[Path], own: Sequence[Path], cwd: Path
 ) -> None:
     """Make verifier files absolute, unless they lie in one of the folders of `own`.
 
@@ -72,4 +72,4 @@ def pin_verifiers(
         found = find_file(name, (cwd, *roots) if typed else roots)
         if found is None or any(found.is_relative_to(folder) for folder in own):
             continue  # what is nowhere is told where it is opened, with its line
-        put(tree, key, str(found.resolve()))
+        replace_value(tree, key, str(found.resolve()))

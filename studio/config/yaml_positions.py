@@ -28,7 +28,7 @@ class Place:
     override: bool = False
 
 
-def parsed(file: Path) -> yaml.Node | None:
+def parse_yaml(file: Path) -> yaml.Node | None:
     try:
         node = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -46,13 +46,13 @@ def parsed(file: Path) -> yaml.Node | None:
         ) from error
     if node is not None and not isinstance(node, yaml.MappingNode):
         raise ConfigError(f"{file}:1", "The file holds no keys.", "Write key: value lines.")
-    if node is not None and (size := _unfolded(node, {})) > MOST_VALUES:
+    if node is not None and (size := _expanded_size(node, {})) > MOST_VALUES:
         holds = "itself" if size == math.inf else f"{size:,.0f} values"
         raise ConfigError(str(file), f"By its YAML aliases it holds {holds}.", "Write them out.")
     return node
 
 
-def _unfolded(node: yaml.Node, known: dict[int, float]) -> float:
+def _expanded_size(node: yaml.Node, known: dict[int, float]) -> float:
     """How many values stand there once aliases are followed; inf where a value holds itself."""
     if id(node) not in known:
         known[id(node)] = math.inf  # met again while it is counted: it holds itself
@@ -61,7 +61,7 @@ def _unfolded(node: yaml.Node, known: dict[int, float]) -> float:
             inner = [part for pair in node.value for part in pair]
         elif isinstance(node, yaml.SequenceNode):
             inner = node.value
-        known[id(node)] = 1 + sum(_unfolded(part, known) for part in inner)
+        known[id(node)] = 1 + sum(_expanded_size(part, known) for part in inner)
     return known[id(node)]
 
 
@@ -76,7 +76,7 @@ def syntax_error(file: Path, error: yaml.MarkedYAMLError) -> ConfigError:
     )
 
 
-def mentions(
+def find_defaults(
     file: Path, group: str, folders: Sequence[Path], seen: set[Path]
 ) -> Iterator[tuple[str, str]]:
     """Config names in `defaults` lists, with file:line, through all files they reach.
@@ -86,8 +86,8 @@ def mentions(
     if file in seen:
         return
     seen.add(file)
-    node = parsed(file)
-    for entry in _entries(node):
+    node = parse_yaml(file)
+    for entry in _default_entries(node):
         names = [entry.value]
         if isinstance(entry, yaml.MappingNode):
             names = [
@@ -103,44 +103,46 @@ def mentions(
             if target == "_self_":
                 continue
             yield target, f"{file}:{entry.start_mark.line + 1}"
-            if found := find(target, folders):
-                yield from mentions(found, target.rpartition("/")[0], folders, seen)
+            if found := find_config(target, folders):
+                yield from find_defaults(found, target.rpartition("/")[0], folders, seen)
 
 
-def _entries(node: yaml.Node | None) -> list[yaml.Node]:
+def _default_entries(node: yaml.Node | None) -> list[yaml.Node]:
     for key, value in node.value if node else ():
         if key.value == "defaults" and isinstance(value, yaml.SequenceNode):
             return list(value.value)
     return []
 
 
-def find(target: str, folders: Sequence[Path]) -> Path | None:
+def find_config(target: str, folders: Sequence[Path]) -> Path | None:
     files = (folder / f"{target}.yaml" for folder in folders)
     return next((file for file in files if file.is_file()), None)
 
 
-def marks(target: str, package: str, folders: Sequence[Path]) -> Iterator[tuple[Key, Place]]:
-    file = find(target, folders)
+def config_positions(
+    target: str, package: str, folders: Sequence[Path]
+) -> Iterator[tuple[Key, Place]]:
+    file = find_config(target, folders)
     mount = tuple(package.split(".")) if package and package != "_global_" else ()
     if file is not None:
-        yield from marks_of(file, mount)
+        yield from file_positions(file, mount)
 
 
-def marks_of(file: Path, mount: Key) -> Iterator[tuple[Key, Place]]:
+def file_positions(file: Path, mount: Key) -> Iterator[tuple[Key, Place]]:
     """Every key of a file that is mounted below `mount`, with its line."""
     if mount:
         yield mount, Place(f"{file}:1")
-    yield from _mark(parsed(file), mount, file)
+    yield from _node_positions(parse_yaml(file), mount, file)
 
 
-def _mark(node: yaml.Node | None, key: Key, file: Path) -> Iterator[tuple[Key, Place]]:
+def _node_positions(node: yaml.Node | None, key: Key, file: Path) -> Iterator[tuple[Key, Place]]:
     if isinstance(node, yaml.MappingNode):
         for name, value in node.value:
             inner = (*key, str(name.value))
             yield inner, Place(f"{file}:{name.start_mark.line + 1}")
-            yield from _mark(value, inner, file)
+            yield from _node_positions(value, inner, file)
     elif isinstance(node, yaml.SequenceNode):
         for number, value in enumerate(node.value):
             inner = (*key, str(number))
             yield inner, Place(f"{file}:{value.start_mark.line + 1}")
-            yield from _mark(value, inner, file)
+            yield from _node_positions(value, inner, file)

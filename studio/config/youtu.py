@@ -15,11 +15,19 @@ from pathlib import Path
 from typing import Literal
 
 from engines.core.errors import ConfigError
-from studio.config.aliases import ABSENT, move, near_misses, nearest, see, take, unify
-from studio.config.compose import Composed, dotted
+from studio.config.aliases import (
+    ABSENT,
+    apply_aliases,
+    get_value,
+    move_value,
+    pop_value,
+    similar_names,
+    suggest_key,
+)
+from studio.config.compose import ComposedConfig, dotted_name
 from studio.config.settings.run import RunConfig, VerifierConfig, every_setting, model_at
 from studio.config.yaml_positions import Key
-from studio.config.youtu_model import flatten, value_of, without_nothing
+from studio.config.youtu_model import flatten, value_of, without_empty
 
 Kind = Literal["practice", "eval"]
 
@@ -60,7 +68,7 @@ class YoutuConfig:
             raise ConfigError(
                 str(self.env_file), f"It cannot be read ({reason}).", "Save it as UTF-8 text."
             ) from error
-        return dict(_assignments(text))
+        return dict(_parse_assignments(text))
 
 
 def youtu_practice(folder: str, name: str) -> YoutuConfig:
@@ -69,15 +77,15 @@ def youtu_practice(folder: str, name: str) -> YoutuConfig:
     Raises:
         ConfigError: there is no such folder or config; names the nearest.
     """
-    return _found(folder, name, "practice")
+    return _find_config(folder, name, "practice")
 
 
 def youtu_eval(folder: str, name: str) -> YoutuConfig:
     """`configs/eval/NAME.yaml`; otherwise as `youtu_practice`."""
-    return _found(folder, name, "eval")
+    return _find_config(folder, name, "eval")
 
 
-def _found(folder: str, name: str, kind: Kind) -> YoutuConfig:
+def _find_config(folder: str, name: str, kind: Kind) -> YoutuConfig:
     given = Path(folder).expanduser().resolve()
     configs = given if (given / kind).is_dir() else given / "configs"
     home = configs / kind
@@ -100,7 +108,7 @@ def _found(folder: str, name: str, kind: Kind) -> YoutuConfig:
     )
 
 
-def _assignments(text: str) -> Iterator[tuple[str, str]]:
+def _parse_assignments(text: str) -> Iterator[tuple[str, str]]:
     """KEY=VALUE lines; `export`, quotes and comments as shells have them, no expansion."""
     for line in text.removeprefix("\ufeff").splitlines():
         found = re.match(r"\s*(?:export\s+)?([A-Za-z_]\w*)\s*=\s*(.*)", line)
@@ -114,7 +122,7 @@ def _assignments(text: str) -> Iterator[tuple[str, str]]:
             yield name, re.sub(r"(^|\s+)#.*$", "", value).strip()
 
 
-def translate(composed: Composed, config: YoutuConfig, environ: Mapping[str, str]) -> None:
+def translate(composed: ComposedConfig, config: YoutuConfig, environ: Mapping[str, str]) -> None:
     """Put a composed config into our names, in place; what is left out is told as a warning.
 
     Raises:
@@ -123,12 +131,12 @@ def translate(composed: Composed, config: YoutuConfig, environ: Mapping[str, str
     told: list[str] = []
     if config.kind == "eval":
         _mount_root(composed)
-    take(composed.tree, ("evaluation", "exp_id"))  # names its table rows; the run has its own
+    pop_value(composed.tree, ("evaluation", "exp_id"))  # names its table rows; the run has its own
     _drop_mixed(composed, told, config, environ)
     judges: tuple[Key, ...] = (("evaluation", "judge_model"), ("judge_model",))
-    judged = any(see(composed.tree, key) is not ABSENT for key in judges)
+    judged = any(get_value(composed.tree, key) is not ABSENT for key in judges)
     _split_temperatures(composed, told, config)
-    unify(composed)
+    apply_aliases(composed)
     for role in (("agent", "model"), ("judge",)):
         flatten(composed, role, environ)
     _let_agent_bring_policy(composed, environ)
@@ -138,49 +146,53 @@ def translate(composed: Composed, config: YoutuConfig, environ: Mapping[str, str
     composed.warnings += [*told, *_leave_out(composed, config)]
 
 
-def _mount_root(composed: Composed) -> None:
+def _mount_root(composed: ComposedConfig) -> None:
     """An eval config is what a practice config mounts below `evaluation`."""
     for name in ("dataset", "type", "question_field", "gt_field"):
-        move(composed, ("data", name), ("evaluation", "data", name))
+        move_value(composed, ("data", name), ("evaluation", "data", name))
     for name in ("concurrency", "pass_k"):
-        move(composed, (name,), ("evaluation", name))
+        move_value(composed, (name,), ("evaluation", name))
 
 
 def _drop_mixed(
-    composed: Composed, told: list[str], config: YoutuConfig, environ: Mapping[str, str]
+    composed: ComposedConfig, told: list[str], config: YoutuConfig, environ: Mapping[str, str]
 ) -> None:
     key: Key = ("evaluation", "data", "type")
-    written = see(composed.tree, key)
+    written = get_value(composed.tree, key)
     if written is not ABSENT:
-        place = _shown(composed.place(key).text, config)
-        kind = value_of(composed, take(composed.tree, key), environ)
+        place = _relative_place(composed.place(key).text, config)
+        kind = value_of(composed, pop_value(composed.tree, key), environ)
         if kind not in ("single", None):
-            told.append(_without(place, f"data.type {kind}", "the set is measured as a single one"))
+            told.append(
+                _unsupported_text(place, f"data.type {kind}", "the set is measured as a single one")
+            )
 
 
-def _split_temperatures(composed: Composed, told: list[str], config: YoutuConfig) -> None:
+def _split_temperatures(composed: ComposedConfig, told: list[str], config: YoutuConfig) -> None:
     """There, rollouts have a temperature of their own; the agent's is for evaluation."""
     for at in (("evaluation", "agent", "model"), ("agent", "model")):
         own, params = ((*at, block, "temperature") for block in ("model_settings", "model_params"))
         for key in (own, params):
-            if see(composed.tree, key) is None:
-                take(composed.tree, key)
-        first = params if see(composed.tree, own) is ABSENT else own
-        temperature = see(composed.tree, first)
-        move(composed, first, ("evaluation", "temperature"))
-        place = _shown(composed.place(params).text, config)
-        if take(composed.tree, params) not in (ABSENT, temperature):
+            if get_value(composed.tree, key) is None:
+                pop_value(composed.tree, key)
+        first = params if get_value(composed.tree, own) is ABSENT else own
+        temperature = get_value(composed.tree, first)
+        move_value(composed, first, ("evaluation", "temperature"))
+        place = _relative_place(composed.place(params).text, config)
+        if pop_value(composed.tree, params) not in (ABSENT, temperature):
             told.append(
-                _without(place, "model_params.temperature", _NO_COUNTERPART["model_params"])
+                _unsupported_text(
+                    place, "model_params.temperature", _NO_COUNTERPART["model_params"]
+                )
             )
 
 
-def _let_agent_bring_policy(composed: Composed, environ: Mapping[str, str]) -> None:
+def _let_agent_bring_policy(composed: ComposedConfig, environ: Mapping[str, str]) -> None:
     """The agent's model practises, unless an override puts another in its place."""
     tree = composed.tree
     if isinstance(tree.get("policy"), str):
         tree["policy"] = {"model": tree["policy"]}
-    given = see(tree, ("policy", "model"))
+    given = get_value(tree, ("policy", "model"))
     if given is ABSENT:
         defaults = {"model": "openai:${oc.env:UTU_LLM_MODEL}"}
         for field in ("base_url", "api_key"):
@@ -195,8 +207,8 @@ def _let_agent_bring_policy(composed: Composed, environ: Mapping[str, str]) -> N
             agent["model"] = {**defaults, **own}
     elif not str(given).startswith("openai:"):
         for field in ("base_url", "api_key", "headers", "extra_body"):
-            take(tree, ("agent", "model", field))
-    move(composed, ("agent", "model"), ("policy",))
+            pop_value(tree, ("agent", "model", field))
+    move_value(composed, ("agent", "model"), ("policy",))
 
 
 _NO_COUNTERPART = {
@@ -228,7 +240,7 @@ _TYPO = 0.85
 _SILENT = {"agent.type": "simple"}
 
 
-def _leave_out(composed: Composed, config: YoutuConfig) -> Iterator[str]:
+def _leave_out(composed: ComposedConfig, config: YoutuConfig) -> Iterator[str]:
     """Take out what files say beyond our settings, one line each.
 
     An unknown key of an override stays, and is refused as in any run file.
@@ -236,36 +248,36 @@ def _leave_out(composed: Composed, config: YoutuConfig) -> Iterator[str]:
     Raises:
         ConfigError: a key is a near miss of a setting, which would silently keep its default.
     """
-    for key in list(_beyond(composed.tree, ())):
+    for key in list(_unsupported_keys(composed.tree, ())):
         below = (at for at in composed.places if at[: len(key)] == key)
         place = composed.place(next(below, key))
-        known = _reason(key)
+        known = _unsupported_reason(key)
         if known is None and place.override:
             continue
-        value = without_nothing(take(composed.tree, key))
-        if see(composed.tree, key[:-1]) == {} and model_at(key[:-1]) is None:
-            take(composed.tree, key[:-1])  # the last of its block
-        name = dotted(key)
+        value = without_empty(pop_value(composed.tree, key))
+        if get_value(composed.tree, key[:-1]) == {} and model_at(key[:-1]) is None:
+            pop_value(composed.tree, key[:-1])  # the last of its block
+        name = dotted_name(key)
         if value is None or _SILENT.get(name) == value:
             continue
         shown = ".".join(key[1:] if len(key) > 1 else key)
         if known is not None:
             inside = f" ({', '.join(value)})" if isinstance(value, dict) else ""
             inside = inside or (f" {value}" if shown.endswith("type") else "")
-            yield _without(_shown(place.text, config), shown + inside, known)
+            yield _unsupported_text(_relative_place(place.text, config), shown + inside, known)
         else:
             parent = model_at(key[:-1]) or RunConfig
-            if close := near_misses(key, parent.model_fields, cutoff=_TYPO):
+            if close := similar_names(key, parent.model_fields, cutoff=_TYPO):
                 raise ConfigError(
-                    _shown(place.text, config),
+                    _relative_place(place.text, config),
                     f'"{name}" is unknown.',
-                    f'Did you mean "{dotted((*key[:-1], close[0]))}"?',
+                    f'Did you mean "{dotted_name((*key[:-1], close[0]))}"?',
                 )
-            hint = nearest(key, parent.model_fields, every_setting())
-            yield f'{_shown(place.text, config)}: "{name}" is unknown and left out. {hint}'
+            hint = suggest_key(key, parent.model_fields, every_setting())
+            yield f'{_relative_place(place.text, config)}: "{name}" is unknown and left out. {hint}'
 
 
-def _beyond(tree: object, key: Key) -> Iterator[Key]:
+def _unsupported_keys(tree: object, key: Key) -> Iterator[Key]:
     model = model_at(key)
     if not isinstance(tree, dict) or model is None or issubclass(model, VerifierConfig):
         return
@@ -274,15 +286,15 @@ def _beyond(tree: object, key: Key) -> Iterator[Key]:
         # Turns of their agents are calls of tools; ours has them only where its kind is given.
         theirs = inner == ("agent", "max_turns") and "kind" not in tree
         if name in model.model_fields and not theirs:
-            yield from _beyond(value, inner)
+            yield from _unsupported_keys(value, inner)
         elif name in ("model_provider", "model_settings", "model_params") and value:
             yield from ((*inner, field) for field in value)
         else:
             yield inner
 
 
-def _reason(key: Key) -> str | None:
-    name = dotted(key)
+def _unsupported_reason(key: Key) -> str | None:
+    name = dotted_name(key)
     if key[-2:-1] in (("model_settings",), ("model_params",)):
         return _NO_COUNTERPART[key[-2]]
     ends = (known for known in _NO_COUNTERPART if f".{name}".endswith(f".{known}"))
@@ -290,9 +302,9 @@ def _reason(key: Key) -> str | None:
     return None if found is None else _NO_COUNTERPART[found]
 
 
-def _without(place: str, what: str, instead: str) -> str:
+def _unsupported_text(place: str, what: str, instead: str) -> str:
     return f"{place}: {what} has no counterpart here yet: {instead}"
 
 
-def _shown(place: str, config: YoutuConfig) -> str:
+def _relative_place(place: str, config: YoutuConfig) -> str:
     return place.removeprefix(f"{config.root}/")

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from engines.core.errors import ConfigError
-from studio.config.aliases import ABSENT, move, see, take
-from studio.config.compose import Composed, resolve
+from studio.config.aliases import ABSENT, get_value, move_value, pop_value
+from studio.config.compose import ComposedConfig, resolve
 from studio.config.yaml_positions import Key
 
 PROVIDER, SETTINGS, PARAMS = "model_provider", "model_settings", "model_params"
@@ -27,7 +27,7 @@ _REQUEST = {
 }
 
 
-def flatten(composed: Composed, role: Key, environ: Mapping[str, str]) -> None:
+def flatten(composed: ComposedConfig, role: Key, environ: Mapping[str, str]) -> None:
     """Move the blocks below `role` to our names, in place; does nothing where there are none.
 
     An agent samples by its settings and else by its params; a judge the other way round.
@@ -35,48 +35,48 @@ def flatten(composed: Composed, role: Key, environ: Mapping[str, str]) -> None:
     Raises:
         ConfigError: a setting is given in both spellings.
     """
-    model = see(composed.tree, role)
+    model = get_value(composed.tree, role)
     if not isinstance(model, dict) or not {PROVIDER, SETTINGS, PARAMS} & set(model):
         return
     provider = (*role, PROVIDER)
-    name = see(composed.tree, (*provider, "model"))
+    name = get_value(composed.tree, (*provider, "model"))
     if name is not ABSENT and name is not None:
         model[PROVIDER]["model"] = f"openai:{name}"
     for field in ("model", "base_url", "api_key"):
-        move(composed, (*provider, field), (*role, field))
-    kind = see(composed.tree, (*provider, "type"))
+        move_value(composed, (*provider, field), (*role, field))
+    kind = get_value(composed.tree, (*provider, "type"))
     if kind is not ABSENT:
         spoken = value_of(composed, kind, environ)
         model[PROVIDER]["type"] = None if spoken == SPOKEN else spoken
     first, second = (PARAMS, SETTINGS) if role == ("judge",) else (SETTINGS, PARAMS)
     for block in (first, second):
         for field in _SAMPLING:
-            given = see(composed.tree, (*role, block, field))
+            given = get_value(composed.tree, (*role, block, field))
             if given is None:
-                take(composed.tree, (*role, block, field))
-            elif block == first or see(composed.tree, (*role, field)) is ABSENT:
-                move(composed, (*role, block, field), (*role, field))
-            elif given == see(composed.tree, (*role, field)):
-                take(composed.tree, (*role, block, field))
+                pop_value(composed.tree, (*role, block, field))
+            elif block == first or get_value(composed.tree, (*role, field)) is ABSENT:
+                move_value(composed, (*role, block, field), (*role, field))
+            elif given == get_value(composed.tree, (*role, field)):
+                pop_value(composed.tree, (*role, block, field))
         for theirs, ours in _REQUEST.items():
-            move(composed, (*role, block, *theirs), (*role, *ours))
-        take(composed.tree, (*role, block, "include_usage"))  # usage is always asked for
+            move_value(composed, (*role, block, *theirs), (*role, *ours))
+        pop_value(composed.tree, (*role, block, "include_usage"))  # usage is always asked for
     for block in (PROVIDER, SETTINGS, PARAMS):
-        if without_nothing(model.get(block)) is None:
+        if without_empty(model.get(block)) is None:
             model.pop(block, None)
 
 
-def value_of(composed: Composed, written: object, environ: Mapping[str, str]) -> object:
+def value_of(composed: ComposedConfig, written: object, environ: Mapping[str, str]) -> object:
     """What a text comes to once interpolated; None where it cannot be told."""
     try:
-        return resolve(Composed(composed.path, {"it": written}, {}), environ)["it"]
+        return resolve(ComposedConfig(composed.path, {"it": written}, {}), environ)["it"]
     except ConfigError:
         return None
 
 
-def without_nothing(tree: object) -> object:
+def without_empty(tree: object) -> object:
     """A tree without its nulls and empty sections; None when that leaves nothing."""
     if not isinstance(tree, dict):
         return tree
-    kept = {key: without_nothing(value) for key, value in tree.items()}
+    kept = {key: without_empty(value) for key, value in tree.items()}
     return {key: value for key, value in kept.items() if value is not None} or None

@@ -17,12 +17,12 @@ from typing import Any
 from engines.core.errors import ConfigError, ConflictError, DataError
 from engines.core.ids import digest_bytes
 from engines.data.checks import Numbered
-from engines.data.dataset import read_numbered
-from engines.data.folder import splits_of
+from engines.data.dataset import read_numbered_problems
+from engines.data.folder import find_splits
 from engines.data.rows import open_table
-from engines.data.source import PRACTISED, DataSource, locate, named_sources, resolve_data
-from engines.record.appender import make_folder, write_whole
-from engines.record.catalogue import note_dataset
+from engines.data.source import PRACTISED, DataSource, list_sources, locate, resolve_data
+from engines.record.appender import make_folder, write_atomic
+from engines.record.catalogue import write_dataset_row
 from engines.record.libraries import check_name
 from engines.record.run_dir import Workspace
 
@@ -43,7 +43,7 @@ class ListedData:
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class AddedData:
     """What adding a file came to; `new` is False where it had been added before."""
 
     name: str
@@ -54,7 +54,7 @@ class Added:
     hides_bundled: bool
 
 
-def bundled() -> Path:
+def bundled_folder() -> Path:
     return Path(str(files("sample_data")))
 
 
@@ -70,7 +70,7 @@ def find_data(name: str, workspace: Workspace) -> DataSource:
     Raises:
         DataError: it is nowhere.
     """
-    own = (workspace.datasets, bundled())
+    own = (workspace.datasets, bundled_folder())
     # What is typed as a path is meant from where it is typed; a bare name is a name first.
     typed = os.sep in name or "." in name
     return resolve_data(name, (Path.cwd(), *own) if typed else (*own, Path.cwd()), PRACTISED)
@@ -80,14 +80,14 @@ def listed_data(workspace: Workspace) -> tuple[ListedData, ...]:
     """The workspace's data sets, then the bundled ones."""
     taken: dict[str, Path] = {}
     return (
-        *_listed(workspace.datasets, "workspace", taken),
-        *_listed(bundled(), "bundled", taken),
+        *_list_folder(workspace.datasets, "workspace", taken),
+        *_list_folder(bundled_folder(), "bundled", taken),
     )
 
 
 def add_data(
     workspace: Workspace, name_or_path: str, name: str | None, fields: Mapping[str, str]
-) -> tuple[Added, ...]:
+) -> tuple[AddedData, ...]:
     """Check data and copy it into the workspace.
 
     A JSONL file is copied byte for byte; anything else becomes JSONL row by row, with all
@@ -99,7 +99,7 @@ def add_data(
         name_or_path: a file, a folder (each of its splits is added as NAME-SPLIT), or
             FOLDER:SPLIT.
         name: what to call it; the file's or folder's name unless given.
-        fields: as `read_numbered` takes them.
+        fields: as `read_numbered_problems` takes them.
 
     Raises:
         DataError: the data cannot be practised on.
@@ -108,7 +108,7 @@ def add_data(
     """
     found = locate(name_or_path, (Path.cwd(),))
     if found.path.is_dir() and found.split is None:
-        splits = splits_of(found.path)
+        splits = find_splits(found.path)
         several = len(splits) > 1
         sources = [DataSource(found.path, split or None) for split in splits]
         called = name if name is not None else found.path.resolve().name
@@ -118,21 +118,21 @@ def add_data(
         names = [name if name is not None else sources[0].stem]
     # All are checked before the first is written, so that half a folder is never added.
     ready = [
-        _ready(workspace, source, called, fields)
+        _prepare(workspace, source, called, fields)
         for source, called in zip(sources, names, strict=True)
     ]
-    return tuple(_added(workspace, *one) for one in ready)
+    return tuple(_write_data(workspace, *one) for one in ready)
 
 
 _Ready = tuple[Path, bytes, tuple[Numbered, ...]]
 
 
-def _ready(
+def _prepare(
     workspace: Workspace, source: DataSource, called: str, fields: Mapping[str, str]
 ) -> _Ready:
-    numbered = read_numbered(source, fields=fields, needs_answer=False)
-    data = _canonical(source, numbered, fields)
-    target = workspace.datasets / f"{_checked(called)}.jsonl"
+    numbered = read_numbered_problems(source, fields=fields, needs_answer=False)
+    data = _canonical_jsonl(source, numbered, fields)
+    target = workspace.datasets / f"{_check_data_name(called)}.jsonl"
     if target.exists() and target.read_bytes() != data:
         raise ConfigError(
             f"data set {called}",
@@ -142,25 +142,27 @@ def _ready(
     return target, data, numbered
 
 
-def _added(workspace: Workspace, target: Path, data: bytes, numbered: Sequence[Numbered]) -> Added:
+def _write_data(
+    workspace: Workspace, target: Path, data: bytes, numbered: Sequence[Numbered]
+) -> AddedData:
     new = not target.exists()
     if new:
         make_folder(workspace.datasets)
-        write_whole(target, data)
+        write_atomic(target, data)
     # Also for a file that was there: the catalogue may have been lost since.
     row = {"name": target.stem, "path": f"{target.parent.name}/{target.name}", "n": len(numbered)}
-    note_dataset(workspace, {**row, "bytes": len(data), "digest": digest_bytes(data)})
-    return Added(
+    write_dataset_row(workspace, {**row, "bytes": len(data), "digest": digest_bytes(data)})
+    return AddedData(
         target.stem,
         target,
         len(numbered),
         sum(problem.answer is None for _, problem in numbered),
         new,
-        (bundled() / target.name).is_file(),
+        (bundled_folder() / target.name).is_file(),
     )
 
 
-def _canonical(
+def _canonical_jsonl(
     source: DataSource, numbered: Sequence[Numbered], fields: Mapping[str, str]
 ) -> bytes:
     """The data as JSONL; with `fields`, `question` and `answer` under these names, first."""
@@ -182,7 +184,7 @@ def _canonical(
     return "".join(rows).encode()
 
 
-def _checked(name: str) -> str:
+def _check_data_name(name: str) -> str:
     try:
         check_name(name)
     except ConflictError as error:
@@ -190,13 +192,13 @@ def _checked(name: str) -> str:
     return name
 
 
-def _listed(folder: Path, where: str, taken: dict[str, Path]) -> Iterator[ListedData]:
+def _list_folder(folder: Path, where: str, taken: dict[str, Path]) -> Iterator[ListedData]:
     """What a folder holds. `taken`: each name and what it means; names found join it."""
-    for source in named_sources(folder):
+    for source in list_sources(folder):
         shown = where if taken.setdefault(source.name, source.path) == source.path else "hidden"
         called = source.name if source.split is None else f"{source.name}:{source.split}"
         try:
-            n = len(read_numbered(source, needs_answer=False))
+            n = len(read_numbered_problems(source, needs_answer=False))
         except DataError as error:
             yield ListedData(called, None, shown, str(source.path), str(error))
         else:

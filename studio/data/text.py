@@ -8,10 +8,10 @@ from dataclasses import asdict
 from typing import Any
 
 from engines.core.types import Problem
-from engines.data.checks import DataReport, Numbered, doubts
+from engines.data.checks import DataReport, Numbered, doubts_line
 from engines.data.rows import Unit
 from studio.report.tables import COLUMNS
-from studio.secrets.sanitize import inert
+from studio.secrets.sanitize import sanitize
 
 _INDENT = " " * 4
 _LINES = 12
@@ -34,41 +34,45 @@ def preview_text(numbered: Sequence[Numbered], unit: Unit = "line") -> str:
     """Each problem with its line or row and id, the question folded to the width of a terminal."""
     blocks = []
     for line, problem in numbered:
-        answer = " or ".join(problem.accepted) or "(none)"
-        source = f"  {inert(problem.source)}" if problem.source else ""
+        answer = " or ".join(problem.accepted_answers) or "(none)"
+        source = f"  {sanitize(problem.source)}" if problem.source else ""
         blocks.append(
-            f"{unit} {line}  {problem.id}{source}\n{_folded(problem.question)}\n"
-            f"{_folded(f'answer: {answer}')}"
+            f"{unit} {line}  {problem.id}{source}\n{_wrap_text(problem.question)}\n"
+            f"{_wrap_text(f'answer: {answer}')}"
         )
     return "\n\n".join(blocks)
 
 
 def report_data(name: str, path: str, report: DataReport) -> dict[str, Any]:
-    return {"name": name, "path": path, "clean": report.clean, **asdict(report)}
+    return {"name": name, "path": path, "clean": report.is_clean, **asdict(report)}
 
 
 def report_text(name: str, path: str, report: DataReport) -> str:
     """What was found, one finding a line, lines or rows of the file by number."""
     unit = report.unit
     answered = report.n - len(report.without_answer)
-    missing = f"; none on {_lines(report.without_answer, unit)}" if report.without_answer else ""
-    empty = f"; nothing stands on {_lines(report.empty, unit)}" if report.empty else ""
-    doubtful = doubts(report)
+    missing = (
+        f"; none on {_line_numbers_text(report.without_answer, unit)}"
+        if report.without_answer
+        else ""
+    )
+    empty = f"; nothing stands on {_line_numbers_text(report.empty, unit)}" if report.empty else ""
+    doubtful = doubts_line(report)
     return "\n".join(
         [
-            f"{name}: {report.n} problems in {inert(str(path))}",
+            f"{name}: {report.n} problems in {sanitize(str(path))}",
             f"  answers        {answered} of {report.n}{missing}",
-            f"  questions      {_spread(report.question_chars)}{empty}",
-            f"  answer texts   {_spread(report.answer_chars)}",
-            f"  duplicates     {_sets(report.duplicates, unit)}",
-            f"  contradictory  {_sets(report.contradictory, unit)}",
-            *_log(report),
+            f"  questions      {_length_text(report.question_chars)}{empty}",
+            f"  answer texts   {_length_text(report.answer_chars)}",
+            f"  duplicates     {_line_sets_text(report.duplicates, unit)}",
+            f"  contradictory  {_line_sets_text(report.contradictory, unit)}",
+            *_log_lines(report),
             "clean" if doubtful is None else f"doubtful: {doubtful}; look before practising",
         ]
     )
 
 
-def _log(report: DataReport) -> list[str]:
+def _log_lines(report: DataReport) -> list[str]:
     if not report.logged_rows:
         return []
     rows, questions = report.logged_rows, report.logged_questions
@@ -76,11 +80,11 @@ def _log(report: DataReport) -> list[str]:
     return [f"  replies        {rows} rows are replies to {questions} question{several} (a log)"]
 
 
-def _folded(text: str) -> str:
+def _wrap_text(text: str) -> str:
     width = COLUMNS - len(_INDENT)
     folded = [
         part
-        for line in inert(text).split("\n")
+        for line in sanitize(text).split("\n")
         for part in textwrap.wrap(line, width, break_on_hyphens=False) or [""]
     ]
     if len(folded) > _LINES:
@@ -88,20 +92,20 @@ def _folded(text: str) -> str:
     return "\n".join(f"{_INDENT}{line}".rstrip() for line in folded)
 
 
-def _spread(chars: tuple[int, float, int]) -> str:
+def _length_text(chars: tuple[int, float, int]) -> str:
     shortest, median, longest = chars
     return f"{shortest} to {longest} characters, median {median:g}"
 
 
-def _sets(found: Sequence[tuple[int, ...]], unit: Unit) -> str:
+def _line_sets_text(found: Sequence[tuple[int, ...]], unit: Unit) -> str:
     if not found:
         return "none"
-    shown = "; ".join(_lines(lines, unit) for lines in found[:_LISTED])
+    shown = "; ".join(_line_numbers_text(lines, unit) for lines in found[:_LISTED])
     more = f"; and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
     return f"{len(found)} ({shown}{more})"
 
 
-def _lines(lines: Sequence[int], unit: Unit) -> str:
+def _line_numbers_text(lines: Sequence[int], unit: Unit) -> str:
     shown = ", ".join(str(line) for line in lines[:_LISTED])
     more = f" and {len(lines) - _LISTED} more" if len(lines) > _LISTED else ""
     return f"{unit}{'s' if len(lines) > 1 else ''} {shown}{more}"

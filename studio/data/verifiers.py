@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.record.run_dir import Workspace
-from engines.verifiers.foreign.signature import FORMS, kind_of
+from engines.verifiers.foreign.signature import FORMS, detect_signature
 from studio.run.verifier import shipped_verifiers
 
 _BUILT_IN = {
@@ -41,7 +41,7 @@ class ListedVerifier:
     trouble: str = ""
 
     @property
-    def called(self) -> str:
+    def listed_name(self) -> str:
         """The name as it is listed: a file's own, so that it is told from a built-in one."""
         return Path(self.path).name if self.path else self.name
 
@@ -52,23 +52,23 @@ class ListedVerifier:
 
 def listed_verifiers(workspace: Workspace) -> tuple[ListedVerifier, ...]:
     """The built-in ones, the workspace's, then the shipped ones."""
-    own = {file.stem for file in _files(workspace.verifiers)}
+    own = {file.stem for file in _verifier_files(workspace.verifiers)}
     return (
         *(ListedVerifier(name, "built-in", about=about) for name, about in _BUILT_IN.items()),
-        *_listed(workspace.verifiers, "workspace", set()),
-        *_listed(shipped_verifiers(), "shipped", own),
+        *_list_folder(workspace.verifiers, "workspace", set()),
+        *_list_folder(shipped_verifiers(), "shipped", own),
     )
 
 
-def _files(folder: Path) -> list[Path]:
+def _verifier_files(folder: Path) -> list[Path]:
     return sorted(file for file in folder.glob("*.py") if not file.name.startswith("_"))
 
 
-def _listed(folder: Path, where: str, hidden_by: set[str]) -> Iterator[ListedVerifier]:
-    for file in _files(folder):
+def _list_folder(folder: Path, where: str, hidden_by: set[str]) -> Iterator[ListedVerifier]:
+    for file in _verifier_files(folder):
         shown = "hidden" if file.stem in hidden_by else where
         try:
-            found = list(_functions(file))
+            found = list(_find_functions(file))
             trouble = "" if found else f"no function of a known form ({'; '.join(FORMS.values())})"
         except (SyntaxError, ValueError, RecursionError) as error:
             found, trouble = [], f"not Python: {error}"
@@ -81,7 +81,7 @@ def _listed(folder: Path, where: str, hidden_by: set[str]) -> Iterator[ListedVer
             yield ListedVerifier(file.stem, kind, function, about, shown, str(file))
 
 
-def _functions(file: Path) -> Iterator[tuple[str, str, str]]:
+def _find_functions(file: Path) -> Iterator[tuple[str, str, str]]:
     """Name, kind and first line of the docstring of each function that can judge."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a stray backslash in their file is theirs to mend
@@ -91,7 +91,7 @@ def _functions(file: Path) -> Iterator[tuple[str, str, str]]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name[0] != "_":
             given = node.args
             names = [a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
-            if kind := kind_of(names):
+            if kind := detect_signature(names):
                 yield node.name, kind, _first_line(node) or about
 
 

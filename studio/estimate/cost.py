@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from engines.data.sampler import Sampler
-from engines.pipeline.budget import Terms
+from engines.pipeline.budget import CallPricing
 
 Name = Literal[
     "rollouts",
@@ -93,7 +93,7 @@ class Estimate:
         return total
 
     @property
-    def done(self) -> int:
+    def done_calls(self) -> int:
         return sum(stage.done for stage in self.stages)
 
 
@@ -103,9 +103,9 @@ class Facts:
 
     sampler: Sampler
     group_size: int
-    policy: Terms
-    reflector: Terms
-    judge: Terms
+    policy: CallPricing
+    reflector: CallPricing
+    judge: CallPricing
     replies: Mapping[str, float]  # likely length of a reply, by purpose
     instructions: float
     question: float  # mean of the problems'
@@ -136,10 +136,10 @@ class Facts:
     under_way: Mapping[str, int] = field(default_factory=dict)  # recorded of the step under way
     lesson_known: bool = False  # the step under way has its lesson: only its evaluation is left
     done: Mapping[str, int] = field(default_factory=dict)  # recorded of the whole run
-    embedding: Terms | None = None  # None: meanings are not compared
+    embedding: CallPricing | None = None  # None: meanings are not compared
     at_most: float = 1.0  # how much longer than likely the same text can be, in tokens
 
-    def contrast_with(self, group_size: int) -> float:
+    def contrast_share(self, group_size: int) -> float:
         """The share of groups that show a difference.
 
         Assumed where nothing was measured: the chance to solve a problem is anything from 0
@@ -154,7 +154,7 @@ class Facts:
         usual = (self.contrast_of - 1) / (self.contrast_of + 1)
         return min(1.0, self.contrast * assumed / usual) if usual else self.contrast
 
-    def afresh(self) -> Facts:
+    def from_start(self) -> Facts:
         """The whole run, as if nothing of it were done."""
         return replace(self, steps_done=0, known=0, under_way={}, lesson_known=False, done={})
 
@@ -165,15 +165,15 @@ def estimate(facts: Facts) -> Estimate:
     sums = {name: _Sum(paid.get(_PURPOSES[name], 0), facts.at_most) for name in STAGES}
     sampler, known, begun = facts.sampler, facts.known, facts.lesson_known
     if 0 in facts.evaluated_after:  # a fork begins with one too, after the steps it adopts
-        _evaluation(facts, sums, facts.steps_done, known)
+        _add_evaluation(facts, sums, facts.steps_done, known)
         known = 0
     for step in range(facts.steps_done + 1, sampler.total_steps + 1):
         if not begun:
-            _step(facts, sums, step, len(sampler.batch(step)))
+            _add_step(facts, sums, step, len(sampler.batch(step)))
         if step in facts.evaluated_after:
-            _evaluation(facts, sums, step, known if begun else 0)
+            _add_evaluation(facts, sums, step, known if begun else 0)
         for each in sums.values():
-            each.nothing_paid()  # what is on record is of the first of these steps
+            each.clear_paid()  # what is on record is of the first of these steps
         begun = False
     terms = dict.fromkeys(STAGES, facts.reflector) | {
         "rollouts": facts.policy,
@@ -187,12 +187,12 @@ def estimate(facts: Facts) -> Estimate:
     return Estimate(tuple(stage for stage in stages if stage.calls.most or stage.done))
 
 
-def doubled(facts: Facts) -> tuple[tuple[str, Estimate], ...]:
+def estimate_doubled(facts: Facts) -> tuple[tuple[str, Estimate], ...]:
     """The whole run with each of three settings doubled, after it as it is ("")."""
-    whole = facts.afresh()
+    whole = facts.from_start()
     found = [("", estimate(whole))]
     for name in ("practice.batch_size", "practice.group_size", "practice.epochs"):
-        found.append((name, estimate(_doubled(whole, name))))
+        found.append((name, estimate(_double_setting(whole, name))))
     return tuple(found)
 
 
@@ -224,12 +224,12 @@ class _Sum:
         self._prompt += left * prompt * self._longer
         self._reply += left * reply
 
-    def nothing_paid(self) -> None:
+    def clear_paid(self) -> None:
         self._paid = Range()
 
-    def stage(self, name: Name, terms: Terms, done: int) -> Stage:
+    def stage(self, name: Name, terms: CallPricing, done: int) -> Stage:
         cost = None
-        if terms.priced:
+        if terms.has_price:
             cost = Range(
                 terms.cost_usd(round(self._prompt.likely), round(self._reply.likely)),
                 terms.cost_usd(round(self._prompt.most), round(self._reply.most)),
@@ -237,27 +237,27 @@ class _Sum:
         return Stage(name, self._calls, self._prompt, self._reply, cost, done)
 
 
-def _step(facts: Facts, sums: Mapping[Name, _Sum], step: int, batch: int) -> None:
+def _add_step(facts: Facts, sums: Mapping[Name, _Sum], step: int, batch: int) -> None:
     """One step's practice, with the library as it will likely be by then."""
-    tries, library = batch * facts.group_size, _library(facts, step)
-    rollout, reflected = _reply(facts, "rollout", facts.policy), facts.reflector
-    asked = _plus(facts.instructions + facts.question, library)
+    tries, library = batch * facts.group_size, _library_tokens(facts, step)
+    rollout, reflected = _reply_tokens(facts, "rollout", facts.policy), facts.reflector
+    asked = _add_fixed(facts.instructions + facts.question, library)
     if not facts.replayed:
         sums["rollouts"].add(Range(tries, tries), asked, rollout)
-    _judging(facts, sums, tries, rollout)
+    _add_judging(facts, sums, tries, rollout)
 
-    share = facts.contrast_with(facts.group_size)
+    share = facts.contrast_share(facts.group_size)
     if not facts.lessons or (facts.group_size < 2 and facts.truth_given):
         return  # a single try has nothing to differ from
     used = Range(batch * share, batch)
-    summary = _reply(facts, "summary", reflected)
+    summary = _reply_tokens(facts, "summary", reflected)
     long_likely = facts.summaries == "always" or rollout.likely > facts.summarise_above
     long_most = facts.summaries != "never"
     tries_read = Range(
         used.likely * facts.group_size if long_likely and long_most else 0.0,
         used.most * facts.group_size if long_most else 0.0,
     )
-    retelling = _plus(facts.summarise + facts.question, rollout)
+    retelling = _add_fixed(facts.summarise + facts.question, rollout)
     sums["summaries"].add(tries_read, retelling, summary)
     if facts.group_size < 2:
         return  # it is read, and there is no other to read it beside
@@ -266,20 +266,22 @@ def _step(facts: Facts, sums: Mapping[Name, _Sum], step: int, batch: int) -> Non
         summary.likely if tries_read.likely else rollout.likely,
         max(summary.most, min(rollout.most, facts.summarise_above)) if long_most else rollout.most,
     )
-    attempts = _times(shown, facts.group_size, facts.group_size * ATTEMPT_TOKENS)
-    extraction = _reply(facts, "extraction", reflected)
-    reading = _plus(facts.extract + facts.question + facts.truth, attempts) + library
-    _asked_twice(sums["extraction"], used, reading, extraction)
+    attempts = _scale_range(shown, facts.group_size, facts.group_size * ATTEMPT_TOKENS)
+    extraction = _reply_tokens(facts, "extraction", reflected)
+    reading = _add_fixed(facts.extract + facts.question + facts.truth, attempts) + library
+    _add_with_repeat(sums["extraction"], used, reading, extraction)
 
-    proposals = _times(extraction, 1, ATTEMPT_TOKENS) * used
-    weighing = _plus(facts.consolidate, proposals) + library
+    proposals = _scale_range(extraction, 1, ATTEMPT_TOKENS) * used
+    weighing = _add_fixed(facts.consolidate, proposals) + library
     any_used = 1 - (1 - share) ** batch
     once = Range(any_used, 1.0)
-    _asked_twice(sums["consolidation"], once, weighing, _reply(facts, "consolidation", reflected))
-    _embeddings(facts, sums, step, batch)
+    _add_with_repeat(
+        sums["consolidation"], once, weighing, _reply_tokens(facts, "consolidation", reflected)
+    )
+    _add_embeddings(facts, sums, step, batch)
 
 
-def _embeddings(facts: Facts, sums: Mapping[Name, _Sum], step: int, batch: int) -> None:
+def _add_embeddings(facts: Facts, sums: Mapping[Name, _Sum], step: int, batch: int) -> None:
     """Each new wording is placed once, the library's beside the first; edits are not in it."""
     if facts.embedding is None:
         return
@@ -300,27 +302,29 @@ def _embeddings(facts: Facts, sums: Mapping[Name, _Sum], step: int, batch: int) 
     sums["embeddings"].add(asked, each, Range())
 
 
-def _evaluation(facts: Facts, sums: Mapping[Name, _Sum], step: int, known: int) -> None:
+def _add_evaluation(facts: Facts, sums: Mapping[Name, _Sum], step: int, known: int) -> None:
     tries = max(0, facts.held_out - known)
-    rollout = _reply(facts, "evaluation", facts.policy)
-    asked = _plus(facts.instructions + facts.held_out_question, _library(facts, step + 1))
+    rollout = _reply_tokens(facts, "evaluation", facts.policy)
+    asked = _add_fixed(
+        facts.instructions + facts.held_out_question, _library_tokens(facts, step + 1)
+    )
     sums["evaluation"].add(Range(tries, tries), asked, rollout)
-    _judging(facts, sums, tries, rollout)
+    _add_judging(facts, sums, tries, rollout)
 
 
-def _judging(facts: Facts, sums: Mapping[Name, _Sum], tries: int, rollout: Range) -> None:
+def _add_judging(facts: Facts, sums: Mapping[Name, _Sum], tries: int, rollout: Range) -> None:
     verdicts = Range(facts.judged.likely * tries, facts.judged.most * tries)
-    asked = _plus(facts.judging + facts.question + facts.truth, rollout)
-    _asked_twice(sums["judging"], verdicts, asked, _reply(facts, "judge", facts.judge))
+    asked = _add_fixed(facts.judging + facts.question + facts.truth, rollout)
+    _add_with_repeat(sums["judging"], verdicts, asked, _reply_tokens(facts, "judge", facts.judge))
 
 
-def _asked_twice(into: _Sum, questions: Range, prompt: Range, reply: Range) -> None:
+def _add_with_repeat(into: _Sum, questions: Range, prompt: Range, reply: Range) -> None:
     """Questions that are repeated once, at most, with the reply that could not be read."""
     again = (prompt.most + reply.most + REPAIR_TOKENS + prompt.most) / 2
     into.add(Range(questions.likely, 2 * questions.most), Range(prompt.likely, again), reply)
 
 
-def _library(facts: Facts, step: int) -> Range:
+def _library_tokens(facts: Facts, step: int) -> Range:
     """Tokens of the library that a step begins with."""
     steps = step - 1 - facts.steps_done
     batch = facts.sampler.batch_size if facts.lessons else 0
@@ -336,20 +340,20 @@ def _library(facts: Facts, step: int) -> Range:
     )
 
 
-def _reply(facts: Facts, purpose: str, terms: Terms) -> Range:
+def _reply_tokens(facts: Facts, purpose: str, terms: CallPricing) -> Range:
     most = terms.reply_tokens()
     return Range(min(facts.replies[purpose], most), most)
 
 
-def _plus(fixed: float, more: Range) -> Range:
+def _add_fixed(fixed: float, more: Range) -> Range:
     return Range(fixed + more.likely, fixed + more.most)
 
 
-def _times(each: Range, times: float, fixed: float) -> Range:
+def _scale_range(each: Range, times: float, fixed: float) -> Range:
     return Range(each.likely * times + fixed, each.most * times + fixed)
 
 
-def _doubled(facts: Facts, name: str) -> Facts:
+def _double_setting(facts: Facts, name: str) -> Facts:
     sampler, strategy = facts.sampler, facts.evaluated_after
     match name:
         case "practice.group_size":

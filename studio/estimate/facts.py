@@ -21,11 +21,11 @@ from engines.core.text.prompts import load_prompt
 from engines.core.types import Problem
 from engines.record import lines
 from engines.record.run_dir import RunDir
-from engines.record.scores import content_of
+from engines.record.scores import problem_digest
 from studio.config.settings.run import RunConfig
 from studio.estimate.cost import Facts, Range
 from studio.run.budget import embedding_terms, terms_of
-from studio.run.held_out import books, held_out_sets, measured_by
+from studio.run.held_out import held_out_sets, measurement_settings, score_book_opener
 from studio.run.library_start import choose_library
 from studio.run.plan import RunPlan, forked_library
 
@@ -47,7 +47,7 @@ SCAFFOLD_TOKENS = 16
 
 
 @dataclass(slots=True)
-class Measured:
+class MeasuredUsage:
     """What the records of one run add up to. Lengths are tokens."""
 
     run: str = ""
@@ -69,15 +69,15 @@ class Measured:
         return self.reply[purpose] / self.n[purpose] if self.n[purpose] else None
 
 
-def facts_of(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
+def gather_facts(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
     """Gather everything; the notes say where lengths come from.
 
     Raises:
         StudioError: a held-out set or the library cannot be read.
     """
     config, practice = plan.loaded.config, plan.loaded.config.practice
-    measured = _earlier(plan)
-    replies, notes = _replies(measured, _asked_for(config))
+    measured = _measure_earlier_run(plan)
+    replies, notes = _reply_lengths(measured, _possible_purposes(config))
     per = measured.bytes_a_token
 
     def tokens(*texts: str) -> float:
@@ -86,12 +86,14 @@ def facts_of(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
     def question(problems: tuple[Problem, ...]) -> float:
         return sum(tokens(p.question) for p in problems) / max(1, len(problems))
 
-    library, guidance = _library(plan)
+    library, guidance = _next_library(plan)
     sets = held_out_sets(plan.loaded) if config.evaluation.do_eval else ()
-    contents = {content_of(p) for s in sets for p in s.problems}
+    contents = {problem_digest(p) for s in sets for p in s.problems}
     held_out = tuple(p for s in sets for p in s.problems)
     k = config.evaluation.k
-    book = books(plan.workspace.evaluations, measured_by(config, plan.fingerprint), config)
+    book = score_book_opener(
+        plan.workspace.evaluations, measurement_settings(config, plan.fingerprint), config
+    )
     objectives = (practice.agent_objective, practice.learning_objective)
     state = plan.state
     steps_done = state.steps_finished if state is not None else plan.adopted_steps
@@ -109,11 +111,11 @@ def facts_of(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
         instructions=tokens(config.agent.instructions) + SCAFFOLD_TOKENS,
         question=question(plan.problems),
         truth=sum(tokens(p.answer or "") for p in plan.problems) / len(plan.problems),
-        extract=tokens(_prompt("extract"), *objectives) + SCAFFOLD_TOKENS,
-        consolidate=tokens(_prompt("consolidate"), *objectives) + SCAFFOLD_TOKENS,
-        summarise=tokens(_prompt("summarise")) + SCAFFOLD_TOKENS,
+        extract=tokens(_prompt_text("extract"), *objectives) + SCAFFOLD_TOKENS,
+        consolidate=tokens(_prompt_text("consolidate"), *objectives) + SCAFFOLD_TOKENS,
+        summarise=tokens(_prompt_text("summarise")) + SCAFFOLD_TOKENS,
         judging=tokens(load_prompt("engines.verifiers", "judge").body, judge_form),
-        judged=judges(config.verifier.spec),
+        judged=judge_questions(config.verifier.spec),
         summaries=practice.summarise,
         summarise_above=practice.summarise_above_chars / per,
         per_group=practice.experiences_per_query,
@@ -129,60 +131,62 @@ def facts_of(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
         steps_done=steps_done,
         held_out=len(contents) * k,
         held_out_question=question(held_out),
-        evaluated_after=_evaluated_after(plan, len(sets)) if sets else (),
-        known=len(contents) * k - book(guidance, "").missing(contents, k),
+        evaluated_after=_evaluation_steps(plan, len(sets)) if sets else (),
+        known=len(contents) * k - book(guidance, "").count_missing(contents, k),
         replayed=config.policy.model.startswith("replay:"),
-        under_way=_under_way(plan.run, state),
+        under_way=_count_step_replies(plan.run, state),
         lesson_known=now is not None and (now.lesson is not None or now.committed),
-        done=_counted(plan.run) if plan.mode in ("resume", "finished") else {},
+        done=_count_replies(plan.run) if plan.mode in ("resume", "finished") else {},
         embedding=embedding_terms(wanted) if wanted and wanted.model != "rehearsal" else None,
         at_most=max(1.0, per / BYTES_AT_LEAST),
     )
     if not facts.lessons:
         return facts, tuple(notes)
     if facts.contrast is None and facts.truth_given:
-        share = facts.contrast_with(facts.group_size)
+        share = facts.contrast_share(facts.group_size)
         notes.append(f"assumed: {share:.0%} of groups of {facts.group_size} show a difference")
     if measured.growth is None:
         notes.append("assumed: a step adds 2 experiences")
-    if "function" in _verifiers(config.verifier.spec):
+    if "function" in _verifier_names(config.verifier.spec):
         notes.append("a verifier function may ask the judge: counted at most once a try")
     return facts, tuple(notes)
 
 
-def judges(spec: object) -> Range:
+def judge_questions(spec: object) -> Range:
     """Questions put to a judge for one verdict."""
-    names = _verifiers(spec)
+    names = _verifier_names(spec)
     sure = names.count("judge")
     return Range(sure, sure + names.count("function"))
 
 
-def _verifiers(spec: object) -> list[str]:
+def _verifier_names(spec: object) -> list[str]:
     if not isinstance(spec, Mapping):
         return [str(spec)]
     inner = spec.get("of")
     if isinstance(inner, list | tuple):
-        return [name for entry in inner for name in _verifiers(entry)]
+        return [name for entry in inner for name in _verifier_names(entry)]
     if inner is not None:  # the one that is shaped
-        return _verifiers(inner)
+        return _verifier_names(inner)
     return [str(spec.get("name"))]
 
 
-def _prompt(name: str) -> str:
+def _prompt_text(name: str) -> str:
     return load_prompt("engines.training_free", name).body
 
 
-def _asked_for(config: RunConfig) -> frozenset[str]:
+def _possible_purposes(config: RunConfig) -> frozenset[str]:
     """The purposes for which this run may ask for a reply."""
     never = set()
     if config.practice.summarise == "never":
         never.add("summary")
-    if not judges(config.verifier.spec).most:
+    if not judge_questions(config.verifier.spec).most:
         never.add("judge")
     return frozenset(ASSUMED) - never
 
 
-def _replies(measured: Measured, asked_for: frozenset[str]) -> tuple[dict[str, float], list[str]]:
+def _reply_lengths(
+    measured: MeasuredUsage, asked_for: frozenset[str]
+) -> tuple[dict[str, float], list[str]]:
     """The likely length of a reply by purpose, and in words where those asked for come from."""
     replies = dict(ASSUMED)
     known = []
@@ -202,7 +206,7 @@ def _replies(measured: Measured, asked_for: frozenset[str]) -> tuple[dict[str, f
     return replies, notes
 
 
-def _earlier(plan: RunPlan) -> Measured:
+def _measure_earlier_run(plan: RunPlan) -> MeasuredUsage:
     """The newest run of the same models that recorded something."""
     wanted = [plan.fingerprint[f"{role}.model"] for role in ("policy", "reflector")]
     for run in reversed(plan.workspace.runs()):
@@ -211,17 +215,17 @@ def _earlier(plan: RunPlan) -> Measured:
             settings = state.settings
             if [settings.get(f"{role}.model") for role in ("policy", "reflector")] != wanted:
                 continue
-            found = _measured(run, state, plan)
+            found = _measure_run(run, state, plan)
         except (StudioError, OSError):
             continue  # a damaged run is of no use here, and is told where it matters
         if found.n:
             return found
-    return Measured()
+    return MeasuredUsage()
 
 
-def _measured(run: RunDir, state: RunState, plan: RunPlan) -> Measured:
-    found = Measured(run.run)
-    for at, record in enumerate(_records(run.records)):
+def _measure_run(run: RunDir, state: RunState, plan: RunPlan) -> MeasuredUsage:
+    found = MeasuredUsage(run.run)
+    for at, record in enumerate(_read_records(run.records)):
         if at >= READ_AT_MOST:
             break
         usage, purpose = record["reply"]["usage"], record["key"]["purpose"]
@@ -232,7 +236,7 @@ def _measured(run: RunDir, state: RunState, plan: RunPlan) -> Measured:
         if not record["base"] and usage["prompt_tokens"]:
             found.prompt_tokens += usage["prompt_tokens"]
             found.prompt_bytes += sum(len(m["content"].encode()) for m in record["messages"])
-    groups = state.groups()
+    groups = state.group_outcomes()
     found.groups, found.with_contrast = sum(groups.values()), groups["used"]
     started = state.started
     if started is not None:
@@ -246,28 +250,28 @@ def _measured(run: RunDir, state: RunState, plan: RunPlan) -> Measured:
     return found
 
 
-def _records(folder: Path, pattern: str = "*.jsonl") -> Iterator[dict[str, Any]]:
+def _read_records(folder: Path, pattern: str = "*.jsonl") -> Iterator[dict[str, Any]]:
     for path in sorted(folder.glob(pattern)):
         for line in lines.read(path, chained=False).lines:
             yield orjson.loads(line.body)
 
 
-def _counted(run: RunDir, pattern: str = "*.jsonl") -> dict[str, int]:
+def _count_replies(run: RunDir, pattern: str = "*.jsonl") -> dict[str, int]:
     """Replies on record by purpose."""
     found = Counter(
-        str(r["key"]["purpose"]) for r in _records(run.records, pattern) if not r.get("lost")
+        str(r["key"]["purpose"]) for r in _read_records(run.records, pattern) if not r.get("lost")
     )
     return dict(found)
 
 
-def _under_way(run: RunDir, state: RunState | None) -> dict[str, int]:
+def _count_step_replies(run: RunDir, state: RunState | None) -> dict[str, int]:
     """Replies on record of the step under way."""
     if state is None or state.current is None:
         return {}
-    return _counted(run, f"step-{state.step:04d}.jsonl")
+    return _count_replies(run, f"step-{state.step:04d}.jsonl")
 
 
-def _evaluated_after(plan: RunPlan, sets: int) -> tuple[int, ...]:
+def _evaluation_steps(plan: RunPlan, sets: int) -> tuple[int, ...]:
     """The steps after which the library is evaluated; 0 while that before the first is due.
 
     The first is the run's own: a fork is evaluated with what the adopted steps came to.
@@ -291,7 +295,7 @@ def _evaluated_after(plan: RunPlan, sets: int) -> tuple[int, ...]:
     return (0, *after) if first else tuple(after)
 
 
-def _library(plan: RunPlan) -> tuple[Library | None, str]:
+def _next_library(plan: RunPlan) -> tuple[Library | None, str]:
     """The library the next step begins with, and its guidance."""
     if plan.state is not None and plan.state.started is not None:
         folder = plan.workspace.library(plan.state.started.library)

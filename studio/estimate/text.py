@@ -8,30 +8,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from engines.pipeline.budget import Limits
+from engines.pipeline.budget import BudgetLimits
 from studio.estimate.cost import Estimate, Range, Stage
-from studio.report.tables import indented, table
+from studio.report.tables import indent_text, table
 
 Doubled = Sequence[tuple[str, Estimate]]
 
 
 def estimate_text(found: Estimate, doubled: Doubled, notes: Sequence[str]) -> str:
     """The table, the doublings and what was assumed."""
-    resumes = bool(found.done)
+    resumes = bool(found.done_calls)
     headings = ["STAGE", "CALLS", "PROMPT TOKENS", "REPLY TOKENS", "COST"]
     rows = [_row(stage) for stage in found.stages]
     prompt = sum((s.prompt_tokens for s in found.stages), Range())
     reply = sum((s.reply_tokens for s in found.stages), Range())
-    rows.append(("all", *map(_count, (found.calls, prompt, reply)), _cost(found.cost_usd)))
+    rows.append(
+        ("all", *map(_count_text, (found.calls, prompt, reply)), _cost_text(found.cost_usd))
+    )
     if resumes:
         headings.append("DONE")
-        done = [*(stage.done for stage in found.stages), found.done]
+        done = [*(stage.done for stage in found.stages), found.done_calls]
         rows = [(*row, f"{n:,}") for row, n in zip(rows, done, strict=True)]
     (_, whole), *variants = doubled
     what = "still to be paid for" if resumes else "to be paid for"
-    lines = [f"{what}: likely (at most)", indented(table(headings, rows)), ""]
+    lines = [f"{what}: likely (at most)", indent_text(table(headings, rows)), ""]
     lines.append("doubled, a whole new run would likely take that much more")
-    lines += [f"  {name:<20} {_difference(more, whole)}" for name, more in variants]
+    lines += [f"  {name:<20} {_difference_text(more, whole)}" for name, more in variants]
     return "\n".join([*lines, "", *(f"note: {note}" for note in notes)])
 
 
@@ -44,16 +46,16 @@ def estimate_data(found: Estimate, doubled: Doubled, notes: Sequence[str]) -> di
             {
                 "stage": stage.name,
                 "done": stage.done,
-                "calls": _pair(stage.calls),
-                "prompt_tokens": _pair(stage.prompt_tokens),
-                "reply_tokens": _pair(stage.reply_tokens),
-                "cost_usd": _money(stage.cost_usd),
+                "calls": _range_data(stage.calls),
+                "prompt_tokens": _range_data(stage.prompt_tokens),
+                "reply_tokens": _range_data(stage.reply_tokens),
+                "cost_usd": _cost_data(stage.cost_usd),
             }
             for stage in found.stages
         ],
-        **_sums(found),
-        "whole_run": _sums(whole),
-        "doubled": {name: _sums(more) for name, more in variants},
+        **_sums_data(found),
+        "whole_run": _sums_data(whole),
+        "doubled": {name: _sums_data(more) for name, more in variants},
         "notes": list(notes),
     }
 
@@ -62,15 +64,15 @@ def estimate_line(found: Estimate) -> str:
     """`likely 1,200 calls, 450,000 tokens, $0.31; at most …`."""
     cost = found.cost_usd
 
-    def said(which: str) -> str:
+    def amounts_text(which: str) -> str:
         money = "" if cost is None else f", ${getattr(cost, which):.4f}"
         calls, tokens = getattr(found.calls, which), getattr(found.tokens, which)
         return f"{calls:,.0f} calls, {tokens:,.0f} tokens{money}"
 
-    return f"likely {said('likely')}; at most {said('most')}"
+    return f"likely {amounts_text('likely')}; at most {amounts_text('most')}"
 
 
-def beyond(found: Estimate, left: dict[str, float]) -> str:
+def exceeded_limits_text(found: Estimate, left: dict[str, float]) -> str:
     """Which limits the likely rest of a run exceeds, in words; "" where all hold.
 
     Args:
@@ -89,25 +91,25 @@ def beyond(found: Estimate, left: dict[str, float]) -> str:
     return ", ".join(short)
 
 
-def limits_text(limits: Limits) -> str:
+def limits_text(limits: BudgetLimits) -> str:
     pairs = (("calls", limits.calls), ("tokens", limits.tokens), ("cost_usd", limits.cost_usd))
     return ", ".join(f"{name} {limit:,.6g}" for name, limit in pairs if limit is not None)
 
 
 def _row(stage: Stage) -> tuple[str, ...]:
     counts = (stage.calls, stage.prompt_tokens, stage.reply_tokens)
-    return (stage.name, *map(_count, counts), _cost(stage.cost_usd))
+    return (stage.name, *map(_count_text, counts), _cost_text(stage.cost_usd))
 
 
-def _count(found: Range) -> str:
+def _count_text(found: Range) -> str:
     return f"{found.likely:,.0f} ({found.most:,.0f})"
 
 
-def _cost(found: Range | None) -> str:
+def _cost_text(found: Range | None) -> str:
     return "unknown" if found is None else f"${found.likely:.4f} (${found.most:.4f})"
 
 
-def _difference(more: Estimate, whole: Estimate) -> str:
+def _difference_text(more: Estimate, whole: Estimate) -> str:
     calls = more.calls.likely - whole.calls.likely
     tokens = more.tokens.likely - whole.tokens.likely
     now, before = more.cost_usd, whole.cost_usd
@@ -118,19 +120,19 @@ def _difference(more: Estimate, whole: Estimate) -> str:
     return f"{calls:+,.0f} calls, {tokens:+,.0f} tokens{money}"
 
 
-def _pair(found: Range) -> dict[str, int]:
+def _range_data(found: Range) -> dict[str, int]:
     return {"likely": round(found.likely), "at_most": round(found.most)}
 
 
-def _money(found: Range | None) -> dict[str, float] | None:
+def _cost_data(found: Range | None) -> dict[str, float] | None:
     if found is None:
         return None
     return {"likely": round(found.likely, 6), "at_most": round(found.most, 6)}
 
 
-def _sums(found: Estimate) -> dict[str, Any]:
+def _sums_data(found: Estimate) -> dict[str, Any]:
     return {
-        "calls": _pair(found.calls),
-        "tokens": _pair(found.tokens),
-        "cost_usd": _money(found.cost_usd),
+        "calls": _range_data(found.calls),
+        "tokens": _range_data(found.tokens),
+        "cost_usd": _cost_data(found.cost_usd),
     }

@@ -18,23 +18,34 @@ from engines.core.errors import ConfigError
 from engines.core.ids import digest
 from engines.core.library import Library
 from engines.core.types import NO_USAGE, Usage
-from engines.core.waiting.gather import all_of
-from engines.pipeline.evaluation.evaluate import HeldOut, Measured, Pinned, known_so_far, measure
-from engines.pipeline.evaluation.metrics import Comparison, by_question, compare
+from engines.core.waiting.gather import gather_all
+from engines.pipeline.evaluation.evaluate import (
+    HeldOutSet,
+    Measurement,
+    PinnedVersion,
+    measure,
+    partial_measurement,
+)
+from engines.pipeline.evaluation.metrics import Comparison, compare, group_by_question
 from engines.pipeline.outage import Outage
 from engines.policies.limits.throttle import Slots
 from engines.record.ledger import RecordLedger
-from engines.record.lock import writing
+from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
-from engines.record.scores import ID_BYTES, ScoreBook, content_of
+from engines.record.scores import ID_BYTES, ScoreBook, problem_digest
 from studio.config.loading import LoadedRun, load_run
 from studio.config.source import Source
 from studio.evaluation.trial import without_lessons
-from studio.run.budget import budgeted, open_budget
-from studio.run.held_out import books, held_out_sets, measured_by, measuring
+from studio.run.budget import apply_budget, open_budget
+from studio.run.held_out import (
+    held_out_sets,
+    measurement_settings,
+    measuring_setup,
+    score_book_opener,
+)
 from studio.run.library_start import choose_library
-from studio.run.local_models import weights_on_disk
-from studio.run.models import Tell, open_roles, rolling_slots
+from studio.run.local_models import weights_digest
+from studio.run.models import Tell, open_roles, rollout_slots
 from studio.run.verifier import fingerprint_of, open_run_verifier
 
 GivenUp = Literal["budget", "failed"]
@@ -49,10 +60,10 @@ class Subject:
     library: Library | None
 
     @property
-    def pinned(self) -> Pinned:
+    def pinned_guidance(self) -> PinnedVersion:
         if self.library is None:
-            return Pinned("")
-        return Pinned(self.library.guidance(), self.library.version)
+            return PinnedVersion("")
+        return PinnedVersion(self.library.guidance(), self.library.version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +72,7 @@ class EvalPlan:
 
     loaded: LoadedRun
     workspace: Workspace
-    sets: tuple[HeldOut, ...]
+    sets: tuple[HeldOutSet, ...]
     subjects: tuple[Subject, ...]
     measured: dict[str, Any]
     agent: bool = False  # an agent file was given, whose instructions all subjects have
@@ -74,7 +85,7 @@ class EvalPlan:
     @property
     def contents(self) -> tuple[str, ...]:
         """Every held-out problem by content; one that stands in two sets stands here twice."""
-        return tuple(content_of(p) for held_out in self.sets for p in held_out.problems)
+        return tuple(problem_digest(p) for held_out in self.sets for p in held_out.problems)
 
     @property
     def total(self) -> int:
@@ -82,48 +93,50 @@ class EvalPlan:
         return len(set(self.contents)) * self.k * len(self.guidances)
 
     @property
-    def asked_for(self) -> int:
+    def requested_total(self) -> int:
         """Rollouts in all, with those that two sets or sides share counted for each."""
         return len(self.contents) * self.k * len(self.guidances)
 
     @property
     def guidances(self) -> tuple[str, ...]:
         """What stands in the prompts, each once: two names may stand for equal experiences."""
-        return tuple(dict.fromkeys(subject.pinned.guidance for subject in self.subjects))
+        return tuple(dict.fromkeys(subject.pinned_guidance.guidance for subject in self.subjects))
 
-    def books(self) -> dict[str, ScoreBook]:
+    def score_books(self) -> dict[str, ScoreBook]:
         """The scores of each guidance, as they are known now."""
         loaded = self.loaded
-        book = books(self.workspace.evaluations, self.measured, loaded.config, loaded.mask)
+        book = score_book_opener(
+            self.workspace.evaluations, self.measured, loaded.config, loaded.mask
+        )
         return {guidance: book(guidance, self.weights) for guidance in self.guidances}
 
-    def missing(self) -> int:
+    def count_missing(self) -> int:
         """Rollouts that nobody measured yet."""
         contents = self.contents
-        return sum(book.missing(contents, self.k) for book in self.books().values())
+        return sum(book.count_missing(contents, self.k) for book in self.score_books().values())
 
 
 @dataclass(frozen=True, slots=True)
 class SetResult:
     """One held-out set: what each subject came to, and how the last compares to the first."""
 
-    held_out: HeldOut
-    results: tuple[tuple[Subject, Measured], ...]
+    held_out: HeldOutSet
+    results: tuple[tuple[Subject, Measurement], ...]
 
-    def questions(self, at: int) -> dict[str, tuple[float | None, ...]]:
+    def question_rewards(self, at: int) -> dict[str, tuple[float | None, ...]]:
         """The rewards of each question for one of the results."""
         ids = [problem.id for problem in self.held_out.problems]
-        return by_question(ids, self.results[at][1].rewards)
+        return group_by_question(ids, self.results[at][1].rewards)
 
     @property
     def comparison(self) -> Comparison | None:
         if len(self.results) < 2 or any(found.missing for _, found in self.results):
             return None  # what was measured first is no sample of the whole
-        return compare(self.questions(0), self.questions(1))
+        return compare(self.question_rewards(0), self.question_rewards(1))
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluated:
+class EvaluationResult:
     """Every set's result, and what this command paid for."""
 
     sets: tuple[SetResult, ...]
@@ -131,8 +144,8 @@ class Evaluated:
     reused: int = 0  # different rollouts that were known already
 
     @property
-    def unjudged(self) -> int:
-        return sum(measured.unjudged for found in self.sets for _, measured in found.results)
+    def unjudged_count(self) -> int:
+        return sum(measured.unjudged_count for found in self.sets for _, measured in found.results)
 
 
 def plan_eval(
@@ -169,18 +182,18 @@ def plan_eval(
     if baseline is not None:
         other, called = choose_library(loaded, workspace, baseline)
         subjects.insert(0, Subject(called, other))
-    facts = measured_by(config, fingerprint_of(loaded, workspace))
-    sets, weights = held_out_sets(loaded), weights_on_disk(config.policy)
+    facts = measurement_settings(config, fingerprint_of(loaded, workspace))
+    sets, weights = held_out_sets(loaded), weights_digest(config.policy)
     return EvalPlan(loaded, workspace, sets, tuple(subjects), facts, agent, weights)
 
 
-async def carry_out(
+async def measure_missing(
     plan: EvalPlan,
     tell: Tell,
     progress: Callable[[], None],
     give_up: Callable[[GivenUp, str], None],
     account: Callable[[Usage], None] = lambda _: None,
-) -> Evaluated:
+) -> EvaluationResult:
     """Measure what is missing and put everything together.
 
     Args:
@@ -195,15 +208,15 @@ async def carry_out(
         StudioError: something cannot be opened or recorded.
     """
     config = without_lessons(plan.loaded.config)
-    missing = plan.missing()
+    missing = plan.count_missing()
     async with AsyncExitStack() as stack:
-        opened = plan.books()
+        opened = plan.score_books()
         ids = sorted(book.path.name for book in opened.values())
         replies = plan.workspace.evaluations / "replies" / digest(ids, ID_BYTES)
         if missing:
-            stack.enter_context(writing(replies))
+            stack.enter_context(write_lock(replies))
         budget = open_budget(plan.loaded, config, replies, partial(give_up, "budget"))
-        roles = budgeted(open_roles(config, stack), config, budget)
+        roles = apply_budget(open_roles(config, stack), config, budget)
         ledger = RecordLedger(replies, config.seed, tell=tell, mask=plan.loaded.mask)
         stack.callback(lambda: account(ledger.paid))
         stack.push_async_callback(ledger.aclose)
@@ -215,22 +228,26 @@ async def carry_out(
             await verifier.check()
             await roles.ping()
             stack.callback(roles.tell_notes, tell)
-        rolling = rolling_slots(config, slots)
+        rolling = rollout_slots(config, slots)
         outage = Outage(partial(give_up, "failed"))
-        how = measuring(config, roles.policy, ledger, rolling, verifier, attending=roles.attending)
+        how = measuring_setup(
+            config, roles.policy, ledger, rolling, verifier, attending=roles.join_batch
+        )
         how = replace(how, outage=outage)
         for book in opened.values():
             stack.callback(book.close)
         # Side by side, so that the end of one set leaves no slot idle.
-        found = await all_of(
-            measure(how, opened[guidance], held_out.problems, Pinned(guidance), tell=progress)
+        found = await gather_all(
+            measure(
+                how, opened[guidance], held_out.problems, PinnedVersion(guidance), tell=progress
+            )
             for held_out in plan.sets
             for guidance in plan.guidances
         )
-    return Evaluated(_by_set(plan, found), ledger.paid, plan.total - missing)
+    return EvaluationResult(_results_by_set(plan, found), ledger.paid, plan.total - missing)
 
 
-def cut_short(plan: EvalPlan, paid: Usage, missing_before: int) -> Evaluated:
+def partial_result(plan: EvalPlan, paid: Usage, missing_before: int) -> EvaluationResult:
     """What is known of an evaluation that ended early.
 
     Args:
@@ -238,16 +255,16 @@ def cut_short(plan: EvalPlan, paid: Usage, missing_before: int) -> Evaluated:
         paid: by this command.
         missing_before: rollouts that were not known when it began.
     """
-    opened = plan.books()
+    opened = plan.score_books()
     found = [
-        known_so_far(opened[guidance], held_out.problems, plan.k)
+        partial_measurement(opened[guidance], held_out.problems, plan.k)
         for held_out in plan.sets
         for guidance in plan.guidances
     ]
-    return Evaluated(_by_set(plan, found), paid, plan.total - missing_before)
+    return EvaluationResult(_results_by_set(plan, found), paid, plan.total - missing_before)
 
 
-def _by_set(plan: EvalPlan, found: Sequence[Measured]) -> tuple[SetResult, ...]:
+def _results_by_set(plan: EvalPlan, found: Sequence[Measurement]) -> tuple[SetResult, ...]:
     """Results of sets and guidances, one after the other, as each subject's of each set."""
     at = {
         (held_out.name, guidance): number
@@ -256,7 +273,7 @@ def _by_set(plan: EvalPlan, found: Sequence[Measured]) -> tuple[SetResult, ...]:
     return tuple(
         SetResult(
             held_out,
-            tuple((s, found[at[held_out.name, s.pinned.guidance]]) for s in plan.subjects),
+            tuple((s, found[at[held_out.name, s.pinned_guidance.guidance]]) for s in plan.subjects),
         )
         for held_out in plan.sets
     )

@@ -16,34 +16,41 @@ from engines.pipeline.evaluation.metrics import (
     pass_rate,
     question_means,
 )
-from studio.evaluation.evaluate import EvalPlan, Evaluated, SetResult
-from studio.report.rates import comparison_data, difference_text, ends, mean_text, rate, signs_text
-from studio.report.summary import REHEARSAL, spent
-from studio.report.tables import indented, table
-from studio.run.held_out import could_show, effect_of, size_of
+from studio.evaluation.evaluate import EvalPlan, EvaluationResult, SetResult
+from studio.report.rates import (
+    comparison_data,
+    difference_text,
+    interval_ends,
+    mean_text,
+    rate_text,
+    signs_text,
+)
+from studio.report.summary import REHEARSAL, usage_text
+from studio.report.tables import indent_text, table
+from studio.run.held_out import detectable_effect, detectable_effect_line, set_size_line
 from studio.secrets.sanitize import one_line
 
 
-def eval_text(plan: EvalPlan, found: Evaluated, *, rehearsal: bool) -> str:
+def eval_text(plan: EvalPlan, found: EvaluationResult, *, rehearsal: bool) -> str:
     """The whole result as plain lines, with a table of before and after at the end."""
     lines = [REHEARSAL] if rehearsal else []
-    lines += [title(plan), ""]
+    lines += [eval_title(plan), ""]
     for result in found.sets:
         lines += [*_set_lines(result, plan.k), ""]
     if len(plan.subjects) > 1:
-        lines += [_before_and_after(found.sets), ""]
+        lines += [_comparison_table(found.sets), ""]
     known = f" ({found.reused} of {plan.total} rollouts were known already)" * bool(found.reused)
-    lines.append(f"paid     {spent(found.paid)}{known}")
+    lines.append(f"paid     {usage_text(found.paid)}{known}")
     return "\n".join(lines)
 
 
-def title(plan: EvalPlan) -> str:
+def eval_title(plan: EvalPlan) -> str:
     """`math_eval: mine@4 against none`."""
     told = " against ".join(one_line(s.label, 60) for s in reversed(plan.subjects))
     return f"{plan.loaded.config.exp_id}: {told}"
 
 
-def eval_data(plan: EvalPlan, found: Evaluated, *, rehearsal: bool) -> dict[str, Any]:
+def eval_data(plan: EvalPlan, found: EvaluationResult, *, rehearsal: bool) -> dict[str, Any]:
     """The same facts for `--json`, with every problem's rewards."""
     return {
         "kind": "Evaluation",
@@ -59,7 +66,7 @@ def eval_data(plan: EvalPlan, found: Evaluated, *, rehearsal: bool) -> dict[str,
 
 def _set_lines(result: SetResult, k: int) -> list[str]:
     held_out = result.held_out
-    lines = [one_line(size_of(held_out, k), 400), could_show(held_out, k)]
+    lines = [one_line(set_size_line(held_out, k), 400), detectable_effect_line(held_out, k)]
     passed = [f"PASS@{k}"] if k > 1 else []
     headings = ["EXPERIENCES", f"MEAN@{k}", *passed, "QUESTIONS", "TRIES"]
     optional = _optional_columns(result)
@@ -67,16 +74,17 @@ def _set_lines(result: SetResult, k: int) -> list[str]:
         [*_row(result, at, k), *(cells[at] for cells in optional.values())]
         for at in range(len(result.results))
     ]
-    lines.append(indented(table([*headings, *optional], rows)))
+    lines.append(indent_text(table([*headings, *optional], rows)))
     comparison = result.comparison
     if comparison is not None:
         after = one_line(result.results[-1][0].label, 60)
         lines.append(f"  difference {difference_text(comparison)}: {signs_text(comparison)}")
         lines.append(f"  {after}: {comparison.verdict}")
     for subject, found in result.results:
-        if found.unjudged:
+        if found.unjudged_count:
             lines.append(
-                f"  {one_line(subject.label, 60)}: {found.unjudged} unjudged, the first because: "
+                f"  {one_line(subject.label, 60)}: {found.unjudged_count} unjudged, the first "
+                f"because: "
                 f"{one_line(found.trouble, 160)}"
             )
     return lines
@@ -84,13 +92,13 @@ def _set_lines(result: SetResult, k: int) -> list[str]:
 
 def _row(result: SetResult, at: int, k: int) -> list[str]:
     subject, found = result.results[at]
-    rows = tuple(result.questions(at).values())
+    rows = tuple(result.question_rewards(at).values())
     known = sum(any(reward is not None for reward in row) for row in rows)
-    cells = [subject.label, mean_text(rows), str(known), str(found.known)]
+    cells = [subject.label, mean_text(rows), str(known), str(found.known_count)]
     if k > 1:
         passed = pass_rate(rows, k)
         fewer = f" n={passed.questions}" if passed.questions != known else ""
-        cells.insert(2, rate(passed.value, passed.interval) + fewer)
+        cells.insert(2, rate_text(passed.value, passed.interval) + fewer)
     return cells
 
 
@@ -109,17 +117,17 @@ def _optional_columns(result: SetResult) -> dict[str, list[str]]:
     return columns
 
 
-def _before_and_after(found: Sequence[SetResult]) -> str:
+def _comparison_table(found: Sequence[SetResult]) -> str:
     """Before and after on the questions that both could be judged on, as is the difference."""
     rows = []
     for result in found:
         comparison = result.comparison
-        before, after = result.questions(0), result.questions(1)
+        before, after = result.question_rewards(0), result.question_rewards(1)
         paired = [q for q in before if question_means([before[q]]) and question_means([after[q]])]
         rows.append(
             [
                 result.held_out.name,
-                *(_short(mean_at_k([side[q] for q in paired])) for side in (before, after)),
+                *(_short_number(mean_at_k([side[q] for q in paired])) for side in (before, after)),
                 difference_text(comparison) if comparison else "-",
                 str(len(paired)),
                 comparison.verdict if comparison else "cannot tell",
@@ -129,7 +137,7 @@ def _before_and_after(found: Sequence[SetResult]) -> str:
     return table(headings, rows)
 
 
-def _short(value: float | None) -> str:
+def _short_number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
@@ -140,7 +148,7 @@ def _set_data(result: SetResult, k: int) -> dict[str, Any]:
         "problems": [problem.id for problem in held_out.problems],
         "questions": held_out.questions,
         "left_out": held_out.left_out,
-        "smallest_effect": effect_of(held_out, k),
+        "smallest_effect": detectable_effect(held_out, k),
         "results": [_measured_data(result, at, k) for at in range(len(result.results))],
         "comparison": comparison_data(result.comparison),
     }
@@ -148,20 +156,24 @@ def _set_data(result: SetResult, k: int) -> dict[str, Any]:
 
 def _measured_data(result: SetResult, at: int, k: int) -> dict[str, Any]:
     subject, found = result.results[at]
-    rows = tuple(result.questions(at).values())
-    tries = max(1, found.known + found.unjudged)
+    rows = tuple(result.question_rewards(at).values())
+    tries = max(1, found.known_count + found.unjudged_count)
     return {
         "experiences": subject.label,
         "library_version": subject.library.version if subject.library else None,
         f"mean@{k}": mean_at_k(rows),
-        "interval": ends(mean_interval(rows)),
+        "interval": interval_ends(mean_interval(rows)),
         "questions": len(question_means(rows)),
         "pass": {
-            str(tried): {"value": p.value, "interval": ends(p.interval), "questions": p.questions}
+            str(tried): {
+                "value": p.value,
+                "interval": interval_ends(p.interval),
+                "questions": p.questions,
+            }
             for tried, p in enumerate(pass_curve(rows, k), start=1)
         },
-        "n": found.known,
-        "unjudged": found.unjudged,
+        "n": found.known_count,
+        "unjudged": found.unjudged_count,
         "missing": found.missing,
         "trouble": found.trouble,
         "tokens_per_try": found.total.tokens / tries,

@@ -13,14 +13,20 @@ from typing import Literal
 
 from engines.core.types import NO_USAGE, Usage
 from studio import exit_codes
-from studio.evaluation.evaluate import EvalPlan, Evaluated, GivenUp, carry_out, cut_short
-from studio.evaluation.report import eval_data, eval_text, title
+from studio.evaluation.evaluate import (
+    EvalPlan,
+    EvaluationResult,
+    GivenUp,
+    measure_missing,
+    partial_result,
+)
+from studio.evaluation.report import eval_data, eval_text, eval_title
 from studio.evaluation.trial import without_lessons
 from studio.report.progress import to_stderr
 from studio.report.tables import print_json
-from studio.run.held_out import outlook
+from studio.run.held_out import set_power_lines
 from studio.run.models import is_rehearsal
-from studio.run.verifier import masked_answers
+from studio.run.verifier import masked_answers_warning
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
@@ -34,32 +40,33 @@ def run_eval(plan: EvalPlan, *, json: bool) -> int:
     for warning in plan.loaded.warnings:
         to_stderr(f"note: {warning}")
     problems = [problem for held_out in plan.sets for problem in held_out.problems]
-    if hidden := masked_answers(problems, plan.loaded.mask):
+    if hidden := masked_answers_warning(problems, plan.loaded.mask):
         to_stderr(f"note: {hidden}")
     rehearsal = is_rehearsal(without_lessons(plan.loaded.config))
     if rehearsal:
         to_stderr("rehearsal: replies are scripted, no model is asked")
-    for line in outlook(plan.sets, plan.k):
+    for line in set_power_lines(plan.sets, plan.k):
         to_stderr(line)
     if plan.agent and len(plan.subjects) > 1:
         to_stderr("note: both sides have the agent's instructions; only experiences differ")
     if len(plan.guidances) < len(plan.subjects):
         to_stderr("note: both sides hold the same experiences, which are measured once")
-    missing = plan.missing()
+    missing = plan.count_missing()
     known = f", {plan.total - missing} known already" if missing < plan.total else ""
-    to_stderr(f"{title(plan)}: {missing} rollouts to make{known}")
-    given_up = _GivenUp()
+    to_stderr(f"{eval_title(plan)}: {missing} rollouts to make{known}")
+    given_up = _EarlyEnd()
     try:
-        progress = _Count(plan.asked_for) if missing else lambda: None
-        found = asyncio.run(_stoppable(plan, progress, given_up))
+        progress = _ProgressCounter(plan.requested_total) if missing else lambda: None
+        found = asyncio.run(_measure_until_signal(plan, progress, given_up))
     except asyncio.CancelledError:
-        done = plan.total - plan.missing()
+        done = plan.total - plan.count_missing()
         to_stderr(
-            f"studio: {given_up.said}; {done} of {plan.total} rollouts are kept{given_up.besides}, "
+            f"studio: {given_up.said}; {done} of {plan.total} rollouts are "
+            f"kept{given_up.kept_results_text}, "
             f"and the same command goes on from there{given_up.provided}"
         )
         if json:
-            found = cut_short(plan, given_up.paid, missing)
+            found = partial_result(plan, given_up.paid, missing)
             ended = {"ended": given_up.why, "reason": given_up.said}
             print_json(eval_data(plan, found, rehearsal=rehearsal) | ended)
         return given_up.exit_code
@@ -67,10 +74,10 @@ def run_eval(plan: EvalPlan, *, json: bool) -> int:
         print_json(eval_data(plan, found, rehearsal=rehearsal))
     else:
         print(eval_text(plan, found, rehearsal=rehearsal), flush=True)
-    return exit_codes.WITH_LOSSES if found.unjudged else exit_codes.DONE
+    return exit_codes.WITH_LOSSES if found.unjudged_count else exit_codes.DONE
 
 
-class _GivenUp:
+class _EarlyEnd:
     """Why the evaluation was cut short: a signal, or what it was given up for."""
 
     def __init__(self) -> None:
@@ -91,18 +98,20 @@ class _GivenUp:
         self.why, self.said = why, reason
         self.task.cancel()
 
-    def account(self, paid: Usage) -> None:
+    def record_paid(self, paid: Usage) -> None:
         self.paid = paid
 
     @property
-    def besides(self) -> str:
+    def kept_results_text(self) -> str:
         """What is kept beside scores."""
         if self.why == "interrupted" or not self.paid.calls:
             return ""
         return " and every reply that was paid for"
 
 
-async def _stoppable(plan: EvalPlan, progress: Callable[[], None], given_up: _GivenUp) -> Evaluated:
+async def _measure_until_signal(
+    plan: EvalPlan, progress: Callable[[], None], given_up: _EarlyEnd
+) -> EvaluationResult:
     """Ctrl-C and SIGTERM cancel in good order, so that what has ended is kept."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
@@ -110,13 +119,13 @@ async def _stoppable(plan: EvalPlan, progress: Callable[[], None], given_up: _Gi
     for number in _STOPPING:
         loop.add_signal_handler(number, task.cancel)
     try:
-        return await carry_out(plan, to_stderr, progress, given_up, given_up.account)
+        return await measure_missing(plan, to_stderr, progress, given_up, given_up.record_paid)
     finally:
         for number in _STOPPING:
             loop.remove_signal_handler(number)
 
 
-class _Count:
+class _ProgressCounter:
     """Says how far it is: in place on a terminal, else at every tenth."""
 
     def __init__(self, total: int) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from engines.agents.single_turn import prompt
+from engines.agents.single_turn import prompt_messages
 from engines.core.errors import ConfigError
 from engines.core.ids import call_seed, digest
 from engines.core.library import Library
@@ -52,7 +52,7 @@ class Trial:
     def messages(self) -> tuple[Message, ...]:
         """The prompt as it will be sent."""
         instructions = self.loaded.config.agent.instructions
-        return prompt(instructions, self.job.guidance, self.problem.question)
+        return prompt_messages(instructions, self.job.guidance, self.problem.question)
 
     @property
     def rehearsal(self) -> bool:
@@ -61,13 +61,13 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class TrialResult:
     rollout: Rollout
     verdict: Verdict
     streamed: str
 
     @property
-    def lost(self) -> bool:
+    def has_failed(self) -> bool:
         """Whether the rollout failed."""
         return self.rollout.attempt.status == "failed"
 
@@ -101,15 +101,15 @@ def choose_problem(
         needs_answer=config.practice.given_ground_truth and needs_answer(config.verifier.spec),
         limit=1 if problem_id is None else None,
     )
-    return problems[0] if problem_id is None else _of_id(loaded, problems, problem_id)
+    return problems[0] if problem_id is None else _find_problem(loaded, problems, problem_id)
 
 
-async def carry_out(
+async def run_trial(
     trial: Trial,
     workspace: Workspace,
     on_text: Callable[[str], None],
     on_start: Callable[[], None] = lambda: None,
-) -> Tried:
+) -> TrialResult:
     """Roll out and judge; `on_start` is called once nothing stands in the way any more.
 
     Raises:
@@ -119,7 +119,7 @@ async def carry_out(
     config = without_lessons(trial.loaded.config)
     streamed: list[str] = []
 
-    def heard(text: str) -> None:
+    def on_piece(text: str) -> None:
         streamed.append(text)
         on_text(text)
 
@@ -141,14 +141,14 @@ async def carry_out(
             ledger,
             slots,
             config.practice.task_timeout_s,
-            attending=roles.attending,
+            attending=roles.join_batch,
         )
-        attempt, _ = await manager.roll(trial.job, heard)
+        attempt, _ = await manager.roll_out(trial.job, on_piece)
         at = (KEY.epoch, KEY.step, KEY.position, KEY.index)
         version = trial.job.library_version
         rollout = Rollout(attempt, *at, call_seed(config.seed, KEY), 0, version)
         (verdict,) = await verifier.verify(trial.problem, (rollout,))
-    return Tried(rollout, verdict, "".join(streamed))
+    return TrialResult(rollout, verdict, "".join(streamed))
 
 
 def without_lessons(config: RunConfig) -> RunConfig:
@@ -163,7 +163,7 @@ def without_lessons(config: RunConfig) -> RunConfig:
     )
 
 
-def _of_id(loaded: LoadedRun, practised: Sequence[Problem], problem_id: str) -> Problem:
+def _find_problem(loaded: LoadedRun, practised: Sequence[Problem], problem_id: str) -> Problem:
     """By id, among what is practised on and then what is held out."""
     config = loaded.config
     held_out = (

@@ -7,10 +7,10 @@ from typing import Any
 from engines.core.codec import to_dict
 from engines.core.types import Message
 from studio import exit_codes
-from studio.evaluation.trial import Trial, Tried
+from studio.evaluation.trial import Trial, TrialResult
 from studio.report.rates import metrics_text
-from studio.report.summary import spent
-from studio.secrets.sanitize import inert
+from studio.report.summary import usage_text
+from studio.secrets.sanitize import sanitize
 
 
 def before_text(trial: Trial) -> str:
@@ -19,43 +19,45 @@ def before_text(trial: Trial) -> str:
     lines = ["rehearsal: the reply is scripted, no model is asked"] if trial.rehearsal else []
     count = len(trial.library.experiences) if trial.library else 0
     lines += [
-        f"problem  {problem.id}  {inert(problem.source)}".rstrip(),
-        f"model    {inert(trial.loaded.config.policy.model)}",
-        f"library  {inert(trial.called)} ({count} experiences)",
+        f"problem  {problem.id}  {sanitize(problem.source)}".rstrip(),
+        f"model    {sanitize(trial.loaded.config.policy.model)}",
+        f"library  {sanitize(trial.called)} ({count} experiences)",
     ]
-    return "\n".join([*lines, *(_message(message) for message in trial.messages), "", "[reply]"])
+    return "\n".join(
+        [*lines, *(_message_text(message) for message in trial.messages), "", "[reply]"]
+    )
 
 
-def after_text(trial: Trial, tried: Tried) -> str:
+def after_text(trial: Trial, tried: TrialResult) -> str:
     """What came of it; the reply again only where it is not what was streamed."""
     attempt = tried.rollout.attempt
     lines = [""]
     if attempt.answer is not None and attempt.answer != tried.streamed:
         again = ["[whole reply]"] if tried.streamed else []
-        lines += [*again, inert(attempt.answer), ""]
+        lines += [*again, sanitize(attempt.answer), ""]
     if attempt.status != "ok":
-        lines.append(f"status   {attempt.status}: {inert(attempt.error or 'cut at max_tokens')}")
+        lines.append(f"status   {attempt.status}: {sanitize(attempt.error or 'cut at max_tokens')}")
     lines += [
-        f"truth    {inert(' or '.join(trial.problem.accepted)) or '(none)'}",
+        f"truth    {sanitize(' or '.join(trial.problem.accepted_answers)) or '(none)'}",
         f"verdict  {verdict_text(trial, tried)}",
-        f"spent    {spent(attempt.usage + tried.verdict.usage)} in {attempt.elapsed_s:.2f} s",
+        f"spent    {usage_text(attempt.usage + tried.verdict.usage)} in {attempt.elapsed_s:.2f} s",
     ]
     return "\n".join(lines)
 
 
-def verdict_text(trial: Trial, tried: Tried) -> str:
+def verdict_text(trial: Trial, tried: TrialResult) -> str:
     verdict = tried.verdict
     if verdict.reward is None:
-        if verdict.error or tried.lost:
-            return f"could not be judged: {inert(verdict.error or 'no reason given')}"
+        if verdict.error or tried.has_failed:
+            return f"could not be judged: {sanitize(verdict.error or 'no reason given')}"
         if trial.problem.answer is None:
             return "not judged: the problem has no answer to compare with"
         return "not judged: the verifier has no opinion"
-    critique = f"  ({inert(verdict.critique)})" if verdict.critique else ""
+    critique = f"  ({sanitize(verdict.critique)})" if verdict.critique else ""
     return f"reward {verdict.reward:g}{metrics_text(verdict.metrics)}{critique}"
 
 
-def trial_data(trial: Trial, tried: Tried) -> dict[str, Any]:
+def trial_data(trial: Trial, tried: TrialResult) -> dict[str, Any]:
     attempt, verdict = tried.rollout.attempt, tried.verdict
     return {
         "rehearsal": trial.rehearsal,
@@ -77,15 +79,15 @@ def trial_data(trial: Trial, tried: Tried) -> dict[str, Any]:
     }
 
 
-def exit_code(trial: Trial, tried: Tried) -> int:
+def exit_code(trial: Trial, tried: TrialResult) -> int:
     """A loss where something was to be had: with nothing to judge by there is no verdict."""
-    return exit_codes.WITH_LOSSES if tried.lost or tried.verdict.error else exit_codes.DONE
+    return exit_codes.WITH_LOSSES if tried.has_failed or tried.verdict.error else exit_codes.DONE
 
 
-def show_piece(text: str) -> None:
+def print_piece(text: str) -> None:
     """Print a piece of a reply as it comes, made harmless."""
-    print(inert(text), end="", flush=True)
+    print(sanitize(text), end="", flush=True)
 
 
-def _message(message: Message) -> str:
-    return f"\n[{message.role}]\n{inert(message.content)}"
+def _message_text(message: Message) -> str:
+    return f"\n[{message.role}]\n{sanitize(message.content)}"

@@ -22,7 +22,7 @@ _BRACKETS = re.compile(r"\[([A-Za-z][^\[\]\n]{0,120})\]")
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class Citation:
     """One rollout that cites an experience; `reward` None where it has none."""
 
     rollout: str
@@ -34,7 +34,7 @@ class Use:
         return "?" if self.reward is None else "+" if self.reward >= 0.5 else "-"
 
 
-def cited_in(text: str) -> frozenset[str]:
+def find_cited_ids(text: str) -> frozenset[str]:
     """What stands in brackets and could be an id: of `[E1, E3]` both."""
     return frozenset(name.strip() for found in _BRACKETS.findall(text) for name in found.split(","))
 
@@ -45,7 +45,7 @@ class Citations:
     def __init__(self, run: RunDir) -> None:
         self._run = run
         self._cited: dict[str, tuple[tuple[RecordRef, ...], frozenset[str]]] = {}
-        self._uses: dict[str, Use] = {}
+        self._uses: dict[str, Citation] = {}
         self.unread = 0  # rollouts whose record is gone or damaged
 
     def refresh(self) -> None:
@@ -63,23 +63,23 @@ class Citations:
                 case ev.RolloutFinished() as done:
                     name = rollout_id(done.step, done.position, done.index)
                     self._read(name, done.refs)
-                    self._uses[name] = Use(name, epochs.get(done.step, 0), None)
+                    self._uses[name] = Citation(name, epochs.get(done.step, 0), None)
                 case ev.RolloutJudged() as judged:
                     name = rollout_id(judged.step, judged.position, judged.index)
                     epoch = epochs.get(judged.step, 0)
-                    self._uses[name] = Use(name, epoch, judged.verdict.reward)
+                    self._uses[name] = Citation(name, epoch, judged.verdict.reward)
 
-    def of(self, experiences: Collection[str]) -> dict[str, tuple[Use, ...]]:
+    def by_experience(self, experiences: Collection[str]) -> dict[str, tuple[Citation, ...]]:
         """The uses of each of these that is cited at all, in the order they were journalled."""
         wanted = frozenset(experiences)
-        found: dict[str, list[Use]] = {}
+        found: dict[str, list[Citation]] = {}
         for rollout, (_, names) in self._cited.items():
             for name in names & wanted:
                 found.setdefault(name, []).append(self._uses[rollout])
         return {name: tuple(uses) for name, uses in found.items()}
 
     @property
-    def rollouts(self) -> Mapping[str, Use]:
+    def rollouts(self) -> Mapping[str, Citation]:
         """Every rollout with its reward, whether it cites anything or not."""
         return self._uses
 
@@ -92,7 +92,7 @@ class Citations:
                 path = self._run.records / ref.file
                 reply = orjson.loads(lines.read_at(path, ref.offset, ref.length, ref.digest))
                 said = reply["reply"]
-                cited |= cited_in(said["text"]) | cited_in(said.get("reasoning", ""))
+                cited |= find_cited_ids(said["text"]) | find_cited_ids(said.get("reasoning", ""))
         except (OSError, StudioError):
             self.unread += 1
         self._cited[name] = (refs, cited)

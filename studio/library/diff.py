@@ -12,17 +12,17 @@ from typing import Any
 from engines.core.library import Experience, Library
 from engines.core.text.similarity import word_diff
 from engines.pipeline.evaluation.metrics import compare
-from studio.library.references import Found
-from studio.report.rates import difference_text, evaluation_text, questions
-from studio.report.summary import counts, diff_lines
-from studio.secrets.sanitize import inert
+from studio.library.references import FoundVersion
+from studio.report.rates import difference_text, evaluation_text, question_rewards
+from studio.report.summary import diff_counts_text, diff_lines
+from studio.secrets.sanitize import sanitize
 
 _COLOURS = {"+": "green", "-": "red", "~": "yellow"}
 _MARKS = {"same": "{}", "cut": "<del>{}</del>", "new": "<ins>{}</ins>"}
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class DiffLine:
     """A line of the text form; colour only repeats what its sign says."""
 
     text: str
@@ -30,7 +30,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class ExperiencePair:
     """One experience in two libraries; None where one of them does not hold it."""
 
     id: str
@@ -45,7 +45,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
+class SetComparison:
     """One held-out set beside two versions, as text; `verdict` "" where both cannot be compared."""
 
     data: str
@@ -54,17 +54,17 @@ class Measure:
     verdict: str = ""
 
 
-def pairs(older: Library, newer: Library) -> tuple[Pair, ...]:
+def pairs(older: Library, newer: Library) -> tuple[ExperiencePair, ...]:
     """Every experience of either, numbered ids in order behind those of other names."""
     before = {e.id: e.text for e in older.experiences}
     after = {e.id: e.text for e in newer.experiences}
     return tuple(
-        Pair(name, before.get(name), after.get(name))
-        for name in sorted({**before, **after}, key=_number)
+        ExperiencePair(name, before.get(name), after.get(name))
+        for name in sorted({**before, **after}, key=_id_sort_key)
     )
 
 
-def measures(older: Found, newer: Found) -> tuple[Measure, ...]:
+def set_comparisons(older: FoundVersion, newer: FoundVersion) -> tuple[SetComparison, ...]:
     """What was measured of either side, and of both whether the difference means anything.
 
     Only evaluations of the same settings are compared; a verdict takes the rewards too, which
@@ -77,52 +77,52 @@ def measures(older: Found, newer: Found) -> tuple[Measure, ...]:
         first, last = before.get(name), after.get(name)
         verdict = ""
         if first and last and first != last and first.fingerprint == last.fingerprint:
-            done = compare(questions(first), questions(last))
+            done = compare(question_rewards(first), question_rewards(last))
             verdict = f"{difference_text(done)} {done.verdict}" if done is not None else ""
         shown, then = (evaluation_text(e) if e is not None else "" for e in (first, last))
-        found.append(Measure(name, shown, then, verdict))
+        found.append(SetComparison(name, shown, then, verdict))
     return tuple(found)
 
 
-def as_lines(older: Found, newer: Found) -> list[Line]:
+def as_lines(older: FoundVersion, newer: FoundVersion) -> list[DiffLine]:
     """The text form."""
     found = newer.library.diff(older.library)
-    sides = f"{inert(older.label)} -> {inert(newer.label)}"
+    sides = f"{sanitize(older.label)} -> {sanitize(newer.label)}"
     weights = weights_lines(older, newer)
-    lines = [Line(f"{sides}  {counts(found)}" if not weights else sides)]
-    lines += [Line(text) for text in weights]
+    lines = [DiffLine(f"{sides}  {diff_counts_text(found)}" if not weights else sides)]
+    lines += [DiffLine(text) for text in weights]
     for side, which in ((older, "before"), (newer, "after")):
-        lines += [Line(f"{which}: {inert(result)}") for result in side.evaluations]
+        lines += [DiffLine(f"{which}: {sanitize(result)}") for result in side.evaluations]
     if weights:
         lines += [
-            Line(f"{inert(one.data)}: {one.verdict}")
-            for one in measures(older, newer)
+            DiffLine(f"{sanitize(one.data)}: {one.verdict}")
+            for one in set_comparisons(older, newer)
             if one.verdict
         ]
         return lines
-    changes = [Line(text, _COLOURS[text[0]]) for text in diff_lines(found)]
-    return lines + (changes or [Line("no experience differs")])
+    changes = [DiffLine(text, _COLOURS[text[0]]) for text in diff_lines(found)]
+    return lines + (changes or [DiffLine("no experience differs")])
 
 
-def weights_lines(older: Found, newer: Found) -> list[str]:
+def weights_lines(older: FoundVersion, newer: FoundVersion) -> list[str]:
     """Of two steps that differ in weights alone: that they do, and the figures of both."""
     found = newer.library.diff(older.library)
     if not (older.weights or newer.weights) or found.added or found.removed or found.modified:
         return []
     told = ["this run changes weights, not its library: there is no experience to compare"]
     for side, which in ((older, "before"), (newer, "after")):
-        told += [f"{which}: {inert(side.weights)}"] if side.weights else []
+        told += [f"{which}: {sanitize(side.weights)}"] if side.weights else []
     return told
 
 
-def as_data(older: Found, newer: Found) -> dict[str, Any]:
+def as_data(older: FoundVersion, newer: FoundVersion) -> dict[str, Any]:
     """The JSON form; modified entries carry their word diff as (kind, text) pairs."""
     found = newer.library.diff(older.library)
     return {
-        "a": _side(older),
-        "b": _side(newer),
-        "added": [_entry(e) for e in found.added],
-        "removed": [_entry(e) for e in found.removed],
+        "a": _side_data(older),
+        "b": _side_data(newer),
+        "added": [_entry_data(e) for e in found.added],
+        "removed": [_entry_data(e) for e in found.removed],
         "modified": [
             {
                 "id": after.id,
@@ -138,40 +138,42 @@ def as_data(older: Found, newer: Found) -> dict[str, Any]:
     }
 
 
-def as_html(older: Found, newer: Found) -> str:
+def as_html(older: FoundVersion, newer: FoundVersion) -> str:
     """A page of its own, without scripts or anything loaded from elsewhere."""
     found = newer.library.diff(older.library)
-    rows = [_row("removed", e.id, f"<del>{_safe(e.text)}</del>") for e in found.removed]
+    rows = [_html_row("removed", e.id, f"<del>{_escape_html(e.text)}</del>") for e in found.removed]
     rows += [
-        _row("modified", after.id, _words(before.text, after.text))
+        _html_row("modified", after.id, _word_diff_html(before.text, after.text))
         for before, after in found.modified
     ]
-    rows += [_row("added", e.id, f"<ins>{_safe(e.text)}</ins>") for e in found.added]
-    title = f"{_safe(older.label)} → {_safe(newer.label)}"
+    rows += [_html_row("added", e.id, f"<ins>{_escape_html(e.text)}</ins>") for e in found.added]
+    title = f"{_escape_html(older.label)} → {_escape_html(newer.label)}"
     results = "".join(
-        f"<p>{which}: {_safe(result)}</p>"
+        f"<p>{which}: {_escape_html(result)}</p>"
         for side, which in ((older, "before"), (newer, "after"))
         for result in side.evaluations
     )
-    results = "".join(f"<p>{_safe(text)}</p>" for text in weights_lines(older, newer)) + results
+    results = (
+        "".join(f"<p>{_escape_html(text)}</p>" for text in weights_lines(older, newer)) + results
+    )
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         f"<title>{title}</title><style>"
         "body{font:16px/1.5 system-ui;max-width:60rem;margin:2rem auto;padding:0 1rem}"
         "td,th{padding:.3rem .6rem;vertical-align:top;text-align:left}"
         "ins{background:#d8f5d8;text-decoration:none}del{background:#f8d8d8}"
-        f"</style><h1>{title}</h1><p>{_safe(counts(found))}</p>{results}"
+        f"</style><h1>{title}</h1><p>{_escape_html(diff_counts_text(found))}</p>{results}"
         f"<table><tr><th>change<th>id<th>text</tr>{''.join(rows)}</table></html>\n"
     )
 
 
-def _number(name: str) -> tuple[int, int]:
+def _id_sort_key(name: str) -> tuple[int, int]:
     """Sorts numbered ids by number; others keep their order in front of them."""
     number = name.removeprefix("E")
     return (1, int(number)) if number.isdecimal() and len(number) < 19 else (0, 0)
 
 
-def _side(found: Found) -> dict[str, Any]:
+def _side_data(found: FoundVersion) -> dict[str, Any]:
     return {
         "label": found.label,
         "version": found.library.version,
@@ -181,17 +183,19 @@ def _side(found: Found) -> dict[str, Any]:
     }
 
 
-def _entry(experience: Experience) -> dict[str, Any]:
+def _entry_data(experience: Experience) -> dict[str, Any]:
     return {"id": experience.id, "text": experience.text}
 
 
-def _row(kind: str, name: str, cell: str) -> str:
-    return f"<tr><td>{kind}<td>{_safe(name)}<td>{cell}</tr>"
+def _html_row(kind: str, name: str, cell: str) -> str:
+    return f"<tr><td>{kind}<td>{_escape_html(name)}<td>{cell}</tr>"
 
 
-def _words(before: str, after: str) -> str:
-    return "".join(_MARKS[kind].format(_safe(text)) for kind, text in word_diff(before, after))
+def _word_diff_html(before: str, after: str) -> str:
+    return "".join(
+        _MARKS[kind].format(_escape_html(text)) for kind, text in word_diff(before, after)
+    )
 
 
-def _safe(text: str) -> str:
-    return html.escape(inert(text))
+def _escape_html(text: str) -> str:
+    return html.escape(sanitize(text))

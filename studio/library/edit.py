@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from engines.core.errors import ConflictError
-from engines.core.library import Library, effective
+from engines.core.library import Library, effective_operation
 from engines.core.types import Decision, Operation, OperationKind
-from engines.record.catalogue import note_library
+from engines.record.catalogue import write_library_rows
 from engines.record.run_dir import Workspace
 
 Change = tuple[OperationKind, str | None, str]
@@ -41,7 +41,7 @@ def commit_changes(
     Raises:
         ConflictError: a change does not fit; nothing is committed.
     """
-    with workspace.library(name).committing() as library:
+    with workspace.library(name).lock_for_commit() as library:
         head = library.head
         draft = head
         reviewed: list[tuple[Operation, Decision]] = []
@@ -56,18 +56,18 @@ def commit_changes(
                 reviewer=person,
                 at=clock(),
             )
-            objection = draft.objection(effective(operation, decision))
+            objection = draft.objection(effective_operation(operation, decision))
             if objection:
                 place = f"library {name}" + (f", {target}" if target else "")
                 raise ConflictError(place, f"{objection}.", "Nothing was changed.")
             reviewed.append((operation, decision))
             draft = head.commit(reviewed).library
         done = library.commit(reviewed).library
-    note_library(workspace, done)
+    write_library_rows(workspace, done)
     return done
 
 
-def back_to(older: Library) -> Callable[[Library], Sequence[Change]]:
+def revert_changes(older: Library) -> Callable[[Library], Sequence[Change]]:
     """The changes that give a head the texts of an older version of it.
 
     What was deleted since comes back under its own id: it is the same experience.
@@ -83,7 +83,7 @@ def back_to(older: Library) -> Callable[[Library], Sequence[Change]]:
     return changes
 
 
-def asked_change(
+def requested_change(
     head: Library,
     experience: str | None,
     *,

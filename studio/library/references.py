@@ -18,7 +18,7 @@ from engines.core.errors import ConflictError, DataError
 from engines.core.events import EvaluationFinished
 from engines.core.library import Experience, Library
 from engines.core.state.run_state import RunState
-from engines.record.export import unescaped
+from engines.record.export import unescape_interpolation
 from engines.record.libraries import LibraryFolder, check_name
 from engines.record.run_dir import RunDir, Workspace
 from studio.report.rates import evaluation_text
@@ -26,7 +26,7 @@ from studio.report.training import figures_text, trained_step
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundVersion:
     """A version, what to call it, and the held-out results that belong to it."""
 
     label: str
@@ -36,7 +36,7 @@ class Found:
     weights: str = ""  # of a step of a training run: its figures, for the library stays as it is
 
 
-def find(reference: str, workspace: Workspace) -> Found:
+def find_version(reference: str, workspace: Workspace) -> FoundVersion:
     """Resolve a reference.
 
     Raises:
@@ -47,20 +47,20 @@ def find(reference: str, workspace: Workspace) -> Found:
     if at and rest.isdecimal() and len(rest) > 18:
         raise ConflictError(reference, "no library has so many versions.", "Write NAME@V.")
     if at and rest.isdecimal():
-        return Found(reference, named(name, workspace).at(int(rest)))
+        return FoundVersion(reference, library_folder(name, workspace).at(int(rest)))
     kind, colon, number = rest.partition(":")
     if at and colon and kind in ("epoch", "step"):
-        return _of_run(workspace.run(name), kind, number, workspace, reference)
+        return _find_in_run(workspace.run(name), kind, number, workspace, reference)
     if at and rest in ("best", "last"):
-        return _of_end(workspace.run(name), rest, workspace, reference)
+        return _find_run_end(workspace.run(name), rest, workspace, reference)
     if _is_file(reference):
-        return Found(reference, _of_file(Path(reference)))
+        return FoundVersion(reference, _load_library_file(Path(reference)))
     libraries = {folder.name: folder for folder in workspace.libraries()}
     if reference in libraries:
         head = libraries[reference].head()
-        return Found(f"{reference}@{head.version}", head)
-    if (bundled := _bundled(reference)) is not None:
-        return Found(f"{reference} (bundled)", _of_file(bundled))
+        return FoundVersion(f"{reference}@{head.version}", head)
+    if (bundled := _find_bundled(reference)) is not None:
+        return FoundVersion(f"{reference} (bundled)", _load_library_file(bundled))
     known = ", ".join(libraries) or "none yet"
     raise ConflictError(
         reference,
@@ -69,7 +69,7 @@ def find(reference: str, workspace: Workspace) -> Found:
     )
 
 
-def named(name: str, workspace: Workspace) -> LibraryFolder:
+def library_folder(name: str, workspace: Workspace) -> LibraryFolder:
     """The folder of a library that a person names.
 
     Raises:
@@ -99,7 +99,7 @@ def version_at(state: RunState, step: int) -> int:
     return found.committed_version
 
 
-def _bundled(name: str) -> Path | None:
+def _find_bundled(name: str) -> Path | None:
     """A library that ships with the studio; the workspace's own go before it."""
     path = Path(str(files("sample_data"))) / f"{name}.yaml"
     return path if Path(name).name == name and _is_file(str(path)) else None
@@ -112,7 +112,9 @@ def _is_file(reference: str) -> bool:
         return False
 
 
-def _of_run(run: RunDir, kind: str, number: str, workspace: Workspace, reference: str) -> Found:
+def _find_in_run(
+    run: RunDir, kind: str, number: str, workspace: Workspace, reference: str
+) -> FoundVersion:
     state = run.state()
     started = state.started
     if not number.isdecimal() or len(number) > 18 or started is None:
@@ -125,7 +127,7 @@ def _of_run(run: RunDir, kind: str, number: str, workspace: Workspace, reference
                 reference, f"the run has {state.epochs} epochs.", f"Choose 0 to {state.epochs}."
             )
     if step < started.forked_steps and started.forked_from is not None:
-        adopted = _of_run(
+        adopted = _find_in_run(
             workspace.run(started.forked_from), "step", str(step), workspace, reference
         )
         return replace(adopted, label=f"{reference} ({adopted.label})")
@@ -133,20 +135,20 @@ def _of_run(run: RunDir, kind: str, number: str, workspace: Workspace, reference
     library = workspace.library(started.library).at(version)
     measured = tuple(e for e in state.evaluations if e.step == step and e.mean is not None)
     results = tuple(f"{e.data}: mean reward {evaluation_text(e)}" for e in measured)
-    if state.trains:
+    if state.trains_weights:
         label = f"{reference} (weights after step {step})"
-        return Found(label, library, results, measured, _weights(state, step))
-    return Found(f"{reference} ({started.library}@{version})", library, results, measured)
+        return FoundVersion(label, library, results, measured, _weights_text(state, step))
+    return FoundVersion(f"{reference} ({started.library}@{version})", library, results, measured)
 
 
-def _weights(state: RunState, step: int) -> str:
+def _weights_text(state: RunState, step: int) -> str:
     found = trained_step(state, step)
     if found is None:
         return "the weights as they were loaded, before the first step"
     return f"step {step}: {figures_text(found)}; its update: {found.became}"
 
 
-def _of_end(run: RunDir, which: str, workspace: Workspace, reference: str) -> Found:
+def _find_run_end(run: RunDir, which: str, workspace: Workspace, reference: str) -> FoundVersion:
     """The version a run left behind, or the one that did best on its held-out sets."""
     state = run.state()
     step = state.steps_finished if which == "last" else state.best_step
@@ -156,15 +158,15 @@ def _of_end(run: RunDir, which: str, workspace: Workspace, reference: str) -> Fo
             "the run has no whole evaluation to be best in.",
             f"Evaluate while practising (evaluation.do_eval=true), or write {run.run}@last.",
         )
-    return _of_run(run, "step", str(step), workspace, reference)
+    return _find_in_run(run, "step", str(step), workspace, reference)
 
 
-def _of_file(path: Path) -> Library:
+def _load_library_file(path: Path) -> Library:
     try:
         data: Any = yaml.safe_load(path.read_text("utf-8"))
         rows = data["experiences"]
         # An agent file is written to be composed: `${` stands escaped in it.
-        read = unescaped if "instructions" in data else str
+        read = unescape_interpolation if "instructions" in data else str
         entries = tuple(Experience(str(row["id"]), read(str(row["text"]))) for row in rows)
     except (
         OSError,

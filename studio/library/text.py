@@ -8,13 +8,13 @@ from typing import Any
 from engines.core import events as ev
 from engines.core.codec import to_dict
 from engines.core.errors import ConflictError
-from engines.core.library import Library, Provenance, effective, provenance
-from engines.core.text.similarity import marked, word_diff
+from engines.core.library import Library, Provenance, effective_operation, provenance
+from engines.core.text.similarity import format_changes, word_diff
 from engines.record.libraries import LibraryFolder
-from studio.secrets.sanitize import inert
+from studio.secrets.sanitize import sanitize
 
 
-def row(folder: LibraryFolder) -> dict[str, Any]:
+def library_row(folder: LibraryFolder) -> dict[str, Any]:
     """What `library list` shows of one library."""
     head = folder.head()
     return {
@@ -43,28 +43,28 @@ def library_lines(library: Library) -> list[str]:
         f"{library.guidance_tokens} tokens a call (estimated)"
     ]
     for experience in library.experiences:
-        lines.append(f"{experience.id}  {inert(experience.text)}")
+        lines.append(f"{experience.id}  {sanitize(experience.text)}")
         if experience.history:
-            lines.append(f"      {origin(experience.history[-1])}")
+            lines.append(f"      {origin_line(experience.history[-1])}")
     return lines
 
 
-def origin(mark: Provenance) -> str:
+def origin_line(mark: Provenance) -> str:
     """How a wording came about, in one line."""
     where = f"run {mark.run} step {mark.step}" if mark.run else "by hand"
     edited = ", edited" if mark.edited else ""
     parts = [f"v{mark.version} {mark.kind} {mark.operation_id} ({where})"]
     if mark.run:
         prompt = f", prompt {mark.prompt_hash}" if mark.prompt_hash else ""  # a person has none
-        parts.append(f"proposed by {inert(mark.proposer)}{prompt}")
-    parts.append(f"approved by {inert(mark.reviewer)}{edited} {_day(mark.at)}".rstrip())
+        parts.append(f"proposed by {sanitize(mark.proposer)}{prompt}")
+    parts.append(f"approved by {sanitize(mark.reviewer)}{edited} {_date_text(mark.at)}".rstrip())
     if mark.evidence:
         more = f" and {len(mark.evidence) - 4} more" if len(mark.evidence) > 4 else ""
         parts.append(f"from {', '.join(mark.evidence[:4])}{more}")
     return "; ".join(parts)
 
 
-def check_known(folder: LibraryFolder, experience: str | None) -> None:
+def check_experience(folder: LibraryFolder, experience: str | None) -> None:
     """Refuse an id that no version of the library has.
 
     Raises:
@@ -117,15 +117,15 @@ def _commit_lines(
 ) -> list[str]:
     diff = after.diff(before)
     changes: list[tuple[str, str, Provenance | None]] = [
-        (e.id, f"- {e.id}  {inert(e.text)}", _deletion(e.id, after.version, commit))
+        (e.id, f"- {e.id}  {sanitize(e.text)}", _deletion(e.id, after.version, commit))
         for e in diff.removed
     ]
     marks = {e.id: e.history[-1] for e in after.experiences if e.history}
     changes += [
-        (b.id, f"~ {b.id}  {inert(marked(word_diff(b.text, a.text)))}", marks.get(b.id))
+        (b.id, f"~ {b.id}  {sanitize(format_changes(word_diff(b.text, a.text)))}", marks.get(b.id))
         for b, a in diff.modified
     ]
-    changes += [(e.id, f"+ {e.id}  {inert(e.text)}", marks.get(e.id)) for e in diff.added]
+    changes += [(e.id, f"+ {e.id}  {sanitize(e.text)}", marks.get(e.id)) for e in diff.added]
     shown = [change for change in changes if experience in (None, change[0])]
     if not shown:
         return []
@@ -134,16 +134,16 @@ def _commit_lines(
     for _, text, mark in shown:
         lines.append(f"  {text}")
         if mark is not None:
-            lines.append(f"      {origin(mark)}")
+            lines.append(f"      {origin_line(mark)}")
             if mark.rationale:
-                lines.append(f"      why: {inert(mark.rationale)}")
+                lines.append(f"      why: {sanitize(mark.rationale)}")
     if experience is None:
         for operation, decision in commit.reviewed:
             if decision.action == "reject":
-                what = inert(operation.text or operation.target or "")
+                what = sanitize(operation.text or operation.target or "")
                 lines.append(f"  x {operation.id}  {operation.kind} {what}")
                 lines.append(
-                    f"      rejected by {inert(decision.reviewer)}: {inert(decision.reason)}"
+                    f"      rejected by {sanitize(decision.reviewer)}: {sanitize(decision.reason)}"
                 )
     return lines
 
@@ -151,11 +151,11 @@ def _commit_lines(
 def _deletion(name: str, version: int, commit: ev.LibraryCommitted) -> Provenance | None:
     """Who deleted an experience and why: it is gone, so its own history cannot tell."""
     for operation, decision in commit.reviewed:
-        wanted = effective(operation, decision)
+        wanted = effective_operation(operation, decision)
         if (wanted.kind, wanted.target) == ("delete", name) and decision.action != "reject":
             return provenance(wanted, decision, version, commit.run, commit.step)
     return None
 
 
-def _day(at: float) -> str:
+def _date_text(at: float) -> str:
     return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M") if at else ""

@@ -35,7 +35,7 @@ def write_run_file(preset: str, to: Path | None) -> Path:
     named = re.sub(r"[^A-Za-z0-9._-]", "-", target.stem).lstrip("._-") or preset
     try:
         with target.open("x", encoding="utf-8") as file:
-            file.write(_EXP_ID.sub(f"exp_id: {_quoted(named)}", text, count=1))
+            file.write(_EXP_ID.sub(f"exp_id: {_quote_name(named)}", text, count=1))
     except FileExistsError as error:
         raise ConfigError(
             str(target),
@@ -51,6 +51,6 @@ def write_run_file(preset: str, to: Path | None) -> Path:
     return target
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     """YAML would read `2024` or `on` as something else than a name."""
     return name if re.fullmatch(r"[A-Za-z][A-Za-z-]{3,}", name) else f'"{name}"'

@@ -7,7 +7,7 @@ from engines.core.state.run_state import RunState
 from engines.record.run_dir import RunDir, Workspace
 
 
-def state_with_adopted(run: RunDir, workspace: Workspace) -> RunState:
+def load_state_with_parents(run: RunDir, workspace: Workspace) -> RunState:
     """The run's state, with steps and evaluations of the runs it was forked from put before.
 
     Losses, calls and costs stay the run's own: the adopted ones were paid for there. A
@@ -18,7 +18,7 @@ def state_with_adopted(run: RunDir, workspace: Workspace) -> RunState:
     if started is None or started.forked_from is None:
         return state
     try:
-        parent = state_with_adopted(workspace.run(started.forked_from), workspace)
+        parent = load_state_with_parents(workspace.run(started.forked_from), workspace)
     except StudioError:
         return state
     adopted = {n: step for n, step in parent.steps.items() if n <= started.forked_steps}

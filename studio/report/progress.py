@@ -13,17 +13,16 @@ from shlex import quote
 from typing import TYPE_CHECKING, TextIO
 
 from engines.core import events as ev
-from engines.core.library import Outcome
+from engines.core.library import OperationOutcome
 from engines.core.state.run_state import RunState, StepState
 from engines.core.types import Verdict
 from studio.report.rates import evaluation_text
-from studio.report.summary import count, mean, progress, spent
-from studio.report.tables import reader_left
+from studio.report.summary import count_text, mean_reward_text, run_progress, usage_text
+from studio.report.tables import silence_stream
 from studio.report.training import (
-    became_text,
-    demonstrated,
     engine_text,
     figures_text,
+    is_fine_tuning,
     learnt_steps,
     loss_curve,
     loss_text,
@@ -31,8 +30,9 @@ from studio.report.training import (
     reward_curve,
     trained_step,
     trained_steps,
+    update_outcome_text,
 )
-from studio.secrets.sanitize import inert, one_line
+from studio.secrets.sanitize import one_line, sanitize
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -44,7 +44,7 @@ TOLD_FAILURES = 3
 _DECIDED = ("approved", "edited", "rejected", "deferred")
 
 
-class Lines:
+class LinePrinter:
     """A plain line for each thing that matters, as `say` prints it."""
 
     def __init__(self, state: RunState, say: Callable[[str], None]) -> None:
@@ -53,18 +53,18 @@ class Lines:
         self._waited_for = 0  # the step whose update was last told to wait
 
     def __call__(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
-        for line in self._lines(event):
+        for line in self._event_lines(event):
             self._say(line)
 
-    def _lines(self, event: ev.DurableEvent | ev.TransientEvent) -> list[str]:
+    def _event_lines(self, event: ev.DurableEvent | ev.TransientEvent) -> list[str]:
         state = self._state
-        where = progress(state)
+        where = run_progress(state)
         match event:
             case ev.EngineOpened():
                 return [f"weights: {engine_text(event.facts)}"]
-            case ev.StepStarted() | ev.LessonProposed() if state.trains:
+            case ev.StepStarted() | ev.LessonProposed() if state.trains_weights:
                 return []  # one line a step, once it is known what came of its update
-            case ev.LessonCommitted() if state.trains and event.step in state.steps:
+            case ev.LessonCommitted() if state.trains_weights and event.step in state.steps:
                 return [training_line(state, event.step)]
             case ev.CheckpointSaved():
                 return [
@@ -78,7 +78,9 @@ class Lines:
                 ]
             case ev.LessonProposed():
                 return [f"step {event.step}: {step_line(state.steps[event.step])}"]
-            case ev.StageEntered(stage="review" | "hold") if state.undecided and state.trains:
+            case ev.StageEntered(stage="review" | "hold") if (
+                state.undecided_operations and state.trains_weights
+            ):
                 if event.stage == "review" and state.reviewer != "wait":
                     return []
                 if self._waited_for == event.step:
@@ -88,18 +90,22 @@ class Lines:
                 told = f": {figures_text(found)}" if found else ""
                 return [
                     f"step {event.step}: its weight update waits for a person "
-                    f"({_review(state)}){told}"
+                    f"({_review_command(state)}){told}"
                 ]
-            case ev.StageEntered(stage="review") if state.reviewer == "wait" and state.undecided:
+            case ev.StageEntered(stage="review") if (
+                state.reviewer == "wait" and state.undecided_operations
+            ):
                 return [
-                    f"step {event.step}: {count(len(state.undecided), 'operation')} to review "
-                    f"({_review(state)})"
+                    f"step {event.step}: "
+                    f"{count_text(len(state.undecided_operations), 'operation')} to review "
+                    f"({_review_command(state)})"
                 ]
-            case ev.StageEntered(stage="hold") if left := len(state.undecided):
+            case ev.StageEntered(stage="hold") if left := len(state.undecided_operations):
                 waits = "waits" if left == 1 else "wait"
                 return [
-                    f"step {event.step}: no rule settled {count(left, 'operation')}, which {waits} "
-                    f"for a person: {_review(state)}, or a rule with do: defer"
+                    f"step {event.step}: no rule settled {count_text(left, 'operation')}, which "
+                    f"{waits} "
+                    f"for a person: {_review_command(state)}, or a rule with do: defer"
                 ]
             case ev.StageEntered(stage="ready"):
                 counted = ", ".join(f"{event.detail.get(name, 0)} {name}" for name in _DECIDED)
@@ -110,15 +116,18 @@ class Lines:
             case ev.OperationProposed(operation=proposed):
                 said = f"{proposed.kind} {proposed.target or ''}".rstrip()
                 return [
-                    f"operation {proposed.id}: {said}, proposed{_by(event.reviewer)}"
+                    f"operation {proposed.id}: {said}, proposed{_reviewer_text(event.reviewer)}"
                     + (f": {one_line(proposed.text, 160)}" if proposed.text else "")
                 ]
             case ev.ReplyMended():
-                brought = count(len(event.operations), "operation")
-                return [f"reply {event.repair}: mended{_by(event.reviewer)}; it holds {brought}"]
+                brought = count_text(len(event.operations), "operation")
+                return [
+                    f"reply {event.repair}: mended{_reviewer_text(event.reviewer)}; it holds "
+                    f"{brought}"
+                ]
             case ev.ReplyDropped():
                 why = f": {one_line(event.reason, 160)}" if event.reason else ""
-                return [f"reply {event.repair}: dropped{_by(event.reviewer)}{why}"]
+                return [f"reply {event.repair}: dropped{_reviewer_text(event.reviewer)}{why}"]
             case ev.LessonReturned():
                 return [
                     f"step {event.step}: the library moved from v{event.based_on} to "
@@ -152,15 +161,15 @@ def training_line(state: RunState, step: int) -> str:
     """A training step in one line: reward with its n, figures of its update, what came of it."""
     found = trained_step(state, step)
     assert found is not None
-    told = f"{figures_text(found)}, {became_text(found, state.policy_version)}"
-    return f"step {step}/{progress(state).steps} {told}"
+    told = f"{figures_text(found)}, {update_outcome_text(found, state.policy_version)}"
+    return f"step {step}/{run_progress(state).steps} {told}"
 
 
-def _review(state: RunState) -> str:
+def _review_command(state: RunState) -> str:
     return f"studio review {quote(state.started.run) if state.started else ''}".rstrip()
 
 
-def _by(reviewer: str) -> str:
+def _reviewer_text(reviewer: str) -> str:
     return f" by {one_line(reviewer, 60)}" if reviewer else ""
 
 
@@ -171,7 +180,7 @@ def _is_first_unjudged(step: StepState, event: ev.RolloutJudged) -> bool:
 
 
 class Display:
-    """A few lines redrawn in place on a terminal, above them what `Lines` says."""
+    """A few lines redrawn in place on a terminal, above them what `LinePrinter` says."""
 
     def __init__(
         self, state: RunState, stream: TextIO, clock: Callable[[], float] = time.monotonic
@@ -182,14 +191,16 @@ class Display:
         self._state = state
         self._clock = clock
         self._console = Console(file=stream, highlight=False, markup=False, emoji=False)
-        self._lines = Lines(state, lambda line: self._console.print(line, soft_wrap=True))
+        self._event_lines = LinePrinter(
+            state, lambda line: self._console.print(line, soft_wrap=True)
+        )
         self._step_began: float | None = None
         self._worked_s = 0.0
         self._step_times: list[float] = []
         self._evaluating: ev.EvaluationProgressed | None = None
         self._live = Live(
             console=self._console,
-            get_renderable=self._drawn,
+            get_renderable=self._block_text,
             refresh_per_second=4,
             transient=True,
         )
@@ -218,18 +229,18 @@ class Display:
                 self._step_began = self._clock()
             case ev.StepFinished() if self._step_began is not None:
                 self._step_times.append(self._worked_s + self._clock() - self._step_began)
-        self._lines(event)
+        self._event_lines(event)
         if isinstance(event, ev.StepStarted | ev.LessonProposed | ev.LessonCommitted):
             self._live.refresh()  # the block must not lag behind the line above it
 
-    def _drawn(self) -> Text:
+    def _block_text(self) -> Text:
         from rich.text import Text
 
         return Text("\n".join(display_lines(self._state, self._eta_s(), self._evaluating)))
 
     def _eta_s(self) -> float | None:
         """Median step time × steps left; None until a step is done."""
-        where = progress(self._state)
+        where = run_progress(self._state)
         if not self._step_times:
             return None
         left = where.steps - self._state.steps_finished
@@ -240,47 +251,56 @@ def display_lines(
     state: RunState, eta_s: float | None, evaluating: ev.EvaluationProgressed | None = None
 ) -> list[str]:
     """The redrawn block: where the run stands, the batch's stages, reward, spending."""
-    where, step = progress(state), state.current
+    where, step = run_progress(state), state.current
     head = f"epoch {where.epoch}/{where.epochs}  step {where.step}/{where.steps}  {state.status}"
     if state.started and state.started.rehearsal:
         head += "  rehearsal"
     if evaluating is not None:
-        return [head, f"held-out {evaluating.data}  {bar(evaluating.done, evaluating.total)}"]
+        return [
+            head,
+            f"held-out {evaluating.data}  {progress_bar(evaluating.done, evaluating.total)}",
+        ]
     if step is None or state.started is None:
         return [head]
     groups = len(step.problems)
     rollouts = groups * state.started.group_size
     # Nobody knows how long a person takes: an estimate would stand still meanwhile.
-    eta = f"  ETA {duration(eta_s)}" if eta_s is not None and not state.undecided else ""
-    if demonstrated(state):
+    eta = (
+        f"  ETA {duration_text(eta_s)}"
+        if eta_s is not None and not state.undecided_operations
+        else ""
+    )
+    if is_fine_tuning(state):
         learnt = learnt_steps(trained_steps(state))
-        lines = [head, f"learning from {count(groups, 'demonstration')}{eta}"]
+        lines = [head, f"learning from {count_text(groups, 'demonstration')}{eta}"]
         if learnt:
             told = f"{loss_text(learnt[-1])}, policy v{state.policy_version}"
             lines.append(f"loss      {loss_curve(learnt, 40)} {told}")
     else:
         lines = [
             head,
-            f"rollouts  {bar(step.rollouts_done, rollouts)}",
-            f"verdicts  {bar(len(step.verdicts), rollouts)}",
-            f"groups    {bar(len(step.reflections), groups)}",
-            f"reward so far {mean(step.rewards)}  {spent(state.spent)}{eta}",
+            f"rollouts  {progress_bar(step.rollouts_done, rollouts)}",
+            f"verdicts  {progress_bar(len(step.verdicts), rollouts)}",
+            f"groups    {progress_bar(len(step.reflections), groups)}",
+            f"reward so far {mean_reward_text(step.rewards)}  {usage_text(state.total_usage)}{eta}",
         ]
-    if state.trains and (known := measured_steps(trained_steps(state))):
+    if state.trains_weights and (known := measured_steps(trained_steps(state))):
         curve = reward_curve(known, 40)
-        told = f"{known[0].reward:.3f} -> {known[-1].reward:.3f} in {count(len(known), 'step')}"
+        told = (
+            f"{known[0].reward:.3f} -> {known[-1].reward:.3f} in {count_text(len(known), 'step')}"
+        )
         lines.append(f"training  {curve} {told}, policy v{state.policy_version}")
-    if state.undecided:
-        lines.append(f"REVIEW {len(state.undecided)}: studio review {state.started.run}")
+    if state.undecided_operations:
+        lines.append(f"REVIEW {len(state.undecided_operations)}: studio review {state.started.run}")
     return lines
 
 
-def bar(done: int, total: int, width: int = 24) -> str:
+def progress_bar(done: int, total: int, width: int = 24) -> str:
     filled = width * done // total if total else 0
     return f"[{'#' * filled}{'.' * (width - filled)}] {done}/{total}"
 
 
-def duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -291,18 +311,18 @@ def duration(seconds: float) -> str:
 def step_line(step: StepState) -> str:
     groups = ", ".join(f"{n} {name}" for name, n in sorted(step.groups.items()))
     parts = [
-        f"reward {mean(step.rewards)}; groups: {groups}",
-        f"{count(step.operations, 'operation')} proposed",
+        f"reward {mean_reward_text(step.rewards)}; groups: {groups}",
+        f"{count_text(step.operations, 'operation')} proposed",
     ]
     if step.lesson is not None:
         if held_back := len(step.lesson.withheld):
-            parts.append(f"{count(held_back, 'idea')} withheld: rejected before")
+            parts.append(f"{count_text(held_back, 'idea')} withheld: rejected before")
         lost = [loss for loss in step.lesson.losses if loss.kind == "consolidation"]
         parts += [f"its consolidation failed: {one_line(loss.reason, 160)}" for loss in lost[:1]]
-    return "; ".join([*parts, spent(step.usage)])
+    return "; ".join([*parts, usage_text(step.usage)])
 
 
-def commit_line(outcomes: tuple[Outcome, ...], version: int) -> str:
+def commit_line(outcomes: tuple[OperationOutcome, ...], version: int) -> str:
     applied = [outcome for outcome in outcomes if outcome.applied]
     kinds = {"add": "+", "modify": "~", "delete": "-", "keep": "="}
     counted = " ".join(
@@ -314,6 +334,6 @@ def commit_line(outcomes: tuple[Outcome, ...], version: int) -> str:
 
 def to_stderr(line: str) -> None:
     try:
-        print(inert(line), file=sys.stderr, flush=True)
+        print(sanitize(line), file=sys.stderr, flush=True)
     except OSError:  # the reader left, or the disk is full: neither must end a run
-        reader_left(sys.stderr)
+        silence_stream(sys.stderr)

@@ -14,8 +14,8 @@ from engines.pipeline.evaluation.metrics import (
     Comparison,
     Interval,
     Rewards,
-    by_question,
     compare,
+    group_by_question,
     mean_at_k,
     mean_interval,
 )
@@ -23,7 +23,7 @@ from studio.secrets.sanitize import one_line
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RateChange:
     """One held-out set over a run: its first measurement against a later one."""
 
     first: EvaluationFinished
@@ -31,12 +31,14 @@ class Change:
     comparison: Comparison
 
 
-def changes(evaluations: Sequence[EvaluationFinished], step: int | None = None) -> list[Change]:
+def rate_changes(
+    evaluations: Sequence[EvaluationFinished], step: int | None = None
+) -> list[RateChange]:
     """First against last (or the one after `step`) of each set, measured in the same way.
 
     Evaluations of other settings than the last one's are no measure of a change.
     """
-    found: list[Change] = []
+    found: list[RateChange] = []
     for name in dict.fromkeys(e.data for e in evaluations):
         of_set = [e for e in evaluations if e.data == name]
         alike = [e for e in of_set if e.fingerprint == of_set[-1].fingerprint]
@@ -44,13 +46,13 @@ def changes(evaluations: Sequence[EvaluationFinished], step: int | None = None) 
         last = next((e for e in alike if e.step == step), None) if step else alike[-1]
         if last is None or last.step == first.step:
             continue
-        comparison = compare(questions(first), questions(last))
+        comparison = compare(question_rewards(first), question_rewards(last))
         if comparison is not None:
-            found.append(Change(first, last, comparison))
+            found.append(RateChange(first, last, comparison))
     return found
 
 
-def rate(value: float | None, interval: Interval | None) -> str:
+def rate_text(value: float | None, interval: Interval | None) -> str:
     """`0.310 [0.22, 0.40]`: the value and its 95 % interval."""
     if value is None or interval is None:
         return "none known"
@@ -58,7 +60,7 @@ def rate(value: float | None, interval: Interval | None) -> str:
 
 
 def mean_text(rewards: Rewards) -> str:
-    return rate(mean_at_k(rewards), mean_interval(rewards))
+    return rate_text(mean_at_k(rewards), mean_interval(rewards))
 
 
 def evaluation_text(found: EvaluationFinished) -> str:
@@ -66,7 +68,7 @@ def evaluation_text(found: EvaluationFinished) -> str:
     if found.mean is None:
         shown = "none known"
     else:  # a journal of an earlier version holds no rewards, hence no interval
-        rows = tuple(questions(found).values())
+        rows = tuple(question_rewards(found).values())
         shown = mean_text(rows) if rows else f"{found.mean:.3f}"
     lost = f", {found.unjudged} unjudged" if found.unjudged else ""
     return f"{shown} (n={found.n}){lost}"
@@ -108,14 +110,14 @@ def metrics_text(metrics: Mapping[str, float]) -> str:
 
 
 def interval_data(found: EvaluationFinished) -> list[float] | None:
-    return ends(mean_interval(tuple(questions(found).values())))
+    return interval_ends(mean_interval(tuple(question_rewards(found).values())))
 
 
-def ends(interval: Interval | None) -> list[float] | None:
+def interval_ends(interval: Interval | None) -> list[float] | None:
     return [interval.low, interval.high] if interval else None
 
 
-def change_data(found: Change) -> dict[str, Any]:
+def change_data(found: RateChange) -> dict[str, Any]:
     return {
         "data": found.first.data,
         "from_step": found.first.step,
@@ -124,6 +126,6 @@ def change_data(found: Change) -> dict[str, Any]:
     }
 
 
-def questions(found: EvaluationFinished) -> dict[str, tuple[float | None, ...]]:
+def question_rewards(found: EvaluationFinished) -> dict[str, tuple[float | None, ...]]:
     """The rewards of each question; empty in a journal of a version that kept none."""
-    return by_question(found.problems, found.rewards)
+    return group_by_question(found.problems, found.rewards)

@@ -14,12 +14,12 @@ from engines.core.types import Message, Verdict
 from engines.record.ledger import read_record
 from engines.record.run_dir import RunDir
 from studio.report.rates import metrics_text
-from studio.review.evidence import EvidenceRoom, Witness
-from studio.secrets.sanitize import inert
+from studio.review.evidence import EvidenceLoader, EvidenceRollout
+from studio.secrets.sanitize import sanitize
 
 
 @dataclass(frozen=True, slots=True)
-class CallMade:
+class ModelCall:
     """One model call of a rollout, as it was recorded."""
 
     turn: int
@@ -33,22 +33,22 @@ class CallMade:
 
 
 @dataclass(frozen=True, slots=True)
-class WholeRollout:
+class RecordedRollout:
     """A rollout that ended, with everything its records hold."""
 
     id: str
     rollout: RolloutFinished
     verdict: Verdict | None
     messages: tuple[Message, ...]
-    calls: tuple[CallMade, ...]
+    calls: tuple[ModelCall, ...]
 
     @property
-    def finish(self) -> str:
+    def finish_reason(self) -> str:
         """The endpoint's word for why the last reply ended; "" where no call was answered."""
         return self.calls[-1].finish if self.calls else ""
 
 
-def whole_rollout(run: RunDir, witness: Witness) -> WholeRollout:
+def read_rollout(run: RunDir, witness: EvidenceRollout) -> RecordedRollout:
     """Read a rollout's records.
 
     Raises:
@@ -59,10 +59,10 @@ def whole_rollout(run: RunDir, witness: Witness) -> WholeRollout:
     calls = []
     for ref in witness.rollout.refs:
         record = read_record(run.records, ref)
-        # As `engines.record.ledger.trajectory` puts them together, from one reading of each.
+        # As `engines.record.ledger.read_trajectory` puts them together, from one reading of each.
         messages = (*messages[: record.base], *record.messages, record.reply.as_message())
         calls.append(
-            CallMade(
+            ModelCall(
                 record.key.turn,
                 record.reply.model or record.policy,
                 record.reply.usage.prompt_tokens,
@@ -73,7 +73,7 @@ def whole_rollout(run: RunDir, witness: Witness) -> WholeRollout:
                 f"records/{ref.file}@{ref.offset}",
             )
         )
-    return WholeRollout(witness.id, witness.rollout, witness.verdict, messages, tuple(calls))
+    return RecordedRollout(witness.id, witness.rollout, witness.verdict, messages, tuple(calls))
 
 
 def rollout_facts(run: RunDir, name: str) -> dict[str, Any]:
@@ -83,8 +83,8 @@ def rollout_facts(run: RunDir, name: str) -> dict[str, Any]:
         ConflictError: the run has no such rollout.
         DamagedError: its record fails its checksum.
     """
-    room = EvidenceRoom(run)
-    found = room.witness(name)
+    room = EvidenceLoader(run)
+    found = room.find_rollout(name)
     return {
         "id": found.id,
         "status": found.rollout.status,
@@ -107,10 +107,10 @@ def rollout_text(facts: dict[str, Any]) -> str:
         f"{facts['tokens']} tokens  seed {facts['seed']}  {', '.join(facts['records'])}"
     ]
     for message in facts["messages"]:
-        lines += ["", f"[{message['role']}]", inert(message["content"])]
+        lines += ["", f"[{message['role']}]", sanitize(message["content"])]
         if message["reasoning"]:
-            lines += ["[reasoning]", inert(message["reasoning"])]
+            lines += ["[reasoning]", sanitize(message["reasoning"])]
     for what in (verdict.get("critique"), verdict.get("error"), facts["error"]):
         if what:
-            lines += ["", inert(what)]
+            lines += ["", sanitize(what)]
     return "\n".join(lines)

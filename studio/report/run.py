@@ -11,8 +11,8 @@ from typing import Any
 
 from engines.core.state.run_state import StepState
 from engines.record.run_dir import RunDir, Workspace
-from studio.report.fork_history import state_with_adopted
-from studio.report.rates import change_data, changes, evaluation_text, interval_data
+from studio.report.fork_history import load_state_with_parents
+from studio.report.rates import change_data, evaluation_text, interval_data, rate_changes
 from studio.report.summary import (
     GROUP_OUTCOMES,
     change_lines,
@@ -20,13 +20,13 @@ from studio.report.summary import (
     curation_lines,
     lost_text,
     scripted_line,
-    spent,
+    usage_text,
     version_text,
     withheld_text,
 )
-from studio.report.tables import indented, table
-from studio.report.training import figure, training_data, training_lines
-from studio.secrets.sanitize import inert, one_line
+from studio.report.tables import indent_text, table
+from studio.report.training import figure_text, training_data, training_lines
+from studio.secrets.sanitize import one_line, sanitize
 from studio.workspace.listing import shown_status
 
 _SHOWN_LOSSES = 10
@@ -39,10 +39,10 @@ def run_facts(run: RunDir, workspace: Workspace) -> dict[str, Any]:
     Raises:
         DamagedError: the journal cannot be read.
     """
-    state = state_with_adopted(run, workspace)
+    state = load_state_with_parents(run, workspace)
     started = state.started
     row = {"status": state.status, "ending": state.ending, "reason": state.reason}
-    shown = shown_status(run, {**row, "open": len(state.open)})
+    shown = shown_status(run, {**row, "open": len(state.open_operations)})
     places = {
         "folder": run.path,
         "run_file": run.run_file,
@@ -71,13 +71,13 @@ def run_facts(run: RunDir, workspace: Workspace) -> dict[str, Any]:
         "library_before": started.library_version if started else 0,
         "library_after": state.library_version,
         "policy_before": started.policy_version if started else 0,
-        "training": training_data(state) if state.trains else None,
-        "training_lines": training_lines(state) if state.trains else [],
+        "training": training_data(state) if state.trains_weights else None,
+        "training_lines": training_lines(state) if state.trains_weights else [],
         "epochs": [
             {"epoch": epoch, "mean_reward": pooled.mean, "n": pooled.n}
-            for epoch, pooled in state.by_epoch().items()
+            for epoch, pooled in state.rewards_by_epoch().items()
         ],
-        "groups": {name: state.groups()[name] for name in GROUP_OUTCOMES},
+        "groups": {name: state.group_outcomes()[name] for name in GROUP_OUTCOMES},
         "steps": [_step_facts(step) for step in state.steps.values()],
         "evaluations": [
             {
@@ -95,12 +95,12 @@ def run_facts(run: RunDir, workspace: Workspace) -> dict[str, Any]:
             }
             for e in state.evaluations
         ],
-        "changes": [change_data(change) for change in changes(state.evaluations)],
+        "changes": [change_data(change) for change in rate_changes(state.evaluations)],
         "change_lines": change_lines(state),
         "best_step": state.best_step,
         "open": [
             {"id": op.id, "kind": op.kind, "target": op.target, "text": op.text}
-            for op in state.open
+            for op in state.open_operations
         ],
         "repairs": [
             {"id": r.id, "step": r.step, "kind": r.kind, "reasons": list(r.reasons)}
@@ -115,11 +115,11 @@ def run_facts(run: RunDir, workspace: Workspace) -> dict[str, Any]:
             {"kind": loss.kind, "where": loss.where, "reason": loss.reason} for loss in state.losses
         ],
         "usage": {
-            "calls": state.spent.calls,
-            "prompt_tokens": state.spent.prompt_tokens,
-            "completion_tokens": state.spent.completion_tokens,
-            "cost_usd": state.spent.cost_usd,
-            "text": spent(state.spent),
+            "calls": state.total_usage.calls,
+            "prompt_tokens": state.total_usage.prompt_tokens,
+            "completion_tokens": state.total_usage.completion_tokens,
+            "cost_usd": state.total_usage.cost_usd,
+            "text": usage_text(state.total_usage),
         },
         "places": {name: str(path) for name, path in places.items() if path.exists()},
     }
@@ -128,7 +128,7 @@ def run_facts(run: RunDir, workspace: Workspace) -> dict[str, Any]:
 def run_text(facts: dict[str, Any]) -> str:
     """The facts as plain lines."""
     library = f"{facts['library']} v{facts['library_before']} -> v{facts['library_after']}"
-    lines = [_head(facts)]
+    lines = [_head_text(facts)]
     if facts["scripted"]:
         lines.append(facts["scripted"])
     if facts["forked_from"]:
@@ -141,15 +141,17 @@ def run_text(facts: dict[str, Any]) -> str:
     lines += [f"reviewer {facts['reviewer']}   {learned}", ""]
     shown = bool(training and training["demonstrations"])  # then nothing was rolled out
     if not shown:
-        lines += _section("practice", [_rate(f"epoch {e['epoch']}", e) for e in facts["epochs"]])
+        lines += _section(
+            "practice", [_rate_line(f"epoch {e['epoch']}", e) for e in facts["epochs"]]
+        )
         counted = [f"{n} {name}" for name, n in facts["groups"].items()]
         lines += [f"  groups  {', '.join(counted)}", ""]
     lines += _section("training", facts["training_lines"])
     if training:
         table_of = _demonstrations_table if shown else _training_table
-        lines += [indented(table_of(training["steps"])), ""]
+        lines += [indent_text(table_of(training["steps"])), ""]
     elif facts["steps"]:
-        lines += [indented(_steps_table(facts["steps"])), ""]
+        lines += [indent_text(_steps_table(facts["steps"])), ""]
     held_out = [
         f"{e['data']} after step {e['step']}, {e['version']}  {e['text']}"
         for e in facts["evaluations"]
@@ -157,22 +159,22 @@ def run_text(facts: dict[str, Any]) -> str:
     held_out += facts["change_lines"]
     lines += _section("held out", held_out)
     waiting = "open weight updates" if training else "open operations"
-    lines += _section(waiting, [_operation(op) for op in facts["open"]])
-    lines += _section("replies to mend", _repairs(facts))
+    lines += _section(waiting, [_operation_line(op) for op in facts["open"]])
+    lines += _section("replies to mend", _unparsed_reply_lines(facts))
     curated = list(facts["curation_lines"])
     if facts["withheld"]:
         curated.append(withheld_text(facts["withheld"]))
     lines += _section("curation", curated)
-    lines += _section("lost", _losses(facts))
+    lines += _section("lost", _loss_lines(facts))
     lines += _section("spent", [facts["usage"]["text"]])
     places = facts["places"].items()
-    lines += _section("places", [f"{name:<10} {inert(path)}" for name, path in places])
+    lines += _section("places", [f"{name:<10} {sanitize(path)}" for name, path in places])
     return "\n".join(lines).rstrip()
 
 
-def _head(facts: dict[str, Any]) -> str:
+def _head_text(facts: dict[str, Any]) -> str:
     where = f"after step {facts['steps_finished']} of {facts['steps_planned']}"
-    reason = f", {inert(facts['reason'])}" if facts["reason"] else ""
+    reason = f", {sanitize(facts['reason'])}" if facts["reason"] else ""
     move = f" ({facts['next']})" if facts["next"] else ""
     process = "its process is alive" if facts["alive"] else "no process"
     return f"run {facts['run']}: {facts['status']}{move}\n{where}{reason}; {process}"
@@ -182,19 +184,19 @@ def _section(title: str, lines: list[str]) -> list[str]:
     return [title, *(f"  {line}" for line in lines), ""] if lines else []
 
 
-def _rate(name: str, found: dict[str, Any]) -> str:
+def _rate_line(name: str, found: dict[str, Any]) -> str:
     mean = found["mean_reward"]
     shown = "no reward known" if mean is None else f"{mean:.3f}"
     lost = f", {found['unjudged']} unjudged" if found.get("unjudged") else ""
     return f"{name}  {shown} (n={found['n']}){lost}"
 
 
-def _operation(operation: dict[str, Any]) -> str:
+def _operation_line(operation: dict[str, Any]) -> str:
     target = f" {operation['target']}" if operation["target"] else ""
-    return f"{operation['id']}  {operation['kind']}{target}  {inert(operation['text'])}".rstrip()
+    return f"{operation['id']}  {operation['kind']}{target}  {sanitize(operation['text'])}".rstrip()
 
 
-def _repairs(facts: dict[str, Any]) -> list[str]:
+def _unparsed_reply_lines(facts: dict[str, Any]) -> list[str]:
     waiting = facts["repairs"]
     lines = [
         f"{found['id']}  {found['kind']} reply that could not be understood: "
@@ -208,10 +210,10 @@ def _repairs(facts: dict[str, Any]) -> list[str]:
             f"open, mend or drop {'it' if len(waiting) == 1 else 'them'}: "
             f"studio review {quote(facts['run'])}"
         )
-    return lines + [f"{name}  {inert(what)}" for name, what in facts["repaired"].items()]
+    return lines + [f"{name}  {sanitize(what)}" for name, what in facts["repaired"].items()]
 
 
-def _losses(facts: dict[str, Any]) -> list[str]:
+def _loss_lines(facts: dict[str, Any]) -> list[str]:
     if not facts["lost"]:
         return ["nothing"]
     shown = [
@@ -272,7 +274,7 @@ def _demonstrations_table(steps: list[dict[str, Any]]) -> str:
     rows = []
     for step in steps:
         told = [(name, step["metrics"].get(name)) for name in _SHOWN]
-        figures = ["-" if value is None else figure(name, value) for name, value in told]
+        figures = ["-" if value is None else figure_text(name, value) for name, value in told]
         rows.append((str(step["step"]), *figures, step["update"]))
     return table(("STEP", "LOSS", "|G|", "RATE", "EXAMPLES", "TOKENS", "UPDATE"), rows)
 
@@ -291,7 +293,7 @@ def _training_table(steps: list[dict[str, Any]]) -> str:
                 str(step["step"]),
                 f"{mean} (n={step['n']})",
                 *(
-                    "-" if value is None else figure(name, value)
+                    "-" if value is None else figure_text(name, value)
                     for name, value in zip(_TOLD, told, strict=True)
                 ),
                 became,

@@ -14,9 +14,9 @@ from engines.core.errors import ConflictError
 from engines.core.types import Decision, Lesson, RecordRef, Reflection, group_id
 from engines.record.ledger import read_record
 from engines.record.run_dir import RunDir
-from studio.report.tables import indented
-from studio.report.training import WORDS, figure
-from studio.secrets.sanitize import inert
+from studio.report.tables import indent_text
+from studio.report.training import WORDS, figure_text
+from studio.secrets.sanitize import sanitize
 
 
 def step_facts(run: RunDir, step: int) -> dict[str, Any]:
@@ -77,18 +77,18 @@ def step_facts(run: RunDir, step: int) -> dict[str, Any]:
                 "problem": begun.problems[found.position],
                 "outcome": found.outcome,
                 "rewards": [rewards.get(found.position, {}).get(n) for n in _indices(rewards)],
-                "calls": _calls(run, found.refs),
+                "calls": _read_calls(run, found.refs),
                 "proposals": [to_dict(proposal) for proposal in found.proposals],
                 "losses": [to_dict(loss) for loss in found.losses],
             }
             for found in sorted(reflections, key=lambda found: found.position)
         ],
-        "consolidation": _calls(run, lesson.refs if lesson else ()),
+        "consolidation": _read_calls(run, lesson.refs if lesson else ()),
         "operations": [to_dict(op) for op in lesson.operations] if lesson else [],
         "update": to_dict(lesson.update) if lesson and lesson.update else None,
         "withheld": [to_dict(op) for op in lesson.withheld] if lesson else [],
         "own": [{**to_dict(e.operation), "reviewer": e.reviewer} for e in own],
-        "repaired": [_repaired(event) for event in repaired],
+        "repaired": [_resubmission_data(event) for event in repaired],
         "losses": [to_dict(loss) for loss in lesson.losses] if lesson else [],
         "decisions": [to_dict(decision) for decision in decisions],
         "outcomes": [to_dict(outcome) for outcome in committed.outcomes] if committed else [],
@@ -108,27 +108,28 @@ def step_text(facts: dict[str, Any], *, prompts: bool) -> str:
         shown = " ".join("?" if r is None else f"{r:g}" for r in group["rewards"])
         lines += ["", f"{group['id']}  problem {group['problem']}  {group['outcome']}  ({shown})"]
         lines += _call_lines(group["calls"], prompts)
-        lines += [f"  lost: {inert(loss['reason'])}" for loss in group["losses"]]
+        lines += [f"  lost: {sanitize(loss['reason'])}" for loss in group["losses"]]
     if facts["trains"]:
         lines += ["", "weight update", *_update_lines(facts["update"])]
     else:
         lines += ["", "consolidation"]
         lines += _call_lines(facts["consolidation"], prompts) or ["  no call: nothing was proposed"]
-    lines += [f"  lost: {inert(loss['reason'])}" for loss in facts["losses"]]
+    lines += [f"  lost: {sanitize(loss['reason'])}" for loss in facts["losses"]]
     lines += [
-        f"  not proposed again, since it was rejected before: {inert(op['text'] or op['target'])}"
+        f"  not proposed again, since it was rejected before: "
+        f"{sanitize(op['text'] or op['target'])}"
         for op in facts["withheld"]
     ]
     lines += [
-        f"  {op['id']}  {op['kind']} {inert(op['text'] or op['target'] or '')}, proposed by "
-        f"{inert(op['reviewer'])}"
+        f"  {op['id']}  {op['kind']} {sanitize(op['text'] or op['target'] or '')}, proposed by "
+        f"{sanitize(op['reviewer'])}"
         for op in facts["own"]
     ]
     for found in facts["repaired"]:
-        why = f": {inert(found['reason'])}" if found["reason"] else ""
-        lines.append(f"  {found['repair']} {found['what']} by {inert(found['reviewer'])}{why}")
+        why = f": {sanitize(found['reason'])}" if found["reason"] else ""
+        lines.append(f"  {found['repair']} {found['what']} by {sanitize(found['reviewer'])}{why}")
         lines += [
-            f"    {op['id']}  {op['kind']} {inert(op['text'] or op['target'] or '')}"
+            f"    {op['id']}  {op['kind']} {sanitize(op['text'] or op['target'] or '')}"
             for op in found["operations"]
         ]
     lines += ["", "decisions"]
@@ -138,10 +139,10 @@ def step_text(facts: dict[str, Any], *, prompts: bool) -> str:
         became = f" -> {outcome['id']}" if outcome and outcome["id"] else ""
         if outcome and outcome["kind"] == "weights":
             became = " -> applied" if outcome["applied"] else " -> not applied"
-        why = f": {inert(decision['reason'])}" if decision["reason"] else ""
+        why = f": {sanitize(decision['reason'])}" if decision["reason"] else ""
         lines.append(
             f"  {decision['operation_id']}  {decision['action']} by "
-            f"{inert(decision['reviewer'])}{became}{why}"
+            f"{sanitize(decision['reviewer'])}{became}{why}"
         )
     version = facts["committed_version"]
     if facts["trains"] and version is not None:
@@ -157,11 +158,12 @@ def _update_lines(update: dict[str, Any] | None) -> list[str]:
     metrics = update["metrics"]
     known = [name for name in WORDS if name in metrics] + sorted(set(metrics) - set(WORDS))
     lines = [
-        f"  {WORDS.get(name, inert(name)):<15} {figure(name, metrics[name])}" for name in known
+        f"  {WORDS.get(name, sanitize(name)):<15} {figure_text(name, metrics[name])}"
+        for name in known
     ]
     if update.get("rollback_to") is not None:
         lines.insert(0, f"  back to the weights of step {update['rollback_to']}")
-    return lines + ([f"  {inert(update['note'])}"] if update.get("note") else [])
+    return lines + ([f"  {sanitize(update['note'])}"] if update.get("note") else [])
 
 
 def _step_of(event: ev.DurableEvent) -> int | None:
@@ -171,7 +173,7 @@ def _step_of(event: ev.DurableEvent) -> int | None:
     return getattr(event, "step", None)
 
 
-def _repaired(event: ev.ReplyMended | ev.ReplyDropped) -> dict[str, Any]:
+def _resubmission_data(event: ev.ReplyMended | ev.ReplyDropped) -> dict[str, Any]:
     found = {"repair": event.repair, "reviewer": event.reviewer}
     if isinstance(event, ev.ReplyMended):
         operations = [to_dict(op) for op in event.operations]
@@ -183,7 +185,7 @@ def _indices(rewards: dict[int, dict[int, float | None]]) -> list[int]:
     return sorted({index for row in rewards.values() for index in row})
 
 
-def _calls(run: RunDir, refs: Sequence[RecordRef]) -> list[dict[str, Any]]:
+def _read_calls(run: RunDir, refs: Sequence[RecordRef]) -> list[dict[str, Any]]:
     calls = []
     for ref in refs:
         record = read_record(run.records, ref)
@@ -208,10 +210,11 @@ def _call_lines(calls: Sequence[dict[str, Any]], prompts: bool) -> list[str]:
         turn = " (repair)" if call["turn"] and call["purpose"] != "summary" else ""
         about = f" of r{call['index']}" if call["purpose"] == "summary" else ""
         lines.append(
-            f"  {call['purpose']}{about}{turn}, {inert(call['model'])}, {call['tokens']} tokens, "
+            f"  {call['purpose']}{about}{turn}, {sanitize(call['model'])}, {call['tokens']} "
+            f"tokens, "
             f"{call['record']}"
         )
         if prompts:
-            lines += [indented(inert(text), "  > ") for text in call["prompt"]]
-        lines.append(indented(inert(call["reply"]), "    "))
+            lines += [indent_text(sanitize(text), "  > ") for text in call["prompt"]]
+        lines.append(indent_text(sanitize(call["reply"]), "    "))
     return lines

@@ -13,21 +13,21 @@ from typing import Any
 from engines.core import events as ev
 from engines.core.events import EvaluationFinished
 from engines.core.library import Library, LibraryDiff
-from engines.core.state.best import competing
+from engines.core.state.best import comparable_evaluations
 from engines.core.state.run_state import Rewards, RunState
-from engines.core.text.similarity import marked, word_diff
+from engines.core.text.similarity import format_changes, word_diff
 from engines.core.types import GATE, GroupOutcome, Usage
 from studio import exit_codes
 from studio.report.rates import (
     change_data,
-    changes,
     difference_text,
     evaluation_text,
     interval_data,
+    rate_changes,
     signs_text,
 )
-from studio.report.training import demonstrated, training_data, training_lines
-from studio.secrets.sanitize import inert, one_line
+from studio.report.training import is_fine_tuning, training_data, training_lines
+from studio.secrets.sanitize import one_line, sanitize
 
 REHEARSAL = "replies were scripted (rehearsal): this shows the loop, not a model's skill"
 PARTLY = "the policy is a model, what it was told or judged by was scripted (rehearsal)"
@@ -52,14 +52,14 @@ def summary_data(state: RunState, before: Library, after: Library, place: str) -
         "status": state.status,
         "ending": state.ending,
         "reason": state.reason,
-        "next": next_move(state),
+        "next": next_command(state),
         "rehearsal": started.rehearsal,
         "steps": state.steps_finished,
         "epochs": {
             str(epoch): {"mean_reward": pooled.mean, "n": pooled.n}
-            for epoch, pooled in state.by_epoch().items()
+            for epoch, pooled in state.rewards_by_epoch().items()
         },
-        "groups": {name: state.groups()[name] for name in GROUP_OUTCOMES},
+        "groups": {name: state.group_outcomes()[name] for name in GROUP_OUTCOMES},
         "library": {
             "name": after.name,
             "before": before.version,
@@ -85,18 +85,18 @@ def summary_data(state: RunState, before: Library, after: Library, place: str) -
             }
             for e in state.evaluations
         ],
-        "training": training_data(state) if state.trains else None,
-        "changes": [change_data(change) for change in changes(state.evaluations)],
+        "training": training_data(state) if state.trains_weights else None,
+        "changes": [change_data(change) for change in rate_changes(state.evaluations)],
         "best_step": state.best_step,
-        "open": [operation.id for operation in state.open],
+        "open": [operation.id for operation in state.open_operations],
         "repairs": list(state.repairs),
         "withheld": state.withheld,
         "curation": curation_data(state),
         "lost": dict(state.lost),
-        "calls": state.spent.calls,
-        "prompt_tokens": state.spent.prompt_tokens,
-        "completion_tokens": state.spent.completion_tokens,
-        "cost_usd": state.spent.cost_usd,
+        "calls": state.total_usage.calls,
+        "prompt_tokens": state.total_usage.prompt_tokens,
+        "completion_tokens": state.total_usage.completion_tokens,
+        "cost_usd": state.total_usage.cost_usd,
         "folder": place,
     }
 
@@ -111,16 +111,19 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
         lines.append(scripted_line(started))
     if started.forked_from:
         lines.append(f"steps 1-{started.forked_steps} adopted from run {started.forked_from}")
-    what = "policy" if state.trains else "library"
-    groups = state.groups()
-    if not demonstrated(state):
+    what = "policy" if state.trains_weights else "library"
+    groups = state.group_outcomes()
+    if not is_fine_tuning(state):
         lines += ["", f"practice reward (with the {what} of the moment)"]
-        lines += [f"  epoch {epoch}  {mean(pooled)}" for epoch, pooled in state.by_epoch().items()]
+        lines += [
+            f"  epoch {epoch}  {mean_reward_text(pooled)}"
+            for epoch, pooled in state.rewards_by_epoch().items()
+        ]
         counted = ", ".join(f"{groups[name]} {name}" for name in GROUP_OUTCOMES)
         lines.append(f"  groups   {counted}")
     if groups["unjudged"] and groups["unjudged"] == groups.total():
         lines.append("  the verifier had no opinion on any try, so nothing was learned: look at it")
-    if state.trains:
+    if state.trains_weights:
         lines += ["", "training", *(f"  {line}" for line in training_lines(state))]
     if state.evaluations:
         lines += ["", f"held-out reward (pinned {what})"]
@@ -129,38 +132,40 @@ def summary_text(state: RunState, before: Library, after: Library, place: str) -
             for e in state.evaluations
         ]
         lines += [f"  {line}" for line in change_lines(state)]
-    if not state.trains or before.version != after.version:
+    if not state.trains_weights or before.version != after.version:
         versions = f"v{before.version} -> v{after.version}"
-        lines += ["", f"library {after.name}  {versions}  {counts(diff)}"]
+        lines += ["", f"library {after.name}  {versions}  {diff_counts_text(diff)}"]
         lines += [f"  {line}" for line in diff_lines(diff)]
     elif after.experiences:
-        held = count(len(after.experiences), "experience")
+        held = count_text(len(after.experiences), "experience")
         lines += ["", f"library {after.name}  v{after.version}, unchanged: {held} in the prompt"]
-    lines += ["", f"spent    {spent(state.spent)}"]
-    lines.append(f"lost     {_lost(state)}")
-    if move := next_move(state):
+    lines += ["", f"spent    {usage_text(state.total_usage)}"]
+    lines.append(f"lost     {_losses_text(state)}")
+    if move := next_command(state):
         lines.append(f"next     {move}")
     lines += [f"curated  {line}" for line in curation_lines(state)]
     if state.withheld:
         lines.append(f"withheld {withheld_text(state.withheld)}")
     if state.repairs:
-        lines.append(f"to mend  {repairs_text(len(state.repairs), started.run)}")
-    if state.open:
-        what = count(len(state.open), "weight update" if state.trains else "operation")
+        lines.append(f"to mend  {unparsed_replies_text(len(state.repairs), started.run)}")
+    if state.open_operations:
+        what = count_text(
+            len(state.open_operations), "weight update" if state.trains_weights else "operation"
+        )
         lines.append(f"open     {what}: studio review {started.run}")
-    lines.append(f"folder   {inert(place)}")
+    lines.append(f"folder   {sanitize(place)}")
     return "\n".join(lines)
 
 
 def status_line(state: RunState) -> str:
     """How far a run came, and why no further, in one line."""
-    return f"run {state.started.run if state.started else ''}: {_status(state)}"
+    return f"run {state.started.run if state.started else ''}: {_status_text(state)}"
 
 
 def change_lines(state: RunState) -> list[str]:
     """Whether practice helped, set by set, and which step was the best."""
     lines = []
-    for change in changes(state.evaluations):
+    for change in rate_changes(state.evaluations):
         found = change.comparison
         lines.append(
             f"{change.first.data} {version_text(state, change.first)} -> "
@@ -168,24 +173,26 @@ def change_lines(state: RunState) -> list[str]:
             f"({signs_text(found)})"
         )
     if state.best_step is not None and state.started is not None:
-        looks = len(competing(state.evaluations))
+        looks = len(comparable_evaluations(state.evaluations))
         run = state.started.run
         many = f"best of {looks} looks, which flatters it:"
         which = many if looks > 1 else "the only look of its kind:"
         # The names stand for versions of a library, which a training run leaves as it was.
-        names = "" if state.trains else f" ({run}@best); last: {run}@last"
+        names = "" if state.trains_weights else f" ({run}@best); last: {run}@last"
         lines.append(f"{which} after step {state.best_step}{names}")
     return lines
 
 
 def version_text(state: RunState, found: EvaluationFinished) -> str:
     """What of it was pinned: `v3` of a library, or `policy v3` where weights are trained."""
-    return f"policy v{found.policy_version}" if state.trains else f"v{found.library_version}"
+    return (
+        f"policy v{found.policy_version}" if state.trains_weights else f"v{found.library_version}"
+    )
 
 
 def lost_text(lost: Mapping[str, int]) -> str:
     """`6 extractions, 1 rollout`."""
-    return ", ".join(count(n, kind) for kind, n in sorted(lost.items()))
+    return ", ".join(count_text(n, kind) for kind, n in sorted(lost.items()))
 
 
 def curation_data(state: RunState) -> dict[str, dict[str, Any]]:
@@ -212,28 +219,28 @@ def curation_lines(state: RunState) -> list[str]:
     for name, found in state.curation.items():
         if name == GATE or found.accept_rate is None:
             continue
-        line = f"{inert(name)}: accepted {found.accept_rate:.3f} (n={found.n})"
+        line = f"{sanitize(name)}: accepted {found.accept_rate:.3f} (n={found.n})"
         if found.edited:
             line += f", {found.edited} edited"
         if found.flagged:
-            line += f", {count(found.flagged, 'flagged operation')} approved"
+            line += f", {count_text(found.flagged, 'flagged operation')} approved"
         if found.median_s is not None and found.mean_s is not None:
             timed = len(found.times_s)
             line += f"; median {found.median_s:.1f} s, mean {found.mean_s:.1f} s (n={timed})"
         lines.append(line)
     if refused := state.curation.get(GATE):
-        lines.append(f"the gate: {count(refused.n, 'approval')} did not fit the library")
+        lines.append(f"the gate: {count_text(refused.n, 'approval')} did not fit the library")
     return lines
 
 
 def withheld_text(n: int) -> str:
-    return f"{count(n, 'idea')} not proposed again: rejected before"
+    return f"{count_text(n, 'idea')} not proposed again: rejected before"
 
 
-def repairs_text(n: int, run: str) -> str:
+def unparsed_replies_text(n: int, run: str) -> str:
     """What waits to be mended, and the command that does it."""
     waits = "waits" if n == 1 else "wait"
-    return f"{count(n, 'reply', 'replies')} {waits} to be mended: studio review {run}"
+    return f"{count_text(n, 'reply', 'replies')} {waits} to be mended: studio review {run}"
 
 
 def exit_code(state: RunState) -> int:
@@ -242,44 +249,44 @@ def exit_code(state: RunState) -> int:
         return exit_codes.INTERRUPTED
     if state.ending == "budget":
         return exit_codes.BUDGET_REACHED
-    if state.open:
+    if state.open_operations:
         return exit_codes.OPERATIONS_OPEN
     if state.ending == "failed":
         return exit_codes.WITH_LOSSES
     return exit_codes.WITH_LOSSES if state.lost else exit_codes.DONE
 
 
-def next_move(state: RunState) -> str:
+def next_command(state: RunState) -> str:
     """The command that takes up a run which ended before it was done; "" where none is due."""
     if state.started is None:
         return ""
     resume = f"studio headless --resume {quote(state.started.run)}"
     match state.ending:
         case "budget":
-            return f"{resume} {raised(state.reason)}"
+            return f"{resume} {budget_override(state.reason)}"
         case "failed":
             return f"{resume} (tries again what failed in the step under way)"
     return ""
 
 
-def raised(reason: str) -> str:
+def budget_override(reason: str) -> str:
     """The override that gives more of the budget a run ended for, its amount left open."""
     key, equals, _ = reason.partition("=")
     return f"{key}=…" if equals and key.startswith("budget.") else "budget.calls=…"
 
 
-def count(n: int, what: str, plural: str = "") -> str:
+def count_text(n: int, what: str, plural: str = "") -> str:
     """`1 operation`, `2 operations`."""
     return f"{n} {what}" if n == 1 else f"{n} {plural or what + 's'}"
 
 
-def mean(rewards: Rewards) -> str:
+def mean_reward_text(rewards: Rewards) -> str:
     if rewards.mean is None:
         return "none known (n=0)"
     return f"{rewards.mean:.3f} (n={rewards.n})"
 
 
-def counts(diff: LibraryDiff) -> str:
+def diff_counts_text(diff: LibraryDiff) -> str:
     """`+2 ~1 -0 =3, 120 -> 180 tokens a call (estimated)`."""
     return (
         f"+{len(diff.added)} ~{len(diff.modified)} -{len(diff.removed)} ={len(diff.unchanged)}, "
@@ -289,22 +296,22 @@ def counts(diff: LibraryDiff) -> str:
 
 def diff_lines(diff: LibraryDiff) -> list[str]:
     """One line an experience that differs, in the order removed, modified, added."""
-    lines = [f"- {e.id}  {inert(e.text)}" for e in diff.removed]
+    lines = [f"- {e.id}  {sanitize(e.text)}" for e in diff.removed]
     lines += [
-        f"~ {after.id}  {inert(marked(word_diff(before.text, after.text)))}"
+        f"~ {after.id}  {sanitize(format_changes(word_diff(before.text, after.text)))}"
         for before, after in diff.modified
     ]
-    return lines + [f"+ {e.id}  {inert(e.text)}" for e in diff.added]
+    return lines + [f"+ {e.id}  {sanitize(e.text)}" for e in diff.added]
 
 
-def spent(usage: Usage) -> str:
+def usage_text(usage: Usage) -> str:
     """Calls, tokens, and money where a price is known: never a zero that is a guess."""
     cost = "" if usage.cost_usd is None else f", ${usage.cost_usd:.4f}"
     return f"{usage.calls} calls, {usage.tokens:,} tokens{cost}"
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RunProgress:
     """Where a run stands; `steps` 0 while nothing is known."""
 
     epoch: int
@@ -313,12 +320,12 @@ class Progress:
     steps: int
 
 
-def progress(state: RunState) -> Progress:
+def run_progress(state: RunState) -> RunProgress:
     started = state.started
     if started is None:
-        return Progress(0, 0, 0, 0)
+        return RunProgress(0, 0, 0, 0)
     found = state.steps.get(state.step)
-    return Progress(
+    return RunProgress(
         found.epoch if found else 0,
         state.epochs,
         state.step,
@@ -326,15 +333,15 @@ def progress(state: RunState) -> Progress:
     )
 
 
-def _status(state: RunState) -> str:
+def _status_text(state: RunState) -> str:
     # Its first clause: the whole cause was told as the run ended, and stands in `runs show`.
     reason = f" ({one_line(state.reason.partition(': ')[0], 120)})" if state.reason else ""
-    where = progress(state)
+    where = run_progress(state)
     status = "budget reached" if state.ending == "budget" else state.status
     return f"{status}{reason} after step {state.steps_finished} of {where.steps}"
 
 
-def _lost(state: RunState) -> str:
+def _losses_text(state: RunState) -> str:
     if not state.lost or state.started is None:
         return "nothing"
     total = lost_text(state.lost)

@@ -13,8 +13,8 @@ from itertools import zip_longest
 from typing import TextIO
 
 from engines.core.codec import dumps
-from engines.core.text.sanitize import inert_json
-from studio.secrets.output import Clean, mask
+from engines.core.text.sanitize import escape_unsafe_json
+from studio.secrets.output import MaskedText, current_mask
 from studio.secrets.sanitize import one_line
 
 COLUMNS = 80
@@ -55,7 +55,7 @@ def table(
     return "\n".join(lines)
 
 
-def folded(text: str, width: int) -> str:
+def wrap_text(text: str, width: int) -> str:
     """Long lines broken at blanks, what follows indented a little more than their beginning."""
     lines: list[str] = []
     for line in text.split("\n"):
@@ -70,16 +70,16 @@ def folded(text: str, width: int) -> str:
     return "\n".join(lines)
 
 
-def indented(text: str, by: str = "  ") -> str:
+def indent_text(text: str, by: str = "  ") -> str:
     return "\n".join(f"{by}{line}".rstrip() for line in text.split("\n"))
 
 
-def reader_left(stream: TextIO) -> None:
+def silence_stream(stream: TextIO) -> None:
     """Let a stream go nowhere from now on: its reader left, as `head` does."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def print_json(data: object) -> None:
-    line = inert_json(mask().line(dumps(data)).decode())
-    sys.stdout.write(Clean(line + "\n"))  # another pass over JSON could break it
+    line = escape_unsafe_json(current_mask().line(dumps(data)).decode())
+    sys.stdout.write(MaskedText(line + "\n"))  # another pass over JSON could break it
     sys.stdout.flush()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from engines.core.state.run_state import RunState, StepState
-from engines.core.types import Loss, update_id
+from engines.core.types import LostWork, update_id
 from studio.secrets.sanitize import one_line
 
 LEVELS = "▁▂▃▄▅▆▇█"
@@ -82,7 +82,7 @@ def sparkline(
         high: what the highest bar means; None: the greatest value.
         levels: a character for each height, the lowest first.
     """
-    cells = _pooled(values, max(1, width))
+    cells = _pool_values(values, max(1, width))
     known = [value for value in cells if value is not None]
     if not known:
         return ""
@@ -98,7 +98,7 @@ def sparkline(
     return "".join(map(bar, cells))
 
 
-def _pooled(values: Sequence[float | None], width: int) -> list[float | None]:
+def _pool_values(values: Sequence[float | None], width: int) -> list[float | None]:
     """At most `width` values, each the mean of the known ones in its share."""
     count = min(len(values), width)
     out: list[float | None] = []
@@ -114,7 +114,7 @@ def reward_curve(steps: Sequence[TrainedStep], width: int, levels: str = LEVELS)
     return sparkline([step.reward for step in steps], width, low=0.0, high=1.0, levels=levels)
 
 
-def figure(name: str, value: float) -> str:
+def figure_text(name: str, value: float) -> str:
     """One figure as it is told: a share in per cent, a count whole, others to three digits."""
     if not math.isfinite(value):
         return str(value)
@@ -128,26 +128,31 @@ def figure(name: str, value: float) -> str:
     return f"{value:.3g}" if abs(value) >= 0.001 else f"{value:.2g}"
 
 
-def demonstrated(state: RunState) -> bool:
+def is_fine_tuning(state: RunState) -> bool:
     """Whether the run is fine-tuned on demonstrations, so that nothing is rolled out."""
     return state.started is not None and state.started.group_size == 0
 
 
 def trained_steps(state: RunState) -> tuple[TrainedStep, ...]:
     """Every step that was begun, in order."""
-    failed = _failures(state)
+    failed = _failed_updates(state)
     return tuple(
-        _trained(state, state.steps[number], failed.get(number)) for number in sorted(state.steps)
+        _make_trained_step(state, state.steps[number], failed.get(number))
+        for number in sorted(state.steps)
     )
 
 
 def trained_step(state: RunState, number: int) -> TrainedStep | None:
     """One of them; None where the run has not begun it."""
     found = state.steps.get(number)
-    return None if found is None else _trained(state, found, _failures(state).get(number))
+    return (
+        None
+        if found is None
+        else _make_trained_step(state, found, _failed_updates(state).get(number))
+    )
 
 
-def _failures(state: RunState) -> dict[int, Loss]:
+def _failed_updates(state: RunState) -> dict[int, LostWork]:
     """Updates that could not be computed, by step: `s3`, `op3.w` and `step 3` are about step 3."""
     found = {}
     for loss in state.losses:
@@ -156,8 +161,8 @@ def _failures(state: RunState) -> dict[int, Loss]:
     return found
 
 
-def _trained(state: RunState, step: StepState, loss: Loss | None) -> TrainedStep:
-    became, why, back_to = _became(state, step, loss)
+def _make_trained_step(state: RunState, step: StepState, loss: LostWork | None) -> TrainedStep:
+    became, why, back_to = _update_outcome(state, step, loss)
     metrics = state.training.get(step.step, {})
     return TrainedStep(
         step.step,
@@ -167,11 +172,13 @@ def _trained(state: RunState, step: StepState, loss: Loss | None) -> TrainedStep
         metrics,
         one_line(why, 300) if why else "",
         back_to,
-        demonstrated(state),
+        is_fine_tuning(state),
     )
 
 
-def _became(state: RunState, step: StepState, loss: Loss | None) -> tuple[Became, str, int | None]:
+def _update_outcome(
+    state: RunState, step: StepState, loss: LostWork | None
+) -> tuple[Became, str, int | None]:
     for settled in step.outcomes:  # at most one is about weights
         if settled.kind != "weights":
             continue
@@ -206,20 +213,20 @@ def loss_curve(steps: Sequence[TrainedStep], width: int, levels: str = LEVELS) -
 
 def loss_text(step: TrainedStep) -> str:
     """`0.41 (n=16)`: over how many demonstrations it is."""
-    n = figure("examples", step.metrics.get("examples", 0))
-    return f"{figure('loss', step.metrics['loss'])} (n={n})"
+    n = figure_text("examples", step.metrics.get("examples", 0))
+    return f"{figure_text('loss', step.metrics['loss'])} (n={n})"
 
 
-def counted(steps: Sequence[TrainedStep]) -> dict[Became, int]:
+def count_outcomes(steps: Sequence[TrainedStep]) -> dict[Became, int]:
     """How many updates came to what; every outcome is named."""
     found = Counter(step.became for step in steps)
     return {name: found[name] for name in BECAME}
 
 
-def counted_text(steps: Sequence[TrainedStep]) -> str:
+def outcome_counts_text(steps: Sequence[TrainedStep]) -> str:
     """`28 applied, 1 rejected, 1 rolled back`; what did not happen is left away."""
-    told = [f"{n} {name}" for name, n in counted(steps).items() if n and name != "no update"]
-    if idle := counted(steps)["no update"]:
+    told = [f"{n} {name}" for name, n in count_outcomes(steps).items() if n and name != "no update"]
+    if idle := count_outcomes(steps)["no update"]:
         told.append(f"{idle} without one (no group had contrast)")
     return ", ".join(told) or "none yet"
 
@@ -240,14 +247,14 @@ def figures_text(step: TrainedStep) -> str:
     short = {"kl": "kl", "clip_share": "clip", "entropy": "entropy", "grad_norm": "|g|",
              "length": "length"}  # fmt: skip
     told += [
-        f"{word} {figure(name, step.metrics[name])}"
+        f"{word} {figure_text(name, step.metrics[name])}"
         for name, word in short.items()
         if name in step.metrics
     ]
     return ", ".join(told)
 
 
-def became_text(step: TrainedStep, policy_version: int) -> str:
+def update_outcome_text(step: TrainedStep, policy_version: int) -> str:
     """What came of the update, and the policy after it: a word for each, never a colour alone."""
     why = f" ({step.why})" if step.why else ""
     match step.became:
@@ -272,7 +279,7 @@ def engine_text(facts: Mapping[str, Any]) -> str:
     trainable, of = facts.get("trainable"), facts.get("parameters")
     told = []
     if isinstance(trainable, int) and isinstance(of, int) and of:
-        share = figure("clip_share", trainable / of)
+        share = figure_text("clip_share", trainable / of)
         told.append(f"{trainable:,} of {of:,} parameters are trained ({share})")
     where = [str(facts[name]) for name in ("device", "dtype") if facts.get(name)]
     if isinstance(threads := facts.get("threads"), int):
@@ -305,7 +312,7 @@ def training_lines(state: RunState, levels: str = LEVELS) -> list[str]:
         first = f"first step {learnt[0].step} {loss_text(learnt[0])}; " if len(learnt) > 1 else ""
         lines.append(f"loss        {first}last step {learnt[-1].step} {loss_text(learnt[-1])}")
         most = max(step.metrics["loss"] for step in learnt)
-        scale = f"(0 to {figure('loss', most)}, {len(learnt)} steps)"
+        scale = f"(0 to {figure_text('loss', most)}, {len(learnt)} steps)"
         lines.append(f"curve       {loss_curve(learnt, 60, levels)}  {scale}")
     if known:
         best = max(known, key=lambda step: (step.reward or 0.0, -step.step))
@@ -313,8 +320,8 @@ def training_lines(state: RunState, levels: str = LEVELS) -> list[str]:
         told = "; ".join(f"{word} step {s.step} {reward_text(s)}".strip() for word, s in ends)
         lines.append(f"reward      {told}; best step {best.step} {reward_text(best)}")
         lines.append(f"curve       {reward_curve(known, 60, levels)}  (0 to 1, {len(known)} steps)")
-    lines.append(f"updates     {counted_text(steps)}; policy v{state.policy_version}")
-    lines += [f"  {text}" for text in remarkable(steps)]
+    lines.append(f"updates     {outcome_counts_text(steps)}; policy v{state.policy_version}")
+    lines += [f"  {text}" for text in setback_lines(steps)]
     if with_figures := [step for step in steps if step.metrics]:
         last = with_figures[-1]
         told = figures_text(last).partition(", ")[2]
@@ -327,7 +334,7 @@ def training_lines(state: RunState, levels: str = LEVELS) -> list[str]:
     return [line for line in lines if line]
 
 
-def remarkable(steps: Sequence[TrainedStep], most: int = 5) -> list[str]:
+def setback_lines(steps: Sequence[TrainedStep], most: int = 5) -> list[str]:
     """What did not go as planned, newest first: rollbacks, rejected and failed updates."""
     told = []
     for step in reversed(steps):
@@ -350,13 +357,13 @@ def training_data(state: RunState) -> dict[str, Any]:
     }  # fmt: skip
     return {
         "policy_version": state.policy_version,
-        "demonstrations": demonstrated(state),
+        "demonstrations": is_fine_tuning(state),
         "engine": dict(state.engine_facts),
         "reward": {
             name: {"step": step.step, "mean": step.reward, "n": step.n} if step else None
             for name, step in ends.items()
         },
-        "updates": {name.replace(" ", "_"): n for name, n in counted(steps).items()},
+        "updates": {name.replace(" ", "_"): n for name, n in count_outcomes(steps).items()},
         "rolled_back": {str(step): back for step, back in state.rolled_back.items()},
         "checkpoints": [
             {

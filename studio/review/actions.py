@@ -11,33 +11,42 @@ from dataclasses import dataclass, field, replace
 
 from engines.core.errors import ConflictError
 from engines.core.events import DecisionUndone, LessonCommitted, OperationDecided
-from engines.core.library import effective
+from engines.core.library import effective_operation
 from engines.core.state.run_state import RunState
-from engines.core.types import GATE, Decision, Operation, own_operation_id
-from studio.review.undo_stack import PAST, Made, Sitting, Step, again, inverse, standing, told
-from studio.session.base import Began, Message, Session, Told
+from engines.core.types import GATE, Decision, Operation, human_operation_id
+from studio.review.undo_stack import (
+    PAST,
+    Step,
+    UndoEntry,
+    UndoStack,
+    decision_line,
+    inverse_operation,
+    last_step_of,
+    renew_decision,
+)
+from studio.session.base import EventReceived, Message, Session, SnapshotReceived
 from studio.tui.pages.review.view import draft_texts
 
 Pair = tuple[Operation, Decision]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ActionResult:
     """What came of a request: in words, and where the cursor belongs now."""
 
     text: str
     failed: bool = False
-    made: tuple[Made, ...] = ()
+    made: tuple[UndoEntry, ...] = ()
     go_to: str = ""
 
 
 @dataclass(slots=True)
-class _Undoing:
+class _UndoProgress:
     """What became of a step that is taken back, operation by operation."""
 
     step: Step
-    left: list[Made] = field(default_factory=list)  # not taken back yet
-    undone: list[Made] = field(default_factory=list)
+    left: list[UndoEntry] = field(default_factory=list)  # not taken back yet
+    undone: list[UndoEntry] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)  # undecided by it, others among them
     restored: list[Decision] = field(default_factory=list)  # what stood before, once more
     proposed: list[Operation] = field(default_factory=list)
@@ -47,7 +56,7 @@ class _Undoing:
         self.left = list(self.step)
 
     @property
-    def outcome(self) -> Outcome:
+    def result(self) -> ActionResult:
         stands = {decision.operation_id for decision in self.restored}
         names = [name for name in dict.fromkeys(self.asked) if name not in stands]
         parts = [f"{d.operation_id}: {PAST[d.action]} again, as before" for d in self.restored
@@ -62,34 +71,34 @@ class _Undoing:
         ]
         go_to = self.proposed[-1].id if self.proposed else self.step[0].id
         failed = not (self.undone or self.proposed)
-        return Outcome("; ".join([*parts, *self.words]), failed, go_to=go_to)
+        return ActionResult("; ".join([*parts, *self.words]), failed, go_to=go_to)
 
 
 class Decider:
     """The requests of one person at one screen with one run."""
 
     def __init__(self) -> None:
-        self.sitting = Sitting()
+        self.sitting = UndoStack()
         self.just: dict[str, Decision] = {}  # on disk, and not yet heard of as an event
         self.busy: set[str] = set()  # operations whose decision is under way
 
-    def heard(self, message: Message) -> None:
+    def handle_message(self, message: Message) -> None:
         """What the run tells replaces what was merely acknowledged."""
         match message:
-            case Began():
+            case SnapshotReceived():
                 self.just.clear()
-            case Told(event=OperationDecided(decision=decision)):
+            case EventReceived(event=OperationDecided(decision=decision)):
                 self.just.pop(decision.operation_id, None)
-            case Told(event=DecisionUndone(operation_id=name)):
+            case EventReceived(event=DecisionUndone(operation_id=name)):
                 self.just.pop(name, None)
-            case Told(event=LessonCommitted()):
+            case EventReceived(event=LessonCommitted()):
                 self.just.clear()
 
     def decisions(self, state: RunState) -> dict[str, Decision]:
         """Those that stand, as far as is known here."""
         return {**state.decisions, **self.just}
 
-    def reviewed(self, state: RunState, without: str = "") -> list[Pair]:
+    def decided_pairs(self, state: RunState, without: str = "") -> list[Pair]:
         """Standing decisions in the order in which they were made."""
         return [
             (state.operations[name], decision)
@@ -99,7 +108,7 @@ class Decider:
 
     async def decide(
         self, session: Session, pairs: Sequence[Pair], texts: Mapping[str, str]
-    ) -> Outcome:
+    ) -> ActionResult:
         """Hand decisions in, one by one; they are one step for `u`.
 
         What was made before one was refused stays made, and is said.
@@ -107,7 +116,7 @@ class Decider:
         Raises:
             ConflictError: the run refuses the first of them.
         """
-        made: list[Made] = []
+        made: list[UndoEntry] = []
         notes: list[str] = []
         refused = ""
         names = {operation.id for operation, _ in pairs}
@@ -115,7 +124,7 @@ class Decider:
         try:
             for operation, asked in pairs:
                 earlier = self.decisions(session.state).get(operation.id)
-                target = effective(operation, asked).target
+                target = effective_operation(operation, asked).target
                 was = texts.get(target or "", "")
                 try:
                     done, note = await session.decide(asked)
@@ -126,20 +135,20 @@ class Decider:
                     break
                 if session.state.decisions.get(operation.id) != done:
                     self.just[operation.id] = done
-                made.append(Made(operation, done, asked, earlier, was))
+                made.append(UndoEntry(operation, done, asked, earlier, was))
                 notes.append(note)
                 texts = draft_texts(texts.items(), [(operation, done)])
         finally:
             self.busy -= names
             if made:
                 self.sitting.add(tuple(made))
-        text = told(made, notes)
+        text = decision_line(made, notes)
         if refused:
-            return Outcome(f"{text}; then: {refused}", True, tuple(made))
+            return ActionResult(f"{text}; then: {refused}", True, tuple(made))
         failed = any(one.decision.reviewer == GATE for one in made)
-        return Outcome(text, failed, tuple(made))
+        return ActionResult(text, failed, tuple(made))
 
-    async def undo(self, session: Session, texts: Mapping[str, str], person: str) -> Outcome:
+    async def undo(self, session: Session, texts: Mapping[str, str], person: str) -> ActionResult:
         """Take the last step back, or propose its inverse where it is committed.
 
         Raises:
@@ -148,15 +157,15 @@ class Decider:
         state = session.state
         sitting = self.sitting
         if not sitting.steps and (
-            before := standing(self.decisions(state), state.operations, person)
+            before := last_step_of(self.decisions(state), state.operations, person)
         ):
             sitting.steps.append(before)
         if not sitting.steps:
-            return Outcome(
+            return ActionResult(
                 "nothing was decided in this session: there is nothing to take back", True
             )
         # Each by itself: some of a step may be committed, and the rest still be open.
-        done = _Undoing(sitting.steps[-1])
+        done = _UndoProgress(sitting.steps[-1])
         try:
             for made in reversed(done.step):
                 await self._take_back(session, made, texts, done)
@@ -168,15 +177,15 @@ class Decider:
             if done.undone:
                 sitting.undone.append(tuple(reversed(done.undone)))
                 sitting.done = max(0, sitting.done - len(done.undone))
-        return done.outcome
+        return done.result
 
     async def _take_back(
-        self, session: Session, made: Made, texts: Mapping[str, str], done: _Undoing
+        self, session: Session, made: UndoEntry, texts: Mapping[str, str], done: _UndoProgress
     ) -> None:
         """One decision: undo it, or propose its inverse where it is committed."""
         state, name = session.state, made.id
         if name not in state.operations:
-            await self._invert(session, made, texts, done)
+            await self._propose_inverse(session, made, texts, done)
         elif name in self.decisions(state):
             asked = await session.undo(name)
             for each in asked:
@@ -185,7 +194,7 @@ class Decider:
             done.asked += asked
             if made.earlier is not None and made.earlier.reviewer != GATE:
                 # What the gate rejected it judges anew by itself.
-                stands, _ = await session.decide(again(made.earlier))
+                stands, _ = await session.decide(renew_decision(made.earlier))
                 if session.state.decisions.get(name) != stands:
                     self.just[name] = stands
                 done.restored.append(stands)
@@ -194,21 +203,21 @@ class Decider:
         else:
             done.words.append(f"{name} was taken back elsewhere already")
 
-    async def redo(self, session: Session) -> Outcome:
+    async def redo(self, session: Session) -> ActionResult:
         """Decide again what was last taken back.
 
         Raises:
             ConflictError: the run refuses; it stays to be made again.
         """
         if not self.sitting.undone:
-            return Outcome("nothing was taken back: there is nothing to decide again", True)
+            return ActionResult("nothing was taken back: there is nothing to decide again", True)
         step = self.sitting.undone.pop()
         gone = [one.id for one in step if one.id not in session.state.operations]
         left = [one for one in step if one.id not in gone]
-        made: list[Made] = []
+        made: list[UndoEntry] = []
         try:
             for one in tuple(left):
-                done, _ = await session.decide(again(one.asked or one.decision))
+                done, _ = await session.decide(renew_decision(one.asked or one.decision))
                 if session.state.decisions.get(one.id) != done:
                     self.just[one.id] = done
                 made.append(replace(one, decision=done))
@@ -219,14 +228,14 @@ class Decider:
             if made:
                 self.sitting.steps.append(tuple(made))
                 self.sitting.done += len(made)
-        words = [f"again: {told(made, [''])}"] if made else []
+        words = [f"again: {decision_line(made, [''])}"] if made else []
         words += [f"{name} is not open any more" for name in gone]
-        return Outcome("; ".join(words), not made, tuple(made), step[0].id)
+        return ActionResult("; ".join(words), not made, tuple(made), step[0].id)
 
-    async def _invert(
-        self, session: Session, made: Made, texts: Mapping[str, str], done: _Undoing
+    async def _propose_inverse(
+        self, session: Session, made: UndoEntry, texts: Mapping[str, str], done: _UndoProgress
     ) -> None:
-        wanted = inverse(made, self._free_id(session.state), texts)
+        wanted = inverse_operation(made, self._free_id(session.state), texts)
         if isinstance(wanted, str):
             done.words.append(wanted)
             return
@@ -243,6 +252,6 @@ class Decider:
     def _free_id(state: RunState) -> str:
         """An id of our own, so that a proposal that is sent twice is taken once."""
         number = 1
-        while own_operation_id(state.step, number) in state.own:
+        while human_operation_id(state.step, number) in state.own:
             number += 1
-        return own_operation_id(state.step, number)
+        return human_operation_id(state.step, number)

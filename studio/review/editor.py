@@ -7,7 +7,7 @@ import click
 from engines.core.errors import ConfigError
 
 
-def edited(text: str) -> str | None:
+def edit_text(text: str) -> str | None:
     """Open $VISUAL or $EDITOR on a text; None when it was not saved.
 
     Raises:

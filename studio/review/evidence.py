@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 from engines.core import events as ev
 from engines.core.errors import ConflictError, StudioError
-from engines.core.types import Message, Operation, Repair, Verdict, group_id, rollout_id
-from engines.record.ledger import trajectory
+from engines.core.types import Message, Operation, UnparsedReply, Verdict, group_id, rollout_id
+from engines.record.ledger import read_trajectory
 from engines.record.run_dir import RunDir
-from studio.session.unparsed_replies import Behind, behind
+from studio.session.unparsed_replies import ReplySource, find_reply_source
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
+class EvidenceRollout:
     """One rollout that an operation rests on."""
 
     rollout: ev.RolloutFinished
@@ -41,10 +41,10 @@ class GroupEvidence:
     question: str
     won: int
     n: int
-    witnesses: tuple[Witness, ...]
+    witnesses: tuple[EvidenceRollout, ...]
 
 
-class EvidenceRoom:
+class EvidenceLoader:
     """Looks evidence up in one run."""
 
     def __init__(self, run: RunDir) -> None:
@@ -66,16 +66,16 @@ class EvidenceRoom:
             elif isinstance(event, ev.RolloutJudged):
                 self._verdicts[rollout_id(event.step, event.position, event.index)] = event.verdict
 
-    def of(self, operation: Operation) -> tuple[GroupEvidence, ...]:
+    def operation_groups(self, operation: Operation) -> tuple[GroupEvidence, ...]:
         """Evidence by group, in the order of the operation.
 
         A weight update names no rollouts: it rests on all groups of its step.
         """
         if operation.kind == "weights":
-            return self._of_step(operation.id)
+            return self._step_groups(operation.id)
         return self.groups(operation.evidence)
 
-    def _of_step(self, update: str) -> tuple[GroupEvidence, ...]:
+    def _step_groups(self, update: str) -> tuple[GroupEvidence, ...]:
         step = update.removeprefix("op").partition(".")[0]
         self.refresh()
         names = [name for name in self._members if name.partition("p")[0] == f"s{step}"]
@@ -91,15 +91,15 @@ class EvidenceRoom:
             groups.setdefault(name.rpartition("r")[0], []).append(name)
         return tuple(self._group(name, members) for name, members in groups.items())
 
-    def behind(self, repair: Repair) -> Behind:
+    def reply_source(self, repair: UnparsedReply) -> ReplySource:
         """What a reply that waits to be mended was drawn from.
 
         Raises:
             ConflictError: the run's journal knows nothing of it.
         """
-        return behind(self._run, repair)
+        return find_reply_source(self._run, repair)
 
-    def witness(self, name: str) -> Witness:
+    def find_rollout(self, name: str) -> EvidenceRollout:
         """One rollout by its id.
 
         Raises:
@@ -112,15 +112,15 @@ class EvidenceRoom:
                 "it has no such rollout.",
                 f"They are called {known[0]} to {known[-1]}." if known else "It has none yet.",
             )
-        return self._witness(name)
+        return self._make_rollout(name)
 
-    def messages(self, witness: Witness) -> tuple[Message, ...]:
+    def messages(self, witness: EvidenceRollout) -> tuple[Message, ...]:
         """The witness's whole trajectory."""
-        return trajectory(self._run.records, witness.rollout.refs)
+        return read_trajectory(self._run.records, witness.rollout.refs)
 
     def _group(self, name: str, wanted: list[str]) -> GroupEvidence:
         members = sorted(
-            (self._witness(member) for member in self._members.get(name, [])),
+            (self._make_rollout(member) for member in self._members.get(name, [])),
             key=lambda witness: witness.rollout.index,
         )
         return GroupEvidence(
@@ -131,10 +131,10 @@ class EvidenceRoom:
             tuple(witness for witness in members if witness.id in wanted),
         )
 
-    def _witness(self, name: str) -> Witness:
-        return Witness(self._rollouts[name], self._verdicts.get(name))
+    def _make_rollout(self, name: str) -> EvidenceRollout:
+        return EvidenceRollout(self._rollouts[name], self._verdicts.get(name))
 
-    def _question(self, members: list[Witness]) -> str:
+    def _question(self, members: list[EvidenceRollout]) -> str:
         for witness in members:
             try:
                 asked = [m.content for m in self.messages(witness) if m.role == "user"]

@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from engines.core.errors import ConflictError, StudioError
-from engines.core.text.similarity import marked, similarity, word_diff
-from engines.core.types import GATE, Decision, Flag, Operation, Repair
-from studio.review.evidence import EvidenceRoom, GroupEvidence
-from studio.secrets.sanitize import inert, one_line
-from studio.session.offline import Desk, Sheet
+from engines.core.text.similarity import format_changes, similarity, word_diff
+from engines.core.types import GATE, Decision, Flag, Operation, UnparsedReply
+from studio.review.evidence import EvidenceLoader, GroupEvidence
+from studio.secrets.sanitize import one_line, sanitize
+from studio.session.offline import ReviewQueue, ReviewSession
 from studio.session.unparsed_replies import with_comments, without_comments
 
 WHOLE = "a weight update is approved or rejected as a whole: a, or r REASON"
@@ -52,13 +52,13 @@ Edit = Callable[[str], str | None]
 """Lets a person edit a text; None when nothing was saved."""
 
 
-class Sitting:
+class LineReview:
     """One person going through one run's open operations."""
 
     def __init__(
         self,
-        desk: Desk,
-        room: EvidenceRoom,
+        desk: ReviewSession,
+        room: EvidenceLoader,
         *,
         reviewer: str,
         ask: Ask,
@@ -79,14 +79,14 @@ class Sitting:
         self.settled = 0  # replies mended or dropped in this sitting
 
     @property
-    def decided(self) -> int:
+    def decided_count(self) -> int:
         """Operations decided in this sitting and not asked again since."""
         return len(self._decided)
 
     def run(self) -> bool:
         """Ask until nothing is left; False where the person quits or the input ends before."""
         while True:
-            sheet = self._desk.sheet()
+            sheet = self._desk.review_queue()
             operations = [op for op in sheet.open if op.id not in self._later]
             repairs = [found for found in sheet.repairs if found.id not in self._later]
             if operations:
@@ -95,13 +95,13 @@ class Sitting:
                 if not self._answer(operations[0], sheet):
                     return False
             elif repairs:
-                self._say("\n" + "\n".join(repair_lines(repairs[0], len(sheet.repairs))))
-                if not self._answer_repair(repairs[0], sheet):
+                self._say("\n" + "\n".join(unparsed_reply_lines(repairs[0], len(sheet.repairs))))
+                if not self._answer_reply(repairs[0], sheet):
                     return False
             else:
                 return True
 
-    def _answer(self, operation: Operation, sheet: Sheet) -> bool:
+    def _answer(self, operation: Operation, sheet: ReviewQueue) -> bool:
         """Take one command; False ends the sitting."""
         while True:
             keys = "a r u n v l q" if operation.kind == "weights" else "a e m r d u n v l q"
@@ -116,10 +116,10 @@ class Sitting:
                 case "e" | "m" | "d" if operation.kind == "weights":
                     self._say(WHOLE)
                 case "e":
-                    if self._edited(operation, rest):
+                    if self._edit_operation(operation, rest):
                         return True
                 case "m":
-                    if self._merged(operation, sheet, rest):
+                    if self._merge(operation, sheet, rest):
                         return True
                 case "r" if rest:
                     return self._decide(Decision(operation.id, "reject", reason=rest))
@@ -143,7 +143,7 @@ class Sitting:
                 case _:
                     self._say(WEIGHTS_HELP if operation.kind == "weights" else HELP)
 
-    def _answer_repair(self, repair: Repair, sheet: Sheet) -> bool:
+    def _answer_reply(self, repair: UnparsedReply, sheet: ReviewQueue) -> bool:
         """Take one command about a reply that could not be understood."""
         while True:
             line = self._ask(f"{repair.id}  e r v n l q ? ")
@@ -153,10 +153,10 @@ class Sitting:
             rest = rest.strip()
             match key:
                 case "e":
-                    if self._mended(repair, rest):
+                    if self._resubmit(repair, rest):
                         return True
                 case "r" | "x" if rest:
-                    return self._dropped(repair, rest)
+                    return self._drop(repair, rest)
                 case "r" | "x":
                     self._say(f"say why: {key} REASON")
                 case "n":
@@ -171,22 +171,22 @@ class Sitting:
                 case _:
                     self._say(REPAIR_HELP)
 
-    def _mended(self, repair: Repair, text: str) -> bool:
+    def _resubmit(self, repair: UnparsedReply, text: str) -> bool:
         """Resubmit a reply; False where it is still not understood, and asked about again."""
         try:
             if not text:
-                before = self._texts.get(repair.id) or self._room.behind(repair).reply
+                before = self._texts.get(repair.id) or self._room.reply_source(repair).reply
                 opened = self._from_editor(with_comments(before, repair.reasons))
                 text = without_comments(opened or "").strip()
             if not text:
                 self._say("nothing was saved, so it is as it was")
                 return False
             self._texts[repair.id] = text
-            found = self._desk.mend(repair.id, text, self._reviewer)
+            found = self._desk.resubmit(repair.id, text, self._reviewer)
         except ConflictError as error:  # settled elsewhere meanwhile, or the run has ended
-            self._say(inert(str(error)))
+            self._say(sanitize(str(error)))
             if text:
-                self._say(f"what you wrote:\n{inert(text)}")
+                self._say(f"what you wrote:\n{sanitize(text)}")
             return True
         if found.problems:
             self._say(f"{repair.id}: still not understood, so nothing of it is taken")
@@ -200,29 +200,30 @@ class Sitting:
         self._say(f"{repair.id}: mended; it holds {names or 'nothing new'}")
         return True
 
-    def _dropped(self, repair: Repair, reason: str) -> bool:
+    def _drop(self, repair: UnparsedReply, reason: str) -> bool:
         try:
             self._desk.drop(repair.id, reason, self._reviewer)
         except ConflictError as error:
-            self._say(inert(str(error)))
+            self._say(sanitize(str(error)))
             return True
         self.settled += 1
         self._say(f"{repair.id}: dropped; it stays counted as lost")
         return True
 
-    def _view_reply(self, repair: Repair) -> None:
+    def _view_reply(self, repair: UnparsedReply) -> None:
         try:
-            found = self._room.behind(repair)
+            found = self._room.reply_source(repair)
         except StudioError as error:
-            self._say(inert(str(error)))
+            self._say(sanitize(str(error)))
             return
         for message in found.prompt:
-            self._say(f"\n=== prompt [{message.role}]\n{inert(message.content)}")
+            self._say(f"\n=== prompt [{message.role}]\n{sanitize(message.content)}")
         if not found.prompt:
             self._say("\n=== prompt\n(its record is gone)")
         self._view_evidence(found.rollouts)
         self._say(
-            f"\n=== reply of {inert(found.origin.proposer) or '(unknown)'}\n{inert(found.reply)}"
+            f"\n=== reply of "
+            f"{sanitize(found.origin.proposer) or '(unknown)'}\n{sanitize(found.reply)}"
         )
 
     def _decide(self, decision: Decision) -> bool:
@@ -238,10 +239,13 @@ class Sitting:
         self._decided.add(decision.operation_id)
         if made.reviewer == GATE:
             note = made.reason  # its note would say once more that this is a rejection
-        self._say(f"{made.operation_id}: {_past(made.action)}{f' ({inert(note)})' if note else ''}")
+        self._say(
+            f"{made.operation_id}: "
+            f"{_past_tense(made.action)}{f' ({sanitize(note)})' if note else ''}"
+        )
         return True
 
-    def _propose(self, operation: Operation, decision: Decision) -> bool:
+    def _decide_edit(self, operation: Operation, decision: Decision) -> bool:
         """Decide an edit once it fits and its new flags are accepted; False: not decided."""
         while True:
             if not decision.text or not decision.text.strip():
@@ -251,17 +255,17 @@ class Sitting:
             try:
                 found = self._desk.lint(decision)
             except ConflictError as error:  # decided and committed elsewhere meanwhile
-                self._say(inert(str(error)))
+                self._say(sanitize(str(error)))
                 return True
             if found.objection:
-                self._say(f"{inert(found.objection)}: not decided; edit again, or r REASON")
+                self._say(f"{sanitize(found.objection)}: not decided; edit again, or r REASON")
                 return False
             new = [flag for flag in found.flags if flag not in operation.flags]
             if not new:
                 return self._decide(decision)
             for flag in new:
                 self._say(f"  flag      {flag_text(flag)}")
-            key, rest = self._asked_anyway()
+            key, rest = self._ask_anyway()
             if key == "y":
                 return self._decide(decision)
             if key != "e":
@@ -269,7 +273,7 @@ class Sitting:
                 return False
             decision = replace(decision, text=rest or self._from_editor(decision.text))
 
-    def _asked_anyway(self) -> tuple[str, str]:
+    def _ask_anyway(self) -> tuple[str, str]:
         """`y`, `n` or `e`, the latter with the text behind it; the end of the input is an n."""
         while (line := self._ask("approve anyway? y, e edit again, n ? ")) is not None:
             key, _, rest = line.strip().partition(" ")
@@ -277,15 +281,15 @@ class Sitting:
                 return key, rest.strip()
         return "n", ""
 
-    def _edited(self, operation: Operation, text: str) -> bool:
+    def _edit_operation(self, operation: Operation, text: str) -> bool:
         if operation.kind in ("delete", "keep"):
             self._say(f"a {operation.kind} has no wording; m {operation.target} TEXT changes it")
             return False
         before = self._drafts.get(operation.id, operation.text)
         wanted = text or self._from_editor(before)
-        return self._propose(operation, Decision(operation.id, "edit", text=wanted))
+        return self._decide_edit(operation, Decision(operation.id, "edit", text=wanted))
 
-    def _merged(self, operation: Operation, sheet: Sheet, rest: str) -> bool:
+    def _merge(self, operation: Operation, sheet: ReviewQueue, rest: str) -> bool:
         target, _, text = rest.partition(" ")
         known = dict(sheet.draft)
         if target not in known:
@@ -294,7 +298,7 @@ class Sitting:
         proposed = f"{known[target]}\n{operation.text}"
         wanted = text.strip() or self._from_editor(proposed)
         edit = Decision(operation.id, "edit", kind="modify", target=target, text=wanted)
-        return self._propose(operation, edit)
+        return self._decide_edit(operation, edit)
 
     def _from_editor(self, text: str) -> str | None:
         try:
@@ -320,7 +324,7 @@ class Sitting:
         self._say(f"asked again: {', '.join(undone)}")
         return True
 
-    def _show(self, operation: Operation, left: int, sheet: Sheet) -> None:
+    def _show(self, operation: Operation, left: int, sheet: ReviewQueue) -> None:
         texts = dict(sheet.draft)
         lines = [
             "",
@@ -330,11 +334,11 @@ class Sitting:
         if sheet.stale is not None:
             lines.append(f"  ! the library has moved to v{sheet.stale} since this was proposed")
         lines += [f"  {line}" for line in change_lines(operation, texts)]
-        lines.append(f"  why       {inert(operation.rationale) or '(no reason given)'}")
+        lines.append(f"  why       {sanitize(operation.rationale) or '(no reason given)'}")
         prompt = f", prompt {operation.prompt_hash}" if operation.prompt_hash else ""
-        lines.append(f"  proposed  by {inert(operation.proposer) or '(unknown)'}{prompt}")
+        lines.append(f"  proposed  by {sanitize(operation.proposer) or '(unknown)'}{prompt}")
         lines += [f"  flag      {flag_text(flag)}" for flag in operation.flags]
-        for group in self._rests_on(operation):
+        for group in self._evidence_groups(operation):
             # A batch may have hundreds of rollouts: of each group a line, and v shows all.
             lines += evidence_lines(group)[: 1 if operation.kind == "weights" else None]
         near = nearest_text(operation, texts)
@@ -343,11 +347,11 @@ class Sitting:
         self._say("\n".join(lines))
 
     def _view(self, operation: Operation) -> None:
-        self._view_groups(self._rests_on(operation))
+        self._view_groups(self._evidence_groups(operation))
 
-    def _rests_on(self, operation: Operation) -> tuple[GroupEvidence, ...]:
+    def _evidence_groups(self, operation: Operation) -> tuple[GroupEvidence, ...]:
         if operation.kind == "weights":  # of all groups of its step, which it does not name
-            return self._room.of(operation)
+            return self._room.operation_groups(operation)
         return self._room.groups(operation.evidence)
 
     def _view_evidence(self, rollouts: Sequence[str]) -> None:
@@ -356,7 +360,7 @@ class Sitting:
 
     def _view_groups(self, groups: Sequence[GroupEvidence]) -> None:
         for group in groups:
-            self._say(f"\n=== {group.id}\n{inert(group.question)}")
+            self._say(f"\n=== {group.id}\n{sanitize(group.question)}")
             for witness in group.witnesses:
                 verdict = witness.verdict
                 reward = "?" if verdict is None or verdict.reward is None else f"{verdict.reward:g}"
@@ -369,9 +373,9 @@ class Sitting:
                 said = [m for m in messages if m.role in ("assistant", "tool")]
                 for message in said:
                     mark = f"[{message.role}]\n" if len(said) > 1 else ""
-                    self._say(f"{mark}{inert(message.content)}")
+                    self._say(f"{mark}{sanitize(message.content)}")
 
-    def _list(self, sheet: Sheet) -> None:
+    def _list(self, sheet: ReviewQueue) -> None:
         for operation in sheet.open:
             what = operation.text or operation.target or ""
             self._say(f"{operation.id:8} {operation.kind:7} {one_line(what, 90)}")
@@ -382,7 +386,7 @@ class Sitting:
         empty = "" if sheet.draft else " empty"
         self._say(f"the library as it would become:{empty}")
         for name, text in sheet.draft:
-            self._say(f"  {name}  {inert(text)}")
+            self._say(f"  {name}  {sanitize(text)}")
 
 
 def change_lines(operation: Operation, texts: dict[str, str]) -> list[str]:
@@ -390,18 +394,18 @@ def change_lines(operation: Operation, texts: dict[str, str]) -> list[str]:
     before = texts.get(operation.target or "", "")
     match operation.kind:
         case "add":
-            return [f"+ {inert(operation.text)}"]
+            return [f"+ {sanitize(operation.text)}"]
         case "modify":
-            return [f"~ {inert(marked(word_diff(before, operation.text)))}"]
+            return [f"~ {sanitize(format_changes(word_diff(before, operation.text)))}"]
         case "delete":
-            return [f"- {inert(before)}"]
+            return [f"- {sanitize(before)}"]
         case "keep":
-            return [f"= {inert(before)}"]
+            return [f"= {sanitize(before)}"]
         case "weights":
-            return [f"^ {inert(figure)}" for figure in operation.text.split(", ")]
+            return [f"^ {sanitize(figure)}" for figure in operation.text.split(", ")]
 
 
-def repair_lines(repair: Repair, left: int) -> list[str]:
+def unparsed_reply_lines(repair: UnparsedReply, left: int) -> list[str]:
     """A reply that waits to be mended: what it is, what is wrong, how it begins."""
     several = f"  ({left} to mend)" if left > 1 else ""
     lines = [f"{repair.id}  {repair.kind} reply that could not be understood{several}"]
@@ -440,7 +444,7 @@ def nearest_text(operation: Operation, texts: dict[str, str]) -> tuple[str, floa
     return (name, score) if score >= 0.3 else None
 
 
-def _past(action: str) -> str:
+def _past_tense(action: str) -> str:
     return {
         "approve": "approved",
         "edit": "approved as edited",

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from engines.core.library import effective
+from engines.core.library import effective_operation
 from engines.core.types import GATE, Decision, Operation
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class UndoEntry:
     """One decision: what it replaced, and what its target said before it."""
 
     operation: Operation
@@ -27,12 +27,12 @@ class Made:
         return self.operation.id
 
 
-Step = tuple[Made, ...]
+Step = tuple[UndoEntry, ...]
 """What one key did, and one `u` takes back."""
 
 
 @dataclass(slots=True)
-class Sitting:
+class UndoStack:
     """Everything one person decided on this screen, newest last."""
 
     steps: list[Step] = field(default_factory=list)
@@ -58,22 +58,24 @@ class Sitting:
         self.steps = [step for step in kept if step]
 
 
-def standing(
+def last_step_of(
     decisions: Mapping[str, Decision], operations: Mapping[str, Operation], person: str
 ) -> Step:
     """The last decision that this person made before the screen was opened, as a step."""
     for name, decision in reversed(list(decisions.items())):
         if decision.reviewer == person and name in operations:
-            return (Made(operations[name], decision),)
+            return (UndoEntry(operations[name], decision),)
     return ()
 
 
-def again(decision: Decision) -> Decision:
+def renew_decision(decision: Decision) -> Decision:
     """The same decision, to be made anew; what the gate puts in is left to it."""
     return replace(decision, at=0.0, assigned=None, flags=())
 
 
-def inverse(made: Made, operation_id: str, texts: Mapping[str, str]) -> Operation | str:
+def inverse_operation(
+    made: UndoEntry, operation_id: str, texts: Mapping[str, str]
+) -> Operation | str:
     """The operation that would take a committed change back, or why there is none.
 
     Args:
@@ -84,7 +86,7 @@ def inverse(made: Made, operation_id: str, texts: Mapping[str, str]) -> Operatio
     decision = made.decision
     if decision.action in ("reject", "defer") or decision.reviewer == GATE:
         return f"{made.id} changed nothing: there is nothing to take back"
-    wanted = effective(made.operation, decision)
+    wanted = effective_operation(made.operation, decision)
     why = f"undoes {made.id}, approved by {decision.reviewer or 'nobody'}"
     match wanted.kind:
         case "add":
@@ -108,7 +110,7 @@ def inverse(made: Made, operation_id: str, texts: Mapping[str, str]) -> Operatio
             return f"{made.id} kept {wanted.target}: there is nothing to take back"
 
 
-def told(made: Sequence[Made], notes: Sequence[str]) -> str:
+def decision_line(made: Sequence[UndoEntry], notes: Sequence[str]) -> str:
     """What was done, on one line: `approved op1.2 (becomes E7); u undoes`."""
     if len(made) == 1:
         one = made[0]

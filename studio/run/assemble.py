@@ -20,40 +20,52 @@ from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from engines.core.text.prompts import prompt_hashes
 from engines.core.types import NO_USAGE, Usage
-from engines.pipeline.context import Practice
-from engines.pipeline.control import Control
-from engines.pipeline.evaluation.evaluate import Evaluation, HeldOut, Measuring
+from engines.pipeline.context import RunContext
+from engines.pipeline.control import RunControl
+from engines.pipeline.evaluation.evaluate import Evaluation, HeldOutSet, MeasurementSetup
 from engines.pipeline.gate.gate import Gate
 from engines.pipeline.outage import Outage
 from engines.pipeline.recorder import Recorder
-from engines.pipeline.replay_training import Chapter, policy_version_after
-from engines.pipeline.reviewers.human import Auto, Outside
-from engines.policies.limits.paced import Paced
+from engines.pipeline.replay_training import HistorySegment, policy_version_after
+from engines.pipeline.reviewers.human import AutoReviewer, HumanReviewer
+from engines.policies.limits.paced import StreamPacedPolicy
 from engines.policies.limits.throttle import Slots, Throttled
-from engines.record.appender import write_whole
-from engines.record.export import agent_yaml
+from engines.record.appender import write_atomic
+from engines.record.export import format_agent_yaml
 from engines.record.journal import Journal
-from engines.record.ledger import RecordLedger, spent
+from engines.record.ledger import RecordLedger, read_usage
 from engines.record.libraries import LibraryFolder
-from engines.record.lock import writing
+from engines.record.lock import write_lock
 from engines.rollouts.manager import RolloutManager
 from engines.training_free.engine import TrainingFreeEngine
 from engines.training_free.settings import TrainingFreeSettings
 from studio.config.loading import dump_run_yaml
 from studio.config.settings.run import RunConfig
-from studio.run.budget import budgeted, open_budget
-from studio.run.held_out import books, held_out_sets, measured_by, measured_id, measuring
+from studio.run.budget import apply_budget, open_budget
+from studio.run.held_out import (
+    held_out_sets,
+    measurement_id,
+    measurement_settings,
+    measuring_setup,
+    score_book_opener,
+)
 from studio.run.library_start import open_library
-from studio.run.linter import hidden_problems, noting, open_run_embedder, run_linter, tool_outputs
+from studio.run.linter import (
+    held_out_problems,
+    make_linter,
+    open_run_embedder,
+    tool_output_reader,
+    usage_recorder,
+)
 from studio.run.models import (
     Tell,
     agent_of,
     endpoint_of,
     is_rehearsal,
+    make_pausable,
     open_roles,
     pace_of,
-    parkable,
-    rolling_slots,
+    rollout_slots,
     sampling_of,
     slots_for,
 )
@@ -62,7 +74,7 @@ from studio.run.resume_checks import check_weights
 from studio.run.training import (
     check_demonstrations,
     check_training,
-    curves,
+    curve_listener,
     history,
     note_engine,
     open_training,
@@ -76,7 +88,7 @@ _PROMPTS_OF = ("engines.core", "engines.training_free", "engines.verifiers", "st
 """Packages whose prompt files a run may send; its journal names the hash of each."""
 
 
-async def open_practice(
+async def open_run_context(
     plan: RunPlan,
     stack: AsyncExitStack,
     tell: Tell,
@@ -85,7 +97,7 @@ async def open_practice(
     reviewers: Sequence[Reviewer] | None = None,
     watched: bool = False,
     ranks: Ranks | None = None,
-) -> Practice:
+) -> RunContext:
     """Open everything a planned run needs; what is opened is closed with the stack.
 
     Args:
@@ -101,12 +113,14 @@ async def open_practice(
         StudioError: something cannot be opened; nothing has been spent.
     """
     config, run = plan.loaded.config, plan.run
-    opened = open_roles(config, stack, tell, training=config.trains, threads=_threads(plan))
+    opened = open_roles(
+        config, stack, tell, training=config.trains, threads=_recorded_threads(plan)
+    )
     check_training(config)
     budget = open_budget(
         plan.loaded, config, run.records, lambda reason: control.give_up("budget", reason)
     )
-    roles = parkable(budgeted(opened, config, budget), lambda: control.cleared_to_call())
+    roles = make_pausable(apply_budget(opened, config, budget), lambda: control.wait_before_call())
     mask = plan.loaded.mask
     # Writes nothing until it is asked.
     ledger = RecordLedger(run.records, config.seed, tell=tell, mask=mask)
@@ -124,55 +138,55 @@ async def open_practice(
         if config.trains:
             check_weights(plan, opened.local.local)
     embedder = await open_run_embedder(
-        plan.loaded, plan.workspace, stack, budget, noting(ledger, config)
+        plan.loaded, plan.workspace, stack, budget, usage_recorder(ledger, config)
     )
     stack.callback(roles.tell_notes, tell)
 
     past = history(plan) if config.trains else ()
-    stack.enter_context(writing(run.path))
+    stack.enter_context(write_lock(run.path))
     folder = open_library(plan)
     folder.head()  # a damaged one is told before anything is written
     journal = open_journal(run.journal, tell=tell, mask=mask)
     stack.push_async_callback(journal.aclose)
     state = RunState()
-    for entry in journal.taken():
+    for entry in journal.take_entries():
         fold(state, entry.event)
     recorder = Recorder(journal, state)
-    write_whole(run.run_file, dump_run_yaml(config, mask).encode())
-    await recorder.record(_opening(plan, state, folder, past))
+    write_atomic(run.run_file, dump_run_yaml(config, mask).encode())
+    await recorder.record(_opening_event(plan, state, folder, past))
 
     stack.push_async_callback(ledger.aclose)
     training = None
     if config.trains and opened.local is not None:
         training = open_training(plan, opened.local, tell, ranks, opened.rollouts)
         await note_engine(training, opened.local, recorder)
-        recorder.listen(curves(training, state, stack, tell))
+        recorder.listen(curve_listener(training, state, stack, tell))
         reviewers = (training.bounds, *reviewers)
-    rolling = rolling_slots(config, slots)
-    control = Control(recorder)
+    rolling = rollout_slots(config, slots)
+    control = RunControl(recorder)
     outage = Outage(lambda reason: control.give_up("failed", reason))
     recorder.listen(outage.watch(state))
     rolled, pace = roles.policy, pace_of(config, watched=watched)
     if pace is not None:  # evaluations go on as fast as they can: nobody sees them stream
-        rolled = Paced(rolled, pace, control.cleared_to_call)
+        rolled = StreamPacedPolicy(rolled, pace, control.wait_before_call)
     manager = RolloutManager(
         agent_of(config, sampling_of(config.role("policy"))),
         rolled,
         ledger,
         rolling,
         config.practice.task_timeout_s,
-        control.cleared,
-        opened.attending,
+        control.wait_while_paused,
+        opened.join_batch,
     )
-    linter = run_linter(
+    linter = make_linter(
         config,
         plan.problems,
-        hidden_problems(plan.loaded, sets),
-        tool_outputs(state, run.records),
+        held_out_problems(plan.loaded, sets),
+        tool_output_reader(state, run.records),
         embedder,
     )
     reflector = Throttled(roles.reflector, slots_for(config.reflector, slots), (0,))
-    return Practice(
+    return RunContext(
         run=run.run,
         problems=plan.problems,
         sampler=plan.sampler,
@@ -196,24 +210,24 @@ async def open_practice(
         records=run.records,
         control=control,
         publish=_publisher(plan, state, folder),
-        evaluation=_evaluation(
+        evaluation=_open_evaluation(
             plan,
             sets,
             replace(
-                measuring(
+                measuring_setup(
                     config,
                     roles.policy,
                     ledger,
                     rolling,
                     verifier,
-                    control.cleared,
-                    opened.attending,
+                    control.wait_while_paused,
+                    opened.join_batch,
                 ),
                 outage=outage,
             ),
         ),
         budget=budget,
-        paid_before=_paid_before(run.records, state),
+        paid_before=_prior_usage(run.records, state),
         pace_tokens_per_s=pace,
         cohort=opened.local is not None,
         checkpoints=training.checkpoints if training else None,
@@ -223,19 +237,19 @@ async def open_practice(
     )
 
 
-def _threads(plan: RunPlan) -> int | None:
+def _recorded_threads(plan: RunPlan) -> int | None:
     """Of the CPU, that a run's first process trained with: others add up in another order."""
     state = plan.state or (plan.parent.state() if plan.parent else None)
     found = state.engine_facts.get("threads") if state is not None else None
     return found if isinstance(found, int) else None
 
 
-def _paid_before(records: Path, state: RunState) -> Usage:
+def _prior_usage(records: Path, state: RunState) -> Usage:
     """By earlier processes; where a record is damaged, what the journal tells of it."""
     try:
-        return sum((usage for _, usage in spent(records)), NO_USAGE)
+        return sum((usage for _, usage in read_usage(records)), NO_USAGE)
     except DamagedError:
-        return state.spent
+        return state.total_usage
 
 
 async def check_verifier(plan: RunPlan, stack: AsyncExitStack) -> None:
@@ -282,20 +296,20 @@ def open_reviewers(spec: str, hold_s: float | None) -> tuple[Reviewer, ...]:
     kind, _, file = spec.partition(":")
     match kind:
         case "auto":
-            return (Auto(),)
+            return (AutoReviewer(),)
         case "wait":
-            return (Outside(hold_s),)
+            return (HumanReviewer(hold_s),)
         case "rules" if file:
             from engines.pipeline.reviewers.rules import read_rules
 
-            return (read_rules(Path(file).expanduser()), Outside(hold_s))
+            return (read_rules(Path(file).expanduser()), HumanReviewer(hold_s))
     raise ConfigError(
         f"reviewer {spec!r}", "there is no such reviewer.", "Choose auto, wait or rules:FILE."
     )
 
 
-def _opening(
-    plan: RunPlan, state: RunState, folder: LibraryFolder, past: tuple[Chapter, ...]
+def _opening_event(
+    plan: RunPlan, state: RunState, folder: LibraryFolder, past: tuple[HistorySegment, ...]
 ) -> ev.DurableEvent:
     config = plan.loaded.config
     if state.started is not None:
@@ -360,7 +374,7 @@ def _publisher(plan: RunPlan, state: RunState, folder: LibraryFolder) -> Callabl
 
     Beside the agent as it is now stands the one that did best on the held-out sets.
     """
-    from engines.record.catalogue import note_library
+    from engines.record.catalogue import write_library_rows
 
     config, mask = plan.loaded.config, plan.loaded.mask
 
@@ -372,13 +386,15 @@ def _publisher(plan: RunPlan, state: RunState, folder: LibraryFolder) -> Callabl
 
     def publish(library: Library) -> None:
         agent = agent_description(config, adapter())
-        write_whole(plan.run.agent_file, agent_yaml(agent, library, plan.run.run, mask))
+        write_atomic(plan.run.agent_file, format_agent_yaml(agent, library, plan.run.run, mask))
         best = best_library(state, folder)
         if best is not None:
             agent = agent_description(config, adapter(state.best_step))
-            text = agent_yaml(agent, best, f"{plan.run.run}, best on the held-out sets", mask)
-            write_whole(plan.run.best_agent_file, text)
-        note_library(plan.workspace, library)
+            text = format_agent_yaml(
+                agent, best, f"{plan.run.run}, best on the held-out sets", mask
+            )
+            write_atomic(plan.run.best_agent_file, text)
+        write_library_rows(plan.workspace, library)
 
     return publish
 
@@ -392,18 +408,22 @@ def best_library(state: RunState, folder: LibraryFolder) -> Library | None:
     return folder.at(version)
 
 
-def _evaluation(plan: RunPlan, sets: tuple[HeldOut, ...], how: Measuring) -> Evaluation | None:
+def _open_evaluation(
+    plan: RunPlan, sets: tuple[HeldOutSet, ...], how: MeasurementSetup
+) -> Evaluation | None:
     if not sets:
         return None
     evaluation = plan.loaded.config.evaluation
-    facts = measured_by(plan.loaded.config, plan.fingerprint)
+    facts = measurement_settings(plan.loaded.config, plan.fingerprint)
     return Evaluation(
         sets=sets,
         measuring=how,
         folder=plan.run.path / "evals",
-        book=books(plan.workspace.evaluations, facts, plan.loaded.config, plan.loaded.mask),
-        fingerprint=measured_id(facts),
-        account=f"{plan.run.run} of {plan.run.began():.3f}",
+        book=score_book_opener(
+            plan.workspace.evaluations, facts, plan.loaded.config, plan.loaded.mask
+        ),
+        fingerprint=measurement_id(facts),
+        account=f"{plan.run.run} of {plan.run.started_at():.3f}",
         strategy=evaluation.strategy,
         every_steps=evaluation.every_steps,
         mask=plan.loaded.mask,

@@ -11,10 +11,16 @@ from pathlib import Path
 
 from engines.core.errors import ConfigError
 from engines.core.protocols import Policy
-from engines.pipeline.budget import Budget, Budgeted, Limits, Terms, spent_before
+from engines.pipeline.budget import (
+    Budget,
+    BudgetedPolicy,
+    BudgetLimits,
+    CallPricing,
+    earlier_amounts,
+)
 from engines.policies.chat.endpoint import EndpointSettings
-from engines.policies.replay import Replay
-from engines.record.ledger import spent
+from engines.policies.replay import ReplayPolicy
+from engines.record.ledger import read_usage
 from engines.verifiers.open import asks_judge
 from studio.config.loading import LoadedRun
 from studio.config.settings.run import EmbeddingConfig, PolicyConfig, Role, RunConfig
@@ -23,34 +29,34 @@ from studio.run.models import Roles, endpoint_of
 USUAL_MAX_TOKENS = EndpointSettings().max_tokens or 4096
 
 
-def limits_of(config: RunConfig) -> Limits:
-    return Limits(config.budget.calls, config.budget.tokens, config.budget.cost_usd)
+def limits_of(config: RunConfig) -> BudgetLimits:
+    return BudgetLimits(config.budget.calls, config.budget.tokens, config.budget.cost_usd)
 
 
-def terms_of(settings: PolicyConfig) -> Terms:
+def terms_of(settings: PolicyConfig) -> CallPricing:
     """What a role's calls may come to."""
     endpoint = endpoint_of(settings)
     limits = (settings.extra_body.get(name) for name in ("max_tokens", "max_completion_tokens"))
-    return Terms(
+    return CallPricing(
         settings.max_tokens or endpoint.max_tokens or USUAL_MAX_TOKENS,
         endpoint.price_in_usd_per_mtok,
         endpoint.price_out_usd_per_mtok,
         # Which of two limits holds is the endpoint's to say.
-        max(_whole(limit) for limit in limits),
-        max(1, _whole(settings.extra_body.get("n"))),
+        max(_positive_int(limit) for limit in limits),
+        max(1, _positive_int(settings.extra_body.get("n"))),
     )
 
 
-def embedding_terms(settings: EmbeddingConfig) -> Terms:
+def embedding_terms(settings: EmbeddingConfig) -> CallPricing:
     """What embeddings may come to: nothing is said, so only what is sent costs."""
-    return Terms(0, settings.price_in_usd_per_mtok, 0.0)
+    return CallPricing(0, settings.price_in_usd_per_mtok, 0.0)
 
 
-def _whole(value: object) -> int:
+def _positive_int(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
-def asked_roles(config: RunConfig) -> tuple[Role, ...]:
+def endpoint_roles(config: RunConfig) -> tuple[Role, ...]:
     """The roles that a run asks over an endpoint; a log of rollouts costs nothing."""
     roles: list[Role] = ["policy", "reflector"]
     if config.judge is not None or asks_judge(config.verifier.spec):
@@ -70,8 +76,8 @@ def check_budget(loaded: LoadedRun, config: RunConfig) -> None:
     """
     if config.budget.cost_usd is None:
         return
-    for role in asked_roles(config):
-        if terms_of(config.role(role)).priced:
+    for role in endpoint_roles(config):
+        if terms_of(config.role(role)).has_price:
             continue
         section = role if getattr(config, role) is not None else "policy"
         raise ConfigError(
@@ -82,7 +88,7 @@ def check_budget(loaded: LoadedRun, config: RunConfig) -> None:
             "give the budget as budget.calls or budget.tokens.",
         )
     wanted = config.lint.embedding
-    if wanted is None or wanted.model == "rehearsal" or embedding_terms(wanted).priced:
+    if wanted is None or wanted.model == "rehearsal" or embedding_terms(wanted).has_price:
         return
     raise ConfigError(
         loaded.place("budget.cost_usd"),
@@ -105,33 +111,33 @@ def open_budget(
     if not limits:
         return None
     check_budget(loaded, config)
-    asked = ((name, usage) for name, usage in spent(records) if not name.startswith("replay:"))
-    return Budget(limits, give_up, spent_before(asked, _by_name(config)))
+    asked = ((name, usage) for name, usage in read_usage(records) if not name.startswith("replay:"))
+    return Budget(limits, give_up, earlier_amounts(asked, _terms_by_name(config)))
 
 
-def budgeted(roles: Roles, config: RunConfig, budget: Budget | None) -> Roles:
+def apply_budget(roles: Roles, config: RunConfig, budget: Budget | None) -> Roles:
     """The same models, their calls reserved first. Pings are not: they come to a token each."""
     if budget is None:
         return roles
 
-    def kept(policy: Policy, role: Role) -> Policy:
-        if isinstance(policy, Replay):
+    def wrap_policy(policy: Policy, role: Role) -> Policy:
+        if isinstance(policy, ReplayPolicy):
             return policy
-        return Budgeted(policy, budget, terms_of(config.role(role)), aside=roles.aside)
+        return BudgetedPolicy(policy, budget, terms_of(config.role(role)), aside=roles.leave_batch)
 
-    judge = None if roles.judge is None else kept(roles.judge, "judge")
+    judge = None if roles.judge is None else wrap_policy(roles.judge, "judge")
     return replace(
         roles,
-        policy=kept(roles.policy, "policy"),
-        reflector=kept(roles.reflector, "reflector"),
+        policy=wrap_policy(roles.policy, "policy"),
+        reflector=wrap_policy(roles.reflector, "reflector"),
         judge=judge,
     )
 
 
-def _by_name(config: RunConfig) -> Mapping[str, Terms]:
+def _terms_by_name(config: RunConfig) -> Mapping[str, CallPricing]:
     """Terms by the name that records have; of two roles with one name the dearer counts."""
-    found: dict[str, Terms] = {}
-    for role in asked_roles(config):
+    found: dict[str, CallPricing] = {}
+    for role in endpoint_roles(config):
         name, terms = config.role(role).model, terms_of(config.role(role))
         known = found.get(name)
         if known is None or known.cost_usd(1, 1) < terms.cost_usd(1, 1):

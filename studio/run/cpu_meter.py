@@ -35,7 +35,7 @@ class CpuMeter:
                 self._began = None
 
     @property
-    def told(self) -> str:
+    def summary_line(self) -> str:
         """One line; "" before the first step is through."""
         if not self.steps:
             return ""

@@ -26,7 +26,7 @@ _READ = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class ReadyRun:
     """A run that can be attached to, or looked at: `pid` is 0 where no process has it."""
 
     run: str
@@ -43,7 +43,7 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedStart:
     """Nothing was started: why, in the process's own words, and its exit code."""
 
     text: str
@@ -51,13 +51,13 @@ class Refused:
     run: None = None
 
 
-class Starting:
+class StartingProcess:
     """A process on its way to its run."""
 
     def __init__(self, child: subprocess.Popen[bytes], pipe: int) -> None:
         self._child, self._pipe = child, pipe
         self._said = b""
-        self.outcome: Ready | Refused | None = None  # None: it has not said yet
+        self.outcome: ReadyRun | RefusedStart | None = None  # None: it has not said yet
         os.set_blocking(pipe, False)
         # A process that has ended stays in the system's table until somebody looks.
         threading.Thread(target=child.wait, name=f"reaping {child.pid}", daemon=True).start()
@@ -66,7 +66,7 @@ class Starting:
         """The end of the pipe that becomes readable; -1 once it has said all."""
         return self._pipe
 
-    async def ready(self) -> Ready | Refused:
+    async def wait_ready(self) -> ReadyRun | RefusedStart:
         """Wait until it is known what became of it; may be asked again.
 
         Where the wait is given up nothing is lost: the process goes on by itself.
@@ -74,24 +74,24 @@ class Starting:
         loop = asyncio.get_running_loop()
         while self.outcome is None:
             readable = loop.create_future()
-            loop.add_reader(self._pipe, _once, readable)
+            loop.add_reader(self._pipe, _resolve, readable)
             try:
                 await readable
             finally:
                 loop.remove_reader(self._pipe)
-            if self._ended():
+            if self._read_pipe():
                 code = await asyncio.to_thread(self._child.wait)
                 text = self._said.decode("utf-8", "replace").strip()
-                self.outcome = Refused(text or f"its process ended with code {code}", code)
+                self.outcome = RefusedStart(text or f"its process ended with code {code}", code)
         return self.outcome
 
-    def let_go(self) -> None:
+    def close_pipe(self) -> None:
         """Listen no longer; the process goes on."""
         if self._pipe >= 0:
             os.close(self._pipe)
             self._pipe = -1
 
-    def _ended(self) -> bool:
+    def _read_pipe(self) -> bool:
         """Read what is there; True where the process let go of the pipe and named no run."""
         try:
             read = os.read(self._pipe, _READ)
@@ -100,18 +100,18 @@ class Starting:
         self._said = (self._said + read)[-MOST_SAID:]
         *lines, _ = self._said.split(b"\n")
         for number, line in enumerate(lines):
-            if (announced := _announced(line)) is not None:
+            if (announced := _parse_announcement(line)) is not None:
                 told = b"\n".join(lines[:number]).decode("utf-8", "replace")
                 run, pid, unapplied = announced
-                self.outcome = Ready(run, pid, told, unapplied=unapplied)
-                self.let_go()
+                self.outcome = ReadyRun(run, pid, told, unapplied=unapplied)
+                self.close_pipe()
                 return False
         if not read:
-            self.let_go()
+            self.close_pipe()
         return not read
 
 
-def start(arguments: Sequence[str], workspace: Path) -> Starting:
+def start(arguments: Sequence[str], workspace: Path) -> StartingProcess:
     """Start `studio headless ARGUMENTS` on a workspace, as a process of its own.
 
     Raises:
@@ -140,7 +140,7 @@ def start(arguments: Sequence[str], workspace: Path) -> Starting:
         ) from error
     finally:
         os.close(theirs)
-    return Starting(child, ours)
+    return StartingProcess(child, ours)
 
 
 def announce(fd: int, run: str, pid: int, log: Path | None, unapplied: Sequence[str] = ()) -> None:
@@ -164,20 +164,20 @@ def announce(fd: int, run: str, pid: int, log: Path | None, unapplied: Sequence[
         os.write(fd, json.dumps(said).encode() + b"\n")
     with suppress(OSError):
         os.close(fd)
-    redirected = _log(log)
+    redirected = _open_log(log)
     for number in (1, 2):
         os.dup2(redirected, number)
     os.close(redirected)
 
 
-def _log(path: Path | None) -> int:
+def _open_log(path: Path | None) -> int:
     if path is not None:
         with suppress(OSError):  # a full disk is the journal's to tell
             return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     return os.open(os.devnull, os.O_WRONLY)
 
 
-def _announced(line: bytes) -> tuple[str, int, tuple[str, ...]] | None:
+def _parse_announcement(line: bytes) -> tuple[str, int, tuple[str, ...]] | None:
     """The run, the pid and what is not applied, of the line that says so; None of any other."""
     if not line.startswith(b'{"run": '):
         return None
@@ -190,6 +190,6 @@ def _announced(line: bytes) -> tuple[str, int, tuple[str, ...]] | None:
     return str(said["run"]), int(said["pid"]), tuple(said.get("unapplied", ()))
 
 
-def _once(readable: asyncio.Future[None]) -> None:
+def _resolve(readable: asyncio.Future[None]) -> None:
     if not readable.done():
         readable.set_result(None)

@@ -16,32 +16,38 @@ from typing import TYPE_CHECKING, ClassVar
 from engines.core.errors import ConfigError, LockedError
 from engines.core.events import DurableEvent, TextStreamed, TransientEvent, event_to_dict
 from engines.core.state.run_state import RunState
-from engines.data.checks import check, doubts
-from engines.pipeline.control import Control
+from engines.data.checks import check_rows, doubts_line
+from engines.pipeline.control import RunControl
 from engines.pipeline.recorder import Listener
 from engines.pipeline.run import practise
-from engines.record.catalogue import note_run
-from engines.record.lock import holder
+from engines.record.catalogue import write_run_row
+from engines.record.lock import holder_pid
 from engines.record.run_dir import RunDir, Workspace
 from studio import exit_codes
 from studio.config.loading import load_run
 from studio.config.source import Source
-from studio.estimate.cost import doubled, estimate
-from studio.estimate.facts import facts_of
-from studio.estimate.text import beyond, estimate_data, estimate_line, estimate_text, limits_text
-from studio.report.progress import Display, Lines, to_stderr
+from studio.estimate.cost import estimate, estimate_doubled
+from studio.estimate.facts import gather_facts
+from studio.estimate.text import (
+    estimate_data,
+    estimate_line,
+    estimate_text,
+    exceeded_limits_text,
+    limits_text,
+)
+from studio.report.progress import Display, LinePrinter, to_stderr
 from studio.report.summary import exit_code, summary_data, summary_text
-from studio.report.tables import print_json, reader_left
-from studio.run.assemble import check_verifier, open_practice, open_reviewers
+from studio.report.tables import print_json, silence_stream
+from studio.run.assemble import check_verifier, open_reviewers, open_run_context
 from studio.run.budget import check_budget, limits_of, open_budget
 from studio.run.cpu_meter import CpuMeter
 from studio.run.detached import announce
-from studio.run.held_out import outlook
-from studio.run.ignored_settings import unapplied
-from studio.run.models import rehearsal_note, repeats
+from studio.run.held_out import set_power_lines
+from studio.run.ignored_settings import ignored_settings
+from studio.run.models import rehearsal_note, short_log_note
 from studio.run.plan import RunPlan, plan_run
-from studio.run.removed_limits import dropped_limits
-from studio.run.verifier import masked_answers
+from studio.run.removed_limits import removed_budget_limits
+from studio.run.verifier import masked_answers_warning
 from studio.session.client import is_alive
 from studio.session.server import serve
 
@@ -52,7 +58,7 @@ TAKING_UP_S = 5.0
 """Two starts at the same moment: how long the second waits for the first to answer."""
 
 
-def planned(
+def load_plan(
     workspace: Workspace,
     source: Source,
     *,
@@ -84,7 +90,7 @@ def planned(
     # A resumed run's own file may still say how it once began.
     step = None if given else loaded.config.practice.restart_step
     if restart_step is not None:
-        step = _restart(restart_step)
+        step = _parse_restart_step(restart_step)
     plan = plan_run(
         loaded,
         workspace,
@@ -95,13 +101,13 @@ def planned(
         accept_changes=accept_changes,
     )
     if plan.mode == "resume" and given is None:  # its own file would have been read
-        for note in dropped_limits(plan.run.run_file, loaded.config):
+        for note in removed_budget_limits(plan.run.run_file, loaded.config):
             tell(f"note: {note}")
-    if hidden := masked_answers(plan.problems, loaded.mask):
+    if hidden := masked_answers_warning(plan.problems, loaded.mask):
         tell(f"note: {hidden}")
     tuned = loaded.config.practice.algorithm == "sft"  # turns of one conversation share a question
     if not tuned and (
-        doubtful := doubts(check(tuple(enumerate(plan.problems, start=1)), unit="row"))
+        doubtful := doubts_line(check_rows(tuple(enumerate(plan.problems, start=1)), unit="row"))
     ):
         data = plan.loaded.config.data.practice
         tell(f"note: {data} has {doubtful} (studio data check {data})")
@@ -114,7 +120,7 @@ async def run_headless(
     """Practise a planned run to its end and print how it went; returns the exit code.
 
     Args:
-        plan: from `planned`.
+        plan: from `load_plan`.
         json: print the event stream on stdout.
         ready_fd: where to say that the run can be attached to, see `studio.run.detached`; None
             where nobody waits for that.
@@ -124,68 +130,70 @@ async def run_headless(
         StudioError: something could not be opened or recorded.
     """
     if ready_fd is not None and is_alive(plan.run):
-        return _goes_on(plan, ready_fd)
+        return _announce_holder(plan, ready_fd)
     if plan.mode == "finished":
         assert plan.state is not None
         _tell_plan(plan)
         if ready_fd is not None:
             announce(ready_fd, plan.run.run, 0, None)
         return _print_summary(plan, plan.state, json)
-    with _Brakes() as brakes:
+    with _StopSignals() as brakes:
         try:
             async with AsyncExitStack() as stack:
                 watched = ready_fd is not None
                 try:
-                    practice = await open_practice(
+                    practice = await open_run_context(
                         plan, stack, to_stderr, watched=watched, ranks=ranks
                     )
                 except LockedError as error:
                     if ready_fd is None or error.place != str(plan.run.path):
                         raise
-                    if not await _taken_up(plan.run):
+                    if not await _wait_for_holder(plan.run):
                         raise
-                    return _goes_on(plan, ready_fd)
+                    return _announce_holder(plan, ready_fd)
                 _tell_plan(plan, practice.pace_tokens_per_s)
                 config = plan.loaded.config.practice
-                if note := repeats(practice.rollouts.policy, plan.problems, config.group_size):
+                if note := short_log_note(
+                    practice.rollouts.policy, plan.problems, config.group_size
+                ):
                     to_stderr(note)
                 if (measured := practice.evaluation) is not None:
-                    for line in outlook(measured.sets, measured.measuring.k):
+                    for line in set_power_lines(measured.sets, measured.measuring.k):
                         to_stderr(line if line.startswith(" ") else f"held out: {line}")
                 if practice.budget is not None:
-                    _tell_estimate(plan, practice.budget.left)
+                    _tell_estimate(plan, practice.budget.remaining)
                 brakes.control = practice.control
                 await stack.enter_async_context(serve(practice, plan.run.socket))
                 if ready_fd is not None:
                     announce(ready_fd, plan.run.run, os.getpid(), plan.run.log)
                 meter = CpuMeter()
-                with _told(practice.recorder.state, json) as listener:
+                with _progress_listener(practice.recorder.state, json) as listener:
                     practice.recorder.listen(meter)
-                    practice.recorder.listen(_Quiet(listener))
+                    practice.recorder.listen(_QuietListener(listener))
                     await practise(practice)
-                if plan.loaded.config.trains and meter.told:
-                    to_stderr(meter.told)
+                if plan.loaded.config.trains and meter.summary_line:
+                    to_stderr(meter.summary_line)
         except asyncio.CancelledError:
             if not brakes.pulled or brakes.control is not None:
                 raise
             to_stderr("studio: interrupted before practice began; nothing was spent")
             return exit_codes.INTERRUPTED
-    note_run(plan.workspace, plan.run)
+    write_run_row(plan.workspace, plan.run)
     return _print_summary(plan, practice.recorder.state, json)
 
 
-def _goes_on(plan: RunPlan, ready_fd: int) -> int:
+def _announce_holder(plan: RunPlan, ready_fd: int) -> int:
     """Name the process that has the run already, and what of our words it does not go by."""
-    left = unapplied(plan)
+    left = ignored_settings(plan)
     if left:
         to_stderr(f"run {plan.run.run} goes on as it was started; not applied: {', '.join(left)}")
     else:
         to_stderr(f"run {plan.run.run} goes on already, as it was started")
-    announce(ready_fd, plan.run.run, holder(plan.run.path) or 0, None, left)
+    announce(ready_fd, plan.run.run, holder_pid(plan.run.path) or 0, None, left)
     return exit_codes.DONE
 
 
-async def _taken_up(run: RunDir) -> bool:
+async def _wait_for_holder(run: RunDir) -> bool:
     """Whether who holds the run's lock can be attached to within a few seconds."""
     to_stderr(f"run {run.run} is held; looking whether its process answers")
     with suppress(TimeoutError):
@@ -207,8 +215,8 @@ async def dry_run(plan: RunPlan, *, json: bool) -> int:
     check_budget(plan.loaded, plan.loaded.config)
     async with AsyncExitStack() as stack:
         await check_verifier(plan, stack)
-    facts, notes = facts_of(plan)
-    found, variants = estimate(facts), doubled(facts)
+    facts, notes = gather_facts(plan)
+    found, variants = estimate(facts), estimate_doubled(facts)
     limits = limits_of(plan.loaded.config)
     if json:
         left = _budget_left(plan)
@@ -222,46 +230,46 @@ async def dry_run(plan: RunPlan, *, json: bool) -> int:
     print(estimate_text(found, variants, notes))
     if limits:
         print(f"budget: {limits_text(limits)}")
-        if short := beyond(found, _budget_left(plan)):
+        if short := exceeded_limits_text(found, _budget_left(plan)):
             print(f"the budget will likely not do: {short}")
     return exit_codes.DONE
 
 
 def _budget_left(plan: RunPlan) -> dict[str, float]:
     budget = open_budget(plan.loaded, plan.loaded.config, plan.run.records, lambda _: None)
-    return budget.left if budget is not None else {}
+    return budget.remaining if budget is not None else {}
 
 
 def _tell_estimate(plan: RunPlan, left: dict[str, float]) -> None:
     """What a run with a budget will likely cost, beside what is left of it."""
-    found = estimate(facts_of(plan)[0])
+    found = estimate(gather_facts(plan)[0])
     to_stderr(f"budget: {limits_text(limits_of(plan.loaded.config))}")
     to_stderr(f"estimate: {estimate_line(found)}")
-    if short := beyond(found, left):
+    if short := exceeded_limits_text(found, left):
         to_stderr(f"warning: the budget will likely not do: {short}; the run then ends with exit 5")
 
 
-class _Brakes:
+class _StopSignals:
     """Ctrl-C and SIGTERM end the run in good order, with everything recorded kept."""
 
     _REASONS: ClassVar = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
     def __init__(self) -> None:
-        self.control: Control | None = None
+        self.control: RunControl | None = None
         self.pulled = False
 
-    def __enter__(self) -> _Brakes:
+    def __enter__(self) -> _StopSignals:
         self._loop = asyncio.get_running_loop()
         self._main = asyncio.current_task()
         for number, reason in self._REASONS.items():
-            self._loop.add_signal_handler(number, self._pull, reason)
+            self._loop.add_signal_handler(number, self._on_signal, reason)
         return self
 
     def __exit__(self, *_: object) -> None:
         for number in self._REASONS:
             self._loop.remove_signal_handler(number)
 
-    def _pull(self, reason: str) -> None:
+    def _on_signal(self, reason: str) -> None:
         self.pulled = True
         if self.control is not None:
             self.control.stop(reason)
@@ -269,7 +277,7 @@ class _Brakes:
             self._main.cancel()
 
 
-def _restart(text: str) -> int | None:
+def _parse_restart_step(text: str) -> int | None:
     if text.lower() in ("null", "none"):
         return None
     if text.isdecimal() and len(text) <= 18:
@@ -316,11 +324,11 @@ def _print_summary(plan: RunPlan, state: RunState, json: bool) -> int:
         else:
             print(summary_text(state, before, after, place), flush=True)
     except BrokenPipeError:
-        reader_left(sys.stdout)  # how the run went does not depend on who listens
+        silence_stream(sys.stdout)  # how the run went does not depend on who listens
     return exit_code(state)
 
 
-class _Quiet:
+class _QuietListener:
     """A listener that falls silent when nobody can be told any more.
 
     The run goes on: whoever listened can look at it with `studio ctl` and `studio runs`.
@@ -339,7 +347,7 @@ class _Quiet:
 
 
 @contextmanager
-def _told(state: RunState, json: bool) -> Iterator[Listener]:
+def _progress_listener(state: RunState, json: bool) -> Iterator[Listener]:
     """Who tells how the run goes: events on stdout, a display, or plain lines."""
     if json:
         yield _print_event
@@ -347,7 +355,7 @@ def _told(state: RunState, json: bool) -> Iterator[Listener]:
         with Display(state, sys.stderr) as display:
             yield display
     else:
-        yield Lines(state, to_stderr)
+        yield LinePrinter(state, to_stderr)
 
 
 def _print_event(event: DurableEvent | TransientEvent) -> None:

@@ -16,8 +16,8 @@ from engines.core.ids import digest
 from engines.core.protocols import Ledger, Policy, Verifier
 from engines.core.text.masking import NO_SECRETS, Mask
 from engines.data.dataset import read_problems
-from engines.pipeline.evaluation.evaluate import HeldOut, Measuring
-from engines.pipeline.evaluation.metrics import smallest_effect
+from engines.pipeline.evaluation.evaluate import HeldOutSet, MeasurementSetup
+from engines.pipeline.evaluation.metrics import minimum_detectable_effect
 from engines.policies.limits.throttle import Slots
 from engines.record.scores import ScoreBook
 from engines.rollouts.manager import RolloutManager
@@ -38,7 +38,7 @@ _MEASURED_BY = (
 )
 
 
-def held_out_sets(loaded: LoadedRun) -> tuple[HeldOut, ...]:
+def held_out_sets(loaded: LoadedRun) -> tuple[HeldOutSet, ...]:
     """The held-out sets that a run file names, read.
 
     Raises:
@@ -46,7 +46,7 @@ def held_out_sets(loaded: LoadedRun) -> tuple[HeldOut, ...]:
     """
     config = loaded.config
     limit = config.evaluation.limit
-    found: dict[str, HeldOut] = {}
+    found: dict[str, HeldOutSet] = {}
     for named in dict.fromkeys(config.evaluation.data):
         path = loaded.data_path(named, "evaluation.data")
         problems = read_problems(
@@ -57,11 +57,11 @@ def held_out_sets(loaded: LoadedRun) -> tuple[HeldOut, ...]:
         while name in found:
             name += "-2"
         kept = problems if limit is None else problems[:limit]
-        found[name] = HeldOut(name, kept, len(problems) - len(kept))
+        found[name] = HeldOutSet(name, kept, len(problems) - len(kept))
     return tuple(found.values())
 
 
-def measured_by(config: RunConfig, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+def measurement_settings(config: RunConfig, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
     """All that a held-out result depends on besides library, problem and try."""
     depends: dict[str, Any] = {name: fingerprint[name] for name in _MEASURED_BY}
     depends["evaluation.temperature"] = config.evaluation.temperature
@@ -72,7 +72,7 @@ def measured_by(config: RunConfig, fingerprint: Mapping[str, Any]) -> dict[str, 
     return depends
 
 
-def books(
+def score_book_opener(
     folder: Path, measured: Mapping[str, Any], config: RunConfig, mask: Mask = NO_SECRETS
 ) -> Callable[[str, str], ScoreBook]:
     """Opens the scores of a guidance that stands in the prompt, and of a digest of weights.
@@ -88,21 +88,21 @@ def books(
         for role, settings in asked.items()
     }
 
-    def book(guidance: str, weights: str) -> ScoreBook:
+    def open_score_book(guidance: str, weights: str) -> ScoreBook:
         about = {**measured, **addresses, "experiences": guidance}
         if weights:  # books of policies that own none are found as before
             about["weights"] = weights
         return ScoreBook(folder, about, mask)
 
-    return book
+    return open_score_book
 
 
-def measured_id(measured: Mapping[str, Any]) -> str:
+def measurement_id(measured: Mapping[str, Any]) -> str:
     """The fingerprint of an evaluation, whatever library is measured."""
     return digest(dict(measured))
 
 
-def measuring(
+def measuring_setup(
     config: RunConfig,
     policy: Policy,
     ledger: Ledger,
@@ -110,7 +110,7 @@ def measuring(
     verifier: Verifier,
     cleared: Callable[[], Awaitable[None]] | None = None,
     attending: Callable[[], AbstractContextManager[None]] | None = None,
-) -> Measuring:
+) -> MeasurementSetup:
     """How held-out rollouts are made: as in practice, at the evaluation's temperature.
 
     `cleared` is awaited before each, so that a paused run rolls out nothing; `attending` is
@@ -129,15 +129,19 @@ def measuring(
         cleared,
         attending,
     )
-    return Measuring(manager, verifier, config.seed, evaluation.k)
+    return MeasurementSetup(manager, verifier, config.seed, evaluation.k)
 
 
-def outlook(sets: tuple[HeldOut, ...], k: int) -> list[str]:
+def set_power_lines(sets: tuple[HeldOutSet, ...], k: int) -> list[str]:
     """What each set can show at all, said before anything is spent."""
-    return [line for held_out in sets for line in (size_of(held_out, k), could_show(held_out, k))]
+    return [
+        line
+        for held_out in sets
+        for line in (set_size_line(held_out, k), detectable_effect_line(held_out, k))
+    ]
 
 
-def size_of(held_out: HeldOut, k: int) -> str:
+def set_size_line(held_out: HeldOutSet, k: int) -> str:
     """`aime: 30 of 60 problems (28 different), 8 tries each`."""
     n = len(held_out.problems)
     of = f" of {n + held_out.left_out}" if held_out.left_out else ""
@@ -146,17 +150,17 @@ def size_of(held_out: HeldOut, k: int) -> str:
     return f"{held_out.name}: {n}{of} problem{'s' if n != 1 else ''}{different}, {tries}"
 
 
-def could_show(held_out: HeldOut, k: int) -> str:
-    effect = effect_of(held_out, k)
+def detectable_effect_line(held_out: HeldOutSet, k: int) -> str:
+    effect = detectable_effect(held_out, k)
     if effect is None:
         return "  too few to show any difference"
     return f"  would likely show a difference of {effect:.2f} or more, and miss smaller ones"
 
 
-def effect_of(held_out: HeldOut, k: int) -> float | None:
+def detectable_effect(held_out: HeldOutSet, k: int) -> float | None:
     """The smallest effect such a set would likely show; None where it can show none."""
     if not held_out.questions:
         return None
     tries = k * len(held_out.problems) // held_out.questions
-    effect = smallest_effect(held_out.questions, tries)
+    effect = minimum_detectable_effect(held_out.questions, tries)
     return effect if effect <= 1 else None

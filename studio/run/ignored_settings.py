@@ -12,7 +12,7 @@ from studio.config.run_yaml import dump_run_yaml
 from studio.run.plan import RunPlan
 
 
-def unapplied(plan: RunPlan) -> list[str]:
+def ignored_settings(plan: RunPlan) -> list[str]:
     """Each setting that was asked to be another, as it was asked."""
     import yaml
 
@@ -27,16 +27,18 @@ def unapplied(plan: RunPlan) -> list[str]:
         return left
     # As it was written, so that like is compared with like and no key is told.
     asked = yaml.safe_load(dump_run_yaml(plan.loaded.config, plan.loaded.mask))
-    return [*left, *_changes(before, asked)]
+    return [*left, *_changed_settings(before, asked)]
 
 
-def _changes(before: Any, asked: Any, name: str = "") -> list[str]:
+def _changed_settings(before: Any, asked: Any, name: str = "") -> list[str]:
     if before == asked:
         return []
     if isinstance(before, dict) and isinstance(asked, dict):
         return [
             change
             for key in asked
-            for change in _changes(before.get(key), asked[key], f"{name}.{key}".lstrip("."))
+            for change in _changed_settings(
+                before.get(key), asked[key], f"{name}.{key}".lstrip(".")
+            )
         ]
     return [f"{name}={asked!r}"[:80]]

@@ -14,7 +14,7 @@ from engines.core.types import NO_USAGE, Flag, Operation, Problem, Usage
 from engines.record.run_dir import RunDir, Workspace
 
 
-class LateLinter:
+class LazyLinter:
     """Implements `engines.core.protocols.Linter` from a run's own run file and data.
 
     Where the data cannot be read any more it finds no leaks; where the run file cannot, it
@@ -31,7 +31,7 @@ class LateLinter:
     ) -> tuple[Flag, ...]:
         """See `engines.core.protocols.Linter.flags`."""
         if not self._tried:
-            self._linter, self._tried = self._opened(), True
+            self._linter, self._tried = self._open(), True
         if self._linter is None:
             return ()
         return await self._linter.flags(operation, library, others)
@@ -40,11 +40,11 @@ class LateLinter:
         """Nothing: no model is asked here."""
         return NO_USAGE
 
-    def _opened(self) -> Linter | None:
+    def _open(self) -> Linter | None:
         from engines.data.dataset import read_problems
         from studio.config.loading import load_run
         from studio.run.held_out import held_out_sets
-        from studio.run.linter import run_linter
+        from studio.run.linter import make_linter
 
         try:
             # Keys may be masked or not set here: no model is asked.
@@ -64,4 +64,4 @@ class LateLinter:
             self._tell(f"note: leaks are not looked for as the run did: {error}")
         if config.lint.embedding is not None:
             self._tell("note: edits are compared by their wording; no embedding model is asked")
-        return run_linter(config, practised, held_out)
+        return make_linter(config, practised, held_out)

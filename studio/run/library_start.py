@@ -11,7 +11,7 @@ from engines.record.libraries import LibraryFolder
 from engines.record.run_dir import Workspace
 from studio.config.loading import LoadedRun
 from studio.config.settings.run import RunConfig
-from studio.library.references import find
+from studio.library.references import find_version
 from studio.run.plan import RunPlan, forked_library
 
 
@@ -21,8 +21,8 @@ def open_library(plan: RunPlan) -> LibraryFolder:
     if plan.state is not None:
         assert plan.state.started is not None
         return workspace.library(plan.state.started.library)
-    folder = workspace.library(_name(plan))
-    start, source = _start(plan, folder.name)
+    folder = workspace.library(_library_name(plan))
+    start, source = _starting_library(plan, folder.name)
     if not folder.exists():
         folder.create(start, source)
         return folder
@@ -40,7 +40,7 @@ def open_library(plan: RunPlan) -> LibraryFolder:
     )
 
 
-def _name(plan: RunPlan) -> str:
+def _library_name(plan: RunPlan) -> str:
     """What the library is called; a fork never commits to its parent's."""
     named = plan.loaded.config.library.name or plan.run.run
     if plan.parent is not None and named == forked_library(plan.parent, plan.adopted_steps)[0]:
@@ -48,12 +48,12 @@ def _name(plan: RunPlan) -> str:
     return named
 
 
-def _start(plan: RunPlan, name: str) -> tuple[Library | None, str | None]:
+def _starting_library(plan: RunPlan, name: str) -> tuple[Library | None, str | None]:
     """What the run begins with, and where that was copied from."""
     config, workspace = plan.loaded.config, plan.workspace
     if plan.parent is not None:
         source, version, remembered = forked_library(plan.parent, plan.adopted_steps)
-        start = workspace.library(source).at(version).recalling(remembered)
+        start = workspace.library(source).at(version).as_of_memory(remembered)
         return start, f"{source}@{version}"
     mounted = mounted_library(config, name)
     if config.library.start == "empty":
@@ -101,7 +101,7 @@ def choose_library(
     if reference is None and config.library.start != "empty":
         reference = config.library.start
     if reference is not None:
-        found = find(reference, workspace)
+        found = find_version(reference, workspace)
         return found.library, found.label
     mounted = mounted_library(config, config.agent.name)
     return (None, "none") if mounted is None else (mounted, f"agent {config.agent.name}")

@@ -13,11 +13,16 @@ from pathlib import Path
 from engines.core.errors import DamagedError, DataError
 from engines.core.state.run_state import RunState
 from engines.core.types import CallKey, Problem, Usage, rollout_id
-from engines.pipeline.budget import BYTES_A_TOKEN, Amounts, Budget, Terms
-from engines.pipeline.evaluation.evaluate import HeldOut
-from engines.policies.chat.embedding import Embeddings, RehearsalEmbeddings, Reserve, open_embedder
+from engines.pipeline.budget import BYTES_A_TOKEN, Amounts, Budget, CallPricing
+from engines.pipeline.evaluation.evaluate import HeldOutSet
+from engines.policies.chat.embedding import (
+    EmbeddingClient,
+    RehearsalEmbeddings,
+    Reserve,
+    open_embedder,
+)
 from engines.policies.chat.endpoint import EndpointSettings
-from engines.record.ledger import RecordLedger, trajectory
+from engines.record.ledger import RecordLedger, read_trajectory
 from engines.record.run_dir import Workspace
 from engines.training_free.lint import LintSettings, OperationLinter
 from studio.config.loading import LoadedRun
@@ -27,7 +32,7 @@ from studio.run.held_out import held_out_sets
 from studio.run.models import endpoint_of
 
 
-def hidden_problems(loaded: LoadedRun, sets: Sequence[HeldOut]) -> tuple[Problem, ...]:
+def held_out_problems(loaded: LoadedRun, sets: Sequence[HeldOutSet]) -> tuple[Problem, ...]:
     """Held-out problems, also of a run that does not evaluate: `studio eval` may do so later.
 
     Sets that such a run names and that cannot be read do not stop it.
@@ -40,7 +45,7 @@ def hidden_problems(loaded: LoadedRun, sets: Sequence[HeldOut]) -> tuple[Problem
     return tuple(problem for held_out in sets for problem in held_out.problems)
 
 
-Embedder = Embeddings | RehearsalEmbeddings
+Embedder = EmbeddingClient | RehearsalEmbeddings
 
 
 def lint_settings(config: LintConfig) -> LintSettings:
@@ -72,45 +77,45 @@ async def open_run_embedder(
         return None
     embedder = open_embedder(
         wanted.model,
-        _endpoint(config, wanted),
+        _embedding_endpoint(config, wanted),
         workspace.path / "embeddings",
-        _reserving(budget, embedding_terms(wanted), note),
+        _make_reserve(budget, embedding_terms(wanted), note),
     )
     stack.push_async_callback(embedder.aclose)
     await embedder.ping()
     return embedder
 
 
-def noting(ledger: RecordLedger, config: RunConfig) -> Callable[[Usage], None]:
+def usage_recorder(ledger: RecordLedger, config: RunConfig) -> Callable[[Usage], None]:
     """Has the records of a run tell what embeddings have cost, so that a resume knows."""
     wanted = config.lint.embedding
 
     def note(usage: Usage) -> None:
         if wanted is not None and usage.calls:
-            ledger.note(CallKey("embedding", 0, 0), wanted.model, usage, "vectors of texts")
+            ledger.record_cost(CallKey("embedding", 0, 0), wanted.model, usage, "vectors of texts")
 
     return note
 
 
-def tool_outputs(state: RunState, records: Path) -> Callable[[str], Sequence[str]]:
+def tool_output_reader(state: RunState, records: Path) -> Callable[[str], Sequence[str]]:
     """Reads what tools told a rollout of the step under way; of earlier ones nothing is known."""
 
-    def outputs(rollout: str) -> Sequence[str]:
+    def read_outputs(rollout: str) -> Sequence[str]:
         step = state.current
         for place, done in step.rollouts.items() if step else ():
             # One reply and no more: there was no tool to call.
             if rollout_id(done.step, *place) == rollout and len(done.refs) > 1:
                 try:
-                    messages = trajectory(records, done.refs)
+                    messages = read_trajectory(records, done.refs)
                 except DamagedError:  # told of where it matters; a flag is not worth a stop
                     return ()
                 return tuple(m.content for m in messages if m.role == "tool")
         return ()
 
-    return outputs
+    return read_outputs
 
 
-def run_linter(
+def make_linter(
     config: RunConfig,
     practised: Sequence[Problem],
     held_out: Sequence[Problem],
@@ -126,7 +131,7 @@ def run_linter(
     )
 
 
-def _endpoint(config: RunConfig, wanted: EmbeddingConfig) -> EndpointSettings:
+def _embedding_endpoint(config: RunConfig, wanted: EmbeddingConfig) -> EndpointSettings:
     """Address and key belong together: the policy's, unless one of its own is named."""
     key = wanted.api_key
     own = EndpointSettings(
@@ -147,17 +152,19 @@ def _endpoint(config: RunConfig, wanted: EmbeddingConfig) -> EndpointSettings:
     return own
 
 
-def _reserving(budget: Budget | None, terms: Terms, note: Callable[[Usage], None]) -> Reserve:
+def _make_reserve(
+    budget: Budget | None, terms: CallPricing, note: Callable[[Usage], None]
+) -> Reserve:
     async def reserve(texts: Sequence[str]) -> Callable[[Usage], None]:
         if budget is None:
             return note
         tokens = sum(len(text.encode("utf-8", "replace")) // BYTES_A_TOKEN + 1 for text in texts)
         settle = await budget.reserve(Amounts(1, tokens, terms.cost_usd(tokens, 0)))
 
-        def paid(usage: Usage) -> None:
-            settle(terms.paid(usage))
+        def record_paid(usage: Usage) -> None:
+            settle(terms.amounts_of(usage))
             note(usage)
 
-        return paid
+        return record_paid
 
     return reserve

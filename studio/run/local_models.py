@@ -26,7 +26,7 @@ _READ = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Local:
+class LocalModels:
     """How `hf:` models of a run are opened.
 
     `training`: the policy gets an adapter that can be trained. `threads` are those an earlier
@@ -72,7 +72,9 @@ class Local:
         )
 
 
-def served_rollouts(config: RunConfig, local: HFLocal, tell: Callable[[str], None]) -> VLLMRollouts:
+def open_vllm_rollouts(
+    config: RunConfig, local: HFLocal, tell: Callable[[str], None]
+) -> VLLMRollouts:
     """The vLLM server of `policy.local.rollouts_url`, asked with the ids of a local model."""
     from engines.policies.chat.endpoint import EndpointSettings
     from engines.policies.hf_local.chat_template import encode_prompt
@@ -98,7 +100,7 @@ def served_rollouts(config: RunConfig, local: HFLocal, tell: Callable[[str], Non
     return VLLMRollouts(server, name=policy.model, tell=tell)
 
 
-def weights_on_disk(settings: PolicyConfig) -> str:
+def weights_digest(settings: PolicyConfig) -> str:
     """Identifies a model's weights by its files, without loading it; "" where they are not here.
 
     Of large files only size, beginning and end are read. A name on the hub stands for itself.

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, cast
 from engines.agents.open import open_agent
 from engines.core.protocols import Agent, Ledger, Policy
 from engines.core.types import Problem, Sampling
-from engines.core.waiting.gather import all_of
-from engines.data.rollout_log import read_log
+from engines.core.waiting.gather import gather_all
+from engines.data.rollout_log import read_rollout_log
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings
-from engines.policies.limits.paced import Paced
-from engines.policies.limits.pausable import Parked
+from engines.policies.limits.paced import StreamPacedPolicy
+from engines.policies.limits.pausable import PausablePolicy
 from engines.policies.limits.throttle import Slots, Throttled
 from engines.policies.open import is_scripted, open_policy
-from engines.policies.replay import Replay
-from engines.verifiers.judge_context import Judging
+from engines.policies.replay import ReplayPolicy
+from engines.verifiers.judge_context import JudgeContext
 from engines.verifiers.open import asks_judge
 from studio.config.settings.run import WATCHABLE_TOKENS_PER_S, PolicyConfig, Role, RunConfig
-from studio.run.local_models import Local, is_local, served_rollouts
+from studio.run.local_models import LocalModels, is_local, open_vllm_rollouts
 
 if TYPE_CHECKING:
     from engines.policies.hf_local.policy import HFLocal
@@ -50,16 +50,16 @@ class Roles:
     rollouts: VLLMRollouts | None = None  # samples in its place, given each new adapter
 
     @property
-    def attending(self) -> Callable[[], AbstractContextManager[None]] | None:
+    def join_batch(self) -> Callable[[], AbstractContextManager[None]] | None:
         """Counts a try of the policy as one that its batches wait for; None: it has no batches."""
         if self.local is None or self.rollouts is not None:
             return None
-        return self.local.attending
+        return self.local.join_batch
 
     @property
-    def aside(self) -> Callable[[], AbstractContextManager[None]]:
+    def leave_batch(self) -> Callable[[], AbstractContextManager[None]]:
         """Entered by a call that waits for money: the batches go on without its try."""
-        return nullcontext if self.local is None else self.local.aside
+        return nullcontext if self.local is None else self.local.leave_batch
 
     @property
     def weights(self) -> Callable[[], str] | None:
@@ -68,7 +68,7 @@ class Roles:
 
     async def ping(self) -> None:
         """Every role's endpoint, before anything is spent. Raises PolicyError."""
-        await all_of(policy.ping() for policy in self.distinct)
+        await gather_all(policy.ping() for policy in self.distinct)
 
     def tell_notes(self, tell: Tell) -> None:
         """Say what endpoints refused and had to be left out of requests."""
@@ -99,9 +99,9 @@ def open_roles(
         PolicyError, DataError: a model has no known form, or its log cannot be read.
     """
     opened: list[tuple[object, Policy]] = []
-    local = Local(config, tell, training, threads)
+    local = LocalModels(config, tell, training, threads)
 
-    def opened_for(role: Role) -> Policy:
+    def open_role(role: Role) -> Policy:
         settings = config.role(role)
         here = is_local(settings.model)
         which = local.settings(settings) if here else endpoint_of(settings)
@@ -113,30 +113,30 @@ def open_roles(
         opened.append((which, policy))
         return policy
 
-    policy = opened_for("policy")
-    reflector = policy if config.trains else opened_for("reflector")
+    policy = open_role("policy")
+    reflector = policy if config.trains else open_role("reflector")
     asked = config.judge is not None or asks_judge(config.verifier.spec)
-    judge = opened_for("judge") if asked else None
+    judge = open_role("judge") if asked else None
     own = cast("HFLocal", policy) if is_local(config.policy.model) else None
     distinct = tuple(policy for _, policy in opened)
     if own is None or not training or config.policy.local.rollouts_url is None:
         return Roles(policy, reflector, judge, distinct, own)
-    served = served_rollouts(config, own, tell)
+    served = open_vllm_rollouts(config, own, tell)
     stack.push_async_callback(served.aclose)
     return Roles(served, reflector, judge, (*distinct, served), own, served)
 
 
-def parkable(roles: Roles, cleared: Callable[[], Awaitable[None]]) -> Roles:
+def make_pausable(roles: Roles, cleared: Callable[[], Awaitable[None]]) -> Roles:
     """The same models, each call waiting until it is cleared. Replies of a log are no calls."""
 
-    def waiting(policy: Policy) -> Policy:
-        return policy if isinstance(policy, Replay) else Parked(policy, cleared)
+    def wrap_policy(policy: Policy) -> Policy:
+        return policy if isinstance(policy, ReplayPolicy) else PausablePolicy(policy, cleared)
 
     return replace(
         roles,
-        policy=waiting(roles.policy),
-        reflector=waiting(roles.reflector),
-        judge=None if roles.judge is None else waiting(roles.judge),
+        policy=wrap_policy(roles.policy),
+        reflector=wrap_policy(roles.reflector),
+        judge=None if roles.judge is None else wrap_policy(roles.judge),
     )
 
 
@@ -159,7 +159,7 @@ def slots_for(settings: PolicyConfig | None, shared: Slots) -> Slots:
     return shared if limit is None else Slots(limit, shared.tell)
 
 
-def rolling_slots(config: RunConfig, shared: Slots) -> Slots:
+def rollout_slots(config: RunConfig, shared: Slots) -> Slots:
     """Slots of rollouts.
 
     A policy whose weights are here has room for every try of a step: who shares a batch must
@@ -172,18 +172,20 @@ def rolling_slots(config: RunConfig, shared: Slots) -> Slots:
     return Slots(max(tries, config.policy.local.max_batch), shared.tell)
 
 
-def judging_of(config: RunConfig, roles: Roles, ledger: Ledger, shared: Slots) -> Judging | None:
+def make_judging(
+    config: RunConfig, roles: Roles, ledger: Ledger, shared: Slots
+) -> JudgeContext | None:
     """The judge as verifiers ask it; None where there is none that can answer a question."""
     settings = config.role("judge")
     if roles.judge is None or settings.model.startswith("replay:"):
         return None
     slots = slots_for(config.judge, shared)
-    return Judging(Throttled(roles.judge, slots, (0,)), sampling_of(settings), ledger)
+    return JudgeContext(Throttled(roles.judge, slots, (0,)), sampling_of(settings), ledger)
 
 
 def open_model(settings: PolicyConfig) -> Policy:
     """Raises PolicyError, DataError: as `open_roles`."""
-    return open_policy(settings.model, endpoint_of(settings), read_log=read_log)
+    return open_policy(settings.model, endpoint_of(settings), read_log=read_rollout_log)
 
 
 def endpoint_of(settings: PolicyConfig) -> EndpointSettings:
@@ -211,14 +213,14 @@ def sampling_of(settings: PolicyConfig) -> Sampling:
     return Sampling(settings.temperature, settings.top_p, settings.max_tokens, settings.stop)
 
 
-def repeats(policy: Policy, problems: Sequence[Problem], group_size: int) -> str | None:
+def short_log_note(policy: Policy, problems: Sequence[Problem], group_size: int) -> str | None:
     """What to say where a log is too short for its groups; None where nothing repeats."""
-    if isinstance(policy, Paced):
+    if isinstance(policy, StreamPacedPolicy):
         policy = policy.inner
-    if not isinstance(policy, Replay):
+    if not isinstance(policy, ReplayPolicy):
         return None
     questions = {problem.question for problem in problems}
-    short = sum(0 < policy.replies(question) < group_size for question in questions)
+    short = sum(0 < policy.reply_count(question) < group_size for question in questions)
     if not short:
         return None
     some = f"{short} questions have" if short > 1 else "1 question has"

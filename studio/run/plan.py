@@ -15,7 +15,7 @@ from engines.core.state.run_state import RunState
 from engines.core.types import Problem
 from engines.data.dataset import read_problems
 from engines.data.sampler import Sampler
-from engines.pipeline.replay_training import history_of
+from engines.pipeline.replay_training import load_history
 from engines.record.run_dir import RunDir, Workspace
 from engines.verifiers.open import needs_answer
 from studio.config.loading import LoadedRun, differences
@@ -96,11 +96,11 @@ def plan_run(
     fingerprint = loaded.mask.tree(
         fingerprint_of(loaded, workspace, digest([p.id for p in problems]))
     )
-    newest = resume or workspace.newest(config.exp_id)
-    review = _pinned(review)
+    newest = resume or workspace.newest_run(config.exp_id)
+    review = _absolute_rules(review)
     asked = review or config.review.by
 
-    def planned(mode: Mode, run: RunDir, **more: Any) -> RunPlan:
+    def make_plan(mode: Mode, run: RunDir, **more: Any) -> RunPlan:
         reviewer = more.pop("reviewer", asked or default_review)
         return RunPlan(
             mode, run, workspace, loaded, problems, sampler, fingerprint, reviewer, **more
@@ -113,21 +113,21 @@ def plan_run(
                 f"there is no run named {config.exp_id} to take steps from.",
                 "Leave --restart-step out for a first run.",
             )
-        return planned("new", workspace.fresh(config.exp_id))
+        return make_plan("new", workspace.new_run_dir(config.exp_id))
     state = newest.state()
     if state.started is None:  # cut before its first event was whole
-        return planned("new", newest)
+        return make_plan("new", newest)
     if restart_step:
         _check_fork(newest, state, restart_step, sampler)
         if config.trains:
-            adopted = history_of(newest, workspace, restart_step, to_restore=True)
+            adopted = load_history(newest, workspace, restart_step, to_restore=True)
             check_recomputable(adopted, fingerprint, f"restart_step={restart_step}", fork=True)
-        fresh = workspace.fresh(config.exp_id)
-        return planned("fork", fresh, parent=newest, adopted_steps=restart_step)
+        fresh = workspace.new_run_dir(config.exp_id)
+        return make_plan("fork", fresh, parent=newest, adopted_steps=restart_step)
     _check_unchanged(newest, state, fingerprint, accept_changes)
     _check_step_under_way(newest, state, problems, sampler)
     if config.trains and accept_changes:
-        whole = history_of(newest, workspace, to_restore=True)
+        whole = load_history(newest, workspace, to_restore=True)
         check_recomputable(whole, fingerprint, f"run {newest.run}", fork=False)
     # A resumed run keeps its reviewer unless the command line names another.
     reviewer = review or state.reviewer
@@ -141,10 +141,10 @@ def plan_run(
     # A run whose last words were cut off is resumed, if only to say them.
     over = state.steps_finished == sampler.total_steps and state.status == "finished"
     mode: Mode = "finished" if over else "resume"
-    return planned(mode, newest, state=state, reviewer=reviewer)
+    return make_plan(mode, newest, state=state, reviewer=reviewer)
 
 
-def _pinned(review: str | None) -> str | None:
+def _absolute_rules(review: str | None) -> str | None:
     """A rule file by its whole path: a resume may come from another folder."""
     kind, colon, file = (review or "").partition(":")
     if kind != "rules" or not file:
@@ -221,7 +221,7 @@ def _check_unchanged(
         if not accept
     ]
     if changed:
-        shown = "; ".join(_change(*change) for change in changed[:5])
+        shown = "; ".join(_change_text(*change) for change in changed[:5])
         raise ConfigError(
             f"run {run.run}",
             f"settings that change its results differ from those it began with: {shown}.",
@@ -230,7 +230,7 @@ def _check_unchanged(
         )
 
 
-def _change(name: str, old: object, new: object) -> str:
+def _change_text(name: str, old: object, new: object) -> str:
     """A changed setting; of the fields of a request only the names, since any may hold a key."""
     if name.endswith(".extra_body"):
         before, after = (value if isinstance(value, dict) else {} for value in (old, new))

@@ -10,7 +10,7 @@ from pathlib import Path
 from studio.config.settings.run import RunConfig
 
 
-def dropped_limits(run_file: Path, config: RunConfig) -> list[str]:
+def removed_budget_limits(run_file: Path, config: RunConfig) -> list[str]:
     """A sentence for each limit that the run had and this config sets no more.
 
     Args:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from engines.core import events as ev
 from engines.core.errors import ConfigError, StudioError
-from engines.grpo.checkpoint.folders import ADAPTER, verify
-from engines.pipeline.replay_training import Chapter
+from engines.grpo.checkpoint.folders import ADAPTER, check_seal
+from engines.pipeline.replay_training import HistorySegment
 from studio.config.loading import differences
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _DECIDE_NOTHING = ("grpo.reject_",)  # of what an update is; only of whether it 
 
 
 def check_recomputable(
-    chapters: tuple[Chapter, ...], fingerprint: Mapping[str, Any], place: str, *, fork: bool
+    chapters: tuple[HistorySegment, ...], fingerprint: Mapping[str, Any], place: str, *, fork: bool
 ) -> None:
     """Refuse to compute updates again under other settings than they were made with.
 
@@ -47,17 +47,19 @@ def check_recomputable(
     saved: dict[int, Path] = {}
     settings: Mapping[str, Any] = {}
     for chapter in chapters:
-        for event in chapter.told():
+        for event in chapter.own_events():
             if isinstance(event, ev.RunStarted | ev.RunResumed):
                 settings = event.settings or settings
             elif isinstance(event, ev.LessonProposed):
                 trained = settings.get("practice.algorithm") in _BY_ALGORITHM
-                made[event.step] = tuple(_changed(settings, fingerprint)) if trained else ()
+                made[event.step] = (
+                    tuple(_changed_settings(settings, fingerprint)) if trained else ()
+                )
             elif isinstance(event, ev.CheckpointSaved):
                 saved[event.step] = chapter.root / event.folder
     if not any(made.values()):
         return
-    steps = sorted((step for step, folder in saved.items() if _whole(folder)), reverse=True)
+    steps = sorted((step for step, folder in saved.items() if _is_intact(folder)), reverse=True)
     newest = steps[0] if steps else 0
     names = {name for step, changed in made.items() if step > newest for name in changed}
     if not names:
@@ -85,7 +87,7 @@ def check_weights(plan: RunPlan, local: LocalModel) -> None:
     if state is None or not state.engine_facts:
         return
     began, now = state.engine_facts, weight_facts(local)
-    accepted = set(_changed(state.settings, plan.fingerprint))
+    accepted = set(_changed_settings(state.settings, plan.fingerprint))
     of = plan.parent.run if plan.parent else plan.run.run
     afresh = "or begin anew with --restart-step 0 or another --name."
     if not accepted & {"policy.local.dtype", "policy.local.quantise"}:
@@ -113,10 +115,10 @@ def check_weights(plan: RunPlan, local: LocalModel) -> None:
 
 def weight_facts(local: LocalModel) -> dict[str, Any]:
     """What a model was loaded as, with a digest of the adapter that it began with."""
-    return {**local.facts(), "adapter": _digest(local.settings.adapter)}
+    return {**local.facts(), "adapter": _adapter_digest(local.settings.adapter)}
 
 
-def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+def _changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     """Settings that decide what an update is and differ."""
     decide = (*_ALWAYS, *_BY_ALGORITHM.get(str(new.get("practice.algorithm")), ()))
     for name, _, _ in differences(old, new):
@@ -126,15 +128,15 @@ def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
             yield name
 
 
-def _whole(folder: Path) -> bool:
+def _is_intact(folder: Path) -> bool:
     try:
-        verify(folder)
+        check_seal(folder)
     except StudioError:
         return False
     return True
 
 
-def _digest(adapter: Path | None) -> str | None:
+def _adapter_digest(adapter: Path | None) -> str | None:
     """Of an adapter's weights; None without one."""
     if adapter is None or not (adapter / ADAPTER).is_file():
         return None

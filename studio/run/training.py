@@ -18,8 +18,8 @@ from engines.core.types import Lesson, WeightUpdate
 from engines.grpo.settings import GRPOSettings
 from engines.pipeline.checkpoints import Checkpoints
 from engines.pipeline.recorder import Recorder
-from engines.pipeline.replay_training import Chapter, history_of
-from engines.pipeline.reviewers.limits import Bounds
+from engines.pipeline.replay_training import HistorySegment, load_history
+from engines.pipeline.reviewers.limits import MetricLimits
 from studio.config.settings.run import RunConfig
 from studio.run.models import Tell
 from studio.run.plan import RunPlan
@@ -28,9 +28,9 @@ from studio.run.resume_checks import weight_facts
 if TYPE_CHECKING:
     from engines.grpo.engine.grpo import GRPOEngine
     from engines.grpo.engine.sft import SFTEngine
-    from engines.grpo.engine.vllm_synced import Served
+    from engines.grpo.engine.vllm_synced import VLLMSyncedEngine
     from engines.grpo.loss.sft import SFTSettings
-    from engines.grpo.ranks.rank_zero import Leader
+    from engines.grpo.ranks.rank_zero import RankZeroEngine
     from engines.grpo.ranks.ranks import Ranks
     from engines.policies.hf_local.policy import HFLocal
     from engines.policies.vllm.policy import VLLMRollouts
@@ -41,9 +41,9 @@ USUAL_RATES = (1e-6, 3e-3)
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    engine: GRPOEngine | Leader | SFTEngine | Served
+    engine: GRPOEngine | RankZeroEngine | SFTEngine | VLLMSyncedEngine
     checkpoints: Checkpoints
-    bounds: Bounds
+    bounds: MetricLimits
     folder: Path  # of this experiment, with its monitor and its steps
 
 
@@ -97,7 +97,7 @@ def check_training(config: RunConfig) -> None:
             pass
 
 
-def warnings(config: RunConfig) -> list[str]:
+def training_warnings(config: RunConfig) -> list[str]:
     """What looks like a slip in the settings of a training run."""
     least, most = USUAL_RATES
     section = "sft" if config.practice.algorithm == "sft" else "grpo"
@@ -111,7 +111,7 @@ def warnings(config: RunConfig) -> list[str]:
     return told
 
 
-def tuning_engine(plan: RunPlan, local: HFLocal, tell: Tell = lambda _: None) -> SFTEngine:
+def open_tuning_engine(plan: RunPlan, local: HFLocal, tell: Tell = lambda _: None) -> SFTEngine:
     """The engine of a run that is fine-tuned on demonstrations.
 
     Raises:
@@ -164,17 +164,17 @@ def open_training(
         ConfigError: settings that contradict each other.
     """
     from engines.grpo.engine.grpo import GRPOEngine
-    from engines.grpo.engine.vllm_synced import Served
-    from engines.grpo.ranks.distributed import Connected
-    from engines.grpo.ranks.rank_zero import Leader
+    from engines.grpo.engine.vllm_synced import VLLMSyncedEngine
+    from engines.grpo.ranks.distributed import DistributedRanks
+    from engines.grpo.ranks.rank_zero import RankZeroEngine
 
     config = plan.loaded.config
     settings, steps = grpo_settings(config), plan.sampler.total_steps
-    engine: GRPOEngine | Leader | SFTEngine | Served
+    engine: GRPOEngine | RankZeroEngine | SFTEngine | VLLMSyncedEngine
     if config.practice.algorithm == "sft":
-        engine = tuning_engine(plan, local, tell)
-    elif isinstance(ranks, Connected):
-        engine = Leader(
+        engine = open_tuning_engine(plan, local, tell)
+    elif isinstance(ranks, DistributedRanks):
+        engine = RankZeroEngine(
             ranks, local.local, settings, total_steps=steps, seed=config.seed, tell=tell
         )
         engine.share_sampling(local)
@@ -182,7 +182,7 @@ def open_training(
         engine = GRPOEngine(settings, local.local, total_steps=steps, seed=config.seed, tell=tell)
     folder = experiment_folder(plan)
     if rollouts is not None:
-        engine = Served(engine, local.local, rollouts, folder / "served")
+        engine = VLLMSyncedEngine(engine, local.local, rollouts, folder / "served")
     checkpoints = Checkpoints(
         plan.run.path,
         folder,
@@ -191,7 +191,7 @@ def open_training(
         config.grpo.keep,
         tell,
     )
-    bounds = Bounds(config.grpo.reject_kl_above, config.grpo.reject_grad_norm_above)
+    bounds = MetricLimits(config.grpo.reject_kl_above, config.grpo.reject_grad_norm_above)
     return Training(engine, checkpoints, bounds, folder)
 
 
@@ -210,34 +210,34 @@ async def note_engine(training: Training, local: HFLocal, recorder: Recorder) ->
     Raises:
         PolicyError: a server that samples does not take the adapter.
     """
-    from engines.grpo.engine.vllm_synced import Served
+    from engines.grpo.engine.vllm_synced import VLLMSyncedEngine
 
-    if isinstance(training.engine, Served):
+    if isinstance(training.engine, VLLMSyncedEngine):
         await training.engine.publish()
     if not recorder.state.engine_facts:
         await recorder.record(ev.EngineOpened(weight_facts(local.local)))
 
 
-def history(plan: RunPlan) -> tuple[Chapter, ...]:
+def history(plan: RunPlan) -> tuple[HistorySegment, ...]:
     """What the engine is brought up to before the first step.
 
     Raises:
         ConflictError: a run that this one was forked from is gone.
     """
     if plan.parent is not None:
-        return history_of(plan.parent, plan.workspace, plan.adopted_steps, to_restore=True)
+        return load_history(plan.parent, plan.workspace, plan.adopted_steps, to_restore=True)
     if plan.state is None:
         return ()
-    return history_of(plan.run, plan.workspace, to_restore=True)
+    return load_history(plan.run, plan.workspace, to_restore=True)
 
 
-def curves(
+def curve_listener(
     training: Training, state: RunState, stack: AsyncExitStack, tell: Tell
 ) -> Callable[[ev.DurableEvent | ev.TransientEvent], None]:
     """A listener that writes a training run's curves beside its checkpoints."""
-    from engines.grpo.engine.tensorboard import Scalars
+    from engines.grpo.engine.tensorboard import ScalarWriter
 
-    scalars = Scalars(
+    scalars = ScalarWriter(
         training.folder / "monitor" / "tensorboard", first_step=state.steps_finished, tell=tell
     )
     stack.callback(scalars.close)

@@ -20,11 +20,11 @@ from engines.core.types import Problem, Rollout, Verdict
 from engines.data.source import resolve_data
 from engines.policies.limits.throttle import Slots
 from engines.record.run_dir import Workspace
-from engines.verifiers.foreign.calls import columns_of
-from engines.verifiers.open import Readied, open_verifier, read_spec
+from engines.verifiers.foreign.calls import shared_columns
+from engines.verifiers.open import ParsedVerifier, open_verifier, parse_spec
 from engines.verifiers.spec import SpecError
 from studio.config.loading import LoadedRun
-from studio.run.models import Roles, judging_of
+from studio.run.models import Roles, make_judging
 from studio.secrets.rules import without_secrets
 
 
@@ -57,10 +57,10 @@ def open_run_verifier(
             is a line of the run file.
     """
     config = loaded.config
-    judging = judging_of(config, roles, ledger, slots)
-    with _placed(loaded):
-        spec, folders = config.verifier.spec, _folders(loaded, workspace)
-        verifier = open_verifier(spec, judging, folders, columns=columns_of(*sets))
+    judging = make_judging(config, roles, ledger, slots)
+    with _locate_errors(loaded):
+        spec, folders = config.verifier.spec, _verifier_folders(loaded, workspace)
+        verifier = open_verifier(spec, judging, folders, columns=shared_columns(*sets))
     return MaskedAnswers(verifier, loaded.mask)
 
 
@@ -90,10 +90,10 @@ ANSWER_MASKED = "masked: the expected answer holds what looks like a secret"
 
 
 def is_answer_masked(problem: Problem, mask: Mask) -> bool:
-    return any(mask(text) != text for text in problem.accepted)
+    return any(mask(text) != text for text in problem.accepted_answers)
 
 
-def masked_answers(problems: Iterable[Problem], mask: Mask) -> str | None:
+def masked_answers_warning(problems: Iterable[Problem], mask: Mask) -> str | None:
     """What to say before practice begins; None where every answer can be judged."""
     count = sum(is_answer_masked(problem, mask) for problem in problems)
     what = (
@@ -115,9 +115,9 @@ def fingerprint_of(
         VerifierError: see `open_run_verifier`; or a file cannot be read.
     """
     spec = loaded.config.verifier.spec
-    with _placed(loaded):
-        ready = read_spec(spec, _folders(loaded, workspace))
-    found = loaded.config.fingerprint(data_digest, _portable(spec, ready))
+    with _locate_errors(loaded):
+        ready = parse_spec(spec, _verifier_folders(loaded, workspace))
+    found = loaded.config.fingerprint(data_digest, _portable_spec(spec, ready))
     for role in ("policy", "reflector", "judge"):
         name = f"{role}.model"
         if str(found[name]).startswith("replay:"):
@@ -131,12 +131,12 @@ def _log_digest(model: str) -> str:
     return digest([_digest(file) for file in source.files()], 6)
 
 
-def _folders(loaded: LoadedRun, workspace: Workspace) -> tuple[Path, ...]:
+def _verifier_folders(loaded: LoadedRun, workspace: Workspace) -> tuple[Path, ...]:
     beside = () if loaded.preset else (loaded.path.parent,)
     return (*beside, workspace.verifiers, shipped_verifiers())
 
 
-def _portable(spec: Mapping[str, Any], ready: Readied) -> dict[str, Any]:
+def _portable_spec(spec: Mapping[str, Any], ready: ParsedVerifier) -> dict[str, Any]:
     plain: dict[str, Any] = without_secrets(spec)
     if ready.path is not None:
         plain |= {"file": ready.path.stem, "digest": _digest(ready.path)}
@@ -144,11 +144,11 @@ def _portable(spec: Mapping[str, Any], ready: Readied) -> dict[str, Any]:
         inner = spec.get("of")
         if isinstance(inner, list | tuple):
             plain["of"] = [
-                _portable(entry, criterion.verifier)
+                _portable_spec(entry, criterion.verifier)
                 for entry, criterion in zip(inner, ready.of, strict=True)
             ]
         elif isinstance(inner, Mapping):  # the one that is shaped
-            plain["of"] = _portable(inner, ready.of[0].verifier)
+            plain["of"] = _portable_spec(inner, ready.of[0].verifier)
     return plain
 
 
@@ -162,7 +162,7 @@ def _digest(file: Path) -> str:
 
 
 @contextmanager
-def _placed(loaded: LoadedRun) -> Iterator[None]:
+def _locate_errors(loaded: LoadedRun) -> Iterator[None]:
     """Name the line of the run file that a refused setting stands on."""
     try:
         yield

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TextIO
 
 from engines.core.text.masking import Mask
-from engines.core.text.sanitize import inert
+from engines.core.text.sanitize import escape_unsafe
 
 _known: set[str] = set()
 _mask = Mask()
@@ -34,16 +34,16 @@ def forget() -> None:
     _mask = Mask()
 
 
-def mask() -> Mask:
+def current_mask() -> Mask:
     """What is known by now, for a file that is written."""
     return _mask
 
 
-def masked(text: str) -> str:
+def mask_text(text: str) -> str:
     return _mask(text)
 
 
-class Clean(str):
+class MaskedText(str):
     """Text whose secrets have been taken out already: JSON, which another pass could break."""
 
     __slots__ = ()
@@ -59,7 +59,7 @@ class MaskedStream:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        self._stream.write(text if isinstance(text, Clean) else _mask(text))
+        self._stream.write(text if isinstance(text, MaskedText) else _mask(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -71,7 +71,7 @@ class MaskedStream:
 
 
 @contextmanager
-def masked_output() -> Iterator[None]:
+def mask_output() -> Iterator[None]:
     """Mask what goes to standard output and standard error for as long as the context lasts."""
     before = sys.stdout, sys.stderr
     sys.stdout = MaskedStream(sys.stdout)
@@ -82,7 +82,7 @@ def masked_output() -> Iterator[None]:
         sys.stdout, sys.stderr = before
 
 
-def report_bugs() -> None:
+def mask_tracebacks() -> None:
     """Let tracebacks go out masked too: messages of errors quote what they were given."""
     sys.excepthook = _report_bug
 
@@ -93,4 +93,6 @@ def _report_bug(
     import traceback
 
     # In one piece: pieces of a key on several writes would pass.
-    sys.stderr.write(inert(masked("".join(traceback.format_exception(kind, error, trace)))))
+    sys.stderr.write(
+        escape_unsafe(mask_text("".join(traceback.format_exception(kind, error, trace))))
+    )

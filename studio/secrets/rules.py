@@ -81,14 +81,14 @@ def is_secret(key: tuple[str, ...], value: object = "") -> bool:
     """
     if isinstance(value, bool) or (isinstance(value, str) and value.lower() in PLACEHOLDERS):
         return False
-    named = _names_of_secret(key)
+    named = _classify_key(key)
     if "sure" in named:
         return True
     if isinstance(value, int | float):
         return False
     if "likely" in named:
         return True
-    if "perhaps" in named and (value == "" or (isinstance(value, str) and looks_drawn(value))):
+    if "perhaps" in named and (value == "" or (isinstance(value, str) and looks_random(value))):
         return True
     if len(key) > 1 and key[-2] == "headers":
         return key[-1].lower() not in _HARMLESS_HEADERS  # whatever it is called
@@ -96,20 +96,20 @@ def is_secret(key: tuple[str, ...], value: object = "") -> bool:
         return False
     if _LOOKS_SECRET.match(value):  # under whatever name it stands
         return True
-    return key[-1] == "base_url" and _without_secrets_of_url(value) != value
+    return key[-1] == "base_url" and _mask_url(value) != value
 
 
 Named = Literal["sure", "likely", "perhaps", ""]
 
 
-def _names_of_secret(key: tuple[str, ...]) -> set[Named]:
+def _classify_key(key: tuple[str, ...]) -> set[Named]:
     """What the names on the way to a value say of it, as far as they are names of settings."""
     ends = next((at for at, name in enumerate(key) if name in _DATA), len(key))
-    named = {_named(name) for name in key[:ends]}
+    named = {_classify_name(name) for name in key[:ends]}
     return named & {"sure"} if _FREE & set(key[:ends]) else named
 
 
-def _named(name: str) -> Named:
+def _classify_name(name: str) -> Named:
     """By the last word of a name, in whatever case it is written.
 
     `max_tokens`, `stop_token_ids` and `prompt_cache_key` are usual fields of a request.
@@ -133,19 +133,19 @@ def is_masked(key: tuple[str, ...], value: object) -> bool:
     return isinstance(value, str) and MASK in value and is_kept_as_written(key, value)
 
 
-def as_stored(key: tuple[str, ...], text: str) -> str:
+def storable_text(key: tuple[str, ...], text: str) -> str:
     """A text with interpolations as it may be stored: its own literal secrets are masked.
 
     Names of variables stay, and so do schemes such as `Bearer`; what a default spells out
     is as literal as the rest.
     """
     if key[-1] == "base_url":
-        return _without_secrets_of_url(text)
+        return _mask_url(text)
     if not is_secret(key):
         return text
     scheme = re.match(r"(?i)(bearer|basic|token)\s+", text)
     begin = scheme.end() if scheme else 0
-    return text[:begin] + _literals_masked(text[begin:])
+    return text[:begin] + _mask_literals(text[begin:])
 
 
 def _literals(text: str) -> Iterator[str]:
@@ -157,32 +157,32 @@ def _literals(text: str) -> Iterator[str]:
             yield said.partition(" ")[2]
 
 
-def _literals_masked(text: str) -> str:
+def _mask_literals(text: str) -> str:
     pieces, end = [], 0
     for found in _INTERPOLATION.finditer(text):
-        pieces += [_hidden(text[end : found.start()]), _DEFAULT.sub(_default, found[0])]
+        pieces += [_mask_literal(text[end : found.start()]), _DEFAULT.sub(_mask_default, found[0])]
         end = found.end()
-    return "".join([*pieces, _hidden(text[end:])])
+    return "".join([*pieces, _mask_literal(text[end:])])
 
 
-def _default(found: re.Match[str]) -> str:
-    return _hidden(found[0])
+def _mask_default(found: re.Match[str]) -> str:
+    return _mask_literal(found[0])
 
 
-def _hidden(literal: str) -> str:
+def _mask_literal(literal: str) -> str:
     kept = not literal.strip() or literal.strip().lower() in PLACEHOLDERS
     return literal if kept else MASK
 
 
-def _without_secrets_of_url(url: str) -> str:
+def _mask_url(url: str) -> str:
     """An address, with or without interpolations, whose user and query's values are masked."""
     spared = {}  # their own signs must not be taken for those of the address
     for number, found in enumerate(_INTERPOLATION.findall(url)):
         spared[mark := chr(0xE000 + number)] = found
         url = url.replace(found, mark, 1)
-    rest = _literals_between(spared)
+    rest = _literal_masker(spared)
 
-    def value(pair: str) -> str:
+    def mask_pair(pair: str) -> str:
         name, equals, said = pair.partition("=")
         if not equals:
             return rest(pair)
@@ -196,7 +196,7 @@ def _without_secrets_of_url(url: str) -> str:
             place
             + question
             + "".join(
-                piece if piece in "&;" else value(piece) for piece in re.split("([&;])", query)
+                piece if piece in "&;" else mask_pair(piece) for piece in re.split("([&;])", query)
             )
             + sharp
             + rest(fragment)
@@ -209,15 +209,15 @@ def _without_secrets_of_url(url: str) -> str:
     return url
 
 
-def _literals_between(marks: Iterable[str]) -> Callable[[str], str]:
+def _literal_masker(marks: Iterable[str]) -> Callable[[str], str]:
     """Masks what stands between these characters."""
     apart = re.compile(f"([{''.join(marks)}])") if marks else None
 
-    def masked(text: str) -> str:
+    def mask_between(text: str) -> str:
         pieces = apart.split(text) if apart else [text]
         return "".join(p if not p or (apart and apart.fullmatch(p)) else MASK for p in pieces)
 
-    return masked
+    return mask_between
 
 
 def names_secret(text: str) -> bool:
@@ -241,7 +241,7 @@ def without_secrets(tree: Any, key: tuple[str, ...] = ("",)) -> Any:
     return MASK if tree is not None and is_secret(key, tree) else tree
 
 
-def shown_override(text: str) -> str:
+def mask_override(text: str) -> str:
     """An override as it may be shown: the value of a secret is hidden."""
     name, equals, value = text.partition("=")
     key = tuple(name.lstrip("+~").split("."))
@@ -252,7 +252,7 @@ def shown_override(text: str) -> str:
     return f"{name}=…" if equals and hidden and "${" not in value else text
 
 
-def secrets_known(
+def known_secrets(
     leaves: Iterable[tuple[tuple[str, ...], Any]],
     origins: Mapping[str, str],
     environ: Mapping[str, str],
@@ -264,7 +264,7 @@ def secrets_known(
         origins: dotted key → the `${…}` text that a kept value came from.
         environ: the environment it was resolved with.
     """
-    found = set(secrets_of_environment(environ))
+    found = set(environment_secrets(environ))
     for key, value in leaves:
         if isinstance(value, str):
             found.update(_secrets_in(key, value))
@@ -274,12 +274,12 @@ def secrets_known(
             found.update(_literals(text))
         for name in _ASKED_VARIABLE.findall(text):
             value = environ.get(name, "")
-            if is_secret(key) or key[-1] != "base_url" or _hides_in_url(name, value, text):
+            if is_secret(key) or key[-1] != "base_url" or _is_secret_url_part(name, value, text):
                 found.add(value)
     return frozenset(found - {"", MASK})
 
 
-def secrets_of_environment(environ: Mapping[str, str] | None = None) -> frozenset[str]:
+def environment_secrets(environ: Mapping[str, str] | None = None) -> frozenset[str]:
     """Values of variables that are named as secrets are, whether a run asks for them or not.
 
     Only those that look drawn by chance: nobody asked for `AUTH=required` to be masked
@@ -291,12 +291,12 @@ def secrets_of_environment(environ: Mapping[str, str] | None = None) -> frozense
         value
         for name, value in given.items()
         if _SECRET_NAME.search(name)
-        and looks_drawn(value)
+        and looks_random(value)
         and not (os.sep in value and os.path.exists(value))
     )
 
 
-def looks_drawn(value: str) -> bool:
+def looks_random(value: str) -> bool:
     """Whether a value is no word and no number: letters with digits, or long in mixed case."""
     letters = any(char.isalpha() for char in value)
     if letters and any(char.isdigit() for char in value):
@@ -311,7 +311,7 @@ def is_common(value: str) -> bool:
     return value.isascii() and (value.isalpha() or value.isdigit())
 
 
-def _hides_in_url(name: str, value: str, text: str) -> bool:
+def _is_secret_url_part(name: str, value: str, text: str) -> bool:
     """Whether a variable that is one part of an address is a secret, and not a version or host."""
     if _INTERPOLATION.fullmatch(text.strip()):
         return "://" not in value and bool(_SECRET_NAME.search(name))
@@ -322,11 +322,11 @@ def _hides_in_url(name: str, value: str, text: str) -> bool:
     return (
         bool(_SECRET_NAME.search(name))
         or drawn
-        or (len(value) >= 20 and looks_drawn(value) and value.isalnum())
+        or (len(value) >= 20 and looks_random(value) and value.isalnum())
     )
 
 
-def secrets_asked_for(run_file: Path, environ: Mapping[str, str] | None = None) -> frozenset[str]:
+def run_file_secrets(run_file: Path, environ: Mapping[str, str] | None = None) -> frozenset[str]:
     """What the variables hold that a run's `run.yaml` refers to, where it can be read.
 
     In such a file only secrets, and what may hold some, stand as `${oc.env:NAME}`.
@@ -342,33 +342,33 @@ def secrets_asked_for(run_file: Path, environ: Mapping[str, str] | None = None) 
         for name in _ASKED_VARIABLE.findall(line):
             value = given.get(name, "")
             if "://" in value:
-                found.update(_secrets_of_url(value))
-            elif key != "base_url" or _hides_in_url(name, value, said):
+                found.update(_url_secrets(value))
+            elif key != "base_url" or _is_secret_url_part(name, value, said):
                 found.add(value)
     return frozenset(found - {""})
 
 
 def _secrets_in(key: tuple[str, ...], value: str) -> Iterator[str]:
     if "://" in value:
-        yield from _secrets_of_url(value)
-    elif is_secret(key, value) and _is_told_apart(key, value):
+        yield from _url_secrets(value)
+    elif is_secret(key, value) and _is_distinctive(key, value):
         yield value
         scheme, _, rest = value.partition(" ")
         if scheme.lower() in ("bearer", "basic", "token"):
             yield rest.strip()
 
 
-def _is_told_apart(key: tuple[str, ...], value: str) -> bool:
+def _is_distinctive(key: tuple[str, ...], value: str) -> bool:
     """Whether a secret may be masked wherever it occurs.
 
     A plain word under a name such as `key` may be no secret at all, and masking it would
     maim every text that holds it: it is left out of the stored settings alone.
     """
-    sure = "sure" in _names_of_secret(key) or "headers" in key
+    sure = "sure" in _classify_key(key) or "headers" in key
     return sure or not (value.isascii() and (value.isalpha() or value.isdigit()))
 
 
-def _secrets_of_url(url: str) -> Iterator[str]:
+def _url_secrets(url: str) -> Iterator[str]:
     """User and password, together, apart and as a header has them, and the query's values."""
     from base64 import b64encode
     from urllib.parse import unquote, unquote_plus, urlsplit

@@ -6,18 +6,18 @@ since half a key no longer looks like one, and then what steers or hides is show
 
 from __future__ import annotations
 
-from engines.core.text.sanitize import inert as _inert
-from studio.secrets.output import masked
+from engines.core.text.sanitize import escape_unsafe as _inert
+from studio.secrets.output import mask_text
 
-__all__ = ["inert", "one_line"]
+__all__ = ["one_line", "sanitize"]
 
 
-def inert(text: str) -> str:
-    """As `engines.core.text.sanitize.inert`, without the secrets that this process knows."""
-    return _inert(masked(text))
+def sanitize(text: str) -> str:
+    """Mask the secrets this process knows, then escape what steers or hides."""
+    return _inert(mask_text(text))
 
 
 def one_line(text: str, width: int) -> str:
     """Inert text on one line, cut with an ellipsis."""
-    flat = inert(" ".join(text.split()))
+    flat = sanitize(" ".join(text.split()))
     return flat if len(flat) <= width else flat[: width - 1] + "…"

@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from engines.record.run_dir import Workspace
-from studio.secrets.output import mask, remember
-from studio.secrets.rules import secrets_asked_for
+from studio.secrets.output import current_mask, remember
+from studio.secrets.rules import run_file_secrets
 
 
 def masking_workspace(folder: Path) -> Workspace:
@@ -19,5 +19,5 @@ def masking_workspace(folder: Path) -> Workspace:
     is stored nowhere, so no later command can recognise it.
     """
     for run_file in folder.glob("runs/*/run.yaml"):
-        remember(secrets_asked_for(run_file))
-    return Workspace(folder, mask())
+        remember(run_file_secrets(run_file))
+    return Workspace(folder, current_mask())

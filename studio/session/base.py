@@ -1,7 +1,7 @@
 """What an attached screen is told of a run, and what it may ask: the contract of both ends.
 
-Owns values and one protocol. `studio.session.live.Attached` keeps the protocol for a run
-whose process lives, `studio.session.offline_screen.Stored` for one that has none.
+Owns values and one protocol. `studio.session.live.LiveSession` keeps the protocol for a run
+whose process lives, `studio.session.offline_screen.OfflineSession` for one that has none.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from typing import Any, Protocol
 
 from engines.core.events import DurableEvent, TransientEvent
 from engines.core.state.run_state import RunState
-from engines.core.types import Decision, Flag, Operation, Repair
+from engines.core.types import Decision, Flag, Operation, UnparsedReply
 from engines.record.run_dir import RunDir
 
 
 @dataclass(frozen=True, slots=True)
-class Began:
+class SnapshotReceived:
     """Where the run stands; `Session.state` is a new object. Comes first, and after each gap."""
 
     under_way: frozenset[str] | None = None  # ids of rollouts; None: nobody said
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class EventReceived:
     """One event; a durable one is folded into `Session.state` already."""
 
     event: DurableEvent | TransientEvent
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TextPiece:
     """Text of a rollout under way, from `offset` on, both in characters.
 
     The first piece after a subscription begins at 0 and holds all there is so far; a piece
@@ -44,14 +44,14 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Streamed:
+class TextReceived:
     """Pieces of the rollouts that are subscribed to, ten times a second at most."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TextPiece, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Driven:
+class ControllerChanged:
     """Who decides changed: `mine`, or `who` (their name, "" where nobody drives)."""
 
     mine: bool
@@ -59,23 +59,23 @@ class Driven:
 
 
 @dataclass(frozen=True, slots=True)
-class Parted:
+class Disconnected:
     """The line to the run's process is gone.
 
     `ended` is True where the process has ended or died; the session then goes on from the
-    run's journal (a `Began` follows), and `Session.living` is False.
+    run's journal (a `SnapshotReceived` follows), and `Session.living` is False.
     """
 
     reason: str
     ended: bool
 
 
-Message = Began | Told | Streamed | Driven | Parted
+Message = SnapshotReceived | EventReceived | TextReceived | ControllerChanged | Disconnected
 
 
 @dataclass(frozen=True, slots=True)
-class Desktop:
-    """What lies before a reviewer: a `studio.session.offline.Sheet`, plus the library's base.
+class VersionedReviewQueue:
+    """What lies before a reviewer: a `studio.session.offline.ReviewQueue`, plus the library's base.
 
     `draft` is the library as the standing decisions would leave it, in its order.
     """
@@ -84,12 +84,12 @@ class Desktop:
     decided: tuple[Decision, ...]
     draft: tuple[tuple[str, str], ...]
     stale: int | None = None
-    repairs: tuple[Repair, ...] = ()
+    repairs: tuple[UnparsedReply, ...] = ()
     base_version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Objected:
+class DecisionPreview:
     """What speaks against a decision before it is made; `objection` "" where it fits."""
 
     objection: str = ""
@@ -115,12 +115,12 @@ class Session(Protocol):
         ...
 
     @property
-    def drives(self) -> bool:
+    def controls(self) -> bool:
         """This screen may decide."""
         ...
 
     @property
-    def driver(self) -> str:
+    def controller(self) -> str:
         """Who may decide, "" where nobody does."""
         ...
 
@@ -137,13 +137,13 @@ class Session(Protocol):
         """Ask for the text of these rollouts under way, and no longer of any other."""
         ...
 
-    async def desktop(self) -> Desktop: ...
+    async def review_queue(self) -> VersionedReviewQueue: ...
 
     async def decide(self, decision: Decision) -> tuple[Decision, str]:
         """Journal it; returns it as journalled and the gate's note. On disk when it returns."""
         ...
 
-    async def weigh(self, decision: Decision) -> Objected:
+    async def preview(self, decision: Decision) -> DecisionPreview:
         """What the gate and the lint would say of it; nothing is decided."""
         ...
 
@@ -155,7 +155,7 @@ class Session(Protocol):
         """Put a person's own operation into the queue; returns it with its id and flags."""
         ...
 
-    async def mend(self, repair_id: str, text: str, reviewer: str) -> tuple[str, ...]:
+    async def resubmit(self, repair_id: str, text: str, reviewer: str) -> tuple[str, ...]:
         """Resubmit a mended reply; returns what is still wrong with it, () where it was taken."""
         ...
 
@@ -172,11 +172,11 @@ class Session(Protocol):
         """Pause (now=bool) | resume | step | stop (after_step=bool) | kill (rollout) | status."""
         ...
 
-    async def drive(self) -> None:
+    async def take_control(self) -> None:
         """Take over: from now on this screen decides, and the one before observes."""
         ...
 
-    async def let_go(self) -> object:
+    async def release_lock(self) -> object:
         """Give back what keeps a process of the run from beginning; what is decided stands."""
         ...
 

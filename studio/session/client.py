@@ -14,15 +14,15 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from engines.core.errors import ConflictError
-from studio.session.protocol import granted, request_line, without_envelope
-from studio.session.socket_file import Place, check_owner, reached
+from studio.session.protocol import parse_answer, request_line, strip_envelope
+from studio.session.socket_file import RunAddress, check_owner, connect_path
 
 if TYPE_CHECKING:
     from engines.core.state.run_state import RunState
     from engines.pipeline.budget import Budget
 
 
-def ask(run: Place, do: str, **arguments: Any) -> dict[str, Any]:
+def ask(run: RunAddress, do: str, **arguments: Any) -> dict[str, Any]:
     """Send one request to a living run and return its answer.
 
     Raises:
@@ -30,27 +30,27 @@ def ask(run: Place, do: str, **arguments: Any) -> dict[str, Any]:
         StudioError: the run refused, with its own words.
     """
     request = request_line(1, do, **arguments)
-    with _connected(run) as file:
+    with _connect(run) as file:
         _send(file, request)
-        return _answer(file, run)
+        return _read_answer(file, run)
 
 
-def watch(run: Place) -> Iterator[dict[str, Any]]:
+def watch(run: RunAddress) -> Iterator[dict[str, Any]]:
     """Yield where a living run stands, as `Watching`, then its events until its process ends.
 
     `Watching.events` says how many durable events came before the first one that follows.
     """
-    with _connected(run) as file:
+    with _connect(run) as file:
         _send(file, request_line(1, "watch"))
-        answer = _answer(file, run)
-        yield {"kind": "Watching", **without_envelope(answer)}
+        answer = _read_answer(file, run)
+        yield {"kind": "Watching", **strip_envelope(answer)}
         with contextlib.suppress(ConnectionError):  # the process was killed: that is the end
             for line in file:
                 if line.endswith(b"\n"):  # else the process was killed within it
                     yield json.loads(line)["event"]
 
 
-def is_alive(run: Place) -> bool:
+def is_alive(run: RunAddress) -> bool:
     """Whether a process answers that run's socket.
 
     Raises:
@@ -58,14 +58,14 @@ def is_alive(run: Place) -> bool:
     """
     with socket.socket(socket.AF_UNIX) as connection:
         try:
-            with reached(run) as path:
+            with connect_path(run) as path:
                 connection.connect(path)
         except OSError:
             return False
     return True
 
 
-def nobody_runs(run: Place) -> ConflictError:
+def not_running_error(run: RunAddress) -> ConflictError:
     return ConflictError(
         f"run {run.run}",
         "no process of it is running.",
@@ -73,7 +73,7 @@ def nobody_runs(run: Place) -> ConflictError:
     )
 
 
-def ended_first(run: Place) -> ConflictError:
+def ended_early_error(run: RunAddress) -> ConflictError:
     return ConflictError(
         f"run {run.run}",
         "its process ended before it answered.",
@@ -81,7 +81,7 @@ def ended_first(run: Place) -> ConflictError:
     )
 
 
-def driven_elsewhere(run: Place, who: str) -> ConflictError:
+def controlled_elsewhere_error(run: RunAddress, who: str) -> ConflictError:
     return ConflictError(
         f"run {run.run}",
         f"{who} decides on a screen, and one decides at a time.",
@@ -90,9 +90,9 @@ def driven_elsewhere(run: Place, who: str) -> ConflictError:
     )
 
 
-def _training(state: RunState) -> str | None:
+def _training_line(state: RunState) -> str | None:
     """The last step that is through in a line; None of a run that trains no weights."""
-    if not state.trains:
+    if not state.trains_weights:
         return None
     from studio.report.training import figures_text, learnt_steps, measured_steps, trained_steps
 
@@ -119,34 +119,34 @@ def status_of(state: RunState, budget: Budget | None = None) -> dict[str, Any]:
         "rollouts_done": current.rollouts_done if current else 0,
         "library": started.library if started else "",
         "library_version": state.library_version,
-        "policy_version": state.policy_version if state.trains else None,
-        "training": _training(state),
-        "undecided": len(state.undecided),
-        "open": len(state.open),
+        "policy_version": state.policy_version if state.trains_weights else None,
+        "training": _training_line(state),
+        "undecided": len(state.undecided_operations),
+        "open": len(state.open_operations),
         "lost": sum(state.lost.values()),
         "repairs": len(state.repairs),
-        "tokens": state.spent.tokens,
-        "cost_usd": state.spent.cost_usd,
+        "tokens": state.total_usage.tokens,
+        "cost_usd": state.total_usage.cost_usd,
         "budget": budget.limits.amounts if budget else {},
-        "budget_left": budget.left if budget else {},
+        "budget_left": budget.remaining if budget else {},
         "reviewer": state.reviewer,
     }
 
 
 @contextlib.contextmanager
-def _connected(run: Place) -> Iterator[Any]:
+def _connect(run: RunAddress) -> Iterator[Any]:
     with socket.socket(socket.AF_UNIX) as connection:
         try:
-            with reached(run) as path:
+            with connect_path(run) as path:
                 check_owner(path, run)
                 connection.connect(path)
         except OSError as error:
-            raise nobody_runs(run) from error
+            raise not_running_error(run) from error
         try:
             with connection.makefile("rwb") as file:
                 yield file
         except ConnectionError as error:
-            raise ended_first(run) from error
+            raise ended_early_error(run) from error
 
 
 def _send(file: Any, request: bytes) -> None:
@@ -154,8 +154,8 @@ def _send(file: Any, request: bytes) -> None:
     file.flush()
 
 
-def _answer(file: Any, run: Place) -> dict[str, Any]:
+def _read_answer(file: Any, run: RunAddress) -> dict[str, Any]:
     line = file.readline()  # however long: it comes from a process of our own user
     if not line.endswith(b"\n"):  # nothing, or cut within it
-        raise ended_first(run)
-    return granted(json.loads(line))
+        raise ended_early_error(run)
+    return parse_answer(json.loads(line))

@@ -11,13 +11,13 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from studio.session.protocol import granted, request_line
-from studio.session.socket_file import Place, check_owner, reached
+from studio.session.protocol import parse_answer, request_line
+from studio.session.socket_file import RunAddress, check_owner, connect_path
 
 _READ_BYTES = 1_000_000
 
 
-class Cut(Exception):
+class ConnectionLost(Exception):
     """The line ended before the answer came."""
 
 
@@ -25,8 +25,8 @@ class NoProcess(Exception):
     """Nobody listens on the run's socket."""
 
 
-class Line:
-    """An open connection. `received` is to be iterated for answers to arrive."""
+class Connection:
+    """An open connection. `pushed_messages` is to be iterated for answers to arrive."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -45,60 +45,60 @@ class Line:
         number = self._number
         answer = self._asked[number] = asyncio.get_running_loop().create_future()
         try:
-            self.tell(do, number, **arguments)
-            return granted(await answer)
+            self.send(do, number, **arguments)
+            return parse_answer(await answer)
         finally:
             self._asked.pop(number, None)
 
-    def tell(self, do: str, number: int = 0, **arguments: Any) -> None:
+    def send(self, do: str, number: int = 0, **arguments: Any) -> None:
         """Send a request; with number 0 its answer is of no interest.
 
         Raises:
             Cut: the line has ended.
         """
         if self._cut:
-            raise Cut
+            raise ConnectionLost
         self._writer.write(request_line(number, do, **arguments))
 
-    async def first(self, do: str, **arguments: Any) -> dict[str, Any]:
-        """Ask before anybody iterates `received`, and return the answer.
+    async def ask_first(self, do: str, **arguments: Any) -> dict[str, Any]:
+        """Ask before anybody iterates `pushed_messages`, and return the answer.
 
         Raises:
             ConflictError: the run refused.
             Cut: the line ended first.
         """
-        self.tell(do, **arguments)
-        if not (line := await self._line()):
-            raise Cut
-        return granted(json.loads(line))
+        self.send(do, **arguments)
+        if not (line := await self._read_line()):
+            raise ConnectionLost
+        return parse_answer(json.loads(line))
 
-    async def received(self) -> AsyncIterator[dict[str, Any]]:
+    async def pushed_messages(self) -> AsyncIterator[dict[str, Any]]:
         """Yield what is pushed until the line ends; answers go to those who asked."""
         try:
-            while line := await self._line():
+            while line := await self._read_line():
                 said = json.loads(line)
                 if "id" not in said:
                     yield said
                 elif (asked := self._asked.get(said["id"])) is not None and not asked.done():
                     asked.set_result(said)
         finally:
-            self.cut()
+            self.close()
 
-    def cut(self) -> None:
+    def close(self) -> None:
         """Let go of the connection, and tell whoever waits for an answer."""
         self._cut = True
         self._writer.close()
         for asked in self._asked.values():
             if not asked.done():
-                asked.set_exception(Cut())
+                asked.set_exception(ConnectionLost())
 
     async def aclose(self) -> None:
         """Let go of the connection, and wait until it is gone."""
-        self.cut()
+        self.close()
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
 
-    async def _line(self) -> bytes:
+    async def _read_line(self) -> bytes:
         """One line of any length; b"" at the end, also where that is within a line."""
         parts: list[bytes] = []
         while True:
@@ -111,7 +111,7 @@ class Line:
                 return b""
 
 
-async def connected(run: Place) -> Line:
+async def connect(run: RunAddress) -> Connection:
     """Connect to a run's process.
 
     Raises:
@@ -120,9 +120,9 @@ async def connected(run: Place) -> Line:
         OSError: it could not be reached now.
     """
     try:
-        with reached(run) as path:
+        with connect_path(run) as path:
             check_owner(path, run)
             reader, writer = await asyncio.open_unix_connection(path, limit=_READ_BYTES)
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
         raise NoProcess from error
-    return Line(reader, writer)
+    return Connection(reader, writer)

@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 
-from engines.core.codec import sound
+from engines.core.codec import fix_surrogates
 from engines.core.events import (
     DurableEvent,
     EvaluationFinished,
@@ -25,7 +25,7 @@ from engines.core.events import (
 )
 from engines.core.state.run_state import RunState
 from engines.core.types import rollout_id
-from studio.session.protocol import line_of
+from studio.session.protocol import format_line
 
 BATCH_S = 0.1
 """Between two batches of text: a screen draws no more often."""
@@ -41,7 +41,7 @@ _WRITE_BYTES = 1_000_000
 _Place = tuple[int, int, int]  # step, position, index
 
 
-class Text:
+class RolloutText:
     """The text of one rollout so far, in chunks that never change once they are made."""
 
     __slots__ = ("chunks", "recent", "rollout", "watched")
@@ -52,7 +52,7 @@ class Text:
         self.chunks: list[str] = []
         self.recent: list[str] = []  # pieces since the last chunk
 
-    def join(self, *, whole: bool = False) -> None:
+    def merge_recent(self, *, whole: bool = False) -> None:
         """Make a chunk of the recent pieces; `whole` where none will follow."""
         if not self.recent:
             return
@@ -65,11 +65,11 @@ class Text:
             return
         if not text.isascii():
             # As it will arrive, or else both ends would count characters differently.
-            text = sound(text)
+            text = fix_surrogates(text)
         self.chunks.append(text)
 
 
-class Outlet:
+class Outbox:
     """What one connection is sent, in order. Written to by the loop, emptied by `send`."""
 
     def __init__(self, feed: Feed) -> None:
@@ -79,14 +79,16 @@ class Outlet:
         self._wake = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
-        self._sent: dict[str, tuple[Text, int, int]] = {}  # rollout → text, chunks, characters
+        self._sent: dict[
+            str, tuple[RolloutText, int, int]
+        ] = {}  # rollout → text, chunks, characters
         self._following: frozenset[str] = frozenset()
         self._texts_due = False
         self.ended = False  # nothing more will be said
         self.gone = False  # it stopped reading, and was let go of
         self.let_go: Callable[[], object] = lambda: None  # called then
 
-    def say(self, line: bytes) -> None:
+    def enqueue(self, line: bytes) -> None:
         """Queue a line, unless the reader has been let go of."""
         if self.gone or self.ended:
             return
@@ -104,31 +106,31 @@ class Outlet:
         self.ended = True
         self._wake.set()
 
-    async def emptied(self) -> None:
+    async def wait_until_sent(self) -> None:
         """Wait until all that was said has been written."""
         await self._empty.wait()
 
-    def follow(self, rollouts: Collection[str]) -> None:
+    def subscribe(self, rollouts: Collection[str]) -> None:
         """Send the text of these rollouts, from its beginning where they are new."""
         self._following = frozenset(rollouts)
         self._sent = {name: at for name, at in self._sent.items() if name in self._following}
-        self.texts_came()
+        self.notify_text()
 
     @property
-    def following(self) -> frozenset[str]:
+    def subscriptions(self) -> frozenset[str]:
         return self._following
 
-    def texts_came(self) -> None:
+    def notify_text(self) -> None:
         if self._following and not self.ended:
             self._texts_due = True
             self._empty.clear()
             self._wake.set()
 
-    def finish(self, text: Text) -> None:
+    def enqueue_rest(self, text: RolloutText) -> None:
         """Say all that is left of a text, since its rollout is over."""
         if text.rollout in self._following:
-            for piece in self._rest(text):
-                self.say(line_of(streams=[piece]))
+            for piece in self._unsent_pieces(text):
+                self.enqueue(format_line(streams=[piece]))
             self._sent.pop(text.rollout, None)
 
     async def send(self, writer: asyncio.StreamWriter) -> None:
@@ -136,14 +138,14 @@ class Outlet:
         while not self.gone:
             await self._wake.wait()
             self._wake.clear()
-            while (data := self._taken()) and not self.gone:
+            while (data := self._take_batch()) and not self.gone:
                 writer.write(data)
                 await writer.drain()
             self._empty.set()
             if self.ended and not self._lines:
                 return
 
-    def _taken(self) -> bytes:
+    def _take_batch(self) -> bytes:
         taken: list[bytes] = []
         size = 0
         while self._lines and size < _WRITE_BYTES:
@@ -153,25 +155,25 @@ class Outlet:
         self._bytes -= size
         if self._texts_due and not self._lines:
             self._texts_due = False
-            taken += self._streams()
+            taken += self._stream_lines()
         return b"".join(taken)
 
-    def _streams(self) -> list[bytes]:
+    def _stream_lines(self) -> list[bytes]:
         lines: list[bytes] = []
         pieces: list[tuple[str, int, str]] = []
         chars = 0
-        for text in self._feed.under_way(self._following):
-            for piece in self._rest(text):
+        for text in self._feed.texts_of(self._following):
+            for piece in self._unsent_pieces(text):
                 pieces.append(piece)
                 chars += len(piece[2])
                 if chars >= _MOST_CHARS:
-                    lines.append(line_of(streams=pieces))
+                    lines.append(format_line(streams=pieces))
                     pieces, chars = [], 0
         if pieces:
-            lines.append(line_of(streams=pieces))
+            lines.append(format_line(streams=pieces))
         return lines
 
-    def _rest(self, text: Text) -> Sequence[tuple[str, int, str]]:
+    def _unsent_pieces(self, text: RolloutText) -> Sequence[tuple[str, int, str]]:
         """What of a text was not sent yet, as (rollout, offset, text) of bounded length each."""
         known, chunks, offset = self._sent.get(text.rollout, (text, 0, 0))
         if known is not text:  # the rollout began anew
@@ -190,8 +192,8 @@ class Feed:
     def __init__(self, state: RunState, batch_s: float = BATCH_S) -> None:
         self._state = state
         self._batch_s = batch_s
-        self._texts: dict[_Place, Text] = {}
-        self._outlets: dict[Outlet, None] = {}  # in the order in which they came
+        self._texts: dict[_Place, RolloutText] = {}
+        self._outlets: dict[Outbox, None] = {}  # in the order in which they came
         self._scheduled: asyncio.TimerHandle | None = None
         self._watched: frozenset[str] = frozenset()
         self._measuring: EvaluationProgressed | None = None  # how far that under way has come
@@ -214,61 +216,63 @@ class Feed:
                 return
             text = self._texts.get((key.step, key.position, key.index))
             if text is None:
-                text = self._begun((key.step, key.position, key.index))
+                text = self._begin_text((key.step, key.position, key.index))
             recent = text.recent
             recent.append(event.text)
             if len(recent) >= _PIECES:
-                text.join()
+                text.merge_recent()
             if text.watched and self._scheduled is None:
                 self._schedule()
             return
-        self._told(event)
+        self._publish(event)
 
-    def join(self, outlet: Outlet) -> None:
+    def add(self, outlet: Outbox) -> None:
         """Tell this outlet every event from now on, and how far a measuring is under way."""
         self._outlets[outlet] = None
         if self._measuring is not None:  # soon: behind the answer to who has asked for this
-            asyncio.get_running_loop().call_soon(self._remind, outlet)
+            asyncio.get_running_loop().call_soon(self._send_progress, outlet)
 
-    def _remind(self, outlet: Outlet) -> None:
+    def _send_progress(self, outlet: Outbox) -> None:
         if self._measuring is not None and outlet in self._outlets:
-            outlet.say(line_of(seq=self._state.events, event=event_to_dict(self._measuring)))
+            outlet.enqueue(
+                format_line(seq=self._state.events, event=event_to_dict(self._measuring))
+            )
 
-    def leave(self, outlet: Outlet) -> None:
+    def remove(self, outlet: Outbox) -> None:
         self._outlets.pop(outlet, None)
-        self._look_again()
+        self._update_watched()
 
-    def follow(self, outlet: Outlet, rollouts: Collection[str]) -> None:
+    def subscribe(self, outlet: Outbox, rollouts: Collection[str]) -> None:
         """Tell this outlet the text of these rollouts, and no longer of any other."""
         for text in self._texts.values():
             if text.rollout in rollouts:
-                text.join()
-        outlet.follow(rollouts)
-        self._look_again()
+                text.merge_recent()
+        outlet.subscribe(rollouts)
+        self._update_watched()
 
-    def under_way(self, rollouts: Collection[str]) -> list[Text]:
+    def texts_of(self, rollouts: Collection[str]) -> list[RolloutText]:
         return [text for text in self._texts.values() if text.rollout in rollouts]
 
     def close(self) -> None:
         if self._scheduled is not None:
             self._scheduled.cancel()
 
-    def _begun(self, place: _Place) -> Text:
-        text = self._texts[place] = Text(rollout_id(*place))
+    def _begin_text(self, place: _Place) -> RolloutText:
+        text = self._texts[place] = RolloutText(rollout_id(*place))
         text.watched = text.rollout in self._watched
         return text
 
-    def _told(self, event: DurableEvent | TransientEvent) -> None:
+    def _publish(self, event: DurableEvent | TransientEvent) -> None:
         match event:
             case RolloutStarted() if event.key.purpose == "rollout":
                 # Also where it was tried before: that text is worth nothing any more.
-                self._begun((event.key.step, event.key.position, event.key.index))
+                self._begin_text((event.key.step, event.key.position, event.key.index))
             case RolloutFinished():
                 text = self._texts.pop((event.step, event.position, event.index), None)
                 if text is not None and text.watched:
-                    text.join(whole=True)
+                    text.merge_recent(whole=True)
                     for outlet in self._outlets:
-                        outlet.finish(text)
+                        outlet.enqueue_rest(text)
             case StepFinished():
                 self._texts.clear()  # of rollouts that were cut
             case EvaluationProgressed():
@@ -276,23 +280,23 @@ class Feed:
             case EvaluationFinished():
                 self._measuring = None
         if self._outlets:
-            line = line_of(seq=self._state.events, event=event_to_dict(event))
+            line = format_line(seq=self._state.events, event=event_to_dict(event))
             for outlet in self._outlets:
-                outlet.say(line)
+                outlet.enqueue(line)
 
-    def _look_again(self) -> None:
+    def _update_watched(self) -> None:
         """Note which rollouts anybody follows."""
-        self._watched = frozenset().union(*(outlet.following for outlet in self._outlets))
+        self._watched = frozenset().union(*(outlet.subscriptions for outlet in self._outlets))
         for text in self._texts.values():
             text.watched = text.rollout in self._watched
 
     def _schedule(self) -> None:
-        self._scheduled = asyncio.get_running_loop().call_later(self._batch_s, self._batch)
+        self._scheduled = asyncio.get_running_loop().call_later(self._batch_s, self._flush)
 
-    def _batch(self) -> None:
+    def _flush(self) -> None:
         self._scheduled = None
         for text in self._texts.values():
             if text.watched:
-                text.join()
+                text.merge_recent()
         for outlet in self._outlets:
-            outlet.texts_came()
+            outlet.notify_text()

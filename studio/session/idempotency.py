@@ -22,7 +22,7 @@ def events_since(run: RunDir, since: int) -> tuple[ev.DurableEvent, ...]:
     return tuple(entry.event for entry in run.entries()[since:])
 
 
-def done_already(
+def prior_result(
     do: str, request: Mapping[str, Any], events: Sequence[ev.DurableEvent]
 ) -> dict[str, Any] | None:
     """The answer to a request that these events show to be done; None where they do not.
@@ -34,11 +34,11 @@ def done_already(
     """
     match do:
         case "decide":
-            return _decided(to_dict(request["decision"]), events)
+            return _find_decision(to_dict(request["decision"]), events)
         case "undo":
-            return _undone(str(request["operation"]), events)
+            return _find_undo(str(request["operation"]), events)
         case "propose":
-            return _proposed(to_dict(request["operation"]), str(request["reviewer"]), events)
+            return _find_proposal(to_dict(request["operation"]), str(request["reviewer"]), events)
         case "mend":
             for event in events:
                 if isinstance(event, ev.ReplyMended) and event.repair == request["repair"]:
@@ -70,21 +70,23 @@ def done_already(
     return None
 
 
-def note_of(decision: Decision) -> str:
+def gate_note(decision: Decision) -> str:
     """The gate's note on a decision as it was journalled."""
     if decision.reviewer == GATE:
         return f"rejected: {decision.reason}"
     return f"becomes {decision.assigned}" if decision.assigned else ""
 
 
-def _decided(wanted: Mapping[str, Any], events: Sequence[ev.DurableEvent]) -> dict[str, Any] | None:
+def _find_decision(
+    wanted: Mapping[str, Any], events: Sequence[ev.DurableEvent]
+) -> dict[str, Any] | None:
     for event in events:
-        if isinstance(event, ev.OperationDecided) and _is_that(wanted, event.decision):
-            return {"decision": to_dict(event.decision), "note": note_of(event.decision)}
+        if isinstance(event, ev.OperationDecided) and _is_same_decision(wanted, event.decision):
+            return {"decision": to_dict(event.decision), "note": gate_note(event.decision)}
     return None
 
 
-def _is_that(wanted: Mapping[str, Any], found: Decision) -> bool:
+def _is_same_decision(wanted: Mapping[str, Any], found: Decision) -> bool:
     if any(wanted.get(name) != getattr(found, name) for name in ("operation_id", "kind", "target")):
         return False
     measured = wanted.get("took_s")
@@ -99,7 +101,7 @@ def _is_that(wanted: Mapping[str, Any], found: Decision) -> bool:
     return all((wanted.get(name) or "") == (getattr(found, name) or "") for name in words)
 
 
-def _undone(operation: str, events: Sequence[ev.DurableEvent]) -> dict[str, Any] | None:
+def _find_undo(operation: str, events: Sequence[ev.DurableEvent]) -> dict[str, Any] | None:
     undone: list[str] = []
     for event in events:
         if isinstance(event, ev.DecisionUndone):
@@ -110,7 +112,7 @@ def _undone(operation: str, events: Sequence[ev.DurableEvent]) -> dict[str, Any]
     return {"undone": undone} if undone else None
 
 
-def _proposed(
+def _find_proposal(
     wanted: Mapping[str, Any], reviewer: str, events: Sequence[ev.DurableEvent]
 ) -> dict[str, Any] | None:
     for event in events:

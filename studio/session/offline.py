@@ -20,18 +20,18 @@ from engines.core.library import Library
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from engines.core.text.reply import MAX_REPLY_CHARS
-from engines.core.types import Decision, Operation, Repair
-from engines.pipeline.gate.gate import Gate, Weighed
+from engines.core.types import Decision, Operation, UnparsedReply
+from engines.pipeline.gate.gate import DecisionPreview, Gate
 from engines.pipeline.recorder import Listener, Recorder
-from engines.record.catalogue import note_library, note_run
+from engines.record.catalogue import write_library_rows, write_run_row
 from engines.record.export import refresh_agent
 from engines.record.journal import Journal
-from engines.record.lock import writing
+from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
-from engines.training_free.resubmit import Mended, too_long
-from studio.run.lazy_linter import LateLinter
+from engines.training_free.resubmit import Resubmission, too_long_reason
+from studio.run.lazy_linter import LazyLinter
 from studio.session import client, protocol
-from studio.session.unparsed_replies import mend
+from studio.session.unparsed_replies import parse_resubmission
 
 _BRINGS_SOMETHING = frozenset(
     (
@@ -50,7 +50,7 @@ WAIT_S = 1.0
 """Between two looks whether a screen still decides."""
 
 
-class TakenError(ConflictError):
+class ControlledElsewhereError(ConflictError):
     """Somebody decides on a screen, and one decides at a time."""
 
     def __init__(self, refusal: ConflictError) -> None:
@@ -58,25 +58,25 @@ class TakenError(ConflictError):
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
+class ReviewQueue:
     """What lies on the desk: open operations, standing decisions, the draft's texts.
 
     `repairs` wait to be mended; of their replies they hold no more than a list shows, and
-    `studio.session.unparsed_replies.behind` has the whole.
+    `studio.session.unparsed_replies.find_reply_source` has the whole.
     """
 
     open: tuple[Operation, ...]
     decided: tuple[Decision, ...]
     draft: tuple[tuple[str, str], ...]
     stale: int | None = None  # the version the library had moved to under the lesson
-    repairs: tuple[Repair, ...] = ()
+    repairs: tuple[UnparsedReply, ...] = ()
 
 
-class Desk(Protocol):
+class ReviewSession(Protocol):
     living: bool
     """Whether a process goes on with the run beside it."""
 
-    def sheet(self) -> Sheet:
+    def review_queue(self) -> ReviewQueue:
         """What lies here.
 
         Raises:
@@ -84,7 +84,7 @@ class Desk(Protocol):
         """
         ...
 
-    def lint(self, decision: Decision) -> Weighed:
+    def lint(self, decision: Decision) -> DecisionPreview:
         """What speaks against an edit and what is noteworthy about it; decides nothing."""
         ...
 
@@ -96,7 +96,7 @@ class Desk(Protocol):
         """Take a decision back; returns the operations asked again."""
         ...
 
-    def mend(self, repair_id: str, text: str, reviewer: str) -> Mended:
+    def resubmit(self, repair_id: str, text: str, reviewer: str) -> Resubmission:
         """Resubmit a reply as it was mended; what it holds is open from then on."""
         ...
 
@@ -104,12 +104,12 @@ class Desk(Protocol):
         """Let a reply go that nobody can understand."""
         ...
 
-    def turns(self) -> Iterator[None]:
+    def watch_changes(self) -> Iterator[None]:
         """Yield now, and each time something new may lie here, for as long as the run goes on."""
         ...
 
     def wait(self) -> None:
-        """Return once no screen decides; see `TakenError`."""
+        """Return once no screen decides; see `ControlledElsewhereError`."""
         ...
 
     def close(self) -> str:
@@ -118,9 +118,9 @@ class Desk(Protocol):
 
 
 @contextmanager
-def desk_of(
+def open_review_session(
     workspace: Workspace, run: RunDir, tell: Callable[[str], None] = lambda _: None
-) -> Iterator[Desk]:
+) -> Iterator[ReviewSession]:
     """The desk of a run: its process's where one lives, else our own under its lock.
 
     `tell` hears what could not be done as it should be.
@@ -130,21 +130,21 @@ def desk_of(
         ConflictError: the run's library is gone.
     """
     if client.is_alive(run):
-        yield LivingDesk(run)
+        yield LiveReviewSession(run)
         return
-    with own_desk(workspace, run, tell) as desk:
+    with open_offline_review(workspace, run, tell) as desk:
         yield desk
 
 
 @contextmanager
-def own_desk(
+def open_offline_review(
     workspace: Workspace,
     run: RunDir,
     tell: Callable[[str], None] = lambda _: None,
     listener: Listener = lambda _: None,
     *,
     who: str = "a person's `studio review`",
-) -> Iterator[OwnDesk]:
+) -> Iterator[OfflineReviewSession]:
     """A desk of our own, under the run's lock, which belongs to the thread that opens it.
 
     `listener` hears every event that is journalled here; `who` is told to whoever wants the
@@ -154,17 +154,17 @@ def own_desk(
         LockedError: a process holds the run.
         ConflictError: the run's library is gone.
     """
-    with writing(run.path, who=who), asyncio.Runner() as runner:
+    with write_lock(run.path, who=who), asyncio.Runner() as runner:
         if client.is_alive(run):
             raise LockedError(str(run.path), "a process just took it up.", "Try again.")
-        desk = OwnDesk(workspace, run, runner, tell, listener)
+        desk = OfflineReviewSession(workspace, run, runner, tell, listener)
         try:
             yield desk
         finally:
             desk.release()
 
 
-class LivingDesk:
+class LiveReviewSession:
     """Decides over the socket of the run's process.
 
     Once the process has ended, which it may do right after the last decision, nothing lies
@@ -177,27 +177,28 @@ class LivingDesk:
         self._run = run
         self._ended = False
 
-    def sheet(self) -> Sheet:
+    def review_queue(self) -> ReviewQueue:
         try:
             answer = client.ask(self._run, "review")
         except ConflictError:
             if client.is_alive(self._run):
                 raise
             self._ended = True
-            return Sheet((), (), ())
+            return ReviewQueue((), (), ())
         if who := answer.get("driven_by"):
-            raise TakenError(client.driven_elsewhere(self._run, who))
-        return Sheet(
+            raise ControlledElsewhereError(client.controlled_elsewhere_error(self._run, who))
+        return ReviewQueue(
             tuple(from_dict(Operation, data) for data in answer["open"]),
             tuple(from_dict(Decision, data) for data in answer["decided"]),
             tuple((name, text) for name, text in answer["draft"]),
             answer["stale"],
-            tuple(from_dict(Repair, data) for data in answer["repairs"]),
+            tuple(from_dict(UnparsedReply, data) for data in answer["repairs"]),
         )
 
-    def lint(self, decision: Decision) -> Weighed:
+    def lint(self, decision: Decision) -> DecisionPreview:
         return from_dict(
-            Weighed, protocol.without_envelope(client.ask(self._run, "lint", decision=decision))
+            DecisionPreview,
+            protocol.strip_envelope(client.ask(self._run, "lint", decision=decision)),
         )
 
     def decide(self, decision: Decision) -> tuple[Decision, str]:
@@ -205,12 +206,12 @@ class LivingDesk:
             answer = client.ask(self._run, "decide", decision=decision)
         except ConflictError:
             # A process may end on the very decision, and take its answer along.
-            if (made := self._journalled(decision)) is None:
+            if (made := self._find_journalled(decision)) is None:
                 raise
             return made, ""
         return from_dict(Decision, answer["decision"]), answer["note"]
 
-    def _journalled(self, wanted: Decision) -> Decision | None:
+    def _find_journalled(self, wanted: Decision) -> Decision | None:
         """The decision as an ended process wrote it down; None where it lives or did not."""
         if client.is_alive(self._run):
             return None
@@ -230,16 +231,18 @@ class LivingDesk:
     def undo(self, operation_id: str) -> tuple[str, ...]:
         return tuple(client.ask(self._run, "undo", operation=operation_id)["undone"])
 
-    def mend(self, repair_id: str, text: str, reviewer: str) -> Mended:
+    def resubmit(self, repair_id: str, text: str, reviewer: str) -> Resubmission:
         if len(text) > MAX_REPLY_CHARS:  # it might not even fit the line
-            return Mended(problems=(too_long(text),))
+            return Resubmission(problems=(too_long_reason(text),))
         asked = {"repair": repair_id, "text": text, "reviewer": reviewer}
-        return from_dict(Mended, protocol.without_envelope(client.ask(self._run, "mend", **asked)))
+        return from_dict(
+            Resubmission, protocol.strip_envelope(client.ask(self._run, "mend", **asked))
+        )
 
     def drop(self, repair_id: str, reason: str, reviewer: str) -> None:
         client.ask(self._run, "drop", repair=repair_id, reason=reason, reviewer=reviewer)
 
-    def turns(self) -> Iterator[None]:
+    def watch_changes(self) -> Iterator[None]:
         with suppress(ConflictError):  # it ended between two questions
             while client.is_alive(self._run):  # who reads too slowly is let go of meanwhile
                 for event in client.watch(self._run):
@@ -266,7 +269,7 @@ class LivingDesk:
         return f"the run goes on; `studio review {run} --wait` stays for its next steps"
 
 
-class OwnDesk:
+class OfflineReviewSession:
     """Decides in the run's journal itself; commits only after the run's end."""
 
     living = False
@@ -282,7 +285,7 @@ class OwnDesk:
         self._workspace, self._run, self._runner = workspace, run, runner
         self._journal = Journal(run.journal, mask=workspace.mask)
         self._state = RunState()
-        for entry in self._journal.taken():
+        for entry in self._journal.take_entries():
             fold(self._state, entry.event)
         if self._state.started is None:
             raise ConflictError(
@@ -295,14 +298,14 @@ class OwnDesk:
         recorder = Recorder(self._journal, self._state)
         recorder.listen(listener)
         limit = self._state.settings.get("practice.library_limit")
-        linter = LateLinter(workspace, run, tell)
+        linter = LazyLinter(workspace, run, tell)
         self._gate = Gate(recorder, folder, (), run=run.run, limit=limit, linter=linter)
         self._runner.run(self._gate.follow_head(self._state.step))
 
-    def sheet(self) -> Sheet:
-        return _sheet(self._state, self._gate)
+    def review_queue(self) -> ReviewQueue:
+        return _review_queue(self._state, self._gate)
 
-    def lint(self, decision: Decision) -> Weighed:
+    def lint(self, decision: Decision) -> DecisionPreview:
         return self._runner.run(self._gate.lint(decision))
 
     def decide(self, decision: Decision) -> tuple[Decision, str]:
@@ -316,18 +319,18 @@ class OwnDesk:
         """Put a person's own operation into the queue."""
         return self._runner.run(self._gate.propose(operation, reviewer))
 
-    def mend(self, repair_id: str, text: str, reviewer: str) -> Mended:
-        repair = self._gate.repair(repair_id)
-        found = mend(self._run, repair, text, self._gate.draft(), reviewer)
+    def resubmit(self, repair_id: str, text: str, reviewer: str) -> Resubmission:
+        repair = self._gate.unparsed_reply(repair_id)
+        found = parse_resubmission(self._run, repair, text, self._gate.draft(), reviewer)
         if found.problems:
             return found
-        made = self._runner.run(self._gate.mend(repair_id, found.operations, reviewer))
+        made = self._runner.run(self._gate.resubmit(repair_id, found.operations, reviewer))
         return replace(found, operations=made)
 
     def drop(self, repair_id: str, reason: str, reviewer: str) -> None:
         self._runner.run(self._gate.drop(repair_id, reason, reviewer))
 
-    def turns(self) -> Iterator[None]:
+    def watch_changes(self) -> Iterator[None]:
         yield
 
     def wait(self) -> None:
@@ -336,23 +339,23 @@ class OwnDesk:
     def close(self) -> str:
         state = self._state
         if state.status != "finished":
-            left = len(state.undecided)
+            left = len(state.undecided_operations)
             waiting = f"{left} operations are left" if left else "every operation is decided"
             return f"{waiting}; go on with `studio headless --resume {self._run.run}`"
-        if not state.reviewed:
-            note_run(self._workspace, self._run)  # a reply mended or dropped counts there
+        if not state.reviewed_operations:
+            write_run_row(self._workspace, self._run)  # a reply mended or dropped counts there
             return ""
         done = self._runner.run(self._gate.commit(0))
         refresh_agent(self._run.agent_file, done.library, self._run.run, self._workspace.mask)
-        note_library(self._workspace, done.library)
-        note_run(self._workspace, self._run)
+        write_library_rows(self._workspace, done.library)
+        write_run_row(self._workspace, self._run)
         return f"committed: library {done.library.name} is at v{done.library.version}"
 
     def release(self) -> None:
         self._runner.run(self._journal.aclose())
 
 
-def read_sheet(workspace: Workspace, run: RunDir) -> Sheet:
+def read_review_queue(workspace: Workspace, run: RunDir) -> ReviewQueue:
     """What lies on the desk of a run without a process, read without its lock.
 
     Raises:
@@ -363,26 +366,26 @@ def read_sheet(workspace: Workspace, run: RunDir) -> Sheet:
         raise ConflictError(f"run {run.run}", "it was cut off before it began.", "Start it again.")
     limit = state.settings.get("practice.library_limit")
     folder = workspace.library(state.started.library)
-    gate = Gate(Recorder(_Unwritable(), state), folder, (), run=run.run, limit=limit)
-    return _sheet(state, gate)
+    gate = Gate(Recorder(_ReadOnlyLog(), state), folder, (), run=run.run, limit=limit)
+    return _review_queue(state, gate)
 
 
-class _Unwritable:
+class _ReadOnlyLog:
     """An `EventLog` of somebody who only reads."""
 
     async def append(self, event: ev.DurableEvent) -> ev.DurableEvent:
         raise AssertionError(f"{type(event).__name__} without the run's lock")
 
 
-def _sheet(state: RunState, gate: Gate) -> Sheet:
-    return Sheet(
-        state.open,
+def _review_queue(state: RunState, gate: Gate) -> ReviewQueue:
+    return ReviewQueue(
+        state.open_operations,
         tuple(state.decisions.values()),
-        _texts(gate.draft()),
+        _draft_texts(gate.draft()),
         state.flagged_stale,
         tuple(state.repairs.values()),
     )
 
 
-def _texts(library: Library) -> tuple[tuple[str, str], ...]:
+def _draft_texts(library: Library) -> tuple[tuple[str, str], ...]:
     return tuple((e.id, e.text) for e in library.experiences)

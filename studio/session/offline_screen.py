@@ -21,11 +21,18 @@ from engines.core.events import DurableEvent, TransientEvent
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from engines.core.types import Decision, Operation
-from engines.record.catalogue import note_run
+from engines.record.catalogue import write_run_row
 from engines.record.run_dir import RunDir, Workspace
-from studio.session.base import Began, Desktop, Driven, Message, Objected, Told
+from studio.session.base import (
+    ControllerChanged,
+    DecisionPreview,
+    EventReceived,
+    Message,
+    SnapshotReceived,
+    VersionedReviewQueue,
+)
 from studio.session.client import status_of
-from studio.session.offline import OwnDesk, own_desk, read_sheet
+from studio.session.offline import OfflineReviewSession, open_offline_review, read_review_queue
 
 IDLE_S = 3.0
 """Without a request for so long the lock is given back; the next one takes it again.
@@ -39,7 +46,7 @@ SITS = "a person's screen, which lets go a few seconds after a decision,"
 T = TypeVar("T")
 
 
-class Stored:
+class OfflineSession:
     """One screen at a run's journal. Used from one event loop.
 
     Args:
@@ -51,7 +58,7 @@ class Stored:
     """
 
     living = False
-    drives = True
+    controls = True
     pace_tokens_per_s: float | None = None
 
     def __init__(
@@ -65,11 +72,11 @@ class Stored:
     ) -> None:
         self.run = run
         self.state = RunState()
-        self.driver = who
+        self.controller = who
         self._workspace, self._tell, self._idle_s = workspace, tell, idle_s
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="desk")
         self._stack = ExitStack()  # used by the worker thread alone, as the desk is
-        self._desk: OwnDesk | None = None
+        self._desk: OfflineReviewSession | None = None
         self._opening: list[DurableEvent | TransientEvent] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._turn = asyncio.Lock()  # one request at a time
@@ -83,7 +90,7 @@ class Stored:
 
     async def messages(self) -> AsyncIterator[Message]:
         async with self._turn:
-            await self._begin()
+            await self._load_state()
         while True:
             while self._queue:
                 yield self._queue.popleft()
@@ -95,13 +102,15 @@ class Stored:
     def subscribe(self, rollouts: Collection[str]) -> None:
         """Nothing is under way here."""
 
-    async def desktop(self) -> Desktop:
+    async def review_queue(self) -> VersionedReviewQueue:
         async with self._turn:
-            await self._begin()
+            await self._load_state()
             sheet = await self._in_worker(
-                self._desk.sheet if self._desk else lambda: read_sheet(self._workspace, self.run)
+                self._desk.review_queue
+                if self._desk
+                else lambda: read_review_queue(self._workspace, self.run)
             )
-            return Desktop(
+            return VersionedReviewQueue(
                 sheet.open,
                 sheet.decided,
                 sheet.draft,
@@ -111,34 +120,38 @@ class Stored:
             )
 
     async def decide(self, decision: Decision) -> tuple[Decision, str]:
-        return await self._at_desk(lambda desk: desk.decide(decision))
+        return await self._with_review_session(lambda desk: desk.decide(decision))
 
-    async def weigh(self, decision: Decision) -> Objected:
-        weighed = await self._at_desk(lambda desk: desk.lint(decision))
-        return Objected(weighed.objection, weighed.flags)
+    async def preview(self, decision: Decision) -> DecisionPreview:
+        weighed = await self._with_review_session(lambda desk: desk.lint(decision))
+        return DecisionPreview(weighed.objection, weighed.flags)
 
     async def undo(self, operation_id: str) -> tuple[str, ...]:
-        return await self._at_desk(lambda desk: desk.undo(operation_id))
+        return await self._with_review_session(lambda desk: desk.undo(operation_id))
 
     async def propose(self, operation: Operation) -> Operation:
-        return await self._at_desk(lambda desk: desk.propose(operation, self.driver))
+        return await self._with_review_session(
+            lambda desk: desk.propose(operation, self.controller)
+        )
 
-    async def mend(self, repair_id: str, text: str, reviewer: str) -> tuple[str, ...]:
-        done = await self._at_desk(lambda desk: desk.mend(repair_id, text, reviewer))
+    async def resubmit(self, repair_id: str, text: str, reviewer: str) -> tuple[str, ...]:
+        done = await self._with_review_session(
+            lambda desk: desk.resubmit(repair_id, text, reviewer)
+        )
         return done.problems
 
     async def drop(self, repair_id: str, reason: str, reviewer: str) -> None:
-        await self._at_desk(lambda desk: desk.drop(repair_id, reason, reviewer))
+        await self._with_review_session(lambda desk: desk.drop(repair_id, reason, reviewer))
 
     async def commit(self) -> str:
-        said = await self._at_desk(lambda desk: desk.close())
-        await self.let_go()
+        said = await self._with_review_session(lambda desk: desk.close())
+        await self.release_lock()
         return said or "nothing is decided, so nothing was committed"
 
     async def control(self, do: str, **arguments: Any) -> dict[str, Any]:
         if do == "status":
             async with self._turn:
-                await self._begin()
+                await self._load_state()
             return status_of(self.state)
         raise ConflictError(
             f"run {self.run.run}",
@@ -146,16 +159,16 @@ class Stored:
             f"Start it with `studio headless --resume {quote(self.run.run)}` (r in the app).",
         )
 
-    async def drive(self) -> None:
+    async def take_control(self) -> None:
         """Nobody else is here."""
 
-    async def let_go(self) -> None:
+    async def release_lock(self) -> None:
         """Give the run's lock back, so that a process can take it up; what is decided stands."""
         async with self._turn:
             await self._release()
 
     async def close(self) -> str:
-        await self.let_go()
+        await self.release_lock()
         self._closed = True
         self._some.set()
         if self._releasing is not None:
@@ -164,12 +177,12 @@ class Stored:
         run = quote(self.run.run)
         if self.state.status != "finished":
             return f"go on with: studio headless --resume {run}"
-        if self.state.reviewed:
-            waiting = len(self.state.reviewed)
+        if self.state.reviewed_operations:
+            waiting = len(self.state.reviewed_operations)
             return f"{waiting} decisions are kept and wait for their commit: studio review {run}"
         return f"come back with: studio attach {run}"
 
-    async def _at_desk(self, ask: Callable[[OwnDesk], T]) -> T:
+    async def _with_review_session(self, ask: Callable[[OfflineReviewSession], T]) -> T:
         """Ask the desk in the worker thread; it is opened for the first question.
 
         Raises:
@@ -177,7 +190,7 @@ class Stored:
         """
         async with self._turn:
             self._check_open()
-            await self._begin()
+            await self._load_state()
             try:
                 if self._desk is None:
                     await self._open()
@@ -185,7 +198,7 @@ class Stored:
                 return await self._in_worker(ask, self._desk)
             finally:
                 if self._wrote:
-                    self._rest()
+                    self._schedule_release()
                 else:  # looked at only, or refused: nobody need wait for us
                     await self._release()
 
@@ -193,52 +206,52 @@ class Stored:
         if self._closed:
             raise ConflictError(f"run {self.run.run}", "its session is closed.", "Open it again.")
 
-    async def _begin(self) -> None:
+    async def _load_state(self) -> None:
         if not self._read and not self._closed:
             self._loop = asyncio.get_running_loop()
             self.state = await self._in_worker(self.run.state)
             self._read = True
-            self._say(Began())
-            self._say(Driven(True, self.driver))
+            self._enqueue(SnapshotReceived())
+            self._enqueue(ControllerChanged(True, self.controller))
 
     async def _open(self) -> None:
         self._opening = []
-        self._desk = await self._in_worker(self._opened)
+        self._desk = await self._in_worker(self._enter_review_session)
         told, self._opening = self._opening, None
         if self._desk.events == self.state.events:
             for event in told:  # the library moved, and took decisions back
-                self._take(event)
+                self._apply_event(event)
         else:  # somebody wrote since we looked
             self.state = await self._in_worker(self.run.state)
             self._wrote = bool(told)
-            self._say(Began())
+            self._enqueue(SnapshotReceived())
 
-    def _opened(self) -> OwnDesk:
+    def _enter_review_session(self) -> OfflineReviewSession:
         return self._stack.enter_context(
-            own_desk(self._workspace, self.run, self._tell, self._heard, who=SITS)
+            open_offline_review(self._workspace, self.run, self._tell, self._on_event, who=SITS)
         )
 
-    def _heard(self, event: DurableEvent | TransientEvent) -> None:
+    def _on_event(self, event: DurableEvent | TransientEvent) -> None:
         """In the worker thread: an event is on disk."""
         assert self._loop is not None
         if self._opening is not None:  # by this thread alone, until the desk is open
             self._opening.append(event)
         else:
-            self._loop.call_soon_threadsafe(self._take, event)
+            self._loop.call_soon_threadsafe(self._apply_event, event)
 
-    def _take(self, event: DurableEvent | TransientEvent) -> None:
+    def _apply_event(self, event: DurableEvent | TransientEvent) -> None:
         if isinstance(event, DurableEvent):
             self._wrote = True
             fold(self.state, event)
-        self._say(Told(event))
+        self._enqueue(EventReceived(event))
 
-    def _rest(self) -> None:
+    def _schedule_release(self) -> None:
         if self._idle is not None:
             self._idle.cancel()
-        self._idle = asyncio.get_running_loop().call_later(self._idle_s, self._idled)
+        self._idle = asyncio.get_running_loop().call_later(self._idle_s, self._on_idle)
 
-    def _idled(self) -> None:
-        self._releasing = asyncio.create_task(self.let_go())
+    def _on_idle(self) -> None:
+        self._releasing = asyncio.create_task(self.release_lock())
 
     async def _release(self) -> None:
         if self._idle is not None:
@@ -251,13 +264,13 @@ class Stored:
         await self._in_worker(self._stack.close)
         if wrote:
             with contextlib.suppress(StudioError):  # it can be made anew from the journals
-                await self._in_worker(note_run, self._workspace, self.run)
+                await self._in_worker(write_run_row, self._workspace, self.run)
 
     async def _in_worker(self, do: Callable[..., T], *arguments: Any) -> T:
         # Not cut by who stops waiting: half a decision would be worse than one unheard of.
         working = asyncio.get_running_loop().run_in_executor(self._worker, do, *arguments)
         return await asyncio.shield(working)
 
-    def _say(self, message: Message) -> None:
+    def _enqueue(self, message: Message) -> None:
         self._queue.append(message)
         self._some.set()

@@ -24,7 +24,7 @@ MAX_LINE = 4_000_000
 _ENVELOPE = frozenset({"v", "id", "ok"})
 
 
-def line_of(**said: Any) -> bytes:
+def format_line(**said: Any) -> bytes:
     """One line, with the version in front."""
     return dumps({"v": PROTOCOL, **said}) + b"\n"
 
@@ -35,13 +35,13 @@ def request_line(number: int, do: str, **arguments: Any) -> bytes:
     Raises:
         ConflictError: it is longer than a process reads.
     """
-    line = line_of(id=number, do=do, **arguments)
+    line = format_line(id=number, do=do, **arguments)
     if len(line) > MAX_LINE:
-        raise too_long(do, len(line))
+        raise too_long_error(do, len(line))
     return line
 
 
-def too_long(do: str, size: int) -> ConflictError:
+def too_long_error(do: str, size: int) -> ConflictError:
     """Why a request is not answered; `size` in bytes."""
     return ConflictError(
         f"request {do}".rstrip(),
@@ -50,7 +50,7 @@ def too_long(do: str, size: int) -> ConflictError:
     )
 
 
-def request_of(line: bytes) -> dict[str, Any]:
+def parse_request(line: bytes) -> dict[str, Any]:
     """What a client asks.
 
     Raises:
@@ -72,12 +72,12 @@ def request_of(line: bytes) -> dict[str, Any]:
     return request
 
 
-def refusal_of(number: Any, error: StudioError) -> bytes:
+def refusal_line(number: Any, error: StudioError) -> bytes:
     refused = {"ok": False, "place": error.place, "cause": error.cause, "move": error.move}
-    return line_of(id=number, **refused)
+    return format_line(id=number, **refused)
 
 
-def granted(answer: Mapping[str, Any]) -> dict[str, Any]:
+def parse_answer(answer: Mapping[str, Any]) -> dict[str, Any]:
     """The answer itself, where it is none of another protocol.
 
     Raises:
@@ -97,6 +97,6 @@ def granted(answer: Mapping[str, Any]) -> dict[str, Any]:
     return dict(answer)
 
 
-def without_envelope(answer: Mapping[str, Any]) -> dict[str, Any]:
+def strip_envelope(answer: Mapping[str, Any]) -> dict[str, Any]:
     """What an answer says, without what only the protocol needs."""
     return {key: value for key, value in answer.items() if key not in _ENVELOPE}

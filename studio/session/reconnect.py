@@ -16,11 +16,19 @@ from typing import Any
 
 from engines.core.errors import ConflictError, StudioError
 from engines.core.events import DurableEvent, event_from_dict
-from engines.core.state.fold import fold, folded
+from engines.core.state.fold import fold, fold_events
 from engines.core.state.run_state import RunState
 from engines.record.run_dir import RunDir
-from studio.session.base import Began, Driven, Message, Parted, Piece, Streamed, Told
-from studio.session.connection import Cut, Line, NoProcess, connected
+from studio.session.base import (
+    ControllerChanged,
+    Disconnected,
+    EventReceived,
+    Message,
+    SnapshotReceived,
+    TextPiece,
+    TextReceived,
+)
+from studio.session.connection import Connection, ConnectionLost, NoProcess, connect
 
 ANSWER_S = 30.0
 """How long a process that accepted the connection may take to answer `attach`."""
@@ -32,7 +40,7 @@ _STEADY_S = 5.0
 """A line that held so long was no false start: the next try is made at once."""
 
 
-class Following:
+class ReconnectingClient:
     """One screen's line. Used from one event loop.
 
     Args:
@@ -58,7 +66,7 @@ class Following:
         self.drives = False
         self.driver = ""
         self.pace_tokens_per_s: float | None = None
-        self.line: Line | None = None
+        self.line: Connection | None = None
         self.refused: ConflictError | None = None  # why a living process is of no use
         self.closed = False
         self._who, self._decides_alone = who, decides_alone
@@ -74,7 +82,7 @@ class Following:
         self._keeping: asyncio.Task[None] | None = None
 
     async def messages(self) -> AsyncIterator[Message]:
-        self._keep()
+        self._start()
         while True:
             while self._queue:
                 yield self._queue.popleft()
@@ -88,45 +96,45 @@ class Following:
     def subscribe(self, rollouts: Collection[str]) -> None:
         self._followed = frozenset(rollouts)
         if self.line is not None:
-            with contextlib.suppress(Cut):  # the next line begins with them
-                self.line.tell("subscribe", rollouts=sorted(self._followed))
+            with contextlib.suppress(ConnectionLost):  # the next line begins with them
+                self.line.send("subscribe", rollouts=sorted(self._followed))
 
-    async def settled(self) -> Line | None:
+    async def wait_for_connection(self) -> Connection | None:
         """Wait until it is known whether there is a line, and return it."""
-        self._keep()
+        self._start()
         await self._settled.wait()
         return self.line
 
-    def lost(self, line: Line | None) -> None:
+    def mark_lost(self, line: Connection | None) -> None:
         """This line turned out to be cut; `settled` waits until that is noticed."""
         if line is None:
             return
-        line.cut()
+        line.close()
         if self.line is line:
             self.line = None
             self._settled.clear()
 
-    async def look(self) -> bool:
+    async def try_reconnect(self) -> bool:
         """Look whether a process of the run is back, and attach to it; whether one answers."""
         if not self.closed and not self.living and self._settled.is_set():
             self._settled.clear()
             self._wants = True
             self._call.set()
-        await self.settled()
+        await self.wait_for_connection()
         return self.living
 
-    def driven(self, driver: dict[str, Any]) -> None:
+    def set_controller(self, driver: dict[str, Any]) -> None:
         """Note who decides, and tell where that is news."""
         before = self.drives, self.driver
-        self.drives, self.driver = _driver(driver)
+        self.drives, self.driver = _parse_controller(driver)
         if before != (self.drives, self.driver):
-            self.say(Driven(self.drives, self.driver))
+            self.enqueue(ControllerChanged(self.drives, self.driver))
 
-    def say(self, message: Message) -> None:
-        if isinstance(message, Streamed) and self._queue:
+    def enqueue(self, message: Message) -> None:
+        if isinstance(message, TextReceived) and self._queue:
             last = self._queue[-1]
-            if isinstance(last, Streamed):  # who draws slowly finds all of it at once
-                self._queue[-1] = Streamed(last.pieces + message.pieces)
+            if isinstance(last, TextReceived):  # who draws slowly finds all of it at once
+                self._queue[-1] = TextReceived(last.pieces + message.pieces)
                 return
         self._queue.append(message)
         self._some.set()
@@ -142,17 +150,17 @@ class Following:
 
     # What is heard.
 
-    def _keep(self) -> None:
+    def _start(self) -> None:
         if self._keeping is None and not self.closed:
-            self._keeping = asyncio.create_task(self._attend())
-            self._keeping.add_done_callback(self._kept)
+            self._keeping = asyncio.create_task(self._keep_attached())
+            self._keeping.add_done_callback(self._on_stopped)
 
-    def _kept(self, _: asyncio.Task[None]) -> None:
+    def _on_stopped(self, _: asyncio.Task[None]) -> None:
         """Nobody follows any more: let go of whoever waits."""
         self._settled.set()
         self._some.set()
 
-    async def _attend(self) -> None:
+    async def _keep_attached(self) -> None:
         """Attach, follow, and attach again, for as long as a process answers."""
         loop = asyncio.get_running_loop()
         tried = 0
@@ -160,25 +168,25 @@ class Following:
             await asyncio.sleep(_PAUSES_S[min(tried, len(_PAUSES_S) - 1)])
             tried, began = tried + 1, loop.time()
             try:
-                await self._follow()
+                await self._attach_once()
                 reason = "the line to its process was cut"
             except NoProcess:
                 self.refused = None
-                await self._alone("no process of it is running", ended=True)
+                await self._wait_without_process("no process of it is running", ended=True)
                 tried = 0
                 continue
             except StudioError as error:
                 self.refused = ConflictError(error.place, error.cause, error.move)
-                await self._alone(str(error), ended=False)
+                await self._wait_without_process(str(error), ended=False)
                 tried = 0
                 continue
             except (OSError, TimeoutError) as error:
                 reason = f"its process does not answer ({error or 'no word'})"
             if self.living:  # it was attached: 1, since a line may be cut again and again
                 tried = 0 if loop.time() - began > _STEADY_S else 1
-            self._part(reason, ended=False)
+            self._disconnect(reason, ended=False)
 
-    async def _follow(self) -> None:
+    async def _attach_once(self) -> None:
         """Attach and take in what comes, until the line is cut.
 
         Raises:
@@ -186,35 +194,35 @@ class Following:
             StudioError: it refuses, or its journal cannot be read.
             OSError, TimeoutError: it could not be reached.
         """
-        line = await connected(self.run)
+        line = await connect(self.run)
         try:
             async with asyncio.timeout(ANSWER_S):
-                answer = await line.first(
+                answer = await line.ask_first(
                     "attach", drive=self._wants, who=self._who, session=self._session
                 )
             await self._found()
-            await self._read_anew(int(answer["seq"]))
+            await self._reload_state(int(answer["seq"]))
             self.line, self.living, self._alone_for = line, True, ""
             self.refused = None
-            line.tell("subscribe", rollouts=sorted(self._followed))
-            self.drives, self.driver = _driver(answer["driver"])
+            line.send("subscribe", rollouts=sorted(self._followed))
+            self.drives, self.driver = _parse_controller(answer["driver"])
             self.pace_tokens_per_s = answer.get("pace_tokens_per_s")
-            self.say(Began(frozenset(map(str, answer.get("under_way", ())))))
-            self.say(Driven(self.drives, self.driver))
+            self.enqueue(SnapshotReceived(frozenset(map(str, answer.get("under_way", ())))))
+            self.enqueue(ControllerChanged(self.drives, self.driver))
             self._settled.set()
-            async for said in line.received():
-                await self._hear(said)
-        except Cut:
+            async for said in line.pushed_messages():
+                await self._handle_message(said)
+        except ConnectionLost:
             return
         finally:
             await line.aclose()
 
-    async def _hear(self, said: dict[str, Any]) -> None:
+    async def _handle_message(self, said: dict[str, Any]) -> None:
         if "streams" in said:
-            pieces = tuple(Piece(*piece) for piece in said["streams"])
-            self.say(Streamed(pieces))
+            pieces = tuple(TextPiece(*piece) for piece in said["streams"])
+            self.enqueue(TextReceived(pieces))
         elif "driver" in said:
-            self.driven(said["driver"])
+            self.set_controller(said["driver"])
         elif "event" in said:
             try:
                 event = event_from_dict(said["event"])
@@ -228,42 +236,42 @@ class Following:
                 if said["seq"] <= self.state.events:
                     return
                 if said["seq"] > self.state.events + 1:
-                    await self._read_anew(said["seq"])
-                    self.say(Began())
+                    await self._reload_state(said["seq"])
+                    self.enqueue(SnapshotReceived())
                     return
                 fold(self.state, event)
-            self.say(Told(event))
+            self.enqueue(EventReceived(event))
 
-    async def _read_anew(self, events: int | None = None) -> None:
+    async def _reload_state(self, events: int | None = None) -> None:
         """Make the state from so many events of the journal; None: from all."""
         self.state = await asyncio.to_thread(_state_at, self.run, events)
 
-    async def _alone(self, reason: str, *, ended: bool) -> None:
+    async def _wait_without_process(self, reason: str, *, ended: bool) -> None:
         """Go on from the journal until it is time to look, or somebody asks to."""
         if self._alone_for != reason:
-            self._part(reason, ended=ended)
+            self._disconnect(reason, ended=ended)
             self._alone_for = reason
             with contextlib.suppress(StudioError):  # else what was known before is shown
-                await self._read_anew()
-            self.say(Began())
+                await self._reload_state()
+            self.enqueue(SnapshotReceived())
             if ended and self._decides_alone:  # nobody else is there to decide
-                self.driven({"mine": True, "who": self._who})
+                self.set_controller({"mine": True, "who": self._who})
         self._call.clear()
         self._settled.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._look_s):
                 await self._call.wait()
 
-    def _part(self, reason: str, *, ended: bool) -> None:
+    def _disconnect(self, reason: str, *, ended: bool) -> None:
         if self.living:  # who drove goes on to, unless somebody else does by then
             self._wants = self.drives
         self.line, self.living = None, False
         self._settled.clear()
         self.drives, self.driver = False, ""
-        self.say(Parted(reason, ended))
+        self.enqueue(Disconnected(reason, ended))
 
 
-def _driver(said: dict[str, Any]) -> tuple[bool, str]:
+def _parse_controller(said: dict[str, Any]) -> tuple[bool, str]:
     return bool(said["mine"]), str(said["who"])
 
 
@@ -280,4 +288,4 @@ def _state_at(run: RunDir, events: int | None) -> RunState:
             f"its process tells of event {events}, and its journal holds {len(found)}.",
             "See `studio doctor`.",
         )
-    return folded(entry.event for entry in found[:events])
+    return fold_events(entry.event for entry in found[:events])

@@ -16,11 +16,11 @@ from engines.core import events as ev
 from engines.core.codec import from_dict, to_dict
 from engines.core.errors import ConflictError
 from engines.core.types import KILLED, Decision, Operation
-from engines.pipeline.context import Practice
+from engines.pipeline.context import RunContext
 from engines.record.run_dir import RunDir
 from studio.session.client import status_of
-from studio.session.idempotency import done_already, events_since
-from studio.session.unparsed_replies import mend
+from studio.session.idempotency import events_since, prior_result
+from studio.session.unparsed_replies import parse_resubmission
 
 DECIDING = frozenset(("decide", "undo", "propose", "mend", "drop", "commit"))
 """What nobody asks past a screen that drives."""
@@ -32,10 +32,10 @@ COMMIT_S = 60.0
 """How long a commit is waited for: it may wait for another process at the library's lock."""
 
 
-class Requests:
+class RequestHandler:
     """Does what is asked of one run."""
 
-    def __init__(self, practice: Practice) -> None:
+    def __init__(self, practice: RunContext) -> None:
         self._practice = practice
         self._run = RunDir(practice.records.parent)
         # A request that is sent again may come while its first is still being written: only
@@ -52,7 +52,7 @@ class Requests:
             if not waiting.done():
                 waiting.set_result({"said": "the run's process ends; nothing is lost"})
 
-    async def do(
+    async def handle(
         self,
         do: str,
         request: Mapping[str, Any],
@@ -73,25 +73,27 @@ class Requests:
             StudioError: it is refused.
         """
         if do not in STEERING:
-            return await self._read(do, request)
+            return await self._handle_query(do, request)
         async with self._turn:
             again = request.get("again") is True
-            if again and (done := await self._done_already(do, request)) is not None:
+            if again and (done := await self._prior_result(do, request)) is not None:
                 return done
-            waiting = self._under_way(request.get("step")) if again and do == "commit" else None
+            waiting = (
+                self._pending_commit(request.get("step")) if again and do == "commit" else None
+            )
             if waiting is None:
                 check()
                 if do != "commit":
-                    return await self._steer(do, request, who)
+                    return await self._handle_command(do, request, who)
                 self._check_step(request.get("step"))
-                waiting = await self._let_go(who or said(request, "reviewer")[0])
-        return await self._committed(waiting)
+                waiting = await self._release_commit(who or text_fields(request, "reviewer")[0])
+        return await self._wait_for_commit(waiting)
 
-    def _under_way(self, step: Any) -> asyncio.Future[dict[str, Any]] | None:
+    def _pending_commit(self, step: Any) -> asyncio.Future[dict[str, Any]] | None:
         """The commit of a step that was asked for and has not come yet."""
         return next((one for one, of in self._committing.items() if of == step), None)
 
-    async def _done_already(self, do: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
+    async def _prior_result(self, do: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
         since = request.get("since")
         if not isinstance(since, int) or since < 0:
             raise ConflictError(
@@ -100,27 +102,29 @@ class Requests:
         # In a thread: it reads the journal, and the run must not stand still meanwhile.
         events = await asyncio.to_thread(events_since, self._run, since)
         try:
-            done = done_already(do, request, events)
+            done = prior_result(do, request, events)
         except (KeyError, TypeError, ValueError, AssertionError):
             return None  # it lacks a field, as will be said
         if done is None:
             return None
         if do == "commit":
-            return {"said": self._said(done["version"]), **done}
+            return {"said": self._commit_text(done["version"]), **done}
         return done if done else self.status()
 
-    async def _read(self, do: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    async def _handle_query(self, do: str, request: Mapping[str, Any]) -> dict[str, Any]:
         match do:
             case "status" | "watch":
                 return self.status()
             case "review":
-                return self._review()
+                return self._review_queue()
             case "lint":
-                return dict(to_dict(await self._practice.gate.lint(_decision(request))))
+                return dict(to_dict(await self._practice.gate.lint(_parse_decision(request))))
         known = ", ".join((*_READING, *sorted(STEERING)))
         raise ConflictError(f"request {do!r}", "a run knows no such request.", f"Known: {known}.")
 
-    async def _steer(self, do: str, request: Mapping[str, Any], who: str | None) -> dict[str, Any]:
+    async def _handle_command(
+        self, do: str, request: Mapping[str, Any], who: str | None
+    ) -> dict[str, Any]:
         control, gate = self._practice.control, self._practice.gate
         match do:
             case "pause":
@@ -132,33 +136,35 @@ class Requests:
             case "stop":
                 # Answered first: stopping closes this very connection.
                 after_step = bool(request.get("after_step"))
-                asyncio.get_running_loop().call_soon(control.stop, *_stop(after_step, who))
+                asyncio.get_running_loop().call_soon(
+                    control.stop, *_stop_arguments(after_step, who)
+                )
                 return {**self.status(), "status": "stopping"}
             case "kill":
-                (rollout,) = said(request, "rollout")
+                (rollout,) = text_fields(request, "rollout")
                 return self._kill(rollout, who or "studio ctl")
             case "decide":
-                settled = await gate.decide(_decision(request))
+                settled = await gate.decide(_parse_decision(request))
                 return {"decision": to_dict(settled.decision), "note": settled.note}
             case "undo":
-                return {"undone": list(await gate.undo(*said(request, "operation")))}
+                return {"undone": list(await gate.undo(*text_fields(request, "operation")))}
             case "propose":
-                (reviewer,) = said(request, "reviewer")
-                proposed = await gate.propose(_operation(request), reviewer)
+                (reviewer,) = text_fields(request, "reviewer")
+                proposed = await gate.propose(_parse_operation(request), reviewer)
                 return {"operation": to_dict(proposed)}
             case "mend":
-                return await self._mend(*said(request, "repair", "text", "reviewer"))
+                return await self._resubmit(*text_fields(request, "repair", "text", "reviewer"))
             case "drop":
-                repair, reason, reviewer = said(request, "repair", "reason", "reviewer")
+                repair, reason, reviewer = text_fields(request, "repair", "reason", "reviewer")
                 await gate.drop(repair, reason, reviewer)
                 return {}
         return self.status()
 
-    def _review(self) -> dict[str, Any]:
+    def _review_queue(self) -> dict[str, Any]:
         state = self._practice.recorder.state
         draft = self._practice.gate.draft()
         return {
-            "open": [to_dict(operation) for operation in state.open],
+            "open": [to_dict(operation) for operation in state.open_operations],
             "decided": [to_dict(decision) for decision in state.decisions.values()],
             "draft": [[e.id, e.text] for e in draft.experiences],
             "stale": state.flagged_stale,
@@ -166,12 +172,14 @@ class Requests:
             "base_version": state.base_version,
         }
 
-    async def _mend(self, repair_id: str, text: str, reviewer: str) -> dict[str, Any]:
+    async def _resubmit(self, repair_id: str, text: str, reviewer: str) -> dict[str, Any]:
         gate = self._practice.gate
-        repair = gate.repair(repair_id)
+        repair = gate.unparsed_reply(repair_id)
         # In a thread: it reads the journal, and the run must not stand still meanwhile.
-        found = await asyncio.to_thread(mend, self._run, repair, text, gate.draft(), reviewer)
-        made = () if found.problems else await gate.mend(repair_id, found.operations, reviewer)
+        found = await asyncio.to_thread(
+            parse_resubmission, self._run, repair, text, gate.draft(), reviewer
+        )
+        made = () if found.problems else await gate.resubmit(repair_id, found.operations, reviewer)
         answer: dict[str, Any] = to_dict(replace(found, operations=made))
         return answer
 
@@ -192,7 +200,7 @@ class Requests:
                 f"step {step}", f"step {now} is under way by now.", "Look at what waits, and again."
             )
 
-    async def _let_go(self, who: str) -> asyncio.Future[dict[str, Any]]:
+    async def _release_commit(self, who: str) -> asyncio.Future[dict[str, Any]]:
         """Put off what is undecided and let the lesson go; the future tells what came of it."""
         state, gate = self._practice.recorder.state, self._practice.gate
         if not state.under_review:
@@ -204,13 +212,13 @@ class Requests:
         step = state.step
         waiting: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
 
-        def look(event: ev.DurableEvent | ev.TransientEvent) -> None:
+        def on_event(event: ev.DurableEvent | ev.TransientEvent) -> None:
             if waiting.done():
                 return
             match event:
                 case ev.LessonCommitted() if event.step == step:
                     version = event.library_version
-                    waiting.set_result({"said": self._said(version), "version": version})
+                    waiting.set_result({"said": self._commit_text(version), "version": version})
                 case ev.LessonReturned():
                     asked = len(event.asked_again)
                     waiting.set_result(
@@ -219,7 +227,7 @@ class Requests:
                 case ev.DecisionUndone():
                     waiting.set_result({"said": "not committed: a decision was taken back"})
 
-        stop = self._practice.recorder.listen(look)
+        stop = self._practice.recorder.listen(on_event)
         self._committing[waiting] = step
         waiting.add_done_callback(lambda done: self._committing.pop(done, None))
         waiting.add_done_callback(lambda _: stop())
@@ -228,24 +236,24 @@ class Requests:
         except BaseException:
             waiting.cancel()
             raise
-        gate.let_go_once()
+        gate.release_once()
         return waiting
 
-    async def _committed(self, waiting: asyncio.Future[dict[str, Any]]) -> dict[str, Any]:
+    async def _wait_for_commit(self, waiting: asyncio.Future[dict[str, Any]]) -> dict[str, Any]:
         try:
             return await asyncio.wait_for(asyncio.shield(waiting), COMMIT_S)
         except TimeoutError:
             return {"said": "the commit is under way; it waits for the run"}
 
-    def _said(self, version: int) -> str:
+    def _commit_text(self, version: int) -> str:
         state = self._practice.recorder.state
-        if state.trains:
+        if state.trains_weights:
             return f"committed: the policy is at v{state.policy_version}"
         library = state.started.library if state.started else ""
         return f"committed: library {library} is at v{version}"
 
 
-def said(request: Mapping[str, Any], *names: str) -> list[str]:
+def text_fields(request: Mapping[str, Any], *names: str) -> list[str]:
     """The texts of a request's fields, "" of one that is missing.
 
     Raises:
@@ -260,13 +268,13 @@ def said(request: Mapping[str, Any], *names: str) -> list[str]:
     return found
 
 
-def _stop(after_step: bool, who: str | None) -> tuple[str, bool]:
+def _stop_arguments(after_step: bool, who: str | None) -> tuple[str, bool]:
     if after_step:
         return "after this step", True
     return ("studio ctl stop" if who is None else f"by {who}"), False
 
 
-def _decision(request: Mapping[str, Any]) -> Decision:
+def _parse_decision(request: Mapping[str, Any]) -> Decision:
     try:
         return from_dict(Decision, request["decision"])
     except (KeyError, ValueError) as error:
@@ -277,7 +285,7 @@ def _decision(request: Mapping[str, Any]) -> Decision:
         ) from error
 
 
-def _operation(request: Mapping[str, Any]) -> Operation:
+def _parse_operation(request: Mapping[str, Any]) -> Operation:
     try:
         return from_dict(Operation, request["operation"])
     except (KeyError, ValueError) as error:

@@ -16,21 +16,29 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.errors import ConflictError, StudioError
-from engines.pipeline.context import Practice
+from engines.pipeline.context import RunContext
 from engines.record.run_dir import RunDir
 from studio.report.progress import to_stderr
-from studio.session.client import driven_elsewhere
-from studio.session.feed import BATCH_S, Feed, Outlet
-from studio.session.protocol import MAX_LINE, line_of, refusal_of, request_of, too_long
-from studio.session.requests import DECIDING, STEERING, Requests, said
-from studio.session.socket_file import bound
+from studio.session.client import controlled_elsewhere_error
+from studio.session.feed import BATCH_S, Feed, Outbox
+from studio.session.protocol import (
+    MAX_LINE,
+    format_line,
+    parse_request,
+    refusal_line,
+    too_long_error,
+)
+from studio.session.requests import DECIDING, STEERING, RequestHandler, text_fields
+from studio.session.socket_file import bind_path
 
 _LAST_WORDS_S = 2.0
 """How long an ending run waits for somebody that reads slowly."""
 
 
 @asynccontextmanager
-async def serve(practice: Practice, path: Path, *, batch_s: float = BATCH_S) -> AsyncIterator[None]:
+async def serve(
+    practice: RunContext, path: Path, *, batch_s: float = BATCH_S
+) -> AsyncIterator[None]:
     """Answer requests about a run for as long as the context lasts.
 
     Args:
@@ -41,7 +49,7 @@ async def serve(practice: Practice, path: Path, *, batch_s: float = BATCH_S) -> 
     Raises:
         ConflictError: the path is too long, and no shorter one is found.
     """
-    with bound(path) as name:
+    with bind_path(path) as name:
         server = _Server(practice, batch_s)
         listening = socket.socket(socket.AF_UNIX)
         # Before it has a name, so that nobody else can connect in between; after it for
@@ -49,7 +57,9 @@ async def serve(practice: Practice, path: Path, *, batch_s: float = BATCH_S) -> 
         os.fchmod(listening.fileno(), 0o600)
         listening.bind(name)
         os.chmod(name, 0o600)
-        listener = await asyncio.start_unix_server(server.attend, sock=listening, limit=MAX_LINE)
+        listener = await asyncio.start_unix_server(
+            server.serve_client, sock=listening, limit=MAX_LINE
+        )
         try:
             yield
         finally:
@@ -57,10 +67,10 @@ async def serve(practice: Practice, path: Path, *, batch_s: float = BATCH_S) -> 
             await server.close()
 
 
-class _Connection:
+class _Client:
     """One client: what it is sent, and who it is once it attached."""
 
-    def __init__(self, outlet: Outlet) -> None:
+    def __init__(self, outlet: Outbox) -> None:
         self.outlet = outlet
         self.who: str | None = None  # None: it asks, and is not attached
         self.session = ""  # the same for each line of one screen; "": it does not say
@@ -69,26 +79,28 @@ class _Connection:
 class _Server:
     """Attends clients, each in its own task."""
 
-    def __init__(self, practice: Practice, batch_s: float) -> None:
+    def __init__(self, practice: RunContext, batch_s: float) -> None:
         self._practice = practice
         self._run = RunDir(practice.records.parent)
-        self._requests = Requests(practice)
+        self._requests = RequestHandler(practice)
         self._feed = Feed(practice.recorder.state, batch_s)
         self._stop_listening = practice.recorder.listen(self._feed)
-        self._connections: dict[asyncio.Task[None], _Connection] = {}
+        self._connections: dict[asyncio.Task[None], _Client] = {}
         self._under_way: set[asyncio.Task[Any]] = set()
-        self._driver: _Connection | None = None
+        self._driver: _Client | None = None
         self._closing = False
 
-    async def attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve_client(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         if self._closing:  # it was waiting to be let in
             writer.close()
             return
         task = asyncio.current_task()
         assert task is not None
-        client = self._connections[task] = _Connection(Outlet(self._feed))
+        client = self._connections[task] = _Client(Outbox(self._feed))
         sending = asyncio.create_task(client.outlet.send(writer))
-        reading = asyncio.create_task(self._attended(client, reader))
+        reading = asyncio.create_task(self._answer_requests(client, reader))
         client.outlet.let_go = sending.cancel  # it may wait for somebody who never reads
         try:
             # Whichever ends first: it left, it stopped reading, or the run is over.
@@ -96,7 +108,7 @@ class _Server:
         except asyncio.CancelledError:
             pass  # it did not take the run's last words
         finally:
-            self._leave(client)
+            self._detach(client)
             for part in (sending, reading):
                 part.cancel()
             await asyncio.gather(sending, reading, return_exceptions=True)
@@ -124,16 +136,18 @@ class _Server:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _attended(self, client: _Connection, reader: asyncio.StreamReader) -> None:
+    async def _answer_requests(self, client: _Client, reader: asyncio.StreamReader) -> None:
         """Answer one request after another, until it leaves; also in the midst of one."""
-        coming = asyncio.create_task(_line(reader))
+        coming = asyncio.create_task(_read_line(reader))
         try:
             while (line := await coming) and not self._closing:
                 if not line.endswith(b"\n"):  # a part of one that is too long
-                    client.outlet.say(refusal_of(None, too_long("", await _rest(line, reader))))
-                    await client.outlet.emptied()
+                    client.outlet.enqueue(
+                        refusal_line(None, too_long_error("", await _skip_long_line(line, reader)))
+                    )
+                    await client.outlet.wait_until_sent()
                     return
-                coming = asyncio.create_task(_line(reader))
+                coming = asyncio.create_task(_read_line(reader))
                 # A client that leaves must not cut what it asked for: half a decision, on
                 # disk and not in the state, would be worse than one nobody waits for.
                 answering = asyncio.create_task(self._answer(client, line))
@@ -143,32 +157,32 @@ class _Server:
                 if client.who is not None and coming.done() and not coming.result():
                     return  # a screen that is gone drives no longer; a script may wait yet
                 await asyncio.shield(answering)
-                await client.outlet.emptied()
+                await client.outlet.wait_until_sent()
         finally:
             coming.cancel()
 
-    async def _answer(self, client: _Connection, line: bytes) -> None:
+    async def _answer(self, client: _Client, line: bytes) -> None:
         number: Any = None
         try:
-            request = request_of(line)
+            request = parse_request(line)
             number = request.get("id")
-            answer = await self._do(client, request)
+            answer = await self._handle(client, request)
             # The status comes first, and what else is known as `ok` or `id` never.
-            answered = line_of(**{**answer, "id": number, "ok": True})
+            answered = format_line(**{**answer, "id": number, "ok": True})
         except StudioError as error:
-            client.outlet.say(refusal_of(number, error))
+            client.outlet.enqueue(refusal_line(number, error))
             return
         except Exception as error:  # a bug: whoever asked must not wait for ever
-            to_stderr(f"bug: a request was not answered: {_told(error)}")
+            to_stderr(f"bug: a request was not answered: {_bug_line(error)}")
             cause = f"the run could not answer it ({type(error).__name__})."
             move = "Its log says where; please report it."
-            client.outlet.say(refusal_of(number, ConflictError("request", cause, move)))
+            client.outlet.enqueue(refusal_line(number, ConflictError("request", cause, move)))
             return
-        client.outlet.say(answered)
+        client.outlet.enqueue(answered)
         if request["do"] == "watch":
-            self._feed.join(client.outlet)
+            self._feed.add(client.outlet)
 
-    async def _do(self, client: _Connection, request: Mapping[str, Any]) -> dict[str, Any]:
+    async def _handle(self, client: _Client, request: Mapping[str, Any]) -> dict[str, Any]:
         match do := str(request.get("do")):
             case "attach":
                 return self._attach(client, request)
@@ -177,31 +191,31 @@ class _Server:
                     raise ConflictError(
                         "request drive", "only a screen that attached drives.", "Send attach first."
                     )
-                self._drives(client)
-                return self._told_driver(client)
+                self._set_controller(client)
+                return self._controller_data(client)
             case "subscribe":
                 self._subscribe(client, request)
                 return {}
-        answer = await self._requests.do(
-            do, request, who=client.who, check=lambda: self._check(client, do)
+        answer = await self._requests.handle(
+            do, request, who=client.who, check=lambda: self._check_control(client, do)
         )
-        return {**answer, "driven_by": self._driven_by} if do == "review" else answer
+        return {**answer, "driven_by": self._controller_name} if do == "review" else answer
 
-    def _check(self, client: _Connection, do: str) -> None:
+    def _check_control(self, client: _Client, do: str) -> None:
         """Refuse what only the screen that drives may ask."""
         if client is self._driver:
             return
         if client.who is not None and do in STEERING:
-            raise self._observes()
+            raise self._observer_error()
         if self._driver is not None and do in DECIDING:
-            raise driven_elsewhere(self._run, self._driven_by)
+            raise controlled_elsewhere_error(self._run, self._controller_name)
 
     @property
-    def _driven_by(self) -> str:
+    def _controller_name(self) -> str:
         return (self._driver.who or "") if self._driver is not None else ""
 
-    def _attach(self, client: _Connection, request: Mapping[str, Any]) -> dict[str, Any]:
-        who, session = said(request, "who", "session")
+    def _attach(self, client: _Client, request: Mapping[str, Any]) -> dict[str, Any]:
+        who, session = text_fields(request, "who", "session")
         client.who, client.session = who or "somebody", session
         before = [
             one
@@ -210,21 +224,21 @@ class _Server:
         ]
         # Before its own older line is let go of, else its commit would be let go too.
         if request.get("drive") and (self._driver is None or self._driver in before):
-            self._drives(client)
+            self._set_controller(client)
         for one in before:  # a screen has one line: that one is dead
-            self._leave(one)
+            self._detach(one)
             one.outlet.let_go()
         # From here to the events there is no await, so that none falls between.
-        self._feed.join(client.outlet)
+        self._feed.add(client.outlet)
         return {
             **self._requests.status(),
             "seq": self._feed.seq,
             "pace_tokens_per_s": self._practice.pace_tokens_per_s,
             "under_way": self._feed.rollouts,
-            **self._told_driver(client),
+            **self._controller_data(client),
         }
 
-    def _subscribe(self, client: _Connection, request: Mapping[str, Any]) -> None:
+    def _subscribe(self, client: _Client, request: Mapping[str, Any]) -> None:
         rollouts = request.get("rollouts")
         if not isinstance(rollouts, list) or not all(isinstance(one, str) for one in rollouts):
             raise ConflictError(
@@ -234,9 +248,9 @@ class _Server:
             raise ConflictError(
                 "request subscribe", "only who attached is sent text.", "Send attach first."
             )
-        self._feed.follow(client.outlet, frozenset(rollouts))
+        self._feed.subscribe(client.outlet, frozenset(rollouts))
 
-    def _drives(self, client: _Connection | None) -> None:
+    def _set_controller(self, client: _Client | None) -> None:
         """Let this one decide, None nobody, and tell everyone else who is attached."""
         if client is self._driver:
             return
@@ -244,30 +258,30 @@ class _Server:
         self._practice.gate.hold_commit(client is not None)
         for other in self._connections.values():
             if other.who is not None and other is not client:
-                other.outlet.say(line_of(**self._told_driver(other)))
+                other.outlet.enqueue(format_line(**self._controller_data(other)))
 
-    def _told_driver(self, client: _Connection) -> dict[str, Any]:
-        return {"driver": {"mine": client is self._driver, "who": self._driven_by}}
+    def _controller_data(self, client: _Client) -> dict[str, Any]:
+        return {"driver": {"mine": client is self._driver, "who": self._controller_name}}
 
-    def _observes(self) -> ConflictError:
+    def _observer_error(self) -> ConflictError:
         if self._driver is None:
             return ConflictError(
                 "this screen", "it observes; nobody drives now.", "Press T to take over."
             )
         return ConflictError(
             "this screen",
-            f"it observes; {self._driven_by} drives this run.",
+            f"it observes; {self._controller_name} drives this run.",
             "Press T to take over.",
         )
 
-    def _leave(self, client: _Connection) -> None:
-        self._feed.leave(client.outlet)
+    def _detach(self, client: _Client) -> None:
+        self._feed.remove(client.outlet)
         client.who, client.session = None, ""
         if client is self._driver:
-            self._drives(None)
+            self._set_controller(None)
 
 
-async def _line(reader: asyncio.StreamReader) -> bytes:
+async def _read_line(reader: asyncio.StreamReader) -> bytes:
     """A request; without its end where it is too long, b"" where nobody asks any more."""
     try:
         line = await reader.readuntil(b"\n")
@@ -278,18 +292,18 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
     return line
 
 
-async def _rest(line: bytes, reader: asyncio.StreamReader) -> int:
+async def _skip_long_line(line: bytes, reader: asyncio.StreamReader) -> int:
     """Read a line that is too long to its end, so that its sender can hear; returns its bytes."""
     size = len(line)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_LAST_WORDS_S):
-            while (part := await _line(reader)) and not part.endswith(b"\n"):
+            while (part := await _read_line(reader)) and not part.endswith(b"\n"):
                 size += len(part)
             size += len(part)
     return size
 
 
-def _told(error: Exception) -> str:
+def _bug_line(error: Exception) -> str:
     """A bug in one line: what and where. No values, which may be texts of models."""
     import traceback
 

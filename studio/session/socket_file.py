@@ -25,7 +25,7 @@ _NAME = "control.sock"
 _OPENED = Path("/proc/self/fd")
 
 
-class Place(Protocol):
+class RunAddress(Protocol):
     """Where a run's process listens; a `RunDir` is one."""
 
     @property
@@ -36,7 +36,7 @@ class Place(Protocol):
 
 
 @contextlib.contextmanager
-def bound(path: Path, folders: Sequence[str] | None = None) -> Iterator[str]:
+def bind_path(path: Path, folders: Sequence[str] | None = None) -> Iterator[str]:
     """Where to bind: the path itself, or a short one it then links to.
 
     Whoever binds holds the run's lock: what lies there is left by a process that was killed.
@@ -48,13 +48,13 @@ def bound(path: Path, folders: Sequence[str] | None = None) -> Iterator[str]:
     Raises:
         ConflictError: the path is too long, and no short folder can be made.
     """
-    _sweep(path)
+    _remove_stale(path)
     # By its whole name, since nobody else need stand in the folder we stand in.
     if len(os.fsencode(os.path.abspath(path))) <= LONGEST_PATH:
         yield str(path)
         path.unlink(missing_ok=True)
         return
-    private = _private_folder(path, _temporary() if folders is None else folders)
+    private = _private_folder(path, _temporary_folders() if folders is None else folders)
     try:
         path.symlink_to(private / _NAME)
         yield str(private / _NAME)
@@ -64,7 +64,7 @@ def bound(path: Path, folders: Sequence[str] | None = None) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def reached(run: Place) -> Iterator[str]:
+def connect_path(run: RunAddress) -> Iterator[str]:
     """A path to connect to for as long as the context lasts.
 
     Raises:
@@ -96,11 +96,11 @@ def reached(run: Place) -> Iterator[str]:
     )
 
 
-def check_owner(path: str, run: Place, uid: int | None = None) -> None:
+def check_owner(path: str, run: RunAddress, uid: int | None = None) -> None:
     """Refuse a socket that somebody else put there, before anything is said to it.
 
     Args:
-        path: from `reached`.
+        path: from `connect_path`.
         run: whose it should be.
         uid: of the user; None: of this process.
     """
@@ -113,7 +113,7 @@ def check_owner(path: str, run: Place, uid: int | None = None) -> None:
         )
 
 
-def _sweep(path: Path) -> None:
+def _remove_stale(path: Path) -> None:
     """Take away what a killed process left: the socket, or the link and its private folder."""
     if path.is_symlink():
         target = Path(os.readlink(path))
@@ -128,7 +128,7 @@ def _sweep(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def _temporary() -> list[str]:
+def _temporary_folders() -> list[str]:
     folders = [os.environ.get("XDG_RUNTIME_DIR") or "", "/tmp"]
     with contextlib.suppress(FileNotFoundError):  # none can be written to
         folders.insert(0, tempfile.gettempdir())

@@ -18,43 +18,45 @@ from engines.core.types import (
     Proposal,
     RecordRef,
     Reflection,
-    Repair,
+    UnparsedReply,
     group_id,
     rollout_id,
 )
 from engines.record.ledger import read_record
 from engines.record.run_dir import RunDir
-from engines.training_free.resubmit import Idea, Mended, Origin, mended
-from studio.secrets.sanitize import inert, one_line
+from engines.training_free.resubmit import Idea, ReplyOrigin, Resubmission, read_resubmission
+from studio.secrets.sanitize import one_line, sanitize
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
+class ReplySource:
     """What lies behind a reply: its meaning in the step, what was asked, on which rollouts."""
 
-    origin: Origin
+    origin: ReplyOrigin
     reply: str
     prompt: tuple[Message, ...]  # () where its record is gone
     rollouts: tuple[str, ...]
 
 
-def mend(run: RunDir, repair: Repair, text: str, library: Library, by: str) -> Mended:
+def parse_resubmission(
+    run: RunDir, repair: UnparsedReply, text: str, library: Library, by: str
+) -> Resubmission:
     """Read a mended reply of a run. Takes as long as reading the run's journal takes."""
-    return mended(repair, text, library, behind(run, repair).origin, by)
+    return read_resubmission(repair, text, library, find_reply_source(run, repair).origin, by)
 
 
-def behind(run: RunDir, repair: Repair) -> Behind:
+def find_reply_source(run: RunDir, repair: UnparsedReply) -> ReplySource:
     """Look up what a reply was drawn from.
 
     Raises:
         ConflictError: the run's journal knows nothing of it.
     """
-    step = _Step(run, repair.step)
+    step = _StepLessons(run, repair.step)
     evidence: dict[int, tuple[str, ...]]
     if repair.kind == "extraction":
         position = int(repair.id.rpartition("p")[2])
         source: Reflection | Lesson | None = step.reflections.get(position)
-        evidence = {index: (name,) for index, name in step.readable(position)}
+        evidence = {index: (name,) for index, name in step.usable_attempts(position)}
         prompt_hash = source.prompt_hash if source else ""
     else:
         source = step.lesson
@@ -67,19 +69,19 @@ def behind(run: RunDir, repair: Repair) -> Behind:
             "its journal holds no such reply.",
             f"See `studio runs show {run.run}`.",
         )
-    proposer, prompt = _asked(run, repair.kind, source.refs)
-    origin = Origin(
+    proposer, prompt = _read_request(run, repair.kind, source.refs)
+    origin = ReplyOrigin(
         evidence,
         {name: step.problems[at] for name, at in step.position_of.items()},
         proposer,
         prompt_hash,
-        step.taken(repair),
+        step.known_ideas(repair),
     )
     rollouts = tuple(dict.fromkeys(name for names in evidence.values() for name in names))
-    return Behind(origin, replies[0], prompt, rollouts)
+    return ReplySource(origin, replies[0], prompt, rollouts)
 
 
-class _Step:
+class _StepLessons:
     """One step of a journal, as far as its lessons go."""
 
     def __init__(self, run: RunDir, step: int) -> None:
@@ -96,9 +98,9 @@ class _Step:
             if isinstance(event, ev.ReplyMended):  # perhaps in a later step
                 self._mended += [op for op in event.operations if op.id.startswith(self._own)]
             elif getattr(event, "step", None) == step:
-                self._take(event)
+                self._apply_event(event)
 
-    def _take(self, event: ev.DurableEvent) -> None:
+    def _apply_event(self, event: ev.DurableEvent) -> None:
         match event:
             case ev.StepStarted():
                 self.problems = event.problems
@@ -117,7 +119,7 @@ class _Step:
     def operations(self) -> tuple[Operation, ...]:
         return self.lesson.operations if self.lesson else ()
 
-    def readable(self, position: int) -> list[tuple[int, str]]:
+    def usable_attempts(self, position: int) -> list[tuple[int, str]]:
         """Attempts of a group that a lesson can be drawn from: those with a reward, if any has.
 
         Where truth is not given none needs to have one, and all that did not fail count.
@@ -136,7 +138,7 @@ class _Step:
             for proposal in found.proposals
         ]
 
-    def taken(self, repair: Repair) -> dict[Idea, str]:
+    def known_ideas(self, repair: UnparsedReply) -> dict[Idea, str]:
         """What the step has brought forth: its operations, and what the group has proposed."""
         found: dict[Idea, str] = {}
         if repair.kind == "extraction":
@@ -148,7 +150,9 @@ class _Step:
         return found
 
 
-def _asked(run: RunDir, purpose: str, refs: Sequence[RecordRef]) -> tuple[str, tuple[Message, ...]]:
+def _read_request(
+    run: RunDir, purpose: str, refs: Sequence[RecordRef]
+) -> tuple[str, tuple[Message, ...]]:
     """Who wrote the reply, and the first request. A lost record must not stop the mending."""
     model = ""
     prompt: tuple[Message, ...] = ()
@@ -172,8 +176,8 @@ def with_comments(text: str, reasons: Sequence[str]) -> str:
     notes = ["This reply could not be understood. Mend it, save, and leave the editor."]
     notes += [f"wrong: {one_line(reason, 400)}" for reason in reasons]
     notes.append("Lines that begin with `#:` are taken out again.")
-    # An escape that `inert` puts in is JSON's own: within a string it means the same.
-    return "\n".join([*(COMMENT + note for note in notes), inert(text.replace("\r\n", "\n"))])
+    # An escape that `sanitize` puts in is JSON's own: within a string it means the same.
+    return "\n".join([*(COMMENT + note for note in notes), sanitize(text.replace("\r\n", "\n"))])
 
 
 def without_comments(text: str) -> str:

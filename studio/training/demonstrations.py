@@ -17,9 +17,14 @@ from engines.core.errors import ConflictError
 from engines.core.ids import digest_bytes
 from engines.core.types import Message, Problem, rollout_id
 from engines.data.dataset import read_problems
-from engines.grpo.loss.sft_data import Demonstration, as_row, read_demonstrations, without_guidance
-from engines.pipeline.replay_training import Chapter, history_of
-from engines.record.appender import make_folder, write_whole
+from engines.grpo.loss.sft_data import (
+    Demonstration,
+    demonstration_row,
+    read_demonstrations,
+    without_guidance,
+)
+from engines.pipeline.replay_training import HistorySegment, load_history
+from engines.record.appender import make_folder, write_atomic
 from engines.record.ledger import read_record
 from engines.record.run_dir import RunDir, Workspace
 from studio.config.loading import LoadedRun, load_run
@@ -58,7 +63,9 @@ def write_demonstrations(
     data = loaded.config.sft.data or ""
     kind, _, run = data.partition(":")
     if kind == "run":
-        found, told = _of_run(workspace, loaded, workspace.run(run), with_library=with_library)
+        found, told = _run_demonstrations(
+            workspace, loaded, workspace.run(run), with_library=with_library
+        )
     else:
         source = loaded.data_path(data, "sft.data")
         found = list(read_demonstrations(source))
@@ -66,7 +73,7 @@ def write_demonstrations(
     question = loaded.config.data.fields.get("question", "question")
     answer = loaded.config.data.fields.get("answer", "answer")
     rows = []
-    for row in map(as_row, found):
+    for row in map(demonstration_row, found):
         named = {{"question": question, "answer": answer}.get(key, key): row[key] for key in row}
         rows.append(loaded.mask.line(dumps(named)) + b"\n")
     text = b"".join(rows)
@@ -74,14 +81,14 @@ def write_demonstrations(
     path = workspace.datasets / f"{name}.jsonl"
     make_folder(path.parent)
     if not path.exists():
-        write_whole(path, text)
+        write_atomic(path, text)
     to_stderr(f"demonstrations: {told} ({path})")
     if all(one.reply == one.answer for one in found):
         to_stderr("warning: they show no way to their answers: bare answers are what is learnt")
     return name
 
 
-def _of_run(
+def _run_demonstrations(
     workspace: Workspace, loaded: LoadedRun, run: RunDir, *, with_library: bool
 ) -> tuple[list[Demonstration], str]:
     """Every reply of the verified rollouts of a run, and what there were, in words."""
@@ -102,14 +109,14 @@ def _of_run(
     least = loaded.config.sft.min_reward
     found: dict[tuple[Any, ...], Demonstration] = {}
     right = judged = 0
-    for chapter in history_of(run, workspace):
-        for step in _steps(workspace, chapter):
+    for chapter in load_history(run, workspace):
+        for step in _read_steps(workspace, chapter):
             if with_library and not step.guidance:
                 continue
             judged += len(step.rewards)
-            for place, done, problem in _right(step, problems, least):
+            for place, done, problem in _verified_rollouts(step, problems, least):
                 right += 1
-                for shown in _replies(chapter.records, step, place, done, problem, exact):
+                for shown in _read_replies(chapter.records, step, place, done, problem, exact):
                     asked = tuple((m.role, m.content) for m in shown.messages)
                     found.setdefault((asked, shown.reply), shown)
     what = "rollouts with a library in their prompt" if with_library else "rollouts"
@@ -129,7 +136,7 @@ def _of_run(
     return list(found.values()), told
 
 
-def _right(
+def _verified_rollouts(
     step: _Step, problems: Mapping[str, Problem], least: float
 ) -> Iterator[tuple[str, ev.RolloutFinished, Problem]]:
     """Rollouts that ended by themselves with a reward of that much or more, by id."""
@@ -147,7 +154,7 @@ def _right(
             yield rollout_id(step.number, position, index), done, problem
 
 
-def _replies(
+def _read_replies(
     records: Path,
     step: _Step,
     place: str,
@@ -164,14 +171,14 @@ def _replies(
         yield Demonstration(
             problem.question,
             record.reply.text,
-            _unguided(asked, step.guidance, place),
+            _strip_guidance(asked, step.guidance, place),
             record.reply.token_ids if exact else (),
             problem.answer,
             place,
         )
 
 
-def _unguided(messages: Sequence[Message], guidance: str, place: str) -> tuple[Message, ...]:
+def _strip_guidance(messages: Sequence[Message], guidance: str, place: str) -> tuple[Message, ...]:
     try:
         return without_guidance(messages, guidance)
     except ValueError:
@@ -182,11 +189,11 @@ def _unguided(messages: Sequence[Message], guidance: str, place: str) -> tuple[M
         ) from None
 
 
-def _steps(workspace: Workspace, chapter: Chapter) -> list[_Step]:
+def _read_steps(workspace: Workspace, chapter: HistorySegment) -> list[_Step]:
     """The steps of a run's own journal, in order."""
     steps: dict[int, _Step] = {}
     library = ""
-    for event in chapter.told():
+    for event in chapter.own_events():
         match event:
             case ev.RunStarted():
                 library = event.library

@@ -21,9 +21,15 @@ from engines.pipeline.evaluation.intervals import Interval
 from engines.pipeline.evaluation.metrics import ByQuestion, compare, mean_at_k, mean_interval
 from engines.record.run_dir import RunDir, Workspace
 from studio.config.loading import LoadedRun
-from studio.evaluation.evaluate import EvalPlan, Evaluated, carry_out, plan_eval
+from studio.evaluation.evaluate import EvalPlan, EvaluationResult, measure_missing, plan_eval
 from studio.report.progress import to_stderr
-from studio.report.rates import comparison_data, difference_text, ends, mean_text, questions
+from studio.report.rates import (
+    comparison_data,
+    difference_text,
+    interval_ends,
+    mean_text,
+    question_rewards,
+)
 from studio.report.tables import print_json
 
 
@@ -37,7 +43,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Distilled:
+class DistilledSet:
     """The three measurements of one held-out set."""
 
     data: str
@@ -47,7 +53,7 @@ class Distilled:
     trained: ByQuestion
 
     @property
-    def left(self) -> Share | None:
+    def effect_share(self) -> Share | None:
         return share_left(self.without, self.with_library, self.trained)
 
 
@@ -67,7 +73,7 @@ def share_left(
     """
     effects, kept = [], []
     for name in without:
-        rows = [_known(side.get(name, ())) for side in (without, with_library, trained)]
+        rows = [_known_rewards(side.get(name, ())) for side in (without, with_library, trained)]
         if all(rows):
             before, shown, after = map(statistics.fmean, rows)
             effects.append(shown - before)
@@ -86,7 +92,7 @@ def share_left(
     return Share(rest / effect, Interval((b - width) / a, (b + width) / a), n)
 
 
-def _known(row: Sequence[float | None]) -> list[float]:
+def _known_rewards(row: Sequence[float | None]) -> list[float]:
     return [one for one in row if one is not None]
 
 
@@ -112,15 +118,17 @@ async def tell_effect_left(
     adapter = loaded.config.policy.adapter
     if adapter is not None:  # other weights than the model's own have scores of their own
         plan = replace(plan, weights=digest([adapter]))
-    to_stderr(f"measuring the untrained policy without and with {library}: {plan.missing()} to do")
-    found = _of_sets(await _measured(plan), tuned.state(), library)
+    to_stderr(
+        f"measuring the untrained policy without and with {library}: {plan.count_missing()} to do"
+    )
+    found = _distilled_sets(await _measure(plan), tuned.state(), library)
     if json:
         print_json(distilled_data(tuned.run, found))
     else:
         print("\n".join(["", *distilled_lines(found)]), flush=True)
 
 
-async def _measured(plan: EvalPlan) -> Evaluated:
+async def _measure(plan: EvalPlan) -> EvaluationResult:
     task = asyncio.current_task()
     assert task is not None
     reasons: list[str] = []
@@ -130,7 +138,7 @@ async def _measured(plan: EvalPlan) -> Evaluated:
         task.cancel()
 
     try:
-        return await carry_out(plan, to_stderr, lambda: None, give_up)
+        return await measure_missing(plan, to_stderr, lambda: None, give_up)
     except asyncio.CancelledError:
         if not reasons:
             raise
@@ -140,17 +148,21 @@ async def _measured(plan: EvalPlan) -> Evaluated:
         ) from None
 
 
-def _of_sets(found: Evaluated, state: RunState, library: str) -> list[Distilled]:
+def _distilled_sets(found: EvaluationResult, state: RunState, library: str) -> list[DistilledSet]:
     sets = []
     for result in found.sets:
         name = result.held_out.name
         trained = [e for e in state.evaluations if e.data == name and e.step]
-        after = questions(trained[-1]) if trained else {}
-        sets.append(Distilled(name, library, result.questions(0), result.questions(1), after))
+        after = question_rewards(trained[-1]) if trained else {}
+        sets.append(
+            DistilledSet(
+                name, library, result.question_rewards(0), result.question_rewards(1), after
+            )
+        )
     return sets
 
 
-def distilled_lines(sets: list[Distilled]) -> list[str]:
+def distilled_lines(sets: list[DistilledSet]) -> list[str]:
     """What the stage came to, as plain lines."""
     lines = ["what is left of the library in the weights (held-out reward)"]
     for one in sets:
@@ -158,12 +170,12 @@ def distilled_lines(sets: list[Distilled]) -> list[str]:
         for label, side in _sides(one):
             change = None if side is one.without else compare(one.without, side)
             told = "" if change is None else f"  {difference_text(change)} against none"
-            lines.append(f"  {one.data}  {label:<{width}}  {_rate(side)}{told}")
-        lines.append(f"  {one.data}  {_left(one.left)}")
+            lines.append(f"  {one.data}  {label:<{width}}  {_rate_text(side)}{told}")
+        lines.append(f"  {one.data}  {_share_text(one.effect_share)}")
     return lines
 
 
-def _sides(one: Distilled) -> tuple[tuple[str, ByQuestion], ...]:
+def _sides(one: DistilledSet) -> tuple[tuple[str, ByQuestion], ...]:
     return (
         ("without a library", one.without),
         (f"with {one.library}", one.with_library),
@@ -171,11 +183,11 @@ def _sides(one: Distilled) -> tuple[tuple[str, ByQuestion], ...]:
     )
 
 
-def _rate(side: ByQuestion) -> str:
+def _rate_text(side: ByQuestion) -> str:
     return f"{mean_text(tuple(side.values()))} (n={len(side)})"
 
 
-def _left(share: Share | None) -> str:
+def _share_text(share: Share | None) -> str:
     if share is None:
         return "cannot tell what is left: the library's own effect is not clear"
     low, high = share.interval.low, share.interval.high
@@ -185,12 +197,16 @@ def _left(share: Share | None) -> str:
     )
 
 
-def distilled_data(run: str, sets: list[Distilled]) -> dict[str, Any]:
+def distilled_data(run: str, sets: list[DistilledSet]) -> dict[str, Any]:
     """The same facts for `--json`."""
 
-    def rate(side: ByQuestion) -> dict[str, Any]:
+    def rate_data(side: ByQuestion) -> dict[str, Any]:
         rows = tuple(side.values())
-        return {"mean": mean_at_k(rows), "interval": ends(mean_interval(rows)), "n": len(rows)}
+        return {
+            "mean": mean_at_k(rows),
+            "interval": interval_ends(mean_interval(rows)),
+            "n": len(rows),
+        }
 
     return {
         "kind": "EffectLeft",
@@ -199,13 +215,13 @@ def distilled_data(run: str, sets: list[Distilled]) -> dict[str, Any]:
             {
                 "data": one.data,
                 "library": one.library,
-                "without": rate(one.without),
-                "with_library": rate(one.with_library),
-                "trained": rate(one.trained),
+                "without": rate_data(one.without),
+                "with_library": rate_data(one.with_library),
+                "trained": rate_data(one.trained),
                 "effect_of_library": comparison_data(compare(one.without, one.with_library)),
                 "effect_of_training": comparison_data(compare(one.without, one.trained)),
-                "left": None if (left := one.left) is None else left.left,
-                "left_interval": None if left is None else ends(left.interval),
+                "left": None if (left := one.effect_share) is None else left.left,
+                "left_interval": None if left is None else interval_ends(left.interval),
             }
             for one in sets
         ],

@@ -24,12 +24,12 @@ def config_path(name: str) -> Path:
     return presets_folder() / "accelerate" / f"{name}.yaml"
 
 
-def how(name: str) -> str:
+def launch_command(name: str) -> str:
     return f"accelerate launch --config_file {config_path(name)} -m studio.launch RUNFILE"
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
+class LaunchedProcess:
     """This process among those of its run; `local_` counts on its own machine."""
 
     rank: int = 0
@@ -44,7 +44,7 @@ class Launched:
     on_cpu: bool = False  # asked for, whatever the machine has
 
 
-def launched(environment: Mapping[str, str]) -> Launched:
+def read_launch(environment: Mapping[str, str]) -> LaunchedProcess:
     """Read what accelerate or torchrun set.
 
     Raises:
@@ -60,25 +60,29 @@ def launched(environment: Mapping[str, str]) -> Launched:
             "Set it to bf16, fp16 or no.",
         )
     deepspeed = _is_set(environment, "ACCELERATE_USE_DEEPSPEED")
-    started = Launched(
+    started = LaunchedProcess(
         precision=precision,  # type: ignore[arg-type]  # checked above
         on_cpu=_is_set(environment, "ACCELERATE_USE_CPU"),
-        sharded=deepspeed and _number(environment, "ACCELERATE_DEEPSPEED_ZERO_STAGE", 2) > 0,
-        accumulation=_number(environment, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", 1)
+        sharded=deepspeed
+        and _number_variable(environment, "ACCELERATE_DEEPSPEED_ZERO_STAGE", 2) > 0,
+        accumulation=_number_variable(environment, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", 1)
         if deepspeed
         else None,
-        clipping=_share(environment.get("ACCELERATE_GRADIENT_CLIPPING", "")) if deepspeed else None,
+        clipping=_parse_share(environment.get("ACCELERATE_GRADIENT_CLIPPING", ""))
+        if deepspeed
+        else None,
     )
     if "WORLD_SIZE" not in environment:
         _check_single(environment)
         return started
-    address = f"tcp://{_named(environment, 'MASTER_ADDR')}:{_named(environment, 'MASTER_PORT')}"
-    size = _number(environment, "WORLD_SIZE")
-    return Launched(
-        rank=_number(environment, "RANK"),
+    host, port = (_required_variable(environment, f"MASTER_{part}") for part in ("ADDR", "PORT"))
+    address = f"tcp://{host}:{port}"
+    size = _number_variable(environment, "WORLD_SIZE")
+    return LaunchedProcess(
+        rank=_number_variable(environment, "RANK"),
         size=size,
-        local_rank=_number(environment, "LOCAL_RANK"),
-        local_size=_number(environment, "LOCAL_WORLD_SIZE", size),
+        local_rank=_number_variable(environment, "LOCAL_RANK"),
+        local_size=_number_variable(environment, "LOCAL_WORLD_SIZE", size),
         address=address,
         precision=started.precision,
         sharded=started.sharded and size > 1,
@@ -88,7 +92,7 @@ def launched(environment: Mapping[str, str]) -> Launched:
     )
 
 
-def check_devices(process: Launched, *, gpus: int, cores: int) -> None:
+def check_devices(process: LaunchedProcess, *, gpus: int, cores: int) -> None:
     """Refuse a config that this machine does not match.
 
     Raises:
@@ -100,7 +104,7 @@ def check_devices(process: Launched, *, gpus: int, cores: int) -> None:
             PLACE,
             f"mixed_precision {process.precision} is for GPUs, and this machine shows none to "
             "its processes.",
-            f"Set it to no, or train on the CPU: {how('cpu')}.",
+            f"Set it to no, or train on the CPU: {launch_command('cpu')}.",
         )
     have, what = (gpus, "GPU") if on_gpus else (cores, "core")
     if process.local_size > have:
@@ -122,7 +126,9 @@ def _check_kind(environment: Mapping[str, str]) -> None:
         ("ACCELERATE_USE_PARALLELISM_CONFIG", "a parallelism config divides the weights"),
     ):
         if _is_set(environment, variable):
-            raise ConfigError(PLACE, f"{what}, which is not done here.", f"Use {how('ddp')}.")
+            raise ConfigError(
+                PLACE, f"{what}, which is not done here.", f"Use {launch_command('ddp')}."
+            )
     if not _is_set(environment, "ACCELERATE_USE_DEEPSPEED"):
         return
     if environment.get("ACCELERATE_DEEPSPEED_CONFIG_FILE"):
@@ -131,7 +137,7 @@ def _check_kind(environment: Mapping[str, str]) -> None:
             "a DeepSpeed config file of its own is not read here.",
             f"Write its fields into deepspeed_config, as {config_path('zero2')} does.",
         )
-    if _number(environment, "ACCELERATE_DEEPSPEED_ZERO_STAGE", 2) > 2:
+    if _number_variable(environment, "ACCELERATE_DEEPSPEED_ZERO_STAGE", 2) > 2:
         raise ConfigError(
             PLACE, "ZeRO stage 3 divides the weights, which is not done here.", "Use zero_stage 2."
         )
@@ -151,14 +157,15 @@ def _check_single(environment: Mapping[str, str]) -> None:
         raise ConfigError(
             PLACE,
             "accelerate did not start it.",
-            f"Start it so: {how('ddp')}; or train with one process: studio train RUNFILE.",
+            f"Start it so: {launch_command('ddp')}; or train with one process: studio train "
+            f"RUNFILE.",
         )
     if "MASTER_PORT" in environment:
         raise ConfigError(
             PLACE,
             "several processes were asked for and one was started: with --cpu or MULTI_CPU "
             "accelerate leaves the others to mpirun.",
-            f"Start them so: {how('cpu')}.",
+            f"Start them so: {launch_command('cpu')}.",
         )
 
 
@@ -166,25 +173,25 @@ def _is_set(environment: Mapping[str, str], name: str) -> bool:
     return environment.get(name, "").lower() in ("1", "true", "yes")
 
 
-def _named(environment: Mapping[str, str], name: str) -> str:
+def _required_variable(environment: Mapping[str, str], name: str) -> str:
     if not environment.get(name):
         raise ConfigError(
-            PLACE, f"WORLD_SIZE is set and {name} is not.", f"Start it so: {how('ddp')}."
+            PLACE, f"WORLD_SIZE is set and {name} is not.", f"Start it so: {launch_command('ddp')}."
         )
     return environment[name]
 
 
-def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
+def _number_variable(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
     text = environment.get(name, "none")
     if text in ("none", "None", "auto") and default is not None:
         return default
-    text = _named(environment, name)
+    text = _required_variable(environment, name)
     if not text.isdecimal():
         raise ConfigError(PLACE, f"{name} is {text!r}, which is no number.", "Correct the config.")
     return int(text)
 
 
-def _share(text: str) -> float | None:
+def _parse_share(text: str) -> float | None:
     """A number, or None for `none` and `auto`."""
     try:
         return float(text)

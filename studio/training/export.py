@@ -25,11 +25,16 @@ from engines.grpo.checkpoint.export import (
     export_adapter,
     export_merged,
 )
-from engines.grpo.checkpoint.folders import Found, find_checkpoints, read_facts, verify
+from engines.grpo.checkpoint.folders import (
+    FoundCheckpoint,
+    check_seal,
+    find_checkpoints,
+    read_facts,
+)
 from engines.grpo.checkpoint.model_card import CardFacts, Kind, model_card
 from engines.policies.hf_local.settings import LocalSettings
 from engines.record.run_dir import RunDir, Workspace
-from studio.report.fork_history import state_with_adopted
+from studio.report.fork_history import load_state_with_parents
 
 SERVERS = ("vllm",)
 CLEARLY = 0.05
@@ -45,7 +50,7 @@ class Export:
 
     kind: Kind
     run: str
-    found: Found
+    found: FoundCheckpoint
     folder: Path
     base: LocalSettings
     card: str
@@ -86,7 +91,7 @@ class Export:
         return words
 
 
-def prepared(
+def prepare_export(
     workspace: Workspace, run: str, folder: Path, kind: Kind, *, step: int | None, best: bool
 ) -> Export:
     """Find the checkpoint, and what its card tells; nothing is written.
@@ -104,13 +109,13 @@ def prepared(
     """
     check_target(folder)
     taken = workspace.run(run)
-    state = state_with_adopted(taken, workspace)
-    found = chosen(taken, state, step, best)
-    verify(found.folder)  # before its words are told anywhere
+    state = load_state_with_parents(taken, workspace)
+    found = choose_checkpoint(taken, state, step, best)
+    check_seal(found.folder)  # before its words are told anywhere
     run_file = run_settings(taken)
     card = model_card(card_facts(taken, state, found, kind, run_file))
     base = base_settings(found.folder, run_file)
-    return Export(kind, run, found, folder, base, card, _better(state, found.step))
+    return Export(kind, run, found, folder, base, card, _better_step_note(state, found.step))
 
 
 def serve(words: list[str]) -> bool:
@@ -131,7 +136,7 @@ def serve(words: list[str]) -> bool:
     return True
 
 
-def _better(state: RunState, step: int) -> str:
+def _better_step_note(state: RunState, step: int) -> str:
     """What to say where held-out reward was clearly higher after another step; "" elsewhere."""
     best = state.best_step
     if best is None or best == step:
@@ -150,7 +155,9 @@ def _better(state: RunState, step: int) -> str:
     )
 
 
-def chosen(run: RunDir, state: RunState, step: int | None, best: bool) -> Found:
+def choose_checkpoint(
+    run: RunDir, state: RunState, step: int | None, best: bool
+) -> FoundCheckpoint:
     """The checkpoint that was asked for; the newest where nothing was.
 
     Raises:
@@ -161,10 +168,10 @@ def chosen(run: RunDir, state: RunState, step: int | None, best: bool) -> Found:
         raise ConflictError(
             f"run {run.run}",
             "it has no checkpoint."
-            if state.trains
+            if state.trains_weights
             else "it trained no weights, so there are none to export.",
             "Let it come to the end of an epoch, or set grpo.checkpoint_steps."
-            if state.trains
+            if state.trains_weights
             else "Train some: studio train grpo-tiny.",
         )
     steps = ", ".join(str(number) for number in sorted({found.step for found in there}))
@@ -207,12 +214,12 @@ def base_settings(checkpoint: Path, run_file: Mapping[str, Any]) -> LocalSetting
 
 
 def card_facts(
-    run: RunDir, state: RunState, found: Found, kind: Kind, run_file: Mapping[str, Any]
+    run: RunDir, state: RunState, found: FoundCheckpoint, kind: Kind, run_file: Mapping[str, Any]
 ) -> CardFacts:
     """What is known of the weights from the run's journal, its run file and the checkpoint."""
     base = base_facts(found.folder)
     versions = read_facts(found.folder).get("versions", {})
-    bundled = base["name"] == str(_bundled()) or run_file.get("policy.model") == "hf:tiny"
+    bundled = base["name"] == str(_bundled_folder()) or run_file.get("policy.model") == "hf:tiny"
     started = state.started
     return CardFacts(
         kind=kind,
@@ -242,7 +249,7 @@ def run_settings(run: RunDir) -> dict[str, Any]:
         tree = yaml.safe_load(run.run_file.read_text("utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
         return {}
-    return dict(_flat(tree, "")) if isinstance(tree, dict) else {}
+    return dict(_flatten(tree, "")) if isinstance(tree, dict) else {}
 
 
 def check_server(server: str) -> None:
@@ -255,17 +262,17 @@ def check_server(server: str) -> None:
 def _base_path(name: str, run_file: Mapping[str, Any]) -> str:
     # The bundled model lies elsewhere where the studio was installed anew.
     if run_file.get("policy.model") == "hf:tiny" and not Path(name).exists():
-        return str(_bundled())
+        return str(_bundled_folder())
     return name
 
 
-def _bundled() -> Path:
+def _bundled_folder() -> Path:
     return Path(str(files("sample_data"))) / "tiny"
 
 
-def _flat(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+def _flatten(value: Any, key: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict) and value:
         for name, inner in value.items():
-            yield from _flat(inner, f"{key}.{name}" if key else str(name))
+            yield from _flatten(inner, f"{key}.{name}" if key else str(name))
     else:
         yield key, value

@@ -16,10 +16,10 @@ from studio.config.loading import LoadedRun, load_run
 from studio.config.source import Source
 from studio.report.progress import to_stderr
 from studio.report.summary import exit_code
-from studio.run.headless import planned, run_headless
+from studio.run.headless import load_plan, run_headless
 from studio.run.local_models import is_local
 from studio.run.plan import RunPlan
-from studio.run.training import warnings
+from studio.run.training import training_warnings
 from studio.training.demonstrations import write_demonstrations
 from studio.training.distillation import tell_effect_left
 
@@ -27,7 +27,7 @@ Stage = Literal["grpo", "sft", "all", "distil"]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TrainRequest:
     """What the command line says, whatever the stage."""
 
     workspace: Workspace
@@ -38,13 +38,13 @@ class Asked:
     accept_changes: bool = False
     json: bool = False
 
-    def with_(self, name: str | None, *overrides: str) -> Asked:
+    def with_overrides(self, name: str | None, *overrides: str) -> TrainRequest:
         """The same with another name and further overrides, which win."""
         source = replace(self.source, overrides=(*self.source.overrides, *overrides))
         return replace(self, source=source, name=name)
 
 
-async def train(asked: Asked, stage: Stage) -> int:
+async def train(asked: TrainRequest, stage: Stage) -> int:
     """Carry out one stage, or fine-tuning and then practice; returns the exit code.
 
     Raises:
@@ -60,17 +60,17 @@ async def train(asked: Asked, stage: Stage) -> int:
     match stage:
         case "grpo":
             _check_trains(loaded)
-            return await _carried_out(asked, _plan(asked))
+            return await _run_plan(asked, _load_plan(asked))
         case "sft":
-            tuning = _tuning(asked, loaded, "sft")
-            return await _carried_out(tuning, _plan(tuning))
+            tuning = _tuning_request(asked, loaded, "sft")
+            return await _run_plan(tuning, _load_plan(tuning))
         case "distil":
             return await _distil(asked, loaded)
         case "all":
-            return await _all(asked, loaded)
+            return await _train_all(asked, loaded)
 
 
-async def _all(asked: Asked, loaded: LoadedRun) -> int:
+async def _train_all(asked: TrainRequest, loaded: LoadedRun) -> int:
     _check_trains(loaded)
     if asked.restart_step not in (None, "null", "0"):
         raise ConfigError(
@@ -80,35 +80,35 @@ async def _all(asked: Asked, loaded: LoadedRun) -> int:
         )
     if loaded.config.data.practice is not None:
         loaded.data_path(loaded.config.data.practice)  # else it would be missed after stage sft
-    tuning = _tuning(asked, loaded, "sft")
-    plan = _plan(tuning)
-    code = await _done("sft", tuning, plan)
-    if not _finished(plan):
+    tuning = _tuning_request(asked, loaded, "sft")
+    plan = _load_plan(tuning)
+    code = await _run_stage("sft", tuning, plan)
+    if not _is_finished(plan):
         to_stderr(f"stage sft is not done (run {plan.run.run}): practice does not begin")
         return code
-    practice = asked.with_(asked.name, f"policy.adapter=run:{plan.run.run}")
+    practice = asked.with_overrides(asked.name, f"policy.adapter=run:{plan.run.run}")
     to_stderr(f"stage grpo: practice begins with the adapter of run {plan.run.run}")
-    return await _carried_out(practice, _plan(practice)) or code
+    return await _run_plan(practice, _load_plan(practice)) or code
 
 
-async def _distil(asked: Asked, loaded: LoadedRun) -> int:
+async def _distil(asked: TrainRequest, loaded: LoadedRun) -> int:
     if not loaded.config.evaluation.data:
         raise ConfigError(
             loaded.place("evaluation.data"),
             "nothing is held out, so what is left of the library could not be measured.",
             "Set evaluation.data=NAME.",
         )
-    tuning = _tuning(asked, loaded, "distil")
-    plan = _plan(tuning)
-    code = await _done("distil", tuning, plan)
-    if not _finished(plan):
+    tuning = _tuning_request(asked, loaded, "distil")
+    plan = _load_plan(tuning)
+    code = await _run_stage("distil", tuning, plan)
+    if not _is_finished(plan):
         return code
     await tell_effect_left(asked.workspace, plan.loaded, plan.run, json=asked.json)
     return code
 
 
-def _plan(asked: Asked) -> RunPlan:
-    return planned(
+def _load_plan(asked: TrainRequest) -> RunPlan:
+    return load_plan(
         asked.workspace,
         asked.source,
         name=asked.name,
@@ -118,23 +118,23 @@ def _plan(asked: Asked) -> RunPlan:
     )
 
 
-async def _carried_out(asked: Asked, plan: RunPlan) -> int:
-    for warning in warnings(plan.loaded.config):
+async def _run_plan(asked: TrainRequest, plan: RunPlan) -> int:
+    for warning in training_warnings(plan.loaded.config):
         to_stderr(f"warning: {warning}")
     return await run_headless(plan, json=asked.json)
 
 
-async def _done(stage: Stage, asked: Asked, plan: RunPlan) -> int:
+async def _run_stage(stage: Stage, asked: TrainRequest, plan: RunPlan) -> int:
     """Carry out a stage that another follows; a line where it is done already."""
     if plan.mode != "finished":
         to_stderr(f"stage {stage}: run {plan.run.run}")
-        return await _carried_out(asked, plan)
+        return await _run_plan(asked, plan)
     assert plan.state is not None
     to_stderr(f"stage {stage} is done (run {plan.run.run}): it is not repeated")
     return exit_code(plan.state)
 
 
-def _finished(plan: RunPlan) -> bool:
+def _is_finished(plan: RunPlan) -> bool:
     """Whether every step is done, also where the process was let go of in good order before."""
     state = plan.run.state()
     return state.status == "finished" and state.steps_finished == plan.sampler.total_steps
@@ -151,7 +151,9 @@ def _check_trains(loaded: LoadedRun) -> None:
         )
 
 
-def _tuning(asked: Asked, loaded: LoadedRun, stage: Literal["sft", "distil"]) -> Asked:
+def _tuning_request(
+    asked: TrainRequest, loaded: LoadedRun, stage: Literal["sft", "distil"]
+) -> TrainRequest:
     """The fine-tuning stage as a run file: the same one, on demonstrations.
 
     What is distilled is learnt and measured without any library, its own included.
@@ -181,7 +183,7 @@ def _tuning(asked: Asked, loaded: LoadedRun, stage: Literal["sft", "distil"]) ->
     if config.agent.experiences:
         alone.append("agent.experiences=[]")
     data = write_demonstrations(asked.workspace, loaded, name, with_library=stage == "distil")
-    return asked.with_(
+    return asked.with_overrides(
         name,
         "practice.algorithm=sft",
         f"practice.epochs={config.sft.epochs}",

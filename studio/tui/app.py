@@ -29,15 +29,23 @@ from textual.widgets import ContentSwitcher
 from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
 from engines.record.run_dir import Workspace
-from studio.current_user import person
-from studio.secrets.sanitize import inert
-from studio.session.base import Began, Driven, Message, Parted, Session, Streamed, Told
+from studio.current_user import login_name
+from studio.secrets.sanitize import sanitize
+from studio.session.base import (
+    ControllerChanged,
+    Disconnected,
+    EventReceived,
+    Message,
+    Session,
+    SnapshotReceived,
+    TextReceived,
+)
 from studio.tui.drafts import Drafts
 from studio.tui.drawing import themes
 from studio.tui.drawing.cells import fit
 from studio.tui.drawing.lines import Line, line
-from studio.tui.header import LineFacts, header, tabs
-from studio.tui.keymap import KEYS, Key, bindings, of_scope, remapped
+from studio.tui.header import SessionStatus, header_line, tabs_line
+from studio.tui.keymap import KEYS, Key, bindings, keys_of_scope, remap_keys
 from studio.tui.page import Page
 from studio.tui.pages.diff.page import DiffPage
 from studio.tui.pages.inspect.page import InspectPage
@@ -49,15 +57,15 @@ from studio.tui.pages.start.page import StartPage
 from studio.tui.palette import Palette, commands
 from studio.tui.settings.values import ScreenSettings
 from studio.tui.terminal.notify import Notifier
-from studio.tui.terminal.terminal import as_sized, use_ascii
-from studio.tui.throughput import Tempo
-from studio.tui.widgets.chrome import Chrome, footer
+from studio.tui.terminal.terminal import use_ascii, with_current_size
+from studio.tui.throughput import Throughput
+from studio.tui.widgets.chrome import Chrome, footer_line
 from studio.tui.widgets.confirm import Confirm
 from studio.tui.widgets.prompt import Prompt
 
 if TYPE_CHECKING:
-    from studio.run.detached import Starting
-    from studio.tui.terminal.frame_clock import Pump
+    from studio.run.detached import StartingProcess
+    from studio.tui.terminal.frame_clock import FrameClock
 
 FRAME_S = 0.1
 RATE_S = 1.0
@@ -75,14 +83,14 @@ PAGES: tuple[type[Page], ...] = (
 )
 
 
-class _Base(Screen[None], inherit_bindings=False):
+class _BaseScreen(Screen[None], inherit_bindings=False):
     """The screen below all others; tab is a key of the table, not Textual's own."""
 
 
 class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
     """The screen on a workspace, attached to at most one run at a time."""
 
-    pump: Pump  # from the first frame on
+    pump: FrameClock  # from the first frame on
     TITLE = "studio"
     CSS_PATH = "studio.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("global", "loop")]
@@ -105,7 +113,7 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         workspace: Workspace,
         *,
         run: str | None = None,
-        starting: Starting | None = None,
+        starting: StartingProcess | None = None,
         session: Session | None = None,
         settings: ScreenSettings | None = None,
         environ: Mapping[str, str] | None = None,
@@ -114,13 +122,13 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         self.settings = settings or ScreenSettings()
         self.environ = os.environ if environ is None else environ
         super().__init__(ansi_color=None)
-        themes.register(self, self.environ, self.settings.theme)
+        themes.register_themes(self, self.environ, self.settings.theme)
         self.animation_level = "none"
         self.workspace = workspace
-        self.person = person()
+        self.person = login_name()
         self.session: Session | None = session
         self.drafts = Drafts(None)
-        self.tempo = Tempo()
+        self.tempo = Throughput()
         self.clock = clock
         self.keys: tuple[Key, ...] = KEYS
         self.page_name = "start"
@@ -155,7 +163,7 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         yield Container(Chrome(id="bottom"), Prompt(id="prompt"), id="foot")
 
     def get_default_screen(self) -> Screen[Any]:
-        return _Base(id="_default")
+        return _BaseScreen(id="_default")
 
     def page(self, name: str | None = None) -> Page:
         return self.screen_stack[0].query_one(f"#{name or self.page_name}", Page)
@@ -169,11 +177,13 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         return self.session.state if self.session is not None else None
 
     def on_mount(self) -> None:
-        self.keys = remapped(self.settings.keys, self.settings.place)
+        self.keys = remap_keys(self.settings.keys, self.settings.place)
         self.set_keymap(dict(self.settings.keys))
-        from studio.tui.terminal.frame_clock import install
+        from studio.tui.terminal.frame_clock import install_frame_clock
 
-        install(self, self.environ, low_bandwidth=self.settings.low_bandwidth).add(self.frame)
+        install_frame_clock(
+            self, self.environ, low_bandwidth=self.settings.low_bandwidth
+        ).add_drain(self.draw_frame)
         # After ctrl+z and fg the terminal is another page; Textual draws only what changed.
         self.app_resume_signal.subscribe(self, lambda _: self.action_redraw())
         self.apply_settings()
@@ -181,48 +191,48 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
             self.open_page("live")
         else:
             self.open_page("start")
-        self.run_worker(self._ask_in_turn(), exit_on_error=True)
-        self.call_after_refresh(self._begin)
+        self.run_worker(self._process_requests(), exit_on_error=True)
+        self.call_after_refresh(self._open_initial_run)
 
-    def _begin(self) -> None:
+    def _open_initial_run(self) -> None:
         """After the first frame: nothing may hold that up."""
         self._drawn = True
         if self._starting is not None:
-            self.run_worker(self._started(self._starting), exit_on_error=True)
+            self.run_worker(self._wait_for_start(self._starting), exit_on_error=True)
         elif self.shown_run is not None:
             self.attach(self.shown_run)
         elif self.session is not None:
             self._listen(self.session)
 
-    async def _started(self, starting: Starting) -> None:
+    async def _wait_for_start(self, starting: StartingProcess) -> None:
         """Wait for a process to say which run it is, or why there is none."""
-        from studio.run.detached import Ready
+        from studio.run.detached import ReadyRun
 
         self.tell("starting: reading the run file, asking the model for a sign of life …")
-        outcome = await starting.ready()
+        outcome = await starting.wait_ready()
         if self._starting is starting:
             self._starting, self._asked_to_start = None, ()
-        if isinstance(outcome, Ready):
+        if isinstance(outcome, ReadyRun):
             if outcome.warning:
                 self.tell(outcome.warning, "flag")
             elif outcome.text:
                 self.tell("; ".join(outcome.text.splitlines()))
             self.attach(outcome.run)
         elif self._came_from_start:
-            self.refused(outcome.text)
+            self.show_refusal(outcome.text)
         else:
             self.refusal = (outcome.text, outcome.code)
             self.exit(outcome.code)
 
-    def refused(self, text: str) -> None:
+    def show_refusal(self, text: str) -> None:
         """A run could not be started from here: say why, whole, where it was asked for."""
         self.tell(text, "failed")
         page = self.page("start")
         if isinstance(page, StartPage):
-            page.refused(text)
+            page.show_refusal(text)
         self.redraw_soon()
 
-    def start(self, arguments: Sequence[str]) -> None:
+    def start_run(self, arguments: Sequence[str]) -> None:
         """Start a run's process and attach to it; errors are told on the start page.
 
         Args:
@@ -232,42 +242,44 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
             self.tell("it is being started already")
             return
         self._asked_to_start = asked
-        self.act(self._start(asked))  # after every decision that was asked before
+        self.queue_request(self._start_run(asked))  # after every decision that was asked before
         self.redraw_soon()
 
-    async def _start(self, arguments: tuple[str, ...]) -> None:
+    async def _start_run(self, arguments: tuple[str, ...]) -> None:
         from studio.run import detached
 
         self._came_from_start = True
         try:
             if self.session is not None:
-                await self.session.let_go()  # else the process finds its run taken, by us
+                await self.session.release_lock()  # else the process finds its run taken, by us
             self._starting = starting = detached.start(arguments, self.workspace.path)
         except StudioError as error:
             self._asked_to_start = ()
-            self.refused(str(error))
+            self.show_refusal(str(error))
             return
         self.draw_now()
-        self.run_worker(self._started(starting), exit_on_error=True)
+        self.run_worker(self._wait_for_start(starting), exit_on_error=True)
 
     def attach(self, run: str) -> None:
         """Leave the run that is shown, if any, and show this one."""
         self.run_worker(self._attach_to(run), exclusive=True, group="attach", exit_on_error=True)
 
     async def _attach_to(self, run: str) -> None:
-        from studio.session.live import Attached
-        from studio.session.offline_screen import Stored
+        from studio.session.live import LiveSession
+        from studio.session.offline_screen import OfflineSession
 
         try:
             folder = self.workspace.run(run)
         except StudioError as error:
             self.tell(str(error), "failed")
             return
-        await self._leave()
+        await self._close_session()
         self.shown_run = run
         self._listen(
-            Attached(
-                folder, self.person, fallback=lambda: Stored(self.workspace, folder, self.person)
+            LiveSession(
+                folder,
+                self.person,
+                fallback=lambda: OfflineSession(self.workspace, folder, self.person),
             )
         )
         if self.page_name == "start":
@@ -277,24 +289,24 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         self.session = session
         self._cut, self.budget = False, {}
         self.drafts = Drafts(session.run)
-        self.tempo = Tempo()
-        self._listening = asyncio.create_task(self._heard(session))
+        self.tempo = Throughput()
+        self._listening = asyncio.create_task(self._read_messages(session))
 
-    async def _heard(self, session: Session) -> None:
+    async def _read_messages(self, session: Session) -> None:
         try:
             async for message in session.messages():
                 if session is not self.session:
                     return
-                self._take(message)
+                self._handle_message(message)
         except Exception as error:  # a bug, and no reason to leave without a word
             self._handle_exception(error)
 
-    def _take(self, message: Message) -> None:
+    def _handle_message(self, message: Message) -> None:
         now = self.clock()
-        self._cut = isinstance(message, Parted) and not message.ended
+        self._cut = isinstance(message, Disconnected) and not message.ended
         match message:
-            case Told(event=event):
-                self.tempo.take(event, now)
+            case EventReceived(event=event):
+                self.tempo.add_event(event, now)
                 kind = type(event).__name__
                 if kind == "StageEntered":
                     self.ready = getattr(event, "stage", "") == "ready"
@@ -304,30 +316,32 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
                     self.ended_here = getattr(event, "how", "")
                 elif kind == "OperationDecided":
                     self.drafts.save()
-            case Streamed(pieces=pieces):
-                self.tempo.streamed(pieces, now)
-            case Began():
+            case TextReceived(pieces=pieces):
+                self.tempo.add_pieces(pieces, now)
+            case SnapshotReceived():
                 if self.session is not None and self.session.living:
                     self.run_worker(self._ask_budget(self.session))
-                self.drafts.writes = self.session is None or self.session.drives
-                self.call_after_refresh(self._restore)
-            case Driven(mine=mine, who=who):
-                self._driven(mine, who)
-            case Parted(ended=True) if self.state is not None and self.state.ending == "finished":
+                self.drafts.writes = self.session is None or self.session.controls
+                self.call_after_refresh(self._restore_place)
+            case ControllerChanged(mine=mine, who=who):
+                self._change_controller(mine, who)
+            case Disconnected(ended=True) if (
+                self.state is not None and self.state.ending == "finished"
+            ):
                 self.ready = False
                 self.tell("the run is finished, and its process has ended")
-            case Parted(reason=reason, ended=ended):
+            case Disconnected(reason=reason, ended=ended):
                 self.ready = False
                 how = "" if ended else "; trying again"
                 self.tell(f"{reason}{how}", "" if ended else "failed")
         for page in self.pages:
-            page.heard(message)
+            page.handle_message(message)
         self.redraw_soon()
 
-    def _driven(self, mine: bool, who: str) -> None:
+    def _change_controller(self, mine: bool, who: str) -> None:
         """Who decides keeps the drafts: they go from screen to screen through their file."""
         if mine and not self.drafts.writes:
-            self.drafts.take_up()
+            self.drafts.take_over_file()
         elif not mine:
             self.drafts.save()
         self.drafts.writes = mine
@@ -335,7 +349,7 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         if not mine and (session is None or session.living):
             self.tell(f"{who or 'nobody'} decides now; T takes over")
 
-    def _restore(self) -> None:
+    def _restore_place(self) -> None:
         """Once a run is known: the page and place the person left it at."""
         if self.drafts.restored:
             return
@@ -353,7 +367,7 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
                 self.budget = dict(answer.get("budget", {}))
                 self.redraw_soon()
 
-    async def _leave(self) -> str:
+    async def _close_session(self) -> str:
         session, self.session = self.session, None
         self.drafts.save()
         if self._listening is not None:
@@ -366,20 +380,20 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
 
     def apply_settings(self) -> None:
         """Let the terminal show what the settings say; also after one was changed."""
-        wanted = themes.choose(self.environ, self.settings.theme)
+        wanted = themes.choose_theme(self.environ, self.settings.theme)
         if wanted != self.theme:
             if not self.environ.get("NO_COLOR"):  # left over from a theme without colours
                 self._filters = [one for one in self._filters if not isinstance(one, NoColor)]
-            themes.register(self, self.environ, self.settings.theme)
+            themes.register_themes(self, self.environ, self.settings.theme)
         plain = self.settings.ascii
         if plain is None:
             encoding = getattr(sys.__stderr__, "encoding", None)
-            plain = themes.ascii_only(self.environ, encoding)
+            plain = themes.needs_ascii(self.environ, encoding)
         use_ascii(self, plain)
         self.pump.low_bandwidth = self.settings.low_bandwidth
         self.redraw_soon()
 
-    def send(self, sequence: str) -> None:
+    def send_to_terminal(self, sequence: str) -> None:
         """A control sequence for the terminal itself, beside what is drawn."""
         if self._driver is not None and not self.is_headless:
             self._driver.write(sequence)
@@ -388,7 +402,7 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         if isinstance(event, events.Key):
             self.last_key = self.clock()
         elif isinstance(event, events.Resize) and hasattr(self, "pump"):
-            event = as_sized(self, event)
+            event = with_current_size(self, event)
             self.pump.picture.forget()  # the terminal has moved its rows about
             if event.size == self.size:  # it has its old one again: Textual draws nothing then
                 self.call_after_refresh(self.action_redraw)
@@ -407,7 +421,7 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         """Draw the open page in the next frame."""
         self._dirty = True
 
-    def frame(self) -> None:
+    def draw_frame(self) -> None:
         """Called by the pump, at most ten times a second."""
         now = self.clock()
         self.notifier.tick(self.state, now, self.last_key)
@@ -430,21 +444,21 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         self.page().draw()
 
     @property
-    def line_facts(self) -> LineFacts:
+    def session_status(self) -> SessionStatus:
         session, now = self.session, self.clock()
         eta = ""
-        if session is not None and not session.state.undecided:
-            eta = self.tempo.left_text(session.state)
-        return LineFacts(
+        if session is not None and not session.state.undecided_operations:
+            eta = self.tempo.remaining_text(session.state)
+        return SessionStatus(
             living=session is not None and session.living,
-            drives=session is not None and session.drives,
-            driver=session.driver if session is not None else "",
+            drives=session is not None and session.controls,
+            driver=session.controller if session is not None else "",
             starting=self._starting is not None or bool(self._asked_to_start),
             opening=session is not None and session.state.started is None,
             parted=self._cut,
             ready=self.ready,
             tokens_per_s=self.tempo.tokens_per_s(now),
-            rate_of_shown=self.tempo.shown_only(now),
+            rate_of_shown=self.tempo.is_shown_only(now),
             budget=self.budget,
             pace_tokens_per_s=session.pace_tokens_per_s if session is not None else None,
             eta=eta,
@@ -454,16 +468,16 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         base = self.screen_stack[0]
         top, bottom = base.query_one("#top", Chrome), base.query_one("#bottom", Chrome)
         width = self.size.width
-        facts = self.line_facts
+        facts = self.session_status
         self._rate_shown, self._chrome_at = facts.tokens_per_s is not None, self.clock()
-        top.show_line(0, header(self.state, facts, width))
-        top.show_line(1, tabs(self.state, self.page_name, width))
+        top.show_line(0, header_line(self.state, facts, width))
+        top.show_line(1, tabs_line(self.state, self.page_name, width))
         living = self.session is not None and self.session.living
-        shown = [*self.page().offered(of_scope(self.page_name, self.keys))]
+        shown = [*self.page().usable_keys(keys_of_scope(self.page_name, self.keys))]
         for scope in (*(("loop",) if living else ()), "global"):
-            shown += of_scope(scope, self.keys)
+            shown += keys_of_scope(scope, self.keys)
         shown = [*self.page().footer_keys()] or shown
-        bottom.show_line(1, footer(shown, width))
+        bottom.show_line(1, footer_line(shown, width))
         said = self._told
         if not self.is_small:
             self._told_small = False
@@ -484,7 +498,7 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         """
         for folder in (self.workspace.path.absolute(), self.workspace.path):
             text = text.replace(f"{folder}/", "")
-        self._told, self._told_small = ((" " + fit(inert(text), 400), style),), self.is_small
+        self._told, self._told_small = ((" " + fit(sanitize(text), 400), style),), self.is_small
         self.screen_stack[0].query_one("#bottom", Chrome).show_line(0, self._told)
 
     def on_resize(self, event: events.Resize) -> None:
@@ -492,11 +506,11 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
 
     # -- asking the run and the person ---------------------------------------------------
 
-    def act(self, work: Coroutine[Any, Any, None]) -> None:
+    def queue_request(self, work: Coroutine[Any, Any, None]) -> None:
         """Ask something of the run; one thing after another, in the order of the keys."""
         self._asked.put_nowait(work)
 
-    async def _ask_in_turn(self) -> None:
+    async def _process_requests(self) -> None:
         while True:
             work = await self._asked.get()
             try:
@@ -506,7 +520,7 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
             self.redraw_soon()
             self._asked.task_done()
 
-    async def settled(self) -> None:
+    async def wait_for_requests(self) -> None:
         """Wait until everything asked so far was answered."""
         await self._asked.join()
 
@@ -517,7 +531,7 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         foot = self.screen_stack[0].query_one("#prompt", Prompt)
         self.screen_stack[0].query_one("#bottom").display = True
         answer = await foot.ask(label, value, shortcut)
-        if self.focused is None and (home := self.page().home()) is not None:
+        if self.focused is None and (home := self.page().initial_focus()) is not None:
             home.focus(scroll_visible=False)  # another page opened meanwhile
         return answer
 
@@ -537,11 +551,11 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
             self.trail = [*self.trail[-20:], (self.page_name, self.drafts.cursor)]
         self.page_name = name
         page = self.page(name)
-        page.opened(target)
+        page.open_at(target)
         if self._drawn:  # before it is shown: what it held when it was left may be long past
             page.draw()
         self.screen_stack[0].query_one("#pages", ContentSwitcher).current = name
-        if (home := page.home()) is not None and not self.query_one(Prompt).asking:
+        if (home := page.initial_focus()) is not None and not self.query_one(Prompt).is_asking:
             # At once, where `Widget.focus` waits its turn: the next key may have come already,
             # and it is this page's.
             self.screen_stack[0].set_focus(home, scroll_visible=False)
@@ -553,7 +567,7 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         self.open_page(name)
 
     async def action_back(self) -> None:
-        if self.page().back():
+        if self.page().go_back():
             self.draw_now()
         elif self.trail:
             name, target = self.trail.pop()
@@ -568,20 +582,20 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         page = self.page()
         text = await self.ask("filter:", page.filter_text)
         if text is not None:
-            page.filtered(text.strip())
+            page.apply_filter(text.strip())
             self.draw_now()
 
     def action_goto(self) -> None:
         self.run_worker(self._goto(self.focused))
 
     async def _goto(self, before: Widget | None) -> None:
-        def top(key: str) -> bool:
+        def go_to_top(key: str) -> bool:
             if key == "g" and before is not None and hasattr(before, "action_top"):
                 before.action_top()
                 return True
             return False
 
-        wanted = (await self.ask("go to (g: top):", shortcut=top) or "").strip()
+        wanted = (await self.ask("go to (g: top):", shortcut=go_to_top) or "").strip()
         if not wanted:
             return
         if self.page().go_to(wanted):
@@ -594,12 +608,12 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         self.tell(f"{wanted}: nothing here is called so", "failed")
 
     def action_next_pane(self) -> None:
-        self._pane(1)
+        self._move_pane_focus(1)
 
     def action_previous_pane(self) -> None:
-        self._pane(-1)
+        self._move_pane_focus(-1)
 
-    def _pane(self, by: int) -> None:
+    def _move_pane_focus(self, by: int) -> None:
         panes = self.page().panes()
         if not panes:
             return
@@ -607,28 +621,28 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         panes[(at + by) % len(panes)].focus(scroll_visible=False)
 
     def action_jump(self) -> None:
-        self.run_worker(self._jump())
+        self.run_worker(self._jump_to_pane())
 
-    async def _jump(self) -> None:
+    async def _jump_to_pane(self) -> None:
         """Letters on the panes; the next key chooses."""
         panes = self.page().panes()
         letters = "asdfghjklqwertyuiop"[: len(panes)]
         # As content, in and out: text in a title is never markup.
-        titles = [_title(pane) for pane in panes]
+        titles = [_border_title(pane) for pane in panes]
         for letter, pane, title in zip(letters, panes, titles, strict=False):
             pane.border_title = Content(f"({letter}) ") + title
         chosen: list[Widget] = []
 
-        def take(key: str) -> bool:
+        def choose_pane(key: str) -> bool:
             if key in letters:
                 chosen.append(panes[letters.index(key)])
             return True
 
         try:
-            await self.ask("pane:", shortcut=take)
+            await self.ask("pane:", shortcut=choose_pane)
         finally:
             for pane, title in zip(panes, titles, strict=True):
-                if _title(pane).plain[4:] == title.plain:  # else it has another one by now
+                if _border_title(pane).plain[4:] == title.plain:  # else it has another one by now
                     pane.border_title = title
         if chosen:
             chosen[0].focus(scroll_visible=False)
@@ -640,9 +654,9 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         self._copy(whole=True)
 
     def _copy(self, *, whole: bool) -> None:
-        from studio.tui.terminal.clipboard import copy
+        from studio.tui.terminal.clipboard import copy_text
 
-        self.tell(copy(self, self.page().copied(whole)))
+        self.tell(copy_text(self, self.page().text_to_copy(whole)))
 
     def action_help(self) -> None:
         from studio.tui.help import HelpScreen
@@ -661,40 +675,40 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
 
     # -- the run ---------------------------------------------------------------------------
 
-    def asking(self, work: Callable[[Session], Awaitable[str]]) -> None:
+    def ask_run(self, work: Callable[[Session], Awaitable[str]]) -> None:
         """Ask the run and tell what came of it."""
         session = self.session
         if session is None:
             self.tell("no run is open here: 5 lists them, 0 starts one", "failed")
             return
 
-        async def done() -> None:
+        async def tell_answer() -> None:
             self.tell(await work(session))
 
-        self.act(done())
+        self.queue_request(tell_answer())
 
     def action_pause(self) -> None:
         paused = self.state is not None and self.state.status == "paused"
 
-        async def turn(session: Session) -> str:
+        async def send_request(session: Session) -> str:
             await session.control("resume" if paused else "pause")
             return "going on" if paused else "paused: nothing new begins (p goes on)"
 
-        self.asking(turn)
+        self.ask_run(send_request)
 
     def action_pause_now(self) -> None:
-        async def turn(session: Session) -> str:
+        async def send_request(session: Session) -> str:
             await session.control("pause", now=True)
             return "paused: tries under way hold at their next call (p goes on)"
 
-        self.asking(turn)
+        self.ask_run(send_request)
 
     def action_step(self) -> None:
-        async def turn(session: Session) -> str:
+        async def send_request(session: Session) -> str:
             await session.control("step")
             return "one batch through its commit, then it holds"
 
-        self.asking(turn)
+        self.ask_run(send_request)
 
     def action_stop(self) -> None:
         self.run_worker(self._stop())
@@ -712,18 +726,18 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         if not (key := await self.confirm("Stop the run?", told, keys)):
             return
 
-        async def turn(session: Session) -> str:
+        async def send_request(session: Session) -> str:
             await session.control("stop", after_step=key == "s")
             return "it ends after this step" if key == "s" else "it ends now"
 
-        self.asking(turn)
+        self.ask_run(send_request)
 
     def action_take_over(self) -> None:
-        async def turn(session: Session) -> str:
-            await session.drive()
+        async def send_request(session: Session) -> str:
+            await session.take_control()
             return "you decide now"
 
-        self.asking(turn)
+        self.ask_run(send_request)
 
     # -- leaving -----------------------------------------------------------------------------
 
@@ -739,13 +753,13 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         self.run_worker(self._detach_and_exit(), exclusive=True, group="detach")
 
     async def _detach_and_exit(self) -> None:
-        await self._leave()
+        await self._close_session()
         self.exit(0)
 
     async def on_unmount(self) -> None:
         """However the screen ends: drafts on disk, the line closed, the title given back."""
-        self.notifier.leave()
-        await self._leave()
+        self.notifier.restore_title()
+        await self._close_session()
 
     def _fatal_error(self) -> None:
         """A bug: its traceback goes out after the terminal is restored, and without values.
@@ -754,18 +768,18 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         """
         import traceback
 
-        self._exit_renderables.append(Text(inert(traceback.format_exc())))
+        self._exit_renderables.append(Text(sanitize(traceback.format_exc())))
         self._close_messages_no_wait()
 
 
-def _title(pane: Widget) -> Content:
+def _border_title(pane: Widget) -> Content:
     """Of its border; Textual gives it out as markup only."""
     found = getattr(pane, "_border_title", None)
     return found if isinstance(found, Content) else Content("")
 
 
 def open_screen(
-    workspace: Path, *, run: str | None = None, starting: Starting | None = None
+    workspace: Path, *, run: str | None = None, starting: StartingProcess | None = None
 ) -> tuple[StudioApp, int]:
     """Open the screen and return when it is left.
 
@@ -773,12 +787,12 @@ def open_screen(
         StudioError: the settings of the screen cannot be used, or stderr is no terminal.
     """
     from studio.tui.settings.file import read_settings
-    from studio.tui.terminal.terminal import check_terminal, leaving_on_hangup
+    from studio.tui.terminal.terminal import check_terminal, exit_on_hangup
 
     check_terminal(sys.stderr, sys.stdin, os.environ)
     settings = read_settings(workspace)
-    remapped(settings.keys, settings.place)
+    remap_keys(settings.keys, settings.place)
     app = StudioApp(Workspace(workspace), run=run, starting=starting, settings=settings)
-    with leaving_on_hangup(app):
+    with exit_on_hangup(app):
         code = app.run(mouse=settings.mouse)
     return app, (app.return_code or 0) if code is None else code

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.errors import RecordError
-from engines.record.appender import write_whole
+from engines.record.appender import write_atomic
 from engines.record.run_dir import RunDir
-from studio.secrets.output import masked
+from studio.secrets.output import mask_text
 
 Texts = dict[str, str]
 SAVE_EVERY_S = 2.0
@@ -27,7 +27,7 @@ _VERSION = 1
 class Drafts:
     """Page, place and wordings under way of one run; of none, nothing is written.
 
-    Assigning a field marks it for saving; who changes `edits` or `notes` calls `changed()`.
+    Assigning a field marks it for saving; who changes `edits` or `notes` calls `mark_changed()`.
     """
 
     def __init__(self, run: RunDir | None) -> None:
@@ -53,7 +53,7 @@ class Drafts:
             self._dirty = True
         super().__setattr__(name, value)
 
-    def take_up(self) -> None:
+    def take_over_file(self) -> None:
         """This screen keeps the file from now on: what another wrote meanwhile is in it.
 
         Where the person was stays what it is here.
@@ -61,7 +61,7 @@ class Drafts:
         self._merge()
         self._dirty = True
 
-    def changed(self) -> None:
+    def mark_changed(self) -> None:
         """Something in `edits` or `notes` is another."""
         self._dirty = True
 
@@ -83,7 +83,7 @@ class Drafts:
         self._merge()
         data = json.dumps(self._as_dict(), ensure_ascii=True, indent=1).encode()
         try:
-            write_whole(self.run.path / FILE, data)
+            write_atomic(self.run.path / FILE, data)
         except RecordError as error:
             self._dirty = True  # perhaps there is room again in two seconds
             if not self._refused:
@@ -102,7 +102,7 @@ class Drafts:
             if not path.is_file() or path.stat().st_size > MOST_BYTES:
                 return
             found = json.loads(path.read_bytes())
-            theirs = _texts(found["edits"]), _texts(found["notes"])
+            theirs = _parse_texts(found["edits"]), _parse_texts(found["notes"])
         except (
             OSError,
             ValueError,
@@ -116,9 +116,9 @@ class Drafts:
         ours = self.edits, self.notes
         for mine, known, other in zip(ours, self._known, theirs, strict=True):
             for key, text in known.items():
-                if key in other and other[key] == masked(text):
+                if key in other and other[key] == mask_text(text):
                     other[key] = text  # written from here: only the secret in it is hidden
-            kept = merged(known, mine, other)
+            kept = merge_texts(known, mine, other)
             mine.clear()
             mine.update(kept)
         self._known = theirs
@@ -127,11 +127,11 @@ class Drafts:
         return {
             "v": _VERSION,
             "page": self.page,
-            "cursor": masked(self.cursor),
+            "cursor": mask_text(self.cursor),
             "scroll": self.scroll,
-            "filter": masked(self.filter),
-            "edits": {key: masked(text) for key, text in self.edits.items()},
-            "notes": {key: masked(text) for key, text in self.notes.items()},
+            "filter": mask_text(self.filter),
+            "edits": {key: mask_text(text) for key, text in self.edits.items()},
+            "notes": {key: mask_text(text) for key, text in self.notes.items()},
         }
 
     def _read(self, path: Path) -> None:
@@ -145,7 +145,7 @@ class Drafts:
                 raise ValueError
             self.page, self.cursor = str(found["page"]), str(found["cursor"])
             self.scroll, self.filter = int(found["scroll"]), str(found["filter"])
-            self.edits, self.notes = _texts(found["edits"]), _texts(found["notes"])
+            self.edits, self.notes = _parse_texts(found["edits"]), _parse_texts(found["notes"])
             self._known = dict(self.edits), dict(self.notes)
         except OSError as error:
             self.trouble = f"{path}: your drafts cannot be read ({error.strerror})."
@@ -158,7 +158,7 @@ class Drafts:
             self.trouble = f"drafts could not be understood and lie in {aside}"
 
 
-def merged(known: Texts, ours: Texts, theirs: Texts) -> Texts:
+def merge_texts(known: Texts, ours: Texts, theirs: Texts) -> Texts:
     """Ours where it is another than both knew, else theirs; a text that is gone is gone.
 
     Args:
@@ -174,7 +174,7 @@ def merged(known: Texts, ours: Texts, theirs: Texts) -> Texts:
     return out
 
 
-def _texts(found: Any) -> Texts:
+def _parse_texts(found: Any) -> Texts:
     return {str(key): str(text) for key, text in found.items()}
 
 

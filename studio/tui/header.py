@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from engines.core.state.run_state import RunState
-from studio.secrets.sanitize import inert
+from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.cells import fit
 from studio.tui.drawing.lines import Line, Span, width_of
 
 
 @dataclass(frozen=True, slots=True)
-class LineFacts:
+class SessionStatus:
     """What the state does not know: the line to the run, and the screen's own clock."""
 
     living: bool = False
@@ -46,7 +46,7 @@ _WORDS = {
 _SHORT = {"HELD for review": "HELD", "RUNNING": "RUN", "NO PROCESS": "NO PROC"}
 
 
-def status_word(state: RunState | None, facts: LineFacts) -> str:
+def status_word(state: RunState | None, facts: SessionStatus) -> str:
     """What the run is doing, in capitals."""
     if facts.starting:
         return "STARTING"
@@ -58,7 +58,7 @@ def status_word(state: RunState | None, facts: LineFacts) -> str:
         return "NO PROCESS"
     if facts.parted and not state.ending:
         return "NO LINE"
-    if state.status == "reviewing" and not state.undecided:
+    if state.status == "reviewing" and not state.undecided_operations:
         return "DECIDED: c commits" if facts.ready else "COMMITTING"
     if facts.living and state.hold_after is not None and state.status == "running":
         return "STEPPING"
@@ -69,19 +69,19 @@ def waiting_text(state: RunState | None) -> str:
     """`REVIEW 9, 3 flagged`, or "" where nothing waits for a person."""
     if state is None:
         return ""
-    waiting = len(state.undecided) or len(state.open)
+    waiting = len(state.undecided_operations) or len(state.open_operations)
     parts = []
     if waiting:
-        flagged = _flagged(state)
+        flagged = _flagged_count(state)
         parts.append(f"REVIEW {waiting}" + (f", {flagged} flagged" if flagged else ""))
     if state.repairs:
         parts.append(f"MEND {len(state.repairs)}")
     return ", ".join(parts)
 
 
-def _flagged(state: RunState) -> int:
+def _flagged_count(state: RunState) -> int:
     """How many of those that wait are flagged: what the sign `!` stands for."""
-    return sum(bool(op.flags) for op in (state.undecided or state.open))
+    return sum(bool(op.flags) for op in (state.undecided_operations or state.open_operations))
 
 
 def tokens_text(tokens: float) -> str:
@@ -93,7 +93,7 @@ def tokens_text(tokens: float) -> str:
     return f"{tokens / 1_000_000:.1f}M"
 
 
-def header(state: RunState | None, facts: LineFacts, width: int) -> Line:
+def header_line(state: RunState | None, facts: SessionStatus, width: int) -> Line:
     """The first line: where the run stands, as much of it as fits."""
     narrow = width < 100
     word = status_word(state, facts)
@@ -107,14 +107,14 @@ def header(state: RunState | None, facts: LineFacts, width: int) -> Line:
         kept.append((0, (word, style)))
     gap = " " if narrow else " | "
     while True:
-        out = _joined([span for _, span in kept], gap)
+        out = _join_spans([span for _, span in kept], gap)
         if width_of(out) <= width or not any(rank for rank, _ in kept):
             return out
         last = max(rank for rank, _ in kept)
         kept = [field for field in kept if field[0] != last]
 
 
-def _run_fields(state: RunState, facts: LineFacts, narrow: bool) -> list[tuple[int, Span]]:
+def _run_fields(state: RunState, facts: SessionStatus, narrow: bool) -> list[tuple[int, Span]]:
     """(rank, span): rank 0 always stays, the highest goes first. The status is put in fourth."""
     started = state.started
     assert started is not None
@@ -123,7 +123,7 @@ def _run_fields(state: RunState, facts: LineFacts, narrow: bool) -> list[tuple[i
     where = f"e{epoch}/{state.epochs} s{state.step}/{steps}"
     if not narrow:
         where = f"epoch {epoch}/{state.epochs} step {state.step}/{steps}"
-    spent = state.spent
+    spent = state.total_usage
     budget = facts.budget
     most = f" of {tokens_text(budget['tokens'])}" if "tokens" in budget else ""
     tokens = f"{tokens_text(spent.tokens)}{most} tok" + ("" if narrow or most else " in all")
@@ -131,7 +131,7 @@ def _run_fields(state: RunState, facts: LineFacts, narrow: bool) -> list[tuple[i
         tokens += f"{' ' if narrow else ', '}{tokens_text(facts.tokens_per_s)}/s"
         tokens += " shown" if facts.rate_of_shown and not narrow else ""
     fields: list[tuple[int, Span]] = [
-        (2, (fit(inert(started.run), 24), "")),
+        (2, (fit(sanitize(started.run), 24), "")),
         (1, (where, "")),
     ]
     if spent.cost_usd is not None:  # an unknown price is no price of nothing
@@ -143,20 +143,22 @@ def _run_fields(state: RunState, facts: LineFacts, narrow: bool) -> list[tuple[i
     if facts.eta:
         fields.append((5, (f"ETA {facts.eta}", "dim")))
     if waiting := waiting_text(state):
-        fields.append((0, (waiting + "!" * bool(_flagged(state)), "flag")))
+        fields.append((0, (waiting + "!" * bool(_flagged_count(state)), "flag")))
     if started.rehearsal:
         fields.append((0, ("rehearsal", "dim")))
         if facts.living and facts.pace_tokens_per_s is not None:
             fields.append((6, (f"paced {facts.pace_tokens_per_s:g} tok/s", "dim")))
     if facts.living and not facts.drives:
         who = (
-            f"{fit(inert(facts.driver), 16)} decides, T takes over" if facts.driver else "T decides"
+            f"{fit(sanitize(facts.driver), 16)} decides, T takes over"
+            if facts.driver
+            else "T decides"
         )
         fields.append((0, (f"OBSERVER ({who})", "flag")))
     return fields
 
 
-def _joined(spans: list[Span], gap: str) -> Line:
+def _join_spans(spans: list[Span], gap: str) -> Line:
     out: list[Span] = [(" ", "")]
     for number, span in enumerate(spans):
         if number:
@@ -168,11 +170,13 @@ def _joined(spans: list[Span], gap: str) -> Line:
 PAGES = ("live", "review", "library", "diff", "runs", "inspect")
 
 
-def tabs(state: RunState | None, page: str, width: int) -> Line:
+def tabs_line(state: RunState | None, page: str, width: int) -> Line:
     """The second line: the pages with their numbers, the open one in brackets."""
     counts = {}
-    if state is not None and (waiting := len(state.undecided) or len(state.open)):
-        counts["review"] = f" {waiting}" + "!" * bool(_flagged(state))
+    if state is not None and (
+        waiting := len(state.undecided_operations) or len(state.open_operations)
+    ):
+        counts["review"] = f" {waiting}" + "!" * bool(_flagged_count(state))
     spans: list[Span] = [(" ", "")]
     for number, name in enumerate(PAGES, start=1):
         label = f"{number} {name.capitalize()}{counts.get(name, '')}"

@@ -16,8 +16,8 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 
 from studio.secrets.sanitize import one_line
-from studio.tui.drawing.lines import BLANK, Line, labelled, line, paragraph, plain
-from studio.tui.keymap import SCOPES, Key, of_scope, written
+from studio.tui.drawing.lines import BLANK, Line, labelled_lines, line, paragraph, plain_text
+from studio.tui.keymap import SCOPES, Key, format_key, keys_of_scope
 from studio.tui.widgets.line_view import LineView
 
 if TYPE_CHECKING:
@@ -42,12 +42,14 @@ def key_lines(title: str, keys: Sequence[Key], width: int) -> list[Line]:
     out: list[Line] = [line((title, "title"))]
     id_width = 24 if width >= 90 else 0
     for key in keys:
-        pressed = ", ".join([key.written, *(written(k.strip()) for k in key.keys.split(",")[1:])])
+        pressed = ", ".join(
+            [key.key_text, *(format_key(k.strip()) for k in key.keys.split(",")[1:])]
+        )
         left = f"  {pressed:<14} "
         told = paragraph([(key.tooltip, "")], max(20, width - len(left) - id_width), "")
         for number, row in enumerate(told):
             head = (left if number == 0 else " " * len(left), "key")
-            gap = max(1, width - len(left) - id_width - len(plain(row)))
+            gap = max(1, width - len(left) - id_width - len(plain_text(row)))
             tail = ((" " * gap + key.id, "dim"),) if id_width and number == 0 else ()
             out.append((head, *row, *tail))
     return out
@@ -66,7 +68,7 @@ def help_lines(
     """
     out: list[Line] = []
     for scope in scopes:
-        if found := of_scope(scope, tuple(keys)):
+        if found := keys_of_scope(scope, tuple(keys)):
             out += [*key_lines(f"Keys: {SCOPES[scope]}", found, width), BLANK]
     out += [line(("What is safe?", "title"))]
     out += [((("  "), ""), *row) for row in paragraph([(SAFE, "")], width - 2)]
@@ -74,7 +76,9 @@ def help_lines(
     out += [((("  "), ""), *row) for row in paragraph([(LEFT, "")], width - 2)]
     out += [BLANK, line(("This terminal", "title"))]
     for label, text in facts:
-        out += [(("  ", ""), *row) for row in labelled(label, text, width - 2, label_width=12)]
+        out += [
+            (("  ", ""), *row) for row in labelled_lines(label, text, width - 2, label_width=12)
+        ]
     return out
 
 
@@ -131,14 +135,14 @@ class HelpScreen(ModalScreen[None]):
     def show(self) -> None:
         view = self.query_one(LineView)
         facts = terminal_facts(self.studio)
-        view.show_lines(help_lines(self.studio.keys, self._scopes, facts, view.room))
+        view.show_lines(help_lines(self.studio.keys, self._scopes, facts, view.line_width))
 
     def action_leave(self) -> None:
         self.dismiss(None)
 
     def action_copy(self) -> None:
-        from studio.tui.terminal.clipboard import copy
+        from studio.tui.terminal.clipboard import copy_text
 
-        told = copy(self.studio, self.query_one(LineView).text())
+        told = copy_text(self.studio, self.query_one(LineView).text())
         self.studio.tell(told)
         self.query_one(Vertical).border_subtitle = one_line(told, 60).replace("[", "(")

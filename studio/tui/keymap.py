@@ -46,12 +46,12 @@ class Key:
         return self.id.partition(".")[0]
 
     @property
-    def written(self) -> str:
+    def key_text(self) -> str:
         """The first of its keys as a person reads it."""
-        return self.shown or written(self.keys.partition(",")[0])
+        return self.shown or format_key(self.keys.partition(",")[0])
 
 
-def _keys(scope: str, *rows: tuple[str, str, str, str, str, int]) -> tuple[Key, ...]:
+def _make_keys(scope: str, *rows: tuple[str, str, str, str, str, int]) -> tuple[Key, ...]:
     return tuple(
         Key(f"{scope}.{name}", keys, action, label, tip, rank)
         for name, keys, action, label, tip, rank in rows
@@ -59,7 +59,7 @@ def _keys(scope: str, *rows: tuple[str, str, str, str, str, int]) -> tuple[Key, 
 
 
 KEYS: tuple[Key, ...] = (
-    *_keys(
+    *_make_keys(
         "global",
         ("live", "1", "page('live')", "live", "Watch rollouts stream.", 0),
         ("review", "2", "page('review')", "review", "Decide operations.", 0),
@@ -105,7 +105,7 @@ KEYS: tuple[Key, ...] = (
         ("detach", "q", "detach", "detach", "Leave the screen; the run goes on.", 8),
         ("interrupt", "ctrl+c", "interrupt", "detach", "Pressed twice: leave the screen.", 0),
     ),
-    *_keys(
+    *_make_keys(
         "loop",
         (
             "pause",
@@ -126,7 +126,7 @@ KEYS: tuple[Key, ...] = (
         ("step", "s", "step", "step", "One batch through its commit, then hold.", 4),
         ("stop", "x", "stop", "stop", "End the run after this step, or now.", 4),
     ),
-    *_keys(
+    *_make_keys(
         "list",
         ("down", "j,down", "down", "down", "Down.", 0),
         ("up", "k,up", "up", "up", "Up.", 0),
@@ -137,7 +137,7 @@ KEYS: tuple[Key, ...] = (
         ("top", "home", "top", "top", "The first line.", 0),
         ("bottom", "G,end", "bottom", "bottom", "The last line.", 0),
     ),
-    *_keys(
+    *_make_keys(
         "live",
         ("open", "space,enter", "open", "open", "Open the rollout under the cursor.", 6),
         ("zoom", "z", "zoom", "zoom", "Wall, group, solo.", 7),
@@ -147,7 +147,7 @@ KEYS: tuple[Key, ...] = (
         ("kill", "K", "kill", "kill", "End this rollout: an error, never a loss.", 0),
         ("resume", "r", "resume", "resume", "Start a run's process again after it ended early.", 0),
     ),
-    *_keys(
+    *_make_keys(
         "review",
         ("approve", "a", "approve", "approve", "Approve, and show the next.", 8),
         ("edit", "e", "edit", "edit", "Change the wording here; enter approves it so.", 8),
@@ -191,7 +191,7 @@ KEYS: tuple[Key, ...] = (
         ("sort", "S", "sort", "sort", "Flagged first, by kind, or in order.", 0),
         ("drop", "D", "drop", "drop", "Let a reply go that cannot be understood.", 0),
     ),
-    *_keys(
+    *_make_keys(
         "library",
         ("edit", "e", "edit", "edit", "Propose another wording.", 8),
         ("delete", "d", "delete", "delete", "Propose to delete it.", 7),
@@ -203,7 +203,7 @@ KEYS: tuple[Key, ...] = (
         ("sort", "S", "sort", "sort", "By id, uses or length.", 2),
         ("export", "X", "export", "export", "Write the library into a file.", 1),
     ),
-    *_keys(
+    *_make_keys(
         "diff",
         ("next_change", "right_square_bracket", "next_change", "change", "Next change.", 6),
         (
@@ -221,7 +221,7 @@ KEYS: tuple[Key, ...] = (
         ("export", "X", "export", "export", "Write the difference into a file.", 1),
         ("choose", "enter", "choose", "choose", "Compare what is under the cursor of the list.", 0),
     ),
-    *_keys(
+    *_make_keys(
         "runs",
         ("open", "enter", "open", "open", "Attach to this run.", 8),
         ("compare", "c", "compare", "compare", "Mark it, then compare another with it.", 5),
@@ -229,7 +229,7 @@ KEYS: tuple[Key, ...] = (
         ("sort", "S", "sort", "sort", "By time, reward or cost.", 2),
         ("export", "X", "export", "export", "Write this list into a file.", 1),
     ),
-    *_keys(
+    *_make_keys(
         "inspect",
         ("next", "n", "next_rollout", "next", "Next rollout of the group.", 6),
         ("previous", "N", "previous_rollout", "previous", "Previous rollout of the group.", 0),
@@ -239,7 +239,7 @@ KEYS: tuple[Key, ...] = (
         ("fold", "space", "fold", "fold", "Fold or unfold a part.", 5),
         ("pager", "o", "pager", "pager", "Read it in $PAGER.", 2),
     ),
-    *_keys(
+    *_make_keys(
         "start",
         ("open", "enter", "open", "open", "Resume, attach or start what is under the cursor.", 8),
         ("check", "c", "check", "check", "Check model, data and cost; asks and writes nothing.", 6),
@@ -248,7 +248,7 @@ KEYS: tuple[Key, ...] = (
 )
 
 
-def of_scope(scope: str, keys: tuple[Key, ...] = KEYS) -> tuple[Key, ...]:
+def keys_of_scope(scope: str, keys: tuple[Key, ...] = KEYS) -> tuple[Key, ...]:
     return tuple(key for key in keys if key.scope == scope)
 
 
@@ -266,11 +266,11 @@ def bindings(*scopes: str) -> list[BindingType]:
             priority=key.id == "global.interrupt",
         )
         for scope in scopes
-        for key in of_scope(scope)
+        for key in keys_of_scope(scope)
     ]
 
 
-def remapped(changes: Mapping[str, str], place: str) -> tuple[Key, ...]:
+def remap_keys(changes: Mapping[str, str], place: str) -> tuple[Key, ...]:
     """The table with other keys for some ids.
 
     Raises:
@@ -320,7 +320,7 @@ def _check_clashes(table: tuple[Key, ...], changed: set[str], place: str) -> Non
             if together and shared:
                 raise ConfigError(
                     f"{place}: keys",
-                    f"{key.id} and {other.id} are both on {written(sorted(shared)[0])}.",
+                    f"{key.id} and {other.id} are both on {format_key(sorted(shared)[0])}.",
                     "Give one of them another key.",
                 )
 
@@ -337,6 +337,6 @@ _WRITTEN = {
 }
 
 
-def written(key: str) -> str:
+def format_key(key: str) -> str:
     """How a key is written for people."""
     return _WRITTEN.get(key, key)

@@ -9,45 +9,45 @@ from typing import Any
 
 from engines.core.errors import RecordError, StudioError
 from engines.core.library import Library
-from engines.record.appender import write_whole
-from engines.record.libraries import LibraryFolder, version_file
+from engines.record.appender import write_atomic
+from engines.record.libraries import LibraryFolder, version_path
 from engines.record.run_dir import Workspace
 
 
-def library_list(workspace: Workspace) -> tuple[dict[str, Any], ...]:
+def list_libraries(workspace: Workspace) -> tuple[dict[str, Any], ...]:
     """Every library as `studio library list` has it; one that cannot be read says why."""
-    from studio.library.text import row
+    from studio.library.text import library_row
 
     found: list[dict[str, Any]] = []
     for folder in workspace.libraries():
         try:
-            found.append(row(folder))
+            found.append(library_row(folder))
         except StudioError as error:
             found.append({"library": folder.name, "trouble": str(error)})
     return tuple(found)
 
 
-def history_of(folder: LibraryFolder, experience: str) -> list[str]:
+def load_history_lines(folder: LibraryFolder, experience: str) -> list[str]:
     """The commits that concern one experience, as `studio library history` prints them."""
     from studio.library.text import history_lines
 
     return history_lines(folder, experience)
 
 
-def export(workspace: Workspace, folder: LibraryFolder, library: Library) -> str:
+def export_library(workspace: Workspace, folder: LibraryFolder, library: Library) -> str:
     """Copy a version's file into `exports/` of the workspace; returns the path.
 
     Raises:
         RecordError: it cannot be written, or the version's own file is not there.
     """
-    source = version_file(folder.path, library.version)
+    source = version_path(folder.path, library.version)
     try:
         data = source.read_bytes()
     except OSError as error:
         raise RecordError(
             str(source), f"it could not be copied: {error.strerror}.", "Look at `studio doctor`."
         ) from error
-    return _written(workspace, f"{folder.name}-v{library.version:04d}.yaml", data)
+    return _write_export(workspace, f"{folder.name}-v{library.version:04d}.yaml", data)
 
 
 def export_text(workspace: Workspace, name: str, text: str) -> str:
@@ -56,10 +56,10 @@ def export_text(workspace: Workspace, name: str, text: str) -> str:
     Raises:
         RecordError: it cannot be written.
     """
-    return _written(workspace, name, text.encode("utf-8", "replace"))
+    return _write_export(workspace, name, text.encode("utf-8", "replace"))
 
 
-def _written(workspace: Workspace, name: str, data: bytes) -> str:
+def _write_export(workspace: Workspace, name: str, data: bytes) -> str:
     target = workspace.path / "exports" / name
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -67,5 +67,5 @@ def _written(workspace: Workspace, name: str, data: bytes) -> str:
         raise RecordError(
             str(target.parent), f"it could not be made: {error.strerror}.", "Make room for it."
         ) from error
-    write_whole(target, data)
+    write_atomic(target, data)
     return str(target)

@@ -46,13 +46,13 @@ class Page(Container):
     def draw(self) -> None:
         """Show what is; called when the page opens, and at most ten times a second after events."""
 
-    def heard(self, message: Message) -> None:
+    def handle_message(self, message: Message) -> None:
         """One message of the session, also while another page is open; must be cheap."""
 
-    def opened(self, target: str = "") -> None:
+    def open_at(self, target: str = "") -> None:
         """It was opened, perhaps at an id. Focus goes to `home`."""
 
-    def home(self) -> Widget | None:
+    def initial_focus(self) -> Widget | None:
         """What has the focus first."""
         return next((w for w in self.query("*") if w.focusable), None)
 
@@ -60,7 +60,7 @@ class Page(Container):
         """What `tab` and the jump letters go through, in reading order."""
         return [w for w in self.query("*") if w.can_focus and w.display and w.focusable]
 
-    def offered(self, keys: Sequence[Key]) -> Sequence[Key]:
+    def usable_keys(self, keys: Sequence[Key]) -> Sequence[Key]:
         """Its own keys as the line at the bottom is to offer them now."""
         return keys
 
@@ -68,15 +68,15 @@ class Page(Container):
         """Show an id if this page has it."""
         return False
 
-    def filtered(self, text: str) -> None:
+    def apply_filter(self, text: str) -> None:
         """The filter changed."""
         self.filter_text = text
         self.draw()
 
-    def back(self) -> bool:
+    def go_back(self) -> bool:
         """Escape: True where something was closed here."""
         if self.filter_text:
-            self.filtered("")
+            self.apply_filter("")
             return True
         return False
 
@@ -84,14 +84,14 @@ class Page(Container):
         """What the bottom line shows instead of the page's keys, while something else is heard."""
         return ()
 
-    def copied(self, whole: bool) -> str:
+    def text_to_copy(self, whole: bool) -> str:
         """What `y` copies of the focused pane, or `Y`."""
-        from studio.tui.drawing.lines import plain
+        from studio.tui.drawing.lines import plain_text
         from studio.tui.widgets.line_view import LineView
         from studio.tui.widgets.row_list import RowList
 
         view = self.app.focused
         if isinstance(view, RowList) and not whole:
             found = next((row.line for row in view.rows if row.key == view.key), ())
-            return plain(found).strip()
+            return plain_text(found).strip()
         return view.text() if isinstance(view, LineView) else ""

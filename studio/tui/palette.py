@@ -48,21 +48,23 @@ def commands(app: StudioApp) -> Iterator[SystemCommand]:
     for key in app.keys:
         if key.id in _NOT_HERE:
             continue
-        title = f"{_of(key)}: {key.label} ({key.written})"
+        title = f"{_scope_name(key)}: {key.label} ({key.key_text})"
         # What lists and other pages have is found by its words, and not listed unasked.
         near = key.scope in ("global", "loop", app.page_name)
-        yield SystemCommand(title, key.tooltip, _doing(app, key, focused), near)
+        yield SystemCommand(title, key.tooltip, _command_callback(app, key, focused), near)
         if words := _ALSO.get(key.id):
-            yield SystemCommand(f"{title}: {words}", key.tooltip, _doing(app, key, focused), False)
+            yield SystemCommand(
+                f"{title}: {words}", key.tooltip, _command_callback(app, key, focused), False
+            )
 
 
-def _of(key: Key) -> str:
+def _scope_name(key: Key) -> str:
     if key.action.startswith("page("):
         return "open"
     return "screen" if key.scope == "global" else SCOPES[key.scope]
 
 
-def _doing(app: StudioApp, key: Key, focused: Widget | None) -> Callable[[], object]:
+def _command_callback(app: StudioApp, key: Key, focused: Widget | None) -> Callable[[], object]:
     if key.scope in ("global", "loop"):
         return partial(app.run_action, key.action, app)
     if key.scope == "list":
@@ -72,6 +74,6 @@ def _doing(app: StudioApp, key: Key, focused: Widget | None) -> Callable[[], obj
 
     def open_page() -> None:
         app.open_page(key.scope)
-        app.tell(f"{key.written}: {key.tooltip}")
+        app.tell(f"{key.key_text}: {key.tooltip}")
 
     return open_page

@@ -11,13 +11,13 @@ from collections.abc import Iterable
 
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
-from studio.session.base import Piece
+from studio.session.base import TextPiece
 
 _WINDOW_S = 10.0
 _LEAST_STEP_S = 1.0
 
 
-class Tempo:
+class Throughput:
     """Takes events and pieces of text; answers for the header."""
 
     def __init__(self) -> None:
@@ -31,8 +31,8 @@ class Tempo:
         # When rollouts ended, their tokens, and the seconds these took.
         self._ended: deque[tuple[float, int, float]] = deque()
 
-    def take(self, event: ev.DurableEvent | ev.TransientEvent, now: float) -> None:
-        self._look(now)
+    def add_event(self, event: ev.DurableEvent | ev.TransientEvent, now: float) -> None:
+        self._start_clock(now)
         match event:
             case ev.StepStarted():
                 self._began, self._worked_s, self._whole = now, 0.0, True
@@ -53,9 +53,9 @@ class Tempo:
                     self._steps_s.append(self._worked_s + now - self._began)
                 self._began, self._whole = None, False
 
-    def streamed(self, pieces: Iterable[Piece], now: float) -> None:
+    def add_pieces(self, pieces: Iterable[TextPiece], now: float) -> None:
         """Count what grew. A text that is sent from its beginning may be an old one."""
-        self._look(now)
+        self._start_clock(now)
         chars = 0
         for piece in pieces:
             if piece.offset and piece.offset == self._known.get(piece.rollout):
@@ -69,12 +69,12 @@ class Tempo:
         rates = self._rates(now)
         return max(rates) or None
 
-    def shown_only(self, now: float) -> bool:
+    def is_shown_only(self, now: float) -> bool:
         """Whether that is the rate of the panes in view: no rollout has ended to tell of all."""
         shown, ended = self._rates(now)
         return shown > ended
 
-    def _look(self, now: float) -> None:
+    def _start_clock(self, now: float) -> None:
         if self._since is None:
             self._since = now
 
@@ -99,7 +99,7 @@ class Tempo:
         )
         return visible / observed_s, ended / observed_s
 
-    def left_s(self, state: RunState) -> tuple[float, float] | None:
+    def remaining_s(self, state: RunState) -> tuple[float, float] | None:
         """Seconds left, from and to: the median step's, or the range until three are known."""
         if not self._steps_s or state.started is None or state.ending:
             return None
@@ -109,17 +109,17 @@ class Tempo:
             return typical * steps, typical * steps
         return min(self._steps_s) * steps, max(self._steps_s) * steps
 
-    def left_text(self, state: RunState) -> str:
+    def remaining_text(self, state: RunState) -> str:
         """The same in words: `12m 30s`, `2m 00s to 5m 10s`, `< 1 min`; "" where nobody knows."""
-        left = self.left_s(state)
+        left = self.remaining_s(state)
         # Of steps that take no time it cannot be said how long the next one takes.
         if left is None or min(self._steps_s[-20:]) < _LEAST_STEP_S:
             return ""
-        from studio.report.progress import duration
+        from studio.report.progress import duration_text
 
         low, high = left
         if high < 60:
             return "< 1 min"
         if low == high:
-            return duration(high)
-        return f"{duration(low) if low >= 60 else '< 1 min'} to {duration(high)}"
+            return duration_text(high)
+        return f"{duration_text(low) if low >= 60 else '< 1 min'} to {duration_text(high)}"

@@ -20,12 +20,12 @@ from typing import Any
 
 from engines.core.errors import StudioError
 from engines.core.ids import digest_bytes
-from engines.grpo.checkpoint.folders import verify
+from engines.grpo.checkpoint.folders import check_seal
 from engines.pipeline.checkpoints import Checkpoints
 from engines.record import lines
 from engines.record.catalogue import rebuild, run_row
 from engines.record.libraries import LibraryFolder
-from engines.record.lock import holder as holder_of
+from engines.record.lock import holder_pid as holder_of
 from engines.record.lock import is_held
 from engines.record.repair.libraries import library_troubles
 from engines.record.repair.runs import run_troubles
@@ -57,7 +57,7 @@ class Diagnosis:
     findings: tuple[Finding, ...]
 
     @property
-    def well(self) -> bool:
+    def is_healthy(self) -> bool:
         """Nothing is damaged, or what was is mended."""
         return not any(found.damage and not found.mended for found in self.findings)
 
@@ -75,27 +75,27 @@ def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
     runs = workspace.runs()
     folders = sorted((workspace.path / "libraries").glob("*/journal.jsonl"))
     libraries = [workspace.library(path.parent.name) for path in folders]
-    found = [_told(trouble) for trouble in _strays(workspace)]
-    living = _living(runs, libraries) if repair else {}
+    found = [_make_finding(trouble) for trouble in _stray_troubles(workspace)]
+    living = _live_folders(runs, libraries) if repair else {}
 
-    def cured(folder: Path, look: Callable[[], Iterable[Trouble]]) -> list[Finding]:
+    def examine_folder(folder: Path, look: Callable[[], Iterable[Trouble]]) -> list[Finding]:
         if folder not in living:
-            return _cured(look, repair)
-        return _left_alone(_cured(look, False), living[folder])
+            return _find_and_repair(look, repair)
+        return _postpone_repairs(_find_and_repair(look, False), living[folder])
 
     for library in libraries:
-        found += cured(library.path, partial(library_troubles, library))
+        found += examine_folder(library.path, partial(library_troubles, library))
     for run in runs:
-        found += cured(run.path, partial(run_troubles, run, workspace))
-        found += cured(run.path, partial(_left_behind, run))
-        found += [_told(trouble) for trouble in _run_file_troubles(run)]
-        found += [_told(trouble) for trouble in _checkpoint_troubles(run)]
+        found += examine_folder(run.path, partial(run_troubles, run, workspace))
+        found += examine_folder(run.path, partial(_leftover_troubles, run))
+        found += [_make_finding(trouble) for trouble in _run_file_troubles(run)]
+        found += [_make_finding(trouble) for trouble in _checkpoint_troubles(run)]
     for path in sorted(workspace.evaluations.glob("*/scores.jsonl")):
-        found += [_told(trouble) for trouble in _readable(_score_troubles(path))]
-    found += _cured(lambda: _stale(workspace), repair)
-    found += _cured(lambda: _readable_by_others(workspace, runs), repair)
-    found += [_told(trouble) for trouble in _data_troubles(workspace)]
-    found += _cured(lambda: _catalogue_troubles(workspace), repair)
+        found += [_make_finding(trouble) for trouble in _catch_unreadable(_score_troubles(path))]
+    found += _find_and_repair(lambda: _stale_troubles(workspace), repair)
+    found += _find_and_repair(lambda: _permission_troubles(workspace, runs), repair)
+    found += [_make_finding(trouble) for trouble in _data_troubles(workspace)]
+    found += _find_and_repair(lambda: _catalogue_troubles(workspace), repair)
     looked_at = {
         "runs": len(runs),
         "libraries": len(libraries),
@@ -128,8 +128,8 @@ def _checkpoint_troubles(run: RunDir) -> Iterator[Trouble]:
         state = run.state()
     except StudioError:
         return  # told of above
-    kept = Checkpoints(run.path, run.path, _no_engine, keep=_kept(run))
-    removed = kept.removable(state)
+    kept = Checkpoints(run.path, run.path, _missing_engine_text, keep=_kept_checkpoints(run))
+    removed = kept.removable_checkpoints(state)
     for saved in state.checkpoints:
         folder = run.path / saved.folder
         if not folder.exists():
@@ -138,7 +138,7 @@ def _checkpoint_troubles(run: RunDir) -> Iterator[Trouble]:
                 yield Trouble(str(folder), cause, _CHECKPOINT, damage=False)
             continue
         try:
-            verify(folder)
+            check_seal(folder)
         except StudioError as error:
             move = f"{_CHECKPOINT} Once nothing of it is needed, remove the folder."
             yield Trouble(error.place, error.cause, move)
@@ -150,11 +150,11 @@ _CHECKPOINT = (
 )
 
 
-async def _no_engine(folder: Path) -> str:
+async def _missing_engine_text(folder: Path) -> str:
     raise AssertionError(f"nothing is saved in {folder} by a look at it")
 
 
-def _kept(run: RunDir) -> int:
+def _kept_checkpoints(run: RunDir) -> int:
     """How many checkpoints the run file keeps; 1 where it cannot be read."""
     import yaml
 
@@ -164,7 +164,7 @@ def _kept(run: RunDir) -> int:
         return 1
 
 
-def _strays(workspace: Workspace) -> Iterator[Trouble]:
+def _stray_troubles(workspace: Workspace) -> Iterator[Trouble]:
     """What stands where runs and libraries stand and is none."""
     for name, what in (("runs", "run"), ("libraries", "library")):
         folder = workspace.path / name
@@ -189,7 +189,7 @@ def _strays(workspace: Workspace) -> Iterator[Trouble]:
             yield Trouble(str(path), cause, move, damage=False)
 
 
-def _cured(look: Callable[[], Iterable[Trouble]], repair: bool) -> list[Finding]:
+def _find_and_repair(look: Callable[[], Iterable[Trouble]], repair: bool) -> list[Finding]:
     """The troubles of one object, each mended as it comes where asked.
 
     A mend can lay bare the next trouble, so it is looked again; nothing is mended twice.
@@ -198,54 +198,54 @@ def _cured(look: Callable[[], Iterable[Trouble]], repair: bool) -> list[Finding]
     mended = True
     while mended:
         mended = False
-        for trouble in _readable(look()):
+        for trouble in _catch_unreadable(look()):
             key = (trouble.place, trouble.cause)
             if key in found and (found[key].mended or not repair):
                 continue
             done = trouble.mend() if repair and trouble.mend is not None else ""
-            found[key] = _told(trouble, done)
+            found[key] = _make_finding(trouble, done)
             if done and not trouble.alone:  # what follows may look different now
                 mended = True
                 break
     return list(found.values())
 
 
-def _readable(troubles: Iterable[Trouble]) -> Iterator[Trouble]:
+def _catch_unreadable(troubles: Iterable[Trouble]) -> Iterator[Trouble]:
     """Troubles as they come; what cannot even be read is one of them."""
     try:
         yield from troubles
     except StudioError as error:
         yield Trouble(error.place, error.cause, error.move)
     except OSError as error:
-        told = lines.unreadable(Path(error.filename or "."), error)
+        told = lines.unreadable_error(Path(error.filename or "."), error)
         yield Trouble(told.place, told.cause, told.move)
 
 
-def _told(trouble: Trouble, mended: str = "") -> Finding:
+def _make_finding(trouble: Trouble, mended: str = "") -> Finding:
     return Finding(trouble.place, trouble.cause, trouble.move, trouble.damage, mended)
 
 
-def _living(runs: Iterable[RunDir], libraries: Iterable[LibraryFolder]) -> dict[Path, str]:
+def _live_folders(runs: Iterable[RunDir], libraries: Iterable[LibraryFolder]) -> dict[Path, str]:
     """Folders in which a living process writes, runs' libraries included, with the process."""
     found: dict[Path, str] = {}
     every = {folder.name: folder for folder in libraries}
     for run in runs:
         if not is_held(run.path):
             continue
-        found[run.path] = _pid(run.path)
+        found[run.path] = _pid_text(run.path)
         try:
             started = run.state().started
             used = [every[started.library]] if started and started.library in every else []
         except StudioError:
             used = list(every.values())  # which one it commits to cannot be told
-        found.update({folder.path: _pid(run.path) for folder in used})
+        found.update({folder.path: _pid_text(run.path) for folder in used})
     for folder in every.values():
         if is_held(folder.path):
-            found[folder.path] = _pid(folder.path)
+            found[folder.path] = _pid_text(folder.path)
     return found
 
 
-def _left_alone(found: list[Finding], pid: str) -> list[Finding]:
+def _postpone_repairs(found: list[Finding], pid: str) -> list[Finding]:
     """Damage that is not mended now, because somebody writes there."""
     return [
         replace(finding, move=f"A living process{pid} writes here: end it, then repair.")
@@ -255,36 +255,40 @@ def _left_alone(found: list[Finding], pid: str) -> list[Finding]:
     ]
 
 
-def _pid(folder: Path) -> str:
+def _pid_text(folder: Path) -> str:
     pid = holder_of(folder)
     return "" if pid is None else f" (pid {pid})"
 
 
-def _left_behind(run: RunDir) -> Iterator[Trouble]:
+def _leftover_troubles(run: RunDir) -> Iterator[Trouble]:
     """A socket or a holder's note of a process that is gone."""
     if is_held(run.path):
         return
     holder = run.path / ".holder"
     if (run.socket.is_symlink() or run.socket.exists()) and not is_alive(run):
-        yield _removable(run.socket, "the process that made this socket is gone.")
+        yield _removable_trouble(run.socket, "the process that made this socket is gone.")
     if holder.exists():
-        yield _removable(holder, f"the process that wrote here{_pid(run.path)} is gone.")
+        yield _removable_trouble(
+            holder, f"the process that wrote here{_pid_text(run.path)} is gone."
+        )
 
 
-def _stale(workspace: Workspace) -> Iterator[Trouble]:
+def _stale_troubles(workspace: Workspace) -> Iterator[Trouble]:
     """Files that a killed process was about to rename, and runs it was about to remove."""
     for path in sorted(workspace.path.rglob(".*")):
         match = _LEFT_BY.match(path.name)
-        if match and not _lives(int(match[1] or match[2])):
-            yield _removable(path, "a process that is gone left this half done.")
+        if match and not _is_process_alive(int(match[1] or match[2])):
+            yield _removable_trouble(path, "a process that is gone left this half done.")
     for folder in workspace.libraries():
         holder = folder.path / ".holder"
         if holder.exists() and not is_held(folder.path):
-            yield _removable(holder, f"the process that wrote here{_pid(folder.path)} is gone.")
+            yield _removable_trouble(
+                holder, f"the process that wrote here{_pid_text(folder.path)} is gone."
+            )
 
 
-def _removable(path: Path, cause: str) -> Trouble:
-    def mend() -> str:
+def _removable_trouble(path: Path, cause: str) -> Trouble:
+    def remove() -> str:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
@@ -292,10 +296,10 @@ def _removable(path: Path, cause: str) -> Trouble:
         return "removed"
 
     move = f"It is in nobody's way; {lines.REPAIR} removes it."
-    return Trouble(str(path), cause, move, mend, damage=False, alone=True)
+    return Trouble(str(path), cause, move, remove, damage=False, alone=True)
 
 
-def _lives(pid: int) -> bool:
+def _is_process_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -309,14 +313,14 @@ def _score_troubles(path: Path) -> Iterator[Trouble]:
     """Damaged lines of a book of scores; readers skip them, so they cost one call each."""
     with path.open("rb") as file:
         # A line without its end is one that somebody is writing, or was.
-        damaged = sum(raw.endswith(b"\n") and lines.whole(raw) is None for raw in file)
+        damaged = sum(raw.endswith(b"\n") and lines.decode(raw) is None for raw in file)
     if damaged:
         cause = f"{damaged} of its lines cannot be read."
         move = "Nothing need be done: they are skipped, and what they told is measured again."
         yield Trouble(str(path), cause, move, damage=False)
 
 
-def _readable_by_others(workspace: Workspace, runs: Iterable[RunDir]) -> Iterator[Trouble]:
+def _permission_troubles(workspace: Workspace, runs: Iterable[RunDir]) -> Iterator[Trouble]:
     places = [workspace.catalogue, *workspace.evaluations.glob("*/*")]
     for run in runs:
         places += [path for pattern in _PRIVATE for path in run.path.glob(pattern)]
@@ -326,16 +330,16 @@ def _readable_by_others(workspace: Workspace, runs: Iterable[RunDir]) -> Iterato
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:
             cause = f"others may read it (mode {mode:04o}), and it could hold secrets."
-            mend = _closing(path)
+            mend = _permission_repair(path)
             yield Trouble(str(path), cause, f"chmod 600 {path}", mend, damage=False, alone=True)
 
 
-def _closing(path: Path) -> Callable[[], str]:
-    def mend() -> str:
+def _permission_repair(path: Path) -> Callable[[], str]:
+    def restrict() -> str:
         path.chmod(0o600)
         return "now 0600"
 
-    return mend
+    return restrict
 
 
 def _data_troubles(workspace: Workspace) -> Iterator[Trouble]:
@@ -352,7 +356,7 @@ def _catalogue_troubles(workspace: Workspace) -> Iterator[Trouble]:
         return
     move = f"{lines.REPAIR} makes it anew; nothing is lost by that."
 
-    def mend() -> str:
+    def rebuild_catalogue() -> str:
         rebuild(workspace, _dataset_rows(workspace))
         return "made anew from the journals"
 
@@ -361,7 +365,7 @@ def _catalogue_troubles(workspace: Workspace) -> Iterator[Trouble]:
         runs = {row["run"]: row for row in tables.get("runs", {}).values()}
         libraries = {row["library"]: row for row in tables.get("libraries", {}).values()}
     except (ValueError, AttributeError, TypeError, KeyError):
-        yield Trouble(str(workspace.catalogue), "it cannot be read.", move, mend)
+        yield Trouble(str(workspace.catalogue), "it cannot be read.", move, rebuild_catalogue)
         return
     wrong = []
     for run in workspace.runs():
@@ -383,7 +387,7 @@ def _catalogue_troubles(workspace: Workspace) -> Iterator[Trouble]:
             wrong.append(f"library {folder.name}")
     if wrong:
         cause = f"it does not say what the journals do of {', '.join(wrong)}."
-        yield Trouble(str(workspace.catalogue), cause, move, mend, damage=False)
+        yield Trouble(str(workspace.catalogue), cause, move, rebuild_catalogue, damage=False)
 
 
 def _dataset_rows(workspace: Workspace) -> Iterator[dict[str, Any]]:

@@ -15,7 +15,7 @@ _LONGEST = 500
 
 def doctor_data(diagnosis: Diagnosis, machine: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "well": diagnosis.well,
+        "well": diagnosis.is_healthy,
         "looked_at": diagnosis.looked_at,
         "findings": [asdict(found) for found in diagnosis.findings],
         "machine": dict(machine),
@@ -32,7 +32,7 @@ def doctor_text(diagnosis: Diagnosis, machine: Mapping[str, Any], *, repair: boo
         told.append(f"         {one_line(found.mended or found.move, _LONGEST)}")
     counted = ", ".join(f"{n} {name}" for name, n in diagnosis.looked_at.items())
     told.append(f"looked at {counted or 'no workspace: there is none yet'}")
-    told.append(_machine(machine))
+    told.append(_machine_lines(machine))
     broken = sum(found.damage and not found.mended for found in diagnosis.findings)
     if not broken:
         told.append("all is well" if not diagnosis.findings else "nothing is damaged")
@@ -43,7 +43,7 @@ def doctor_text(diagnosis: Diagnosis, machine: Mapping[str, Any], *, repair: boo
     return "\n".join(told)
 
 
-def _machine(machine: Mapping[str, Any]) -> str:
+def _machine_lines(machine: Mapping[str, Any]) -> str:
     hidden = machine["hidden_from_debuggers"]
     memory = "" if hidden is None else f", memory {'closed' if hidden else 'open'} to debuggers"
     terminal = f"terminal {machine['terminal']}" if machine["terminal"] else "no terminal"

@@ -13,13 +13,13 @@ from typing import Any
 
 from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
-from engines.record.catalogue import run_row, run_rows
+from engines.record.catalogue import load_run_rows, run_row
 from engines.record.run_dir import RunDir, Workspace
 from studio.presets import list_presets
-from studio.report.summary import raised
-from studio.report.tables import COLUMNS, indented, table
+from studio.report.summary import budget_override
+from studio.report.tables import COLUMNS, indent_text, table
 from studio.report.training import learned_text
-from studio.secrets.sanitize import inert
+from studio.secrets.sanitize import sanitize
 from studio.session.client import is_alive
 
 _LIVING = ("new", "running", "reviewing", "paused")
@@ -59,7 +59,7 @@ class ListedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredSet:
     """A held-out set: the mean reward before practice (or first known) and the newest."""
 
     data: str
@@ -81,7 +81,7 @@ class Background:
     batch_size: int
     group_size: int
     steps: int  # of the whole run
-    measured: tuple[Measured, ...] = ()
+    measured: tuple[MeasuredSet, ...] = ()
     step: int = 0  # the last one that began
 
 
@@ -138,18 +138,18 @@ def background(state: RunState) -> Background | None:
         batch_size=int(settings.get("practice.batch_size") or 0),
         group_size=started.group_size,
         steps=started.steps_per_epoch * state.epochs,
-        measured=_measured(state),
+        measured=_measured_sets(state),
         step=state.step,
     )
 
 
-def _measured(state: RunState) -> tuple[Measured, ...]:
+def _measured_sets(state: RunState) -> tuple[MeasuredSet, ...]:
     by_set: dict[str, list[tuple[float, int]]] = {}
     for found in state.evaluations:
         if found.mean is not None:
             by_set.setdefault(found.data, []).append((found.mean, found.n))
     return tuple(
-        Measured(
+        MeasuredSet(
             data, means[0][0], means[-1][0], means[-1][1], means[0][1] if len(means) > 1 else None
         )
         for data, means in by_set.items()
@@ -167,7 +167,9 @@ def shown_status(run: RunDir, row: Mapping[str, Any]) -> ShownStatus:
     if status in _LIVING and not alive:
         return ShownStatus("interrupted", False, f"resume: studio headless --resume {name}")
     if row.get("ending") == "budget":
-        move = f"budget reached: studio headless --resume {name} {raised(str(row['reason']))}"
+        move = (
+            f"budget reached: studio headless --resume {name} {budget_override(str(row['reason']))}"
+        )
         return ShownStatus(status, alive, move)
     if status == "paused":
         return ShownStatus(status, alive, f"go on: studio ctl resume {name}")
@@ -182,7 +184,7 @@ def listed_runs(workspace: Workspace) -> tuple[ListedRun, ...]:
     """Every run of a workspace, newest first."""
     if not workspace.runs_folder.is_dir():
         return ()  # asking must not create a workspace
-    found = [_listed(workspace.run(str(row["run"])), row) for row in _rows(workspace)]
+    found = [_listed_run(workspace.run(str(row["run"])), row) for row in _rows(workspace)]
     return tuple(reversed(found))
 
 
@@ -193,7 +195,7 @@ def runs_table(runs: Sequence[ListedRun]) -> str:
             str(run.row["run"]),
             run.shown.word,
             f"{run.row['epoch']}/{run.row['epochs']}",
-            _reward(run.row),
+            _reward_text(run.row),
             learned_text(run.row),
             str(run.row["open"]),
             str(run.row["losses"]),
@@ -214,19 +216,19 @@ def home_text(runs: Sequence[ListedRun], workspace: Workspace, limit: int = 10) 
     presets = table(("PRESET", "WHAT IT IS"), list_presets(), fold=1, columns=COLUMNS - 2)
     return "\n".join(
         [
-            f"runs in {inert(str(workspace.path))}",
-            indented("\n".join([shown, *more])),
+            f"runs in {sanitize(str(workspace.path))}",
+            indent_text("\n".join([shown, *more])),
             "",
             "presets",
-            indented(presets),
+            indent_text(presets),
             "",
             "next",
-            *(f"  {command:<44}{what}".rstrip() for command, what in _moves(runs)),
+            *(f"  {command:<44}{what}".rstrip() for command, what in _next_commands(runs)),
         ]
     )
 
 
-def _moves(runs: Sequence[ListedRun]) -> list[tuple[str, str]]:
+def _next_commands(runs: Sequence[ListedRun]) -> list[tuple[str, str]]:
     if not runs:
         return [
             ("studio headless rehearsal", "practise offline, no key needed"),
@@ -246,7 +248,7 @@ def _moves(runs: Sequence[ListedRun]) -> list[tuple[str, str]]:
 
 def _rows(workspace: Workspace) -> list[dict[str, Any]]:
     try:
-        return run_rows(workspace)
+        return load_run_rows(workspace)
     except StudioError:
         # One damaged journal must not hide the other runs, nor itself.
         return [_row(run) for run in workspace.runs()]
@@ -271,13 +273,13 @@ def _row(run: RunDir) -> dict[str, Any]:
         }
 
 
-def _listed(run: RunDir, row: Mapping[str, Any]) -> ListedRun:
+def _listed_run(run: RunDir, row: Mapping[str, Any]) -> ListedRun:
     if "error" in row:
         return ListedRun(row, ShownStatus("damaged", is_alive(run), str(row["error"])))
     return ListedRun(row, shown_status(run, row))
 
 
-def _reward(row: Mapping[str, Any]) -> str:
+def _reward_text(row: Mapping[str, Any]) -> str:
     """The newest epoch's mean practice reward with its n; `~` marks scripted replies."""
     known = [pooled for pooled in row["rewards"].values() if pooled["n"]]
     if not known:

@@ -21,37 +21,37 @@ LEAST_FREE = 200_000_000
 """Bytes: a run of 10,000 rollouts writes about as much."""
 
 
-def surroundings(workspace: Path) -> dict[str, Any]:
+def machine_facts(workspace: Path) -> dict[str, Any]:
     """Facts about the machine, as plain JSON values."""
-    usage = shutil.disk_usage(_existing(workspace))
+    usage = shutil.disk_usage(_nearest_folder(workspace))
     return {
         "studio": version("practice-studio"),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
-        "packages": _packages(),
+        "packages": _package_versions(),
         "encoding": locale.getpreferredencoding(False),
         "terminal": os.environ.get("TERM", "") if sys.stdout.isatty() else None,
         "free_bytes": usage.free,
-        "hidden_from_debuggers": _hardened(),
+        "hidden_from_debuggers": _is_hardened(),
     }
 
 
-def surrounding_troubles(workspace: Path, facts: dict[str, Any]) -> list[Trouble]:
+def machine_troubles(workspace: Path, facts: dict[str, Any]) -> list[Trouble]:
     """What of these facts would get in the way."""
     found = []
     if facts["free_bytes"] < LEAST_FREE:
         found.append(
             Trouble(
-                str(_existing(workspace)),
+                str(_nearest_folder(workspace)),
                 f"only {facts['free_bytes'] / 1e6:.0f} MB are free.",
                 "Make room: a run that cannot write stops, resumable.",
                 damage=False,
             )
         )
-    if not os.access(_existing(workspace), os.W_OK):
+    if not os.access(_nearest_folder(workspace), os.W_OK):
         found.append(
             Trouble(
-                str(_existing(workspace)),
+                str(_nearest_folder(workspace)),
                 "it cannot be written to.",
                 "Mend its permissions or choose another --workspace.",
             )
@@ -86,7 +86,7 @@ def surrounding_troubles(workspace: Path, facts: dict[str, Any]) -> list[Trouble
     return found
 
 
-def _packages() -> dict[str, str | None]:
+def _package_versions() -> dict[str, str | None]:
     """The versions of what practice-studio needs; None where one is missing."""
     found: dict[str, str | None] = {}
     for line in requires("practice-studio") or ():
@@ -102,7 +102,7 @@ def _packages() -> dict[str, str | None]:
     return found
 
 
-def _hardened() -> bool | None:
+def _is_hardened() -> bool | None:
     """Whether this process keeps others out of its memory; None where nobody can tell."""
     try:
         hardening = importlib.import_module("studio.process_security")
@@ -111,7 +111,7 @@ def _hardened() -> bool | None:
     return bool(hardening.is_hardened())
 
 
-def _existing(path: Path) -> Path:
+def _nearest_folder(path: Path) -> Path:
     """The folder, or the nearest one above it that exists."""
     path = path.absolute()
     while not path.is_dir():

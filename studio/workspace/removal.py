@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from engines.core.errors import ConflictError, StudioError
-from engines.record.catalogue import run_rows
-from engines.record.lock import writing
+from engines.record.catalogue import load_run_rows
+from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
 from studio.session.client import is_alive
 
@@ -49,13 +49,13 @@ def remove_run(run: RunDir, workspace: Workspace) -> None:
     """
     check_removable(run, workspace)
     aside = workspace.path / f"{_ASIDE}{run.run}-{os.getpid()}"
-    with writing(run.path):
+    with write_lock(run.path):
         run.path.rename(aside)
     for left in workspace.path.glob(f"{_ASIDE}*"):
         shutil.rmtree(left)
     # Drops rows whose run is gone; where another run is damaged, it follows once that is mended.
     with suppress(StudioError):
-        run_rows(workspace)
+        load_run_rows(workspace)
 
 
 def library_of(run: RunDir) -> str | None:

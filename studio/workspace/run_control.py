@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engines.core.errors import ConflictError
-from studio.secrets.sanitize import inert
+from studio.secrets.sanitize import sanitize
 from studio.session import client
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Living:
+class LiveRun:
     """A run whose process answers, by its folder alone: nothing of its journal was read."""
 
     path: Path
@@ -30,23 +30,23 @@ class Living:
         return self.path / "control.sock"
 
 
-def living_run(workspace: Path, run: str | None) -> Living | None:
+def find_live_run(workspace: Path, run: str | None) -> LiveRun | None:
     """The named run, or the only one, if its process answers.
 
     None where no journal can be spared: no process answers, or several do and their age
     tells which is meant.
     """
     if run is None:
-        found = [Living(path.parent) for path in workspace.glob("runs/*/control.sock")]
+        found = [LiveRun(path.parent) for path in workspace.glob("runs/*/control.sock")]
     elif Path(run).name == run:
-        found = [Living(workspace / "runs" / run)]
+        found = [LiveRun(workspace / "runs" / run)]
     else:
         return None
     living = [place for place in found if client.is_alive(place)]
     return living[0] if len(living) == 1 else None
 
 
-def chosen_run(workspace: Workspace, run: str | None) -> RunDir:
+def choose_run(workspace: Workspace, run: str | None) -> RunDir:
     """The named run; without a name the newest living one, else the newest.
 
     Raises:
@@ -67,24 +67,24 @@ def chosen_run(workspace: Workspace, run: str | None) -> RunDir:
 
 def status_lines(answer: Mapping[str, Any]) -> list[str]:
     """A status answer for people."""
-    reason = f" ({inert(answer['reason'])})" if answer["reason"] else ""
+    reason = f" ({sanitize(answer['reason'])})" if answer["reason"] else ""
     alive = "" if answer.get("alive", True) else ", no process"
     cost = "" if answer["cost_usd"] is None else f", ${answer['cost_usd']:.4f}"
     lines = [
         f"run {answer['run']}: {answer['status']}{reason}{alive}",
         f"epoch {answer['epoch']} of {answer['epochs']}, step {answer['step']} of "
         f"{answer['steps']}, {answer['steps_finished']} finished",
-        f"{_what(answer)}, review: {answer['reviewer']}",
+        f"{_subject_text(answer)}, review: {answer['reviewer']}",
         *([f"training: {answer['training']}"] if answer.get("training") else []),
         f"{answer['tokens']:,} tokens{cost}, {answer['lost']} lost",
     ]
     if left := answer.get("budget_left"):
-        told = ", ".join(_amount(name, amount) for name, amount in left.items())
+        told = ", ".join(_amount_text(name, amount) for name, amount in left.items())
         lines.append(f"left of the budget: {told}")
     if waiting := answer.get("repairs"):
-        from studio.report.summary import repairs_text
+        from studio.report.summary import unparsed_replies_text
 
-        lines.append(repairs_text(waiting, answer["run"]))
+        lines.append(unparsed_replies_text(waiting, answer["run"]))
     if answer["rehearsal"]:
         lines.append("rehearsal: replies are scripted")
     if answer["open"]:
@@ -93,14 +93,14 @@ def status_lines(answer: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _what(answer: Mapping[str, Any]) -> str:
+def _subject_text(answer: Mapping[str, Any]) -> str:
     """What practice changes, and how far it is: a policy's weights, or a library."""
     if answer.get("policy_version") is not None:
         return f"policy v{answer['policy_version']}"
     return f"library {answer['library']} v{answer['library_version']}"
 
 
-def _amount(name: str, amount: float) -> str:
+def _amount_text(name: str, amount: float) -> str:
     return f"${amount:,.4f}" if name == "cost_usd" else f"{amount:,.0f} {name}"
 
 
@@ -113,11 +113,11 @@ def follow(run: RunDir, *, as_json: bool) -> None:
     from engines.core.events import DurableEvent, event_from_dict
     from engines.core.state.fold import fold
     from engines.core.state.run_state import RunState
-    from studio.report.progress import Lines
+    from studio.report.progress import LinePrinter
     from studio.report.tables import print_json
 
     state = RunState()
-    seen = Lines(state, lambda line: print(line, flush=True))
+    seen = LinePrinter(state, lambda line: print(line, flush=True))
     for data in client.watch(run):
         if as_json:
             print_json(data)

@@ -181,7 +181,7 @@ async def replies_to(
         calls = []
         for question in questions:
             for _ in range(size):
-                tries.enter_context(policy.attending())
+                tries.enter_context(policy.join_batch())
                 # A task takes over which try it belongs to at the moment it is made.
                 calls.append(asyncio.create_task(ask(question, chance.getrandbits(60))))
         return list(await asyncio.gather(*calls))
@@ -304,7 +304,7 @@ class Theirs:
         self._wait()  # until its first step is about to begin
 
     def steps(self, count: int) -> Took:
-        took = self.trainer.took = Took()
+        took = self.trainer.add_piece = Took()
         with timed(took):
             for _ in range(count):
                 self._turns.go.release()
@@ -360,7 +360,7 @@ def _stepped(turns: _Turns) -> Any:
                 raise SystemExit
 
     class Stepped(GRPOTrainer):  # type: ignore[misc]
-        took = Took()
+        add_piece = Took()
         threads = 0
 
         def __init__(self, **given: Any) -> None:
@@ -371,8 +371,8 @@ def _stepped(turns: _Turns) -> Any:
             self.threads = torch.get_num_threads()
             cpu = time.process_time()
             made = super()._generate(prompts)
-            self.took.sampling_cpu_s += time.process_time() - cpu
-            self.took.tokens += sum(map(len, made[1]))
+            self.add_piece.sampling_cpu_s += time.process_time() - cpu
+            self.add_piece.tokens += sum(map(len, made[1]))
             return made
 
     return Stepped

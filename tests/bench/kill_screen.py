@@ -69,7 +69,7 @@ class Blow:
     """
 
     whom: Struck
-    drawn: int | None
+    probe_if_due: int | None
     keys: int
     after_s: float
 
@@ -355,7 +355,7 @@ class _Robot:
         blow, now = self.blows[0], time.monotonic()
         if self.due_at is None:
             drawn = len(self.terminal.raw) - self.bytes
-            if self.keys >= blow.keys if blow.drawn is None else drawn >= blow.drawn:
+            if self.keys >= blow.keys if blow.probe_if_due is None else drawn >= blow.probe_if_due:
                 self.due_at = now + blow.after_s
         if self.due_at is None or now < self.due_at:
             return

@@ -43,14 +43,14 @@ def peak_mb() -> float:
 def studio(arguments: list[str]) -> dict[str, Any]:
     import studio.run.headless
     from engines.core.events import DurableEvent, StepFinished, TransientEvent
-    from engines.pipeline.context import Practice
+    from engines.pipeline.context import RunContext
     from engines.pipeline.run import Ending
     from studio.cli import run
 
     practise = studio.run.headless.practise
     found: dict[str, Any] = {}
 
-    async def measured(practice: Practice) -> Ending:
+    async def measured(practice: RunContext) -> Ending:
         looks: list[dict[str, float]] = []
 
         def look(event: DurableEvent | TransientEvent | None = None) -> None:

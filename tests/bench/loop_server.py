@@ -41,9 +41,9 @@ class Script:
         self._lessons = 0
         self._whole: dict[str, bytes] = {}
         self.stats: dict[str, Any] = {}
-        self.begin()
+        self.note_request()
 
-    def begin(self) -> None:
+    def note_request(self) -> None:
         self.stats = {"ping": 0, "rollout": 0, "reflection": 0, "consolidation": 0}
         self.stats |= {"first_at": None, "first_rollout_at": None}
         self._tries.clear()
@@ -111,7 +111,7 @@ class Connection(asyncio.Protocol):
         script = self._script
         if path == b"/stats":
             self._plain(orjson.dumps(script.stats))
-            script.begin()
+            script.note_request()
         elif path == b"/script":
             asked = orjson.loads(body)
             script.delay_s = asked["delay_s"]

@@ -24,7 +24,7 @@ from pathlib import Path
 from engines.core.events import DurableEvent, GroupReflected, RolloutStarted, TransientEvent
 from engines.core.protocols import OnText
 from engines.core.types import Completion, Job, Message, Sampling, Usage
-from engines.pipeline.context import Practice
+from engines.pipeline.context import RunContext
 from tests.support.harness import practised
 from tests.support.virtual_clock import on_virtual_clock
 
@@ -131,7 +131,7 @@ def makespan(latencies: Latencies, slots: int, workspace: Path) -> float:
     (workspace / "problems.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     seen: list[float] = []
 
-    def slowed(practice: Practice) -> Practice:
+    def slowed(practice: RunContext) -> RunContext:
         def listen(event: DurableEvent | TransientEvent) -> None:
             if isinstance(event, GroupReflected) or (
                 isinstance(event, RolloutStarted) and not seen

@@ -83,7 +83,7 @@ def _pressed(stage: Stage, key: str, seen: Callable[[Stage], object]) -> float:
 def streamed(groups: int, size: int, *, zooms: int = 0, seconds: float = 8.0, **of: Any) -> Facts:
     """Texts at their rate into the live page, and j and k pressed meanwhile."""
     with Stage(groups, size, seconds=seconds, **of) as stage:
-        stage.shows("RUN")
+        stage.show_runs("RUN")
         stage.quiet()
         for _ in range(zooms):
             stage.terminal.press("z")
@@ -159,14 +159,14 @@ def b4() -> Facts:
 def reviewed(operations: int | None, *, load: bool = False, presses: int = 20) -> Facts:
     """Keys on the review page of a held run: their bytes and how long they take."""
     with Stage(held=True, operations=operations, seconds=60, theme="studio-ansi") as stage:
-        stage.shows("HELD")
+        stage.show_runs("HELD")
         stage.terminal.press("1")
         stage.quiet()
         if load:
             stage.play()
             stage.terminal.run(1.5)
         stage.terminal.press("2")
-        stage.shows("op1.")
+        stage.show_runs("op1.")
         stage.quiet(0.4, 3.0)
         moves, bytes_of_move = _measured(stage, "jk", presses)
         many = operations is not None
@@ -214,7 +214,7 @@ def b6() -> Facts:
     """A million tokens at once into 64 texts that a screen of 80 rows follows, and another."""
     flood = 15_625
     with Stage(screen=(120, 84), flood=flood, seconds=1) as stage:
-        stage.shows("RUN")
+        stage.show_runs("RUN")
         stage.quiet()
         stage.terminal.press("zz")
         stage.quiet()
@@ -300,9 +300,9 @@ def b8() -> Facts:
 def b9() -> Facts:
     """Decisions, then the screen is killed and opened again: the same operation lies there."""
     with Stage(held=True, operations=40, theme="studio-ansi") as stage:
-        stage.shows("HELD")
+        stage.show_runs("HELD")
         stage.terminal.press("2")
-        stage.shows("op1.")
+        stage.show_runs("op1.")
         stage.quiet()
         _measured(stage, "a", 20)
         stage.terminal.press("jjj")
@@ -339,7 +339,7 @@ def b10() -> Facts:
     changed: dict[str, int] = {}
     for held in (False, True):
         with Stage(held=held, operations=40 if held else None, seconds=3) as stage:
-            stage.shows("HELD" if held else "RUN")
+            stage.show_runs("HELD" if held else "RUN")
             stage.quiet()
             if not held:
                 stage.play()
@@ -367,9 +367,9 @@ def _cells(stage: Stage) -> list[Any]:
 def b11() -> Facts:
     """Forty operations, six of them with another wording, committed."""
     with Stage(held=True, operations=40, theme="studio-ansi") as stage:
-        stage.shows("HELD")
+        stage.show_runs("HELD")
         stage.terminal.press("2")
-        stage.shows("op1.")
+        stage.show_runs("op1.")
         stage.quiet()
         keys = 1
         for number in range(40):
@@ -396,7 +396,7 @@ def b11() -> Facts:
         return {
             "B11": {
                 "keys": keys,
-                "undecided": len(state.undecided),
+                "undecided": len(state.undecided_operations),
                 "edited": actions.count("edit"),
                 "decided": len(actions),
                 "library_version": state.library_version,

@@ -30,12 +30,12 @@ from engines.core.events import (
     event_to_dict,
 )
 from engines.core.types import CallKey
-from engines.pipeline.context import Practice
+from engines.pipeline.context import RunContext
 from engines.pipeline.run import practise
 from engines.record.run_dir import Workspace
 from studio.config.source import Source
-from studio.run.assemble import open_practice
-from studio.run.headless import planned
+from studio.run.assemble import open_run_context
+from studio.run.headless import load_plan
 from studio.session.server import serve
 
 RUN = "recorded"
@@ -57,10 +57,10 @@ async def record(workspace: Workspace, groups: int, size: int, file: Path) -> No
     """
     settings = (f"practice.batch_size={groups}", f"practice.group_size={size}",
                 "evaluation.do_eval=false", "practice.epochs=1", "review.hold_s=0.001")  # fmt: skip
-    plan = planned(workspace, Source(settings, "rehearsal"), name=RUN, review="wait", tell=_quiet)
+    plan = load_plan(workspace, Source(settings, "rehearsal"), name=RUN, review="wait", tell=_quiet)
     heard: list[_Event] = []
     async with AsyncExitStack() as stack:
-        practice = await open_practice(plan, stack, _quiet)
+        practice = await open_run_context(plan, stack, _quiet)
         practice.recorder.listen(heard.append)
         await practise(practice)
     heard.insert(0, next(iter(plan.run.entries())).event)
@@ -91,7 +91,7 @@ def _spoken(heard: Sequence[_Event]) -> Iterator[TextStreamed]:
 class Player:
     """Plays the texts of a recording into a practice, as its policies would."""
 
-    def __init__(self, practice: Practice, file: Path, out: Path, rate: float) -> None:
+    def __init__(self, practice: RunContext, file: Path, out: Path, rate: float) -> None:
         self._practice, self._out, self._rate = practice, out, rate
         self._starts: list[RolloutStarted] = []
         self._rounds: list[list[TextStreamed]] = []
@@ -147,12 +147,12 @@ async def serving(arguments: argparse.Namespace) -> None:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, ended.set)
-    plan = planned(
+    plan = load_plan(
         Workspace(arguments.workspace), Source((), resume=RUN), review="wait", tell=_quiet
     )
     decided: list[float] = []
     async with AsyncExitStack() as stack:
-        practice = await open_practice(plan, stack, _quiet)
+        practice = await open_run_context(plan, stack, _quiet)
         _timed(practice, decided)
         player = Player(practice, arguments.events, arguments.out, arguments.rate)
         rounds = int(arguments.seconds * arguments.rate)
@@ -169,7 +169,7 @@ async def serving(arguments: argparse.Namespace) -> None:
                 await practising
 
 
-def _timed(practice: Practice, decided: list[float]) -> None:
+def _timed(practice: RunContext, decided: list[float]) -> None:
     """Note how long the gate takes until a decision is on disk, in milliseconds."""
     decide = practice.gate.decide
 

@@ -34,7 +34,7 @@ def facts(app: Any) -> dict[str, Any]:
     """What the process used so far."""
     page = app.page("live")
     canvas = page.canvas
-    ids = [id for id in canvas._panes if page.streams.has(id)]
+    ids = [id for id in canvas._panes if page.streams.has_text(id)]
     texts = {id: canvas.pane_text(id) for id in ids}
     return {
         "at": time.monotonic(),
@@ -44,7 +44,7 @@ def facts(app: Any) -> dict[str, Any]:
         "link": app.pump.link_text,
         "theme": app.theme,
         "rss_mb": rss_mb(),
-        "on_screen": list(canvas.on_screen),
+        "on_screen": list(canvas.visible_ids),
         "chars": sum(page.streams._known.values()),
         "texts": {id: hashlib.sha256(text.encode()).hexdigest() for id, text in texts.items()},
         "handled_ms": _handled_ms[:],
@@ -55,14 +55,14 @@ def facts(app: Any) -> dict[str, Any]:
 
 def watch(folder: Path) -> None:
     """Hang the clock on the app's classes, which are the real ones."""
-    from studio.commands.screen import tune
+    from studio.commands.screen import configure_textual
 
-    tune()
+    configure_textual()
     from textual import events
 
-    from studio.session.live import Attached
+    from studio.session.live import LiveSession
     from studio.tui.app import StudioApp
-    from studio.tui.terminal.frame_clock import Pump
+    from studio.tui.terminal.frame_clock import FrameClock
 
     def look(app: StudioApp) -> None:
         _counts["looks"] += 1
@@ -71,9 +71,9 @@ def watch(folder: Path) -> None:
         new.replace(folder / "screen.json")
 
     mounted, heard, act, drawn = (
-        StudioApp.on_mount, StudioApp.on_event, StudioApp.run_action, Pump.drawn,
+        StudioApp.on_mount, StudioApp.on_event, StudioApp.run_action, FrameClock.probe_if_due,
     )  # fmt: skip
-    decide = Attached.decide
+    decide = LiveSession.decide
 
     def on_mount(app: StudioApp) -> None:
         mounted(app)
@@ -92,11 +92,11 @@ def watch(folder: Path) -> None:
             _key_at[0] = 0.0
         return done
 
-    def counted(pump: Pump) -> None:
+    def counted(pump: FrameClock) -> None:
         _counts["frames"] += 1
         drawn(pump)
 
-    async def timed(session: Attached, *given: Any) -> Any:
+    async def timed(session: LiveSession, *given: Any) -> Any:
         began = time.perf_counter()
         try:
             return await decide(session, *given)
@@ -105,8 +105,8 @@ def watch(folder: Path) -> None:
 
     patches: list[tuple[type, str, Callable[..., Any]]] = [
         (StudioApp, "on_mount", on_mount), (StudioApp, "on_event", on_event),
-        (StudioApp, "run_action", run_action), (Pump, "drawn", counted),
-        (Attached, "decide", timed),
+        (StudioApp, "run_action", run_action), (FrameClock, "drawn", counted),
+        (LiveSession, "decide", timed),
     ]  # fmt: skip
     for owner, name, patch in patches:
         setattr(owner, name, patch)

@@ -25,8 +25,8 @@ from engines.core import events as ev
 from engines.core.types import operation_id, rollout_id
 from engines.record.journal import Journal
 from engines.record.run_dir import Workspace
-from studio.secrets.sanitize import inert
-from studio.tui.drawing.cells import settled
+from studio.secrets.sanitize import sanitize
+from studio.tui.drawing.cells import normalize_width
 from tests.bench.tui_pty import Line, Terminal
 from tests.bench.tui_run import RUN
 
@@ -73,7 +73,7 @@ def said(groups: int, size: int, tokens: int) -> dict[str, str]:
             name = rollout_id(key["step"], key["position"], key["index"])
             found.setdefault(name, []).append(event["text"])
     return {
-        name: settled(inert("".join(words[n % len(words)] for n in range(tokens))))
+        name: normalize_width(sanitize("".join(words[n % len(words)] for n in range(tokens))))
         for name, words in found.items()
     }
 
@@ -245,7 +245,7 @@ class Stage:
                 ["tmux", "-L", self._tmux, "kill-server"], check=False, capture_output=True
             )
 
-    def shows(self, text: str, timeout_s: float = 20.0) -> None:
+    def show_runs(self, text: str, timeout_s: float = 20.0) -> None:
         """Go on until a text is on the screen."""
         self.until(lambda: any(text in row for row in self.terminal.screen.display), text,
                    timeout_s)  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from engines.agents.open import KINDS, open_agent
-from engines.agents.single_turn import prompt
+from engines.agents.single_turn import prompt_messages
 from engines.core.errors import CallFailed
 from engines.core.protocols import Agent
 from engines.core.types import Completion, Sampling, ToolCall, Usage
@@ -95,7 +95,7 @@ async def test_a_call_that_fails_is_left_to_the_rollout_job(agent: Agent) -> Non
 
 
 def test_nothing_to_say_before_the_question_means_no_system_message() -> None:
-    (user,) = prompt("  ", "", "q")
+    (user,) = prompt_messages("  ", "", "q")
     assert (user.role, user.content) == ("user", "q")
-    system, _ = prompt("", "## Experiences", "q")
+    system, _ = prompt_messages("", "## Experiences", "q")
     assert system.content == "## Experiences"

@@ -14,12 +14,12 @@ import pytest
 from engines.core.errors import CallFailed
 from engines.core.protocols import Policy
 from engines.core.types import Message, Sampling
-from engines.data.rollout_log import read_log
+from engines.data.rollout_log import read_rollout_log
 from engines.policies.chat.endpoint import EndpointSettings
-from engines.policies.limits.paced import Paced
+from engines.policies.limits.paced import StreamPacedPolicy
 from engines.policies.limits.throttle import Slots, Throttled
 from engines.policies.open import open_policy
-from engines.policies.rehearsal.server import running
+from engines.policies.rehearsal.server import background_server
 from tests.support.fake_endpoint import fake_endpoint, says
 
 QUESTION = (Message("user", "What is 47 + 38?"),)
@@ -34,7 +34,7 @@ async def rehearsal(folder: Path) -> AsyncIterator[Policy]:
 
 @contextlib.asynccontextmanager
 async def rehearsal_served(folder: Path) -> AsyncIterator[Policy]:
-    async with running() as base_url:
+    async with background_server() as base_url:
         yield open_policy("openai:rehearsal", EndpointSettings(base_url=base_url))
 
 
@@ -49,7 +49,7 @@ async def replay(folder: Path) -> AsyncIterator[Policy]:
     row = {"question": QUESTION[0].content, "rollouts": [{"response": "85", "model": "m"}]}
     path = folder / "log.jsonl"
     path.write_bytes(orjson.dumps(row))
-    yield open_policy(f"replay:{path}", read_log=read_log)
+    yield open_policy(f"replay:{path}", read_log=read_rollout_log)
 
 
 @contextlib.asynccontextmanager
@@ -59,7 +59,7 @@ async def throttled(folder: Path) -> AsyncIterator[Policy]:
 
 @contextlib.asynccontextmanager
 async def paced(folder: Path) -> AsyncIterator[Policy]:
-    yield Paced(open_policy("rehearsal"), 1e6)
+    yield StreamPacedPolicy(open_policy("rehearsal"), 1e6)
 
 
 @contextlib.asynccontextmanager

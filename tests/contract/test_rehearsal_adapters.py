@@ -13,8 +13,8 @@ from engines.core.types import Message, Sampling
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.open import open_policy
-from engines.policies.rehearsal.endpoint import answer
-from engines.policies.rehearsal.server import running, serve
+from engines.policies.rehearsal.endpoint import answer_request
+from engines.policies.rehearsal.server import background_server, serve
 from engines.policies.rehearsal.transport import RehearsalTransport
 from tests.support.fake_endpoint import fake_endpoint, says
 
@@ -35,7 +35,7 @@ def a_request(**fields: object) -> bytes:
 async def test_both_ways_give_the_same_completion(question: str) -> None:
     told, sampling = [Message("user", question)], Sampling(seed=9)
     inside = open_policy("rehearsal")
-    async with running() as base_url:
+    async with background_server() as base_url:
         outside = open_policy("openai:rehearsal", EndpointSettings(base_url=base_url))
         assert await inside.complete(told, sampling) == await outside.complete(told, sampling)
         await outside.aclose()
@@ -73,7 +73,7 @@ async def test_the_transport_streams_instead_of_keeping_the_body_back() -> None:
 
 
 async def test_a_reply_that_is_left_in_the_middle_ends_there() -> None:
-    made = answer("POST", "/v1/chat/completions", a_request(stream=True))
+    made = answer_request("POST", "/v1/chat/completions", a_request(stream=True))
     assert await anext(made.body)
     await made.close()
     with pytest.raises(StopAsyncIteration):
@@ -100,7 +100,7 @@ async def test_every_route_answers_in_json(
         return await client.request(method, root + path, content=body)
 
     if real:
-        async with running() as base_url, httpx2.AsyncClient(trust_env=False) as client:
+        async with background_server() as base_url, httpx2.AsyncClient(trust_env=False) as client:
             got = await ask(client, base_url.removesuffix("/v1"))
     else:
         async with httpx2.AsyncClient(transport=RehearsalTransport()) as client:
@@ -120,7 +120,7 @@ async def test_serving_ends_when_it_is_cancelled_and_frees_the_port() -> None:
     serving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await serving
-    async with running(port) as base_url:
+    async with background_server(port) as base_url:
         assert f":{port}/" in base_url
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from engines.core.protocols import Reviewer
 from engines.core.types import Decision, WeightUpdate, weights_operation
-from engines.pipeline.reviewers.human import Auto, HoldExpired, Outside
-from engines.pipeline.reviewers.limits import Bounds
+from engines.pipeline.reviewers.human import AutoReviewer, HoldExpired, HumanReviewer
+from engines.pipeline.reviewers.limits import MetricLimits
 from engines.pipeline.reviewers.rules import read_rules
 from tests.support.builders import a_library, an_operation
 
@@ -24,7 +24,7 @@ LIBRARY = a_library("one", "two")
 
 
 def auto(folder: Path) -> Reviewer:
-    return Auto()
+    return AutoReviewer()
 
 
 def rules(folder: Path) -> Reviewer:
@@ -34,14 +34,14 @@ def rules(folder: Path) -> Reviewer:
 
 
 def outside(folder: Path) -> Reviewer:
-    reviewer = Outside()
-    reviewer.watches(lambda: True)
+    reviewer = HumanReviewer()
+    reviewer.set_done_check(lambda: True)
     return reviewer
 
 
 def bounds(folder: Path) -> Reviewer:
-    reviewer = Bounds(max_kl=1.0)
-    reviewer.reads(lambda operation: {"kl": 2.0})
+    reviewer = MetricLimits(max_kl=1.0)
+    reviewer.set_metrics_source(lambda operation: {"kl": 2.0})
     return reviewer
 
 
@@ -84,7 +84,7 @@ async def test_the_same_question_is_decided_the_same_way(opened: Opened, tmp_pat
 
 
 async def test_auto_approves_everything_and_rules_leave_the_rest_undecided(tmp_path: Path) -> None:
-    assert [d.action for d in await decisions_of(Auto(), 0, 1, 2)] == ["approve"] * 3
+    assert [d.action for d in await decisions_of(AutoReviewer(), 0, 1, 2)] == ["approve"] * 3
     assert [d.operation_id for d in await decisions_of(rules(tmp_path), 0, 1, 2)] == ["op1.2"]
 
 
@@ -94,8 +94,8 @@ async def test_bounds_decide_weight_updates_alone(tmp_path: Path) -> None:
 
 
 async def test_a_hold_ends_only_when_something_is_still_undecided() -> None:
-    reviewer = Outside(hold_s=0)
+    reviewer = HumanReviewer(hold_s=0)
     with pytest.raises(HoldExpired):
         await decisions_of(reviewer, 0)
-    reviewer.watches(lambda: True)
+    reviewer.set_done_check(lambda: True)
     assert await decisions_of(reviewer, 0) == []

@@ -17,9 +17,9 @@ from engines.core.errors import ConfigError
 from studio import exit_codes
 from studio.config.loading import load_run
 from studio.config.source import Source
-from studio.launch import fitted, run
+from studio.launch import apply_launch_config, run
 from studio.presets import list_presets
-from studio.training.distributed import Launched, check_devices, config_path, launched
+from studio.training.distributed import LaunchedProcess, check_devices, config_path, read_launch
 
 SINGLE = {"ACCELERATE_MIXED_PRECISION": "no"}
 RANK_1 = {
@@ -43,20 +43,20 @@ ZERO_2 = {
 
 
 def test_rank_size_and_meeting_place_are_read_from_what_accelerate_sets() -> None:
-    process = launched(RANK_1)
+    process = read_launch(RANK_1)
     assert (process.rank, process.size, process.local_rank, process.local_size) == (1, 4, 1, 4)
     assert process.address == "tcp://127.0.0.1:29500"
     assert not process.sharded
 
 
 def test_a_deepspeed_config_divides_the_optimisers_state() -> None:
-    process = launched(ZERO_2)
+    process = read_launch(ZERO_2)
     assert (process.sharded, process.accumulation, process.clipping) == (True, 4, 1.0)
-    assert not launched(ZERO_2 | {"ACCELERATE_DEEPSPEED_ZERO_STAGE": "0"}).sharded
+    assert not read_launch(ZERO_2 | {"ACCELERATE_DEEPSPEED_ZERO_STAGE": "0"}).sharded
 
 
 def test_one_process_of_accelerate_trains_alone() -> None:
-    assert launched(SINGLE) == Launched()
+    assert read_launch(SINGLE) == LaunchedProcess()
 
 
 @pytest.mark.parametrize(
@@ -75,22 +75,27 @@ def test_one_process_of_accelerate_trains_alone() -> None:
 )
 def test_what_is_not_done_here_is_refused_by_name(environment: dict[str, str], cause: str) -> None:
     with pytest.raises(ConfigError, match=cause) as refused:
-        launched(environment)
+        read_launch(environment)
     assert refused.value.move
 
 
 @pytest.mark.parametrize(
     ("process", "gpus", "cores", "cause"),
     [
-        (Launched(size=4, local_size=4), 2, 64, "4 processes were started, .* has 2 GPUs"),
-        (Launched(size=4, local_size=4), 0, 2, "4 processes were started, .* has 2 cores"),
-        (Launched(size=2, local_size=2), 0, 1, "1 core: each"),
-        (Launched(size=2, local_size=2, precision="bf16"), 0, 8, "bf16 is for GPUs"),
-        (Launched(size=2, local_size=2, on_cpu=True, precision="fp16"), 8, 8, "fp16 is for GPUs"),
+        (LaunchedProcess(size=4, local_size=4), 2, 64, "4 processes were started, .* has 2 GPUs"),
+        (LaunchedProcess(size=4, local_size=4), 0, 2, "4 processes were started, .* has 2 cores"),
+        (LaunchedProcess(size=2, local_size=2), 0, 1, "1 core: each"),
+        (LaunchedProcess(size=2, local_size=2, precision="bf16"), 0, 8, "bf16 is for GPUs"),
+        (
+            LaunchedProcess(size=2, local_size=2, on_cpu=True, precision="fp16"),
+            8,
+            8,
+            "fp16 is for GPUs",
+        ),
     ],
 )
 def test_a_config_that_the_machine_does_not_match_is_refused(
-    process: Launched, gpus: int, cores: int, cause: str
+    process: LaunchedProcess, gpus: int, cores: int, cause: str
 ) -> None:
     """A20: a distributed config must match the hardware."""
     with pytest.raises(ConfigError, match=cause):
@@ -98,18 +103,18 @@ def test_a_config_that_the_machine_does_not_match_is_refused(
 
 
 def test_as_many_processes_as_devices_are_accepted() -> None:
-    check_devices(Launched(size=8, local_size=4, precision="bf16"), gpus=4, cores=1)
-    check_devices(Launched(size=2, local_size=2), gpus=0, cores=2)
+    check_devices(LaunchedProcess(size=8, local_size=4, precision="bf16"), gpus=4, cores=1)
+    check_devices(LaunchedProcess(size=2, local_size=2), gpus=0, cores=2)
 
 
-def fitted_to(process: Launched, *overrides: str) -> tuple[str, ...]:
+def fitted_to(process: LaunchedProcess, *overrides: str) -> tuple[str, ...]:
     loaded = load_run("grpo-tiny", overrides, Path("practice"))
-    return fitted(Source(overrides, "grpo-tiny"), loaded, process).overrides
+    return apply_launch_config(Source(overrides, "grpo-tiny"), loaded, process).overrides
 
 
 def test_accelerates_config_decides_what_the_run_file_leaves_open_and_nothing_else() -> None:
-    assert fitted_to(Launched(size=4)) == ()
-    zero = Launched(size=4, precision="bf16", accumulation=4, clipping=1.0)
+    assert fitted_to(LaunchedProcess(size=4)) == ()
+    zero = LaunchedProcess(size=4, precision="bf16", accumulation=4, clipping=1.0)
     # 16 problems × 8 rollouts over 4 processes, each share in 4 parts
     assert fitted_to(zero) == ("policy.local.dtype=bfloat16", "grpo.micro_batch=8")
     own = ("policy.local.dtype=float32", "grpo.micro_batch=3")
@@ -121,7 +126,7 @@ def test_accelerates_config_decides_what_the_run_file_leaves_open_and_nothing_el
 def test_a_run_file_that_trains_nothing_is_refused() -> None:
     loaded = load_run("rehearsal", [], Path("practice"))
     with pytest.raises(ConfigError, match="only grpo trains in several processes"):
-        fitted(Source((), "rehearsal"), loaded, Launched(size=2))
+        apply_launch_config(Source((), "rehearsal"), loaded, LaunchedProcess(size=2))
 
 
 def test_a_refusal_is_one_line_exit_2_and_said_by_one_process_of_a_machine(

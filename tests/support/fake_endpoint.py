@@ -72,7 +72,7 @@ class FakeEndpoint:
     requests: list[Request] = field(default_factory=list)
     connections: int = 0
     open_now: int = 0
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    mark_changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def bodies(self) -> list[dict[str, Any]]:
@@ -85,17 +85,19 @@ class FakeEndpoint:
         """
         async with asyncio.timeout(20):
             while not holds():
-                self.changed.clear()
-                await self.changed.wait()
+                self.mark_changed.clear()
+                await self.mark_changed.wait()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve_adapter(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self.connections += 1
         self.open_now += 1
-        self.changed.set()
+        self.mark_changed.set()
         try:
             while (request := await read_request(reader)) is not None and not writer.is_closing():
                 self.requests.append(request)
-                self.changed.set()
+                self.mark_changed.set()
                 behaviour = self.script[min(len(self.requests), len(self.script)) - 1]
                 answering = asyncio.create_task(behaviour(Exchange(request, writer)))
                 # A client that leaves ends the behaviour, so that a hang ends with its test.
@@ -114,7 +116,7 @@ class FakeEndpoint:
             pass  # the client left, or the test is over
         finally:
             self.open_now -= 1
-            self.changed.set()
+            self.mark_changed.set()
             writer.close()
 
 
@@ -137,7 +139,7 @@ def _hangs(behaviour: Behaviour) -> bool:
 @contextlib.asynccontextmanager
 async def fake_endpoint(*script: Behaviour) -> AsyncIterator[FakeEndpoint]:
     fake = FakeEndpoint(list(script))
-    server = await asyncio.start_server(fake.serve, "127.0.0.1", 0, limit=2**22)
+    server = await asyncio.start_server(fake.serve_adapter, "127.0.0.1", 0, limit=2**22)
     port = server.sockets[0].getsockname()[1]
     fake.base_url = f"http://127.0.0.1:{port}/v1"
     try:

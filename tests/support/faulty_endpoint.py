@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 import orjson
 
 from engines.core.ids import digest, seed_for
-from engines.policies.rehearsal.endpoint import answer
+from engines.policies.rehearsal.endpoint import answer_request
 from tests.support.fake_endpoint import DONE, Exchange, Request, delta, drop, event, read_request
 
 PASSING = (
@@ -52,12 +52,12 @@ class FaultyEndpoint:
     closed: str = ""  # an address that refuses connections
     requests: int = 0
     served: Counter[str] = field(default_factory=Counter)  # by kind, "good" among them
-    tries: Counter[str] = field(default_factory=Counter)  # by request
+    group_rollouts: Counter[str] = field(default_factory=Counter)  # by request
 
     def kind_of(self, request: Request) -> str:
         """What becomes of one request, which counts as one more try of it."""
         mark = digest(request.body)
-        self.tries[mark] += 1
+        self.group_rollouts[mark] += 1
         if seed_for(self.seed, "fault", mark) / 2**31 >= self.share:
             return "good"
         # A ping stands for nothing that may be lost: what lasts would refuse every run.
@@ -65,9 +65,11 @@ class FaultyEndpoint:
         kinds = [kind for kind in self.kinds if not (ping and kind in LASTING)] or ["good"]
         kind = kinds[seed_for(self.seed, "kind", mark) % len(kinds)]
         hits = 2 if kind == "429-later" and not ping else 1
-        return kind if kind in LASTING or self.tries[mark] <= hits else "good"
+        return kind if kind in LASTING or self.group_rollouts[mark] <= hits else "good"
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve_adapter(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         try:
             while (request := await read_request(reader)) is not None:
                 exchange = Exchange(request, writer)
@@ -148,7 +150,7 @@ class FaultyEndpoint:
 
     async def _good(self, exchange: Exchange) -> None:
         request = exchange.request
-        made = answer(request.method, request.path, orjson.dumps(request.body))
+        made = answer_request(request.method, request.path, orjson.dumps(request.body))
         head = {"transfer-encoding": "chunked"}
         await exchange.head(made.status, made.content_type, head)
         async for piece in made.body:
@@ -157,7 +159,7 @@ class FaultyEndpoint:
 
     async def _text(self, exchange: Exchange) -> str:
         body = {**exchange.request.body, "stream": False}
-        made = answer("POST", exchange.request.path, orjson.dumps(body))
+        made = answer_request("POST", exchange.request.path, orjson.dumps(body))
         whole = orjson.loads(b"".join([piece async for piece in made.body]))
         return str(whole["choices"][0]["message"]["content"])
 
@@ -189,7 +191,9 @@ async def faulty_endpoint(
 ) -> AsyncIterator[FaultyEndpoint]:
     """Serve inside the `with`; port 0 takes any free one."""
     faulty = FaultyEndpoint(share, seed, kinds, latency_s)
-    server = await asyncio.start_server(faulty.serve, "127.0.0.1", port, limit=2**22, backlog=1024)
+    server = await asyncio.start_server(
+        faulty.serve_adapter, "127.0.0.1", port, limit=2**22, backlog=1024
+    )
     with socket.socket() as never:
         never.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
         faulty.closed = f"http://127.0.0.1:{never.getsockname()[1]}/v1/chat/completions"

@@ -20,7 +20,7 @@ from engines.core.types import (
     Verdict,
 )
 from engines.verifiers.foreign.verifier import FunctionSettings, FunctionVerifier
-from engines.verifiers.judge_context import Judging
+from engines.verifiers.judge_context import JudgeContext
 from tests.support.builders import FakePolicy
 
 FILES = Path(__file__).parent / "verifier_files"
@@ -53,15 +53,15 @@ def a_rollout(answer: str | None, index: int = 0) -> Rollout:
     return Rollout(attempt, 1, 1, 0, index, 7, 0, 0)
 
 
-def judging(policy: FakePolicy, ledger: Any = None) -> Judging:
-    return Judging(policy, Sampling(temperature=0.5), ledger or FakeLedger())
+def judging(policy: FakePolicy, ledger: Any = None) -> JudgeContext:
+    return JudgeContext(policy, Sampling(temperature=0.5), ledger or FakeLedger())
 
 
 async def judged(
     file: Path | str,
     *answers: str | None,
     problem: Problem = PROBLEM,
-    asks: Judging | None = None,
+    asks: JudgeContext | None = None,
     **settings: Any,
 ) -> list[Verdict]:
     """Verdicts of the function in a file on these answers, as one group."""

@@ -18,9 +18,9 @@ from engines.core.library import Library
 from engines.core.protocols import Reviewer
 from engines.core.state.run_state import RunState
 from engines.core.types import CallKey, Decision, Job, Operation, Problem, Rollout, Sampling
-from engines.core.waiting.gather import all_of
+from engines.core.waiting.gather import gather_all
 from engines.data.dataset import read_problems
-from engines.pipeline.context import Practice
+from engines.pipeline.context import RunContext
 from engines.pipeline.run import practise
 from engines.policies.limits.throttle import Slots
 from engines.policies.open import open_policy
@@ -30,7 +30,7 @@ from engines.record.run_dir import RunDir, Workspace
 from engines.rollouts.manager import RolloutManager
 from engines.verifiers.open import open_verifier
 from studio.config.loading import load_run
-from studio.run.assemble import open_practice
+from studio.run.assemble import open_run_context
 from studio.run.plan import plan_run
 
 QUIET = ("evaluation.do_eval=false",)
@@ -70,7 +70,7 @@ async def practised(
     review: str | None = None,
     reviewers: Sequence[Reviewer] | None = None,
     open_journal: Callable[..., Journal] = Journal,
-    change: Callable[[Practice], Practice] = lambda practice: practice,
+    change: Callable[[RunContext], RunContext] = lambda practice: practice,
     environ: dict[str, str] | None = None,
 ) -> Practised:
     """Start or resume a run and practise it to its end."""
@@ -84,7 +84,7 @@ async def practised(
         accept_changes=accept_changes,
     )
     async with AsyncExitStack() as stack:
-        practice = await open_practice(
+        practice = await open_run_context(
             plan, stack, lambda _: None, open_journal=open_journal, reviewers=reviewers
         )
         practice = change(practice)
@@ -117,13 +117,13 @@ async def heldout_rewards(
         async def reward(position: int, problem: Problem) -> float:
             key = CallKey("evaluation", 0, 0, position, 0, problem=problem.id)
             job = Job(problem, library.guidance() if library else "", key, 0, 0)
-            attempt, _ = await manager.roll(job)
+            attempt, _ = await manager.roll_out(job)
             rollout = Rollout(attempt, 0, 0, position, 0, seed, 0, 0)
             (verdict,) = await verifier.verify(problem, (rollout,))
             assert verdict.reward is not None
             return verdict.reward
 
-        return await all_of(reward(at, problem) for at, problem in enumerate(problems))
+        return await gather_all(reward(at, problem) for at, problem in enumerate(problems))
 
 
 def paired_interval(before: Sequence[float], after: Sequence[float]) -> tuple[float, float]:

@@ -116,14 +116,14 @@ class Terminal:
         """
         until = time.monotonic() + timeout_s
         named = repr(wanted) if isinstance(wanted, str) else _named(wanted)
-        while not self.shows(wanted):
+        while not self.show_runs(wanted):
             self._go_on(until, named)
         return self
 
     def until_gone(self, unwanted: str, timeout_s: float = LONGEST_S) -> Terminal:
         return self.until(lambda here: unwanted not in here.text, timeout_s)
 
-    def shows(self, wanted: str | Callable[[Terminal], object]) -> bool:
+    def show_runs(self, wanted: str | Callable[[Terminal], object]) -> bool:
         return wanted in self.text if isinstance(wanted, str) else bool(wanted(self))
 
     # -- the terminal --------------------------------------------------------------------------

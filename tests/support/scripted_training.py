@@ -27,7 +27,7 @@ from engines.core.types import (
     Group,
     Job,
     Lesson,
-    Loss,
+    LostWork,
     Message,
     Problem,
     Reflection,
@@ -39,12 +39,12 @@ from engines.core.types import (
 )
 from engines.data.sampler import Sampler
 from engines.pipeline.checkpoints import Checkpoints
-from engines.pipeline.context import Practice
-from engines.pipeline.control import Control
+from engines.pipeline.context import RunContext
+from engines.pipeline.control import RunControl
 from engines.pipeline.gate.gate import Gate
 from engines.pipeline.recorder import Recorder
-from engines.pipeline.replay_training import history_of, policy_version_after
-from engines.pipeline.reviewers.human import Auto
+from engines.pipeline.replay_training import load_history, policy_version_after
+from engines.pipeline.reviewers.human import AutoReviewer
 from engines.pipeline.run import practise
 from engines.policies.limits.throttle import Slots
 from engines.record.journal import Journal
@@ -143,7 +143,7 @@ class Steps:
         return "" if before == total_steps else f"{total_steps} steps instead of {before}"
 
     async def reflect(self, group: Group, library: Library) -> Reflection:
-        return Reflection(group.step, group.position, group.contrast)
+        return Reflection(group.step, group.position, group.reward_outcome)
 
     async def consolidate(
         self, batch: Sequence[Group], reflections: Sequence[Reflection], library: Library
@@ -153,11 +153,11 @@ class Steps:
         self.groups = list(batch)
         self.seen += 1
         if self.fails:
-            lost = Loss("consolidation", f"step {step}", self.fails)
+            lost = LostWork("consolidation", f"step {step}", self.fails)
             return Lesson(step, library.version, losses=(lost,))
         gradient = 0.0
         for group, reflection in zip(batch, reflections, strict=True):
-            assert reflection.outcome == group.contrast
+            assert reflection.outcome == group.reward_outcome
             for rollout, verdict in zip(group.rollouts, group.verdicts, strict=True):
                 assert verdict.reward is not None
                 assert rollout.policy_version == self.version
@@ -225,7 +225,7 @@ class EvenIsRight:
 class Run:
     """One process of a run, and what is left of it."""
 
-    practice: Practice
+    practice: RunContext
     engine: Steps
     policy: Cohort
     run: RunDir
@@ -266,14 +266,14 @@ async def opened(
     told: list[str] = []
     journal = open_journal(run.journal)
     state = RunState()
-    for entry in journal.taken():
+    for entry in journal.take_entries():
         fold(state, entry.event)
     recorder = Recorder(journal, state)
     parent, adopted = fork or (None, 0)
     if state.started is None:
         version = 0
         if parent is not None:
-            version = policy_version_after(history_of(workspace.run(parent), workspace, adopted))
+            version = policy_version_after(load_history(workspace.run(parent), workspace, adopted))
         opening: Any = ev.RunStarted(
             *(name, name, 5, epochs, steps, GROUP, name, 0),
             *("auto", False, {}, parent, adopted, 0, version),
@@ -286,12 +286,12 @@ async def opened(
     weights = Weights()
     engine, policy = Steps(weights, falls, epochs * steps), Cohort(weights)
     ledger = RecordLedger(run.records, 5)
-    control = Control(recorder)
+    control = RunControl(recorder)
     manager = RolloutManager(
-        TwoTurns(), policy, ledger, Slots(64), 60.0, control.cleared, policy.attending
+        TwoTurns(), policy, ledger, Slots(64), 60.0, control.wait_while_paused, policy.attending
     )
-    gate = Gate(recorder, folder, reviewers or (Auto(),), run=name, apply=engine.apply)
-    practice = Practice(
+    gate = Gate(recorder, folder, reviewers or (AutoReviewer(),), run=name, apply=engine.apply)
+    practice = RunContext(
         run=name,
         problems=problems,
         sampler=Sampler(len(problems), BATCH, epochs, 5),
@@ -309,7 +309,7 @@ async def opened(
         checkpoints=Checkpoints(
             run.path, run.path / "checkpoints/e", engine.save, every_steps=2, keep=keep
         ),
-        history=history_of(run, workspace),
+        history=load_history(run, workspace),
         weights=lambda: digest([weights.value]),
         tell=told.append,
     )

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from engines.core import events as ev
-from engines.core.library import Outcome
-from engines.core.state.fold import folded
+from engines.core.library import OperationOutcome
+from engines.core.state.fold import fold_events
 from engines.core.state.run_state import RunState
 from engines.core.types import (
     Decision,
     DecisionAction,
     GroupOutcome,
     Lesson,
-    Loss,
+    LostWork,
     Reflection,
     Usage,
     Verdict,
@@ -106,7 +106,7 @@ def proposed(
     """Its lesson: an update, one that goes back, a failure, or nothing at all."""
     if failed:
         return ev.LessonProposed(
-            step, Lesson(step, 0, losses=(Loss("update", f"s{step}", failed),))
+            step, Lesson(step, 0, losses=(LostWork("update", f"s{step}", failed),))
         )
     if idle:
         return ev.LessonProposed(step, Lesson(step, 0))
@@ -120,13 +120,13 @@ def settled(
     """The commit of a step, and its end; `version` is the policy's after it."""
     name = update_id(step)
     found: list[ev.DurableEvent] = []
-    outcomes: tuple[Outcome, ...] = ()
+    outcomes: tuple[OperationOutcome, ...] = ()
     if decided:
         action: DecisionAction = "reject" if rejected else "approve"
         found.append(
             ev.OperationDecided(step, Decision(name, action, reason=rejected, reviewer="auto"))
         )
-        outcomes = (Outcome(name, "weights", not rejected, None, rejected),)
+        outcomes = (OperationOutcome(name, "weights", not rejected, None, rejected),)
     found.append(ev.LessonCommitted(step, 0, "hash", outcomes, version))
     return [*found, ev.StepFinished(1, step)]
 
@@ -169,7 +169,7 @@ def _measured(step: int, version: int, right: int, of: int) -> ev.EvaluationFini
 
 
 def a_state(*events: ev.DurableEvent) -> RunState:
-    return folded(events)
+    return fold_events(events)
 
 
 def training_workspace(folder: Path, events: Sequence[ev.DurableEvent]) -> Workspace:

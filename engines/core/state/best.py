@@ -22,11 +22,11 @@ def best_step(evaluations: Sequence[EvaluationFinished]) -> int | None:
     has a known reward for (its own mean where fewer than half are such). Of equals the
     earliest: a shorter library costs less.
     """
-    means = _means(competing(evaluations))
+    means = _means(comparable_evaluations(evaluations))
     return max(sorted(means), key=lambda step: means[step], default=None)
 
 
-def competing(
+def comparable_evaluations(
     evaluations: Sequence[EvaluationFinished],
 ) -> dict[int, dict[str, EvaluationFinished]]:
     """The steps that can be compared with the latest one, each with its sets by name."""
@@ -36,12 +36,12 @@ def competing(
     latest = {found.data: found for found in evaluations if found.step == last_step}
     steps: dict[int, dict[str, EvaluationFinished]] = {}
     for found in evaluations:
-        if found.data in latest and _competes(found, latest[found.data]):
+        if found.data in latest and _is_comparable(found, latest[found.data]):
             steps.setdefault(found.step, {})[found.data] = found
     return {step: found for step, found in steps.items() if found.keys() == latest.keys()}
 
 
-def _competes(found: EvaluationFinished, latest: EvaluationFinished) -> bool:
+def _is_comparable(found: EvaluationFinished, latest: EvaluationFinished) -> bool:
     kind = (found.fingerprint, found.problems, found.k)
     if kind != (latest.fingerprint, latest.problems, latest.k):
         return False

@@ -10,15 +10,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from engines.core import events as ev
-from engines.core.library import Committed, Library
+from engines.core.library import CommitResult, Library
 from engines.core.state import losses
-from engines.core.state.run_state import Curation, Rewards, RunState, Status, StepState
+from engines.core.state.run_state import ReviewerStats, Rewards, RunState, Status, StepState
 from engines.core.types import (
     BASE_MOVED,
     NO_USAGE,
     Decision,
     Flag,
-    Loss,
+    LostWork,
     Operation,
     Usage,
     rollout_id,
@@ -41,7 +41,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
                 losses.forget_failures(state)
             elif event.again:
                 losses.forget_failed_tries(state)
-            state.status = state.at_work
+            state.status = state.working_status
             state.ending, state.reason, state.pid = "", "", event.pid
             state.epochs, state.reviewer = event.epochs, event.reviewer
             state.settings = event.settings
@@ -58,16 +58,16 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
                 policy_version=event.policy_version,
             )
         case ev.RolloutFinished():
-            _rollout_finished(state, event)
+            _fold_rollout_finished(state, event)
         case ev.RolloutJudged():
-            _rollout_judged(state, event)
+            _fold_rollout_judged(state, event)
         case ev.GroupReflected():
             step = state.steps[event.step]
             step.reflections[event.position] = event.reflection
             step.groups[event.outcome] += 1
             _spend(state, step, event.reflection.usage)
-            losses.lose(state, event.reflection.losses)
-            losses.queue(state, event.step, "extraction", event.reflection.losses)
+            losses.count_losses(state, event.reflection.losses)
+            losses.queue_unparsed_replies(state, event.step, "extraction", event.reflection.losses)
         case ev.LessonProposed():
             step = state.steps[event.step]
             step.lesson, step.operations = event.lesson, len(event.lesson.operations)
@@ -80,11 +80,11 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
                 state.training[event.step] = event.lesson.update.metrics
             state.status = "reviewing"
             _spend(state, step, event.lesson.usage)
-            losses.lose(state, event.lesson.losses)
-            losses.queue(state, event.step, "consolidation", event.lesson.losses)
+            losses.count_losses(state, event.lesson.losses)
+            losses.queue_unparsed_replies(state, event.step, "consolidation", event.lesson.losses)
             state.withheld += len(event.lesson.withheld)
         case ev.OperationDecided():
-            _decided(state, event.decision)
+            _fold_decision(state, event.decision)
             _spend_at(state, event.step, event.usage)
         case ev.OperationProposed():
             operation = event.operation
@@ -94,7 +94,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
                 state.deferred.add(operation.id)  # no lesson waits for it
             _spend_at(state, event.step, event.usage)
         case ev.ReplyMended():
-            losses.mended(state, event)
+            losses.fold_reply_mended(state, event)
             _spend_at(state, event.step, event.usage)
         case ev.ReplyDropped():
             state.repairs.pop(event.repair)
@@ -109,7 +109,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
                 state.operations[name] = replace(asked, flags=(*asked.flags, moved))
             state.flagged_stale = state.base_version = event.head
         case ev.LessonCommitted():
-            _committed(state, event)
+            _fold_commit(state, event)
         case ev.StepFinished():
             step = state.steps[event.step]
             step.finished = True
@@ -122,7 +122,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             if event.unjudged:
                 where = f"{event.data} after step {event.step}"
                 state.lost["held-out rollout"] += event.unjudged
-                state.losses.append(Loss("held-out rollout", where, event.trouble))
+                state.losses.append(LostWork("held-out rollout", where, event.trouble))
         case ev.EngineOpened():
             state.engine_facts = event.facts
         case ev.CheckpointSaved():
@@ -130,7 +130,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
         case ev.RunPaused():
             state.status = "paused"
         case ev.RunContinued():
-            state.status = state.at_work
+            state.status = state.working_status
             state.hold_after = None if event.steps is None else state.steps_finished + event.steps
         case ev.RunEnded():
             state.status = _ENDINGS[event.how]
@@ -165,11 +165,11 @@ def fold_library(library: Library | None, event: ev.DurableEvent) -> Library:
                 raise ValueError("a line that changes no text would change one")
             return done.library
         case ev.LibraryCommitted() if library is not None:
-            return replay(library, event).library
+            return replay_commit(library, event).library
     raise ValueError(f"{type(event).__name__} is not the next event of a library")
 
 
-def replay(library: Library, event: ev.LibraryCommitted) -> Committed:
+def replay_commit(library: Library, event: ev.LibraryCommitted) -> CommitResult:
     """Apply a recorded commit to the version before it."""
     done = library.commit(event.reviewed, run=event.run, step=event.step, limit=event.limit)
     if (done.library.version, done.library.content_hash) != (event.version, event.content_hash):
@@ -177,7 +177,7 @@ def replay(library: Library, event: ev.LibraryCommitted) -> Committed:
     return done
 
 
-def folded(events: Iterable[ev.DurableEvent]) -> RunState:
+def fold_events(events: Iterable[ev.DurableEvent]) -> RunState:
     state = RunState()
     for event in events:
         fold(state, event)
@@ -193,7 +193,7 @@ _ENDINGS: dict[str, Status] = {
 }
 
 
-def _rollout_finished(state: RunState, event: ev.RolloutFinished) -> None:
+def _fold_rollout_finished(state: RunState, event: ev.RolloutFinished) -> None:
     step = state.steps[event.step]
     step.rollouts[event.position, event.index] = event
     step.rollouts_done += 1
@@ -201,10 +201,10 @@ def _rollout_finished(state: RunState, event: ev.RolloutFinished) -> None:
     if event.status == "failed":
         step.failed += 1
         where = rollout_id(event.step, event.position, event.index)
-        losses.lose(state, (Loss("rollout", where, event.error or ""),))
+        losses.count_losses(state, (LostWork("rollout", where, event.error or ""),))
 
 
-def _rollout_judged(state: RunState, event: ev.RolloutJudged) -> None:
+def _fold_rollout_judged(state: RunState, event: ev.RolloutJudged) -> None:
     step = state.steps[event.step]
     step.verdicts[event.position, event.index] = event.verdict
     _spend(state, step, event.verdict.usage)
@@ -216,10 +216,10 @@ def _rollout_judged(state: RunState, event: ev.RolloutJudged) -> None:
         step.unjudged += 1
         if event.verdict.error:  # without one there was nothing to judge by, as was agreed
             where = rollout_id(event.step, event.position, event.index)
-            losses.lose(state, (Loss("verdict", where, event.verdict.error),))
+            losses.count_losses(state, (LostWork("verdict", where, event.verdict.error),))
 
 
-def _decided(state: RunState, decision: Decision) -> None:
+def _fold_decision(state: RunState, decision: Decision) -> None:
     # Taken out first: dicts keep the place of a key that is only overwritten.
     state.decisions.pop(decision.operation_id, None)
     state.decisions[decision.operation_id] = decision
@@ -228,7 +228,7 @@ def _decided(state: RunState, decision: Decision) -> None:
 def _tally(state: RunState, operation: Operation | None, decision: Decision) -> None:
     if decision.action == "defer":
         return
-    counted = state.curation.setdefault(decision.reviewer, Curation())
+    counted = state.curation.setdefault(decision.reviewer, ReviewerStats())
     match decision.action:
         case "approve":
             counted.approved += 1
@@ -242,12 +242,12 @@ def _tally(state: RunState, operation: Operation | None, decision: Decision) -> 
         counted.times_s.append(decision.took_s)
 
 
-def applied_update(event: ev.LessonCommitted) -> bool:
+def has_applied_update(event: ev.LessonCommitted) -> bool:
     """Whether a commit made its step's weight update the current weights."""
     return any(outcome.kind == "weights" and outcome.applied for outcome in event.outcomes)
 
 
-def _committed(state: RunState, event: ev.LessonCommitted) -> None:
+def _fold_commit(state: RunState, event: ev.LessonCommitted) -> None:
     for outcome in event.outcomes:
         operation = state.operations.pop(outcome.operation_id, None)
         decision = state.decisions.pop(outcome.operation_id, None)
@@ -266,7 +266,7 @@ def _committed(state: RunState, event: ev.LessonCommitted) -> None:
     step = state.steps.get(event.step)
     if step is not None:
         update = step.lesson.update if step.lesson is not None else None
-        if update is not None and update.rollback_to is not None and applied_update(event):
+        if update is not None and update.rollback_to is not None and has_applied_update(event):
             state.rolled_back[event.step] = update.rollback_to
         step.committed, step.committed_version = True, event.library_version
         step.remembered_after = event.remembered

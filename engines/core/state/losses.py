@@ -13,7 +13,7 @@ from typing import Literal
 
 from engines.core import events as ev
 from engines.core.state.run_state import RunState, StepState
-from engines.core.types import Loss, Repair, Verdict, group_id, rollout_id
+from engines.core.types import LostWork, UnparsedReply, Verdict, group_id, rollout_id
 
 KEPT_LOSSES = 200
 """Losses kept with their words; all are counted."""
@@ -21,28 +21,28 @@ KEPT_REPLY_CHARS = 500
 """Of a reply that could not be used; the journal has the whole."""
 
 
-def lose(state: RunState, losses: Iterable[Loss]) -> None:
+def count_losses(state: RunState, losses: Iterable[LostWork]) -> None:
     for loss in losses:
         state.lost[loss.kind] += 1
         if len(state.losses) < KEPT_LOSSES:
-            state.losses.append(_kept(loss))
+            state.losses.append(_shorten_reply(loss))
 
 
-def _kept(loss: Loss) -> Loss:
+def _shorten_reply(loss: LostWork) -> LostWork:
     """Without more of the reply than is shown, so that memory does not grow with replies."""
     return replace(loss, reply=loss.reply[:KEPT_REPLY_CHARS])
 
 
-def find(state: RunState, losses: Iterable[Loss]) -> None:
+def take_back_losses(state: RunState, losses: Iterable[LostWork]) -> None:
     """Take losses back: what was lost is tried again."""
     for loss in losses:
         state.lost[loss.kind] -= 1
-        if _kept(loss) in state.losses:
-            state.losses.remove(_kept(loss))
+        if _shorten_reply(loss) in state.losses:
+            state.losses.remove(_shorten_reply(loss))
     state.lost = +state.lost
 
 
-def mended(state: RunState, event: ev.ReplyMended) -> None:
+def fold_reply_mended(state: RunState, event: ev.ReplyMended) -> None:
     mended = state.repairs.pop(event.repair)
     state.repaired[event.repair] = f"mended by {event.reviewer}"
     state.operations.update((op.id, op) for op in event.operations)
@@ -72,13 +72,13 @@ def forget_failures(state: RunState) -> None:
         if not lost or any(loss.reply for loss in lost):
             return
         step.lesson = None  # its call failed, so there is nothing of it to lose
-        find(state, lost)
-    settled = _settled(state, step)
+        take_back_losses(state, lost)
+    settled = _resolved_groups(state, step)
     again = {
         place
         for place, rollout in step.rollouts.items()
         if place[0] not in settled
-        and (rollout.status == "failed" or _unjudged(step.verdicts.get(place)))
+        and (rollout.status == "failed" or _is_unjudged(step.verdicts.get(place)))
     }
     groups = {position for position, _ in again}
     groups |= {at for at, reflection in step.reflections.items() if reflection.outcome == "failed"}
@@ -97,7 +97,7 @@ def forget_failed_tries(state: RunState) -> None:
     failed = {
         at
         for at, reflection in step.reflections.items()
-        if reflection.outcome == "failed" and at not in _settled(state, step)
+        if reflection.outcome == "failed" and at not in _resolved_groups(state, step)
     }
     again = {
         place
@@ -108,7 +108,7 @@ def forget_failed_tries(state: RunState) -> None:
     _try_again(state, step, again, {position for position, _ in again} | (failed - unread))
 
 
-def _settled(state: RunState, step: StepState) -> set[int]:
+def _resolved_groups(state: RunState, step: StepState) -> set[int]:
     """Groups that a person has mended or dropped: trying again would say it twice."""
     return {at for at in step.reflections if group_id(step.step, at) in state.repaired}
 
@@ -120,7 +120,7 @@ def _try_again(
     for position in groups & step.reflections.keys():
         reflection = step.reflections.pop(position)
         step.groups[reflection.outcome] -= 1
-        find(state, reflection.losses)
+        take_back_losses(state, reflection.losses)
         state.repairs.pop(group_id(step.step, position), None)
     step.groups = +step.groups
     for place in again:
@@ -130,36 +130,38 @@ def _try_again(
             del step.rollouts[place]
             step.rollouts_done -= 1
             step.failed -= 1
-            find(state, (Loss("rollout", where, rollout.error or ""),))
+            take_back_losses(state, (LostWork("rollout", where, rollout.error or ""),))
         elif verdict is not None:
             step.unjudged -= 1
-            find(state, (Loss("verdict", where, verdict.error or ""),))
+            take_back_losses(state, (LostWork("verdict", where, verdict.error or ""),))
 
 
-def _unjudged(verdict: Verdict | None) -> bool:
+def _is_unjudged(verdict: Verdict | None) -> bool:
     return verdict is not None and verdict.reward is None and verdict.error is not None
 
 
-def queue(
+def queue_unparsed_replies(
     state: RunState,
     step: int,
     kind: Literal["extraction", "consolidation"],
-    losses: Iterable[Loss],
+    losses: Iterable[LostWork],
 ) -> None:
     """Keep what could not be understood for a person to mend: one entry a reply."""
     for loss in losses:
         if not loss.reply:
             continue
         name = loss.where if kind == "extraction" else f"s{step}"
-        known = state.repairs.get(name) or Repair(name, step, kind, (), _kept(loss).reply)
+        known = state.repairs.get(name) or UnparsedReply(
+            name, step, kind, (), _shorten_reply(loss).reply
+        )
         state.repairs[name] = replace(
             known, reasons=(*known.reasons, loss.reason), lost=(*known.lost, loss.kind)
         )
     # Groups end in any order; a person reads the replies in that of their problems.
-    state.repairs = dict(sorted(state.repairs.items(), key=lambda item: _place(item[1])))
+    state.repairs = dict(sorted(state.repairs.items(), key=lambda item: _reply_order(item[1])))
 
 
-def _place(repair: Repair) -> tuple[int, bool, int]:
+def _reply_order(repair: UnparsedReply) -> tuple[int, bool, int]:
     """Sorts by step, groups in sample order, the consolidation behind them."""
     position = repair.id.partition("p")[2]
     return (repair.step, not position, int(position or 0))

@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from engines.core import events as ev
-from engines.core.library import Outcome
+from engines.core.library import OperationOutcome
 from engines.core.state.best import best_step
 from engines.core.types import (
     NO_USAGE,
     Decision,
     GroupOutcome,
     Lesson,
-    Loss,
+    LostWork,
     Operation,
     Reflection,
-    Repair,
+    UnparsedReply,
     Usage,
     Verdict,
 )
@@ -60,7 +60,7 @@ class StepState:
     failed: int = 0
     unjudged: int = 0
     operations: int = 0
-    outcomes: tuple[Outcome, ...] = ()
+    outcomes: tuple[OperationOutcome, ...] = ()
     usage: Usage = NO_USAGE
     committed: bool = False
     committed_version: int | None = None
@@ -74,7 +74,7 @@ class StepState:
 
 
 @dataclass(slots=True)
-class Curation:
+class ReviewerStats:
     """How one reviewer decided, counted over decisions that were committed.
 
     `flagged` of the approved and edited ones had flags; `times_s` is how long each decision
@@ -139,12 +139,12 @@ class RunState:
     decisions: dict[str, Decision] = field(default_factory=dict)
     flagged_stale: int | None = None  # version the head had moved to, while the lesson waits
     events: int = 0  # taken in so far: how far into the journal this state reaches
-    losses: list[Loss] = field(default_factory=list)
+    losses: list[LostWork] = field(default_factory=list)
     lost: Counter[str] = field(default_factory=Counter)
-    repairs: dict[str, Repair] = field(default_factory=dict)
+    repairs: dict[str, UnparsedReply] = field(default_factory=dict)
     repaired: dict[str, str] = field(default_factory=dict)  # id → "mended by ann"
     withheld: int = 0  # ideas not proposed again, since they had been rejected
-    curation: dict[str, Curation] = field(default_factory=dict)  # by reviewer
+    curation: dict[str, ReviewerStats] = field(default_factory=dict)  # by reviewer
     evaluations: list[ev.EvaluationFinished] = field(default_factory=list)
     usage: Usage = NO_USAGE
     under_way: Usage = NO_USAGE  # see `RunEnded.under_way`
@@ -170,7 +170,7 @@ class RunState:
         return step is not None and step.lesson is not None and not step.committed
 
     @property
-    def at_work(self) -> Status:
+    def working_status(self) -> Status:
         """The status of a run that neither pauses nor has ended."""
         return "reviewing" if self.under_review else "running"
 
@@ -179,7 +179,7 @@ class RunState:
         return self.step if self.current is None else self.step - 1
 
     @property
-    def undecided(self) -> tuple[Operation, ...]:
+    def undecided_operations(self) -> tuple[Operation, ...]:
         """Operations of the lesson under review that block its commit."""
         return tuple(
             op
@@ -188,7 +188,7 @@ class RunState:
         )
 
     @property
-    def open(self) -> tuple[Operation, ...]:
+    def open_operations(self) -> tuple[Operation, ...]:
         """Every operation a person can still decide: undecided or deferred."""
         return tuple(
             op
@@ -197,7 +197,7 @@ class RunState:
         )
 
     @property
-    def reviewed(self) -> tuple[tuple[Operation, Decision], ...]:
+    def reviewed_operations(self) -> tuple[tuple[Operation, Decision], ...]:
         """Standing decisions that a commit would apply, in journal order."""
         return tuple(
             (self.operations[key], decision)
@@ -208,7 +208,7 @@ class RunState:
         )
 
     @property
-    def weights_decided(self) -> tuple[Operation, Decision] | None:
+    def weights_decision(self) -> tuple[Operation, Decision] | None:
         """The standing decision about the weight update under review; None without any."""
         for key, decision in self.decisions.items():
             operation = self.operations.get(key)
@@ -217,12 +217,12 @@ class RunState:
         return None
 
     @property
-    def trains(self) -> bool:
+    def trains_weights(self) -> bool:
         """Whether the run updates weights instead of a library."""
         return bool(self.engine_facts or self.training)
 
     @property
-    def spent(self) -> Usage:
+    def total_usage(self) -> Usage:
         """All that was paid: by the records of a run that has ended, else by its events.
 
         Events know nothing of what is under way, and count a reply again that a new try
@@ -238,7 +238,7 @@ class RunState:
         """See `engines.core.state.best.best_step`."""
         return best_step(self.evaluations)
 
-    def by_epoch(self) -> dict[int, Rewards]:
+    def rewards_by_epoch(self) -> dict[int, Rewards]:
         """Known practice rewards of each epoch that has rollouts, pooled over its steps."""
         pooled: dict[int, Rewards] = {}
         for step in self.steps.values():
@@ -247,5 +247,5 @@ class RunState:
             pooled.setdefault(step.epoch, Rewards()).add(step.rewards)
         return pooled
 
-    def groups(self) -> Counter[GroupOutcome]:
+    def group_outcomes(self) -> Counter[GroupOutcome]:
         return sum((s.groups for s in self.steps.values()), Counter())

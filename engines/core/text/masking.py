@@ -55,7 +55,7 @@ _START = r"(?:(?<![A-Za-z0-9])|(?<=\\[bfnrt])|(?<=\\u[0-9A-Fa-f]{4}))"
 """No letter or digit before, or the end of an escape of JSON: `\\nsk-…` is a new line."""
 
 
-def _random(least: int) -> str:
+def _random_pattern(least: int) -> str:
     """A run of characters that holds a digit near its start: words of a language do not.
 
     All that is searched ahead is bounded, and nothing is tried twice (the run is
@@ -68,20 +68,20 @@ _LETTERS = r"(?=[a-z]{0,200}[A-Z])(?=[A-Z]{0,200}[a-z])[A-Za-z]{30,}+(?![A-Za-z0
 """So many letters in mixed case are no word, even without a digit."""
 
 _SHAPES: tuple[tuple[tuple[str, ...], str], ...] = (
-    (("sk-", "pk-", "rk-"), rf"{_START}[spr]k-(?:{_random(16)}|{_LETTERS})"),
-    (("sk_", "pk_", "rk_"), rf"{_START}[spr]k_(?:live|test|prod)_{_random(10)}"),
+    (("sk-", "pk-", "rk-"), rf"{_START}[spr]k-(?:{_random_pattern(16)}|{_LETTERS})"),
+    (("sk_", "pk_", "rk_"), rf"{_START}[spr]k_(?:live|test|prod)_{_random_pattern(10)}"),
     (
         ("gsk_", "hf_", "ghp_", "gho_", "ghs_", "ghu_", "ghr_", "r8_", "npm_", "github_pat_"),
-        rf"{_START}(?:gsk|hf|gh[pousr]|r8|npm|github_pat)_(?:{_random(16)}|{_LETTERS})",
+        rf"{_START}(?:gsk|hf|gh[pousr]|r8|npm|github_pat)_(?:{_random_pattern(16)}|{_LETTERS})",
     ),
     (
         ("glpat-", "nvapi-", "pplx-", "tvly-", "xai-", "xoxa-", "xoxb-", "xoxp-", "xoxs-"),
-        rf"{_START}(?:glpat|nvapi|pplx|tvly|xai|xox[abps])-{_random(10)}",
+        rf"{_START}(?:glpat|nvapi|pplx|tvly|xai|xox[abps])-{_random_pattern(10)}",
     ),
-    (("jina_", "fw_"), rf"{_START}(?:jina|fw)_{_random(16)}"),
+    (("jina_", "fw_"), rf"{_START}(?:jina|fw)_{_random_pattern(16)}"),
     (("dop_v1_", "doo_v1_", "dor_v1_"), rf"{_START}do[opr]_v1_[0-9a-f]{{32,}}+"),
-    (("sg.",), rf"{_START}SG\.[A-Za-z0-9_-]{{16,}}+\.{_random(16)}"),
-    (("ya29.",), rf"{_START}ya29\.{_random(20)}"),
+    (("sg.",), rf"{_START}SG\.[A-Za-z0-9_-]{{16,}}+\.{_random_pattern(16)}"),
+    (("ya29.",), rf"{_START}ya29\.{_random_pattern(20)}"),
     (("age-secret-key-1",), rf"{_START}AGE-SECRET-KEY-1[0-9A-Z]{{16,}}+"),
     (("akia", "asia"), rf"{_START}A[KS]IA[0-9A-Z]{{16}}"),
     (("aiza",), rf"{_START}AIza[0-9A-Za-z_-]{{30,}}+"),
@@ -90,7 +90,10 @@ _SHAPES: tuple[tuple[tuple[str, ...], str], ...] = (
         rf"{_START}(?<![_-])eyJ[A-Za-z0-9_-]{{10,2000}}+\.eyJ[A-Za-z0-9_-]{{10,4000}}+"
         r"\.[A-Za-z0-9_-]{8,}+",
     ),
-    (("bearer", "basic"), rf"(?i)(?:bearer|basic)(?::?[ \t]{{1,8}}+|:)(?P<said>{_random(12)})"),
+    (
+        ("bearer", "basic"),
+        rf"(?i)(?:bearer|basic)(?::?[ \t]{{1,8}}+|:)(?P<said>{_random_pattern(12)})",
+    ),
     (
         ("-----begin ",),
         r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
@@ -111,7 +114,7 @@ _NAMES = (
     "key", "token", "secret", "password", "passwd", "authorization", "signature", "cookie",
 )  # fmt: skip
 _TO = rf"(?:\\*[\"'])?(?:{_GAP}[:=]|\s(?:is|provided:)){_GAP}(?:\\*[\"'])?"
-_NAMED = rf"(?i)(?:{'|'.join(_NAMES)}){_TO}(?P<run>{_random(16)})(?!\()"
+_NAMED = rf"(?i)(?:{'|'.join(_NAMES)}){_TO}(?P<run>{_random_pattern(16)})(?!\()"
 _LETTER_AFTER_DIGIT = re.compile(r"\d[A-Za-z]")
 _HEX = re.compile(r"[0-9a-fA-F-]{32,}|0[xX][0-9a-fA-F]{40,}")
 _NUMBER = re.compile(r"0[xXbBoO][0-9a-fA-F_]+")
@@ -136,7 +139,12 @@ class Mask:
             and value.strip("*")
             and value.lower() not in PLACEHOLDERS | PROTOCOL
         }
-        spelled = {form for value in wanted for part in _parts(value) for form in _spellings(part)}
+        spelled = {
+            form
+            for value in wanted
+            for part in _value_parts(value)
+            for form in _encoded_forms(part)
+        }
         # The longest first, so that no part of one is left over by another.
         self.values: tuple[str, ...] = tuple(sorted(spelled, key=lambda v: (-len(v), v)))
 
@@ -144,7 +152,7 @@ class Mask:
         for value in self.values:
             if value in text:
                 text = text.replace(value, MASK)
-        found = [*_shaped(text)]
+        found = [*_find_by_shape(text)]
         if not found:
             return text
         pieces, end = [], 0
@@ -179,7 +187,9 @@ class Mask:
                 masked = self(named)[len(key) + 1 :] if self(named) != named else value
             return masked
         if isinstance(value, dict):
-            return {self._name(name): self.tree(inner, str(name)) for name, inner in value.items()}
+            return {
+                self._mask_name(name): self.tree(inner, str(name)) for name, inner in value.items()
+            }
         if isinstance(value, list | tuple):
             return [self.tree(inner, key) for inner in value]
         return value
@@ -188,7 +198,7 @@ class Mask:
         """A mask for text that comes in pieces."""
         return StreamMask(self, pass_on)
 
-    def _name(self, name: Any) -> Any:
+    def _mask_name(self, name: Any) -> Any:
         """A name that a model or a file chose may be a secret; those of fields are words."""
         return self(name) if isinstance(name, str) and not _WORD.fullmatch(name) else name
 
@@ -212,18 +222,18 @@ class StreamMask:
 
     def __call__(self, text: str) -> None:
         self._held += text
-        keep = self._open_end(self._held)
-        self._give(len(self._held) - keep)
+        keep = self._partial_secret_length(self._held)
+        self._release(len(self._held) - keep)
 
     def flush(self) -> None:
-        self._give(len(self._held))
+        self._release(len(self._held))
 
-    def _give(self, upto: int) -> None:
+    def _release(self, upto: int) -> None:
         if upto > 0:
             ready, self._held = self._held[:upto], self._held[upto:]
             self._pass_on(self._mask(ready))
 
-    def _open_end(self, text: str) -> int:
+    def _partial_secret_length(self, text: str) -> int:
         """How many characters at the end could be the beginning of a secret."""
         keep = 0
         for value in self._mask.values:
@@ -234,14 +244,14 @@ class StreamMask:
                     keep = len(tail) - at
                 at = tail.find(value[0], at + 1)
         tail = text[-HELD_BACK:]
-        if open_shape := _compiled(_OPEN).search(tail, _last_word(tail)):
+        if open_shape := _compile_pattern(_OPEN).search(tail, _candidate_start(tail)):
             keep = max(keep, len(tail) - open_shape.start())
         if (block := tail.rfind("-----BEGIN ")) >= 0 and "-----END " not in tail[block:]:
             keep = max(keep, len(tail) - block)
         return keep if keep < HELD_BACK else 0
 
 
-def _beginnings(words: Iterable[str]) -> str:
+def _prefix_pattern(words: Iterable[str]) -> str:
     """Matches a part of one of the words that goes up to its last letter but one."""
     parts = {word[:size] for word in words for size in range(1, len(word))}
     return "|".join(re.escape(part) for part in sorted(parts, key=lambda part: (-len(part), part)))
@@ -251,19 +261,19 @@ _PREFIXES = tuple(hint for hints, shape in _SHAPES if shape.startswith(_START) f
 _OPEN = (
     r"(?i)(?:"
     rf"{_START}(?:{'|'.join(map(re.escape, _PREFIXES))}){_RUN}*+"
-    rf"|{_START}(?:{_beginnings(_PREFIXES)})"
-    rf"|(?:bearer|basic)(?::?[ \t]{{0,8}}+{_RUN}*+)?|(?:{_beginnings(('bearer', 'basic'))})"
+    rf"|{_START}(?:{_prefix_pattern(_PREFIXES)})"
+    rf"|(?:bearer|basic)(?::?[ \t]{{0,8}}+{_RUN}*+)?|(?:{_prefix_pattern(('bearer', 'basic'))})"
     rf"|(?:{'|'.join(_NAMES)})(?:\\*[\"'])?{_GAP}\\{{0,4}}"
     rf"(?:(?:[:=]|(?:is|provided:){_GAP[:-6]}{{1,40}}+){_GAP}\\*(?:[\"']{_RUN}*+|{_RUN}*+)"
-    rf"|(?:{_beginnings(('is ', 'provided: '))}))?"
-    rf"|(?:{_beginnings(_NAMES)})"
+    rf"|(?:{_prefix_pattern(('is ', 'provided: '))}))?"
+    rf"|(?:{_prefix_pattern(_NAMES)})"
     r"|:(?:/(?:/[^\s/@\"'\\]{0,300}+)?)?"
-    rf"|(?:{_beginnings(('-----BEGIN ',))})"
+    rf"|(?:{_prefix_pattern(('-----BEGIN ',))})"
     r")\Z"
 )
 
 
-def _last_word(text: str) -> int:
+def _candidate_start(text: str) -> int:
     """Where a name, its sign and its value can begin at the earliest: three gaps back."""
     at = len(text)
     for _ in range(4):
@@ -275,12 +285,12 @@ def _last_word(text: str) -> int:
 
 
 @cache
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile_pattern(pattern: str) -> re.Pattern[str]:
     """Compiled when first needed: all of them cost 5 ms, and most texts need none."""
     return re.compile(pattern)
 
 
-def _shaped(text: str) -> Iterator[_Found]:
+def _find_by_shape(text: str) -> Iterator[_Found]:
     low = text.lower()
     if len(low) != len(text):  # some letters grow when they are made small
         low = "".join(small if len(small := char.lower()) == 1 else char for char in text)
@@ -288,22 +298,22 @@ def _shaped(text: str) -> Iterator[_Found]:
         for hint in hints:
             at = low.find(hint)
             while at >= 0:
-                if (match := _compiled(shape).match(text, at)) and _is_drawn(match):
-                    yield _span(match)
+                if (match := _compile_pattern(shape).match(text, at)) and _has_random_part(match):
+                    yield _secret_span(match)
                     at = low.find(hint, match.end())
                 else:
                     at = low.find(hint, at + 1)
     for name in _NAMES:
         at = low.find(name)
         while at >= 0:
-            if (match := _compiled(_NAMED).match(text, at)) and _is_random(match["run"]):
-                yield _span(match)
+            if (match := _compile_pattern(_NAMED).match(text, at)) and _is_random(match["run"]):
+                yield _secret_span(match)
                 at = low.find(name, match.end())
             else:
                 at = low.find(name, at + 1)
 
 
-def _span(match: re.Match[str]) -> _Found:
+def _secret_span(match: re.Match[str]) -> _Found:
     """Where a secret stands; the full stop after it belongs to the sentence."""
     named = [name for name, value in match.groupdict().items() if value is not None]
     start, stop = match.span(named[0] if named else 0)
@@ -324,7 +334,7 @@ def _is_random(run: str) -> bool:
     return any(len(piece) >= 10 and _LETTER_AFTER_DIGIT.search(piece) for piece in pieces)
 
 
-def _is_drawn(match: re.Match[str]) -> bool:
+def _has_random_part(match: re.Match[str]) -> bool:
     """Of what could as well be a word or a sum: whether a part mixes letters and digits."""
     said = match.groupdict().get("said")
     if said is None:
@@ -335,14 +345,14 @@ def _is_drawn(match: re.Match[str]) -> bool:
     )
 
 
-def _parts(value: str) -> set[str]:
+def _value_parts(value: str) -> set[str]:
     """A value of several lines or gaps: whole, folded into one line, and each long line."""
     lines = {line.strip() for line in value.splitlines()} if "\n" in value else set()
     found = {value, " ".join(value.split()), *(line for line in lines if len(line) >= 12)}
     return {part for part in found if len(part) >= SHORTEST and not part.startswith("-----")}
 
 
-def _spellings(value: str) -> set[str]:
+def _encoded_forms(value: str) -> set[str]:
     """A value as it stands in text, in JSON, in JSON within JSON, in a URL, and in HTML."""
     # Both cost more than all of this module, and most commands know no secret.
     from html import escape

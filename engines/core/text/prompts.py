@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from engines.core.ids import digest_bytes
-from engines.core.text.sanitize import inert
+from engines.core.text.sanitize import escape_unsafe
 
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
@@ -84,4 +84,4 @@ def quote(text: str) -> str:
     What hides or reorders text is shown by its code point: a model must not read more than
     a person who looks at the same prompt, and neither must be told to ignore it.
     """
-    return "\n".join(f"| {inert(line)}".rstrip() for line in text.splitlines() or [""])
+    return "\n".join(f"| {escape_unsafe(line)}".rstrip() for line in text.splitlines() or [""])

@@ -31,7 +31,7 @@ class ReplyProblem(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed(Generic[T]):
+class ParsedReply(Generic[T]):
     """What could be read, and what was wrong with the rest, as sentences."""
 
     items: tuple[T, ...]
@@ -39,7 +39,7 @@ class Parsed(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Answered(Generic[T]):
+class RepairResult(Generic[T]):
     """The end of an exchange with at most one repair turn.
 
     `problems` is what remained wrong after it; `reply` the last text; `refs` the
@@ -59,7 +59,7 @@ class Answered(Generic[T]):
         return sum((completion.usage for completion in self.completions), self.lost)
 
 
-def objects_in(text: str) -> list[dict[str, Any]]:
+def parse_objects(text: str) -> list[dict[str, Any]]:
     """The list of JSON objects that a reply means.
 
     A lone object counts as a list of one, and an object whose only list holds objects
@@ -72,17 +72,17 @@ def objects_in(text: str) -> list[dict[str, Any]]:
     blocks = [block.strip() for block in reversed(_FENCE.findall(text))]
     whole = []
     for block in (*blocks, text.strip()):
-        for value in _decoded(block):
+        for value in _decode_json(block):
             rows = _as_rows(value)
             if rows is not None:
                 return rows
             whole.append(value)
         # An earlier fence must not pass for the answer that a later one failed to be.
-        _spans(block, only_first=True)
+        _find_json_values(block, only_first=True)
     if whole:
         kind = type(whole[0]).__name__.replace("NoneType", "null")
         raise ReplyProblem(f"expected a JSON array of objects, found {kind}.")
-    spans = _spans(text)
+    spans = _find_json_values(text)
     for value in reversed(spans):
         if isinstance(value, list) and (value or len(spans) == 1) and _as_rows(value) is not None:
             return value
@@ -94,7 +94,7 @@ def objects_in(text: str) -> list[dict[str, Any]]:
     raise ReplyProblem("no JSON array was found in it.")
 
 
-def experience_id(value: object) -> str | None:
+def parse_experience_id(value: object) -> str | None:
     """`E3` from "E3", "e3", "[E3]", "3" or 3; None from null, "" or "null".
 
     Raises:
@@ -111,9 +111,9 @@ def experience_id(value: object) -> str | None:
 async def ask_with_repair(
     ask: Callable[[int, Sequence[Message]], Awaitable[tuple[Completion, RecordRef]]],
     messages: Sequence[Message],
-    parse: Callable[[str], Parsed[T]],
+    parse: Callable[[str], ParsedReply[T]],
     repair: Callable[[str], str],
-) -> Answered[T]:
+) -> RepairResult[T]:
     """Ask once, and once more with what was wrong when anything was.
 
     Args:
@@ -123,9 +123,9 @@ async def ask_with_repair(
         repair: the second user message, from the problem in words.
     """
     completion, ref = await ask(0, messages)
-    parsed = _parsed(parse, completion)
+    parsed = _try_parse(parse, completion)
     if not parsed.problems:
-        return Answered(parsed.items, (), completion.text, (completion,), (ref,))
+        return RepairResult(parsed.items, (), completion.text, (completion,), (ref,))
     again = [
         *messages,
         completion.as_message(),
@@ -136,31 +136,33 @@ async def ask_with_repair(
     except CallFailed as error:
         *others, last = parsed.problems
         problems = (*others, f"{last} The repair turn failed: {error}.")
-        return Answered(parsed.items, problems, completion.text, (completion,), (ref,), error.usage)
-    mended = _parsed(parse, second)
+        return RepairResult(
+            parsed.items, problems, completion.text, (completion,), (ref,), error.usage
+        )
+    mended = _try_parse(parse, second)
     # A repair that came out worse must not cost what the first reply had right.
     best = mended if len(mended.items) >= len(parsed.items) else parsed
     text = second.text if best is mended else completion.text
-    return Answered(best.items, best.problems, text, (completion, second), (ref, second_ref))
+    return RepairResult(best.items, best.problems, text, (completion, second), (ref, second_ref))
 
 
-def _parsed(parse: Callable[[str], Parsed[T]], completion: Completion) -> Parsed[T]:
+def _try_parse(parse: Callable[[str], ParsedReply[T]], completion: Completion) -> ParsedReply[T]:
     try:
         parsed = parse(completion.text)
     except ReplyProblem as problem:
         cut = " The reply was cut off at its length limit." if completion.finish == "length" else ""
-        return Parsed((), (str(problem) + cut,))
+        return ParsedReply((), (str(problem) + cut,))
     return parsed
 
 
-def _decoded(text: str) -> Iterator[Any]:
+def _decode_json(text: str) -> Iterator[Any]:
     try:
         yield json.loads(text)
     except (ValueError, RecursionError):
         return
 
 
-def _spans(text: str, only_first: bool = False) -> list[Any]:
+def _find_json_values(text: str, only_first: bool = False) -> list[Any]:
     """JSON values that start at a bracket somewhere in the prose, in order.
 
     `only_first` looks no further than at what the text begins with.

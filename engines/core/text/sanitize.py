@@ -46,7 +46,7 @@ _JOINED = (
 """Blocks of scripts whose letters a joiner or non-joiner shapes."""
 
 
-def inert(text: str) -> str:
+def escape_unsafe(text: str) -> str:
     """Show by code point what steers, reorders, hides or breaks lines unseen.
 
     New lines and tabs stay. Markup is not its business: print such text as plain.
@@ -55,22 +55,22 @@ def inert(text: str) -> str:
         return text
     flags = {at for found in _FLAGS.finditer(text) for at in range(*found.span())}
 
-    def shown(match: re.Match[str]) -> str:
+    def escape(match: re.Match[str]) -> str:
         char, at = match[0], match.start()
-        if at in flags or _needed(char, text, at):
+        if at in flags or _is_needed(char, text, at):
             return char
         code = ord(char)
         return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
-    return _SUSPECT.sub(shown, text)
+    return _SUSPECT.sub(escape, text)
 
 
-def inert_json(line: str) -> str:
+def escape_unsafe_json(line: str) -> str:
     """JSON that says the same with nothing hidden in it: such characters stand as escapes."""
     return _SUSPECT.sub(lambda match: json.dumps(match[0])[1:-1], line)
 
 
-def _needed(char: str, text: str, at: int) -> bool:
+def _is_needed(char: str, text: str, at: int) -> bool:
     """Whether a character that can hide text does here what it is there for."""
     before = text[at - 1] if at else ""
     after = text[at + 1] if at + 1 < len(text) else ""

@@ -41,7 +41,7 @@ def similarity(one: str, other: str) -> float:
     return 2 * len(a & b) / total if total else 1.0
 
 
-def is_similar(one: str, other: str, at_least: float) -> float | None:
+def similarity_above(one: str, other: str, at_least: float) -> float | None:
     """Their similarity where it reaches `at_least`, else None; mostly told without comparing.
 
     Sizes and sketches bound it from above. A library may remember 1,000 ideas, and the bound
@@ -63,7 +63,7 @@ def tokens(text: str) -> tuple[str, ...]:
     return tuple(_TOKENS.findall(text.casefold()))
 
 
-def window(token: str, words: int) -> int:
+def window_length(token: str, words: int) -> int:
     """How many tokens from this one on make up so many words.
 
     A word of Chinese or Japanese has about one and a half letters.
@@ -83,16 +83,16 @@ def word_diff(before: str, after: str) -> tuple[Change, ...]:
     old, new = _TOKEN.findall(before), _TOKEN.findall(after)
     if max(len(old), len(new)) > 2 * _MAX_WORDS:  # a token is a word or a gap
         old, new = _SENTENCE.findall(before), _SENTENCE.findall(after)
-    return tuple(_changes(old, new))
+    return tuple(_word_changes(old, new))
 
 
-def marked(changes: Sequence[Change]) -> str:
+def format_changes(changes: Sequence[Change]) -> str:
     """Render as `[-old-]` and `{+new+}`, readable without any colour."""
     marks = {"same": "{}", "cut": "[-{}-]", "new": "{{+{}+}}"}
     return "".join(marks[kind].format(text) for kind, text in changes)
 
 
-def _changes(old: list[str], new: list[str]) -> list[Change]:
+def _word_changes(old: list[str], new: list[str]) -> list[Change]:
     out: list[Change] = []
     matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
     for tag, i, j, k, m in matcher.get_opcodes():

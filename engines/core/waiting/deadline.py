@@ -23,7 +23,7 @@ class Deadline:
         self._left_s = 0.0
 
     @property
-    def ends(self) -> float | None:
+    def ends_at(self) -> float | None:
         """In the time of the loop; None while it stands still."""
         return self._timeout.when()
 
@@ -32,7 +32,7 @@ class Deadline:
         return self._timeout.expired()
 
     @contextmanager
-    def stopped(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         now = asyncio.get_running_loop().time
         ends = self._timeout.when()
         if self.expired or (ends is None and not self._waiting):
@@ -63,9 +63,9 @@ async def deadline(limit_s: float) -> AsyncIterator[Deadline]:
 
 
 @contextmanager
-def standing_still() -> Iterator[None]:
+def pause_deadlines() -> Iterator[None]:
     """Stop every deadline that the work at hand runs under, for as long as the block takes."""
     with ExitStack() as stack:
         for running in _RUNNING.get():
-            stack.enter_context(running.stopped())
+            stack.enter_context(running.pause())
         yield

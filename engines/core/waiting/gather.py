@@ -9,21 +9,21 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def all_of(work: Iterable[Awaitable[T]]) -> list[T]:
+async def gather_all(work: Iterable[Awaitable[T]]) -> list[T]:
     """Results in the order of `work`; the first failure cancels the rest and is raised as it is."""
 
-    async def one(item: Awaitable[T]) -> T:
+    async def await_one(item: Awaitable[T]) -> T:
         return await item
 
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(item)) for item in work]
+            tasks = [group.create_task(await_one(item)) for item in work]
     except BaseExceptionGroup as failures:
-        raise _first(failures) from None
+        raise _first_failure(failures) from None
     return [task.result() for task in tasks]
 
 
-def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
+def _first_failure(failures: BaseExceptionGroup[BaseException]) -> BaseException:
     leaf: BaseException = failures
     while isinstance(leaf, BaseExceptionGroup):
         leaf = leaf.exceptions[0]

@@ -13,7 +13,7 @@ _REPEATS: ContextVar[bool] = ContextVar("repeats", default=False)
 
 
 @contextmanager
-def repeating() -> Iterator[None]:
+def mark_replayed() -> Iterator[None]:
     """Calls inside are made once more only to take part in a batch."""
     before = _REPEATS.set(True)
     try:
@@ -22,5 +22,5 @@ def repeating() -> Iterator[None]:
         _REPEATS.reset(before)
 
 
-def repeats() -> bool:
+def is_replayed() -> bool:
     return _REPEATS.get()

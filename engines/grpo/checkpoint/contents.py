@@ -57,17 +57,17 @@ def write_checkpoint(folder: Path, local: LocalModel, state: EngineState) -> str
         ConfigError: the model has no adapter.
         RecordError: it cannot be written; what stood there before still does.
     """
-    model = _adapted(local)
-    with files.whole_folder(folder) as partial:
+    model = _require_adapter(local)
+    with files.atomic_folder(folder) as partial:
         # The embeddings are frozen. PEFT would ask the model hub whether they had been resized.
         adapter = get_peft_model_state_dict(
             model, state_dict=dict(state.adapter), save_embedding_layers=False
         )
-        (partial / files.ADAPTER).write_bytes(_packed(adapter))
-        (partial / files.ADAPTER_CONFIG).write_text(_json(adapter_config(model)))
-        (partial / OPTIMISER).write_bytes(_packed(state.optimiser))
+        (partial / files.ADAPTER).write_bytes(_pack_tensors(adapter))
+        (partial / files.ADAPTER_CONFIG).write_text(_json_text(adapter_config(model)))
+        (partial / OPTIMISER).write_bytes(_pack_tensors(state.optimiser))
         if state.guard:
-            (partial / GUARD).write_bytes(_packed(state.guard))
+            (partial / GUARD).write_bytes(_pack_tensors(state.guard))
         local.tokenizer.save_pretrained(partial)
         facts = {
             "base": {
@@ -81,7 +81,7 @@ def write_checkpoint(folder: Path, local: LocalModel, state: EngineState) -> str
             },
             "plain": state.plain,
         }
-        (partial / files.STATE).write_text(_json(facts))
+        (partial / files.STATE).write_text(_json_text(facts))
         return files.seal(partial)
 
 
@@ -92,9 +92,9 @@ def read_checkpoint(folder: Path, local: LocalModel) -> EngineState:
         RecordError: there is none, or a file is damaged or missing.
         ConflictError: it belongs to another base model or to another shape of adapter.
     """
-    model = _adapted(local)
-    files.recover(folder)
-    files.verify(folder)
+    model = _require_adapter(local)
+    files.restore_replaced(folder)
+    files.check_seal(folder)
     facts = files.read_facts(folder)
     base = facts.get("base", {})
     if base.get("digest") != local.base_digest:
@@ -104,8 +104,8 @@ def read_checkpoint(folder: Path, local: LocalModel) -> EngineState:
             f"not what is loaded from {local.name}.",
             "Load the base model that it was trained on (policy.model), in the same dtype.",
         )
-    _same_adapter(folder, model)
-    saved = _unpacked(folder / files.ADAPTER)
+    _check_same_adapter(folder, model)
+    saved = _load_tensors(folder / files.ADAPTER)
     names = {_saved_name(model, name): name for name in local.adapter_state()}
     if saved.keys() != names.keys():
         raise ConflictError(
@@ -116,9 +116,9 @@ def read_checkpoint(folder: Path, local: LocalModel) -> EngineState:
         )
     return EngineState(
         adapter={names[key]: tensor for key, tensor in saved.items()},
-        optimiser=_unpacked(folder / OPTIMISER),
+        optimiser=_load_tensors(folder / OPTIMISER),
         plain=facts.get("plain", {}),
-        guard=_unpacked(folder / GUARD) if (folder / GUARD).exists() else {},
+        guard=_load_tensors(folder / GUARD) if (folder / GUARD).exists() else {},
     )
 
 
@@ -130,20 +130,20 @@ def adapter_config(model: PeftModel) -> dict[str, Any]:
     return {key: sorted(v) if isinstance(v, set) else v for key, v in plain.items()}
 
 
-def _same_adapter(folder: Path, model: PeftModel) -> None:
+def _check_same_adapter(folder: Path, model: PeftModel) -> None:
     saved = json.loads((folder / files.ADAPTER_CONFIG).read_bytes())
-    current = json.loads(_json(adapter_config(model)))
+    current = json.loads(_json_text(adapter_config(model)))
     for key in _DECIDES:
         was, now = saved.get(key), current.get(key)
         if was != now:
             raise ConflictError(
                 str(folder),
-                f"its adapter has {key} {_told(was)}, and this run's has {_told(now)}.",
+                f"its adapter has {key} {_value_text(was)}, and this run's has {_value_text(now)}.",
                 "Set policy.local.lora as it was in that run.",
             )
 
 
-def _told(value: object) -> str:
+def _value_text(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
@@ -152,7 +152,7 @@ def _saved_name(model: PeftModel, name: str) -> str:
     return name.replace(f".{model.active_adapter}.", ".")
 
 
-def _adapted(local: LocalModel) -> PeftModel:
+def _require_adapter(local: LocalModel) -> PeftModel:
     if not isinstance(local.model, PeftModel):
         raise ConfigError(
             "policy.local.lora",
@@ -162,7 +162,7 @@ def _adapted(local: LocalModel) -> PeftModel:
     return local.model
 
 
-def _packed(tensors: Mapping[str, Tensor]) -> bytes:
+def _pack_tensors(tensors: Mapping[str, Tensor]) -> bytes:
     """As safetensors, which refuses views and tensors that share memory."""
     whole = {
         name: tensor.detach().to("cpu", copy=True).contiguous()
@@ -171,7 +171,7 @@ def _packed(tensors: Mapping[str, Tensor]) -> bytes:
     return save(whole, metadata={"format": "pt"})
 
 
-def _unpacked(path: Path) -> dict[str, Tensor]:
+def _load_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (SafetensorError, ValueError) as error:
@@ -179,8 +179,8 @@ def _unpacked(path: Path) -> dict[str, Tensor]:
             str(path), f"it cannot be read ({error}).", "Resume from an earlier checkpoint."
         ) from error
     except OSError as error:
-        raise files.unreadable(path, error) from error
+        raise files.unreadable_error(path, error) from error
 
 
-def _json(value: object) -> str:
+def _json_text(value: object) -> str:
     return json.dumps(value, indent=2, sort_keys=True, allow_nan=False)

@@ -43,10 +43,10 @@ def export_adapter(checkpoint: Path, to: Path, card: str) -> None:
         RecordError: the checkpoint is missing or damaged, or `to` cannot be written.
         ConfigError: see `check_target`.
     """
-    files.verify(checkpoint)
+    files.check_seal(checkpoint)
     check_target(to)
-    with files.whole_folder(to, what="adapter", replace=False) as partial:
-        _copy(checkpoint, partial, without=_OURS)
+    with files.atomic_folder(to, what="adapter", replace=False) as partial:
+        _copy_sealed_files(checkpoint, partial, without=_OURS)
         (partial / CARD).write_text(card, "utf-8")
 
 
@@ -65,7 +65,7 @@ def export_merged(checkpoint: Path, to: Path, card: str, base: LocalSettings) ->
         ConflictError: the base model is another one.
         PolicyError: it cannot be loaded.
     """
-    files.verify(checkpoint)
+    files.check_seal(checkpoint)
     check_target(to)
     facts = base_facts(checkpoint)
     from engines.policies.hf_local.loading import load_local
@@ -82,10 +82,10 @@ def export_merged(checkpoint: Path, to: Path, card: str, base: LocalSettings) ->
             "Put the base model back that the run was trained on.",
         )
     whole = local.model.merge_and_unload()
-    with files.whole_folder(to, what="model", replace=False) as partial:
-        with _quiet():
+    with files.atomic_folder(to, what="model", replace=False) as partial:
+        with _no_progress_bars():
             whole.save_pretrained(partial)
-        _copy(checkpoint, partial, without=_OURS | _WEIGHTS)
+        _copy_sealed_files(checkpoint, partial, without=_OURS | _WEIGHTS)
         (partial / CARD).write_text(card, "utf-8")
 
 
@@ -119,7 +119,7 @@ def adapter_rank(checkpoint: Path) -> int:
         ) from error
 
 
-def _copy(checkpoint: Path, to: Path, *, without: frozenset[str]) -> None:
+def _copy_sealed_files(checkpoint: Path, to: Path, *, without: frozenset[str]) -> None:
     """The sealed files; what somebody laid beside them since is not the checkpoint's."""
     sealed = json.loads((checkpoint / files.SEAL).read_bytes())["files"]
     for name in sealed:
@@ -129,7 +129,7 @@ def _copy(checkpoint: Path, to: Path, *, without: frozenset[str]) -> None:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _no_progress_bars() -> Iterator[None]:
     """Without progress bars on stderr."""
     from transformers.utils import logging
 

@@ -30,7 +30,7 @@ _NEXT = "Resume from an earlier checkpoint of the run, or train it anew."
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundCheckpoint:
     """A finished checkpoint of a run: `step` counts steps over the whole run."""
 
     step: int
@@ -41,19 +41,21 @@ def checkpoint_name(step: int) -> str:
     return f"global_step_{step}"
 
 
-def find_checkpoints(run_folder: Path) -> tuple[Found, ...]:
+def find_checkpoints(run_folder: Path) -> tuple[FoundCheckpoint, ...]:
     """All of a run, by step; of one step that was saved by several processes, the newest last."""
     folders = (path.parent for path in (run_folder / "checkpoints").glob(f"**/{SEAL}"))
     found = [
         (int(match[1]), folder.stat().st_mtime_ns, str(folder), folder)
         for folder in folders
-        if (match := _STEP.fullmatch(folder.name)) and not _hidden(folder, run_folder)
+        if (match := _STEP.fullmatch(folder.name)) and not _is_hidden(folder, run_folder)
     ]
-    return tuple(Found(step, folder) for step, _, _, folder in sorted(found))
+    return tuple(FoundCheckpoint(step, folder) for step, _, _, folder in sorted(found))
 
 
 @contextmanager
-def whole_folder(folder: Path, *, what: str = "checkpoint", replace: bool = True) -> Iterator[Path]:
+def atomic_folder(
+    folder: Path, *, what: str = "checkpoint", replace: bool = True
+) -> Iterator[Path]:
     """Yield an empty folder to write into, which takes `folder`'s place once it is complete.
 
     Until then whatever stands there stays as it is, also when the process is killed: what is
@@ -71,18 +73,18 @@ def whole_folder(folder: Path, *, what: str = "checkpoint", replace: bool = True
     try:
         folder.parent.mkdir(mode=0o700 if replace else 0o777, parents=True, exist_ok=True)
         if replace:
-            recover(folder)
-        _sweep(folder)
+            restore_replaced(folder)
+        _remove_leftovers(folder)
         partial.mkdir(mode=0o700 if replace else 0o777)
         yield partial
         for path in sorted(partial.rglob("*")):
-            _sync(path)
-        _sync(partial)
+            _sync_to_disk(path)
+        _sync_to_disk(partial)
         if replace and folder.exists():
-            _swap(partial, folder)
+            _swap_folders(partial, folder)
         else:
             os.replace(partial, folder)
-        _sync(folder.parent)
+        _sync_to_disk(folder.parent)
     except OSError as error:
         raise RecordError(
             str(folder),
@@ -94,7 +96,7 @@ def whole_folder(folder: Path, *, what: str = "checkpoint", replace: bool = True
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def recover(folder: Path) -> None:
+def restore_replaced(folder: Path) -> None:
     """Put back what a process that was killed while replacing `folder` had set aside."""
     for aside in sorted(folder.parent.glob(f".{folder.name}.*.replaced")):
         if folder.exists():
@@ -110,14 +112,14 @@ def seal(folder: Path) -> str:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != SEAL
     }
-    whole = _whole(files)
+    whole = _combined_digest(files)
     (folder / SEAL).write_text(
         json.dumps({"format": FORMAT, "digest": whole, "files": files}, indent=2, sort_keys=True)
     )
     return whole
 
 
-def verify(folder: Path) -> str:
+def check_seal(folder: Path) -> str:
     """Check every sealed file; returns the digest. Files added since do no harm.
 
     Raises:
@@ -136,7 +138,7 @@ def verify(folder: Path) -> str:
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedError(str(folder / SEAL), f"it cannot be read ({error}).", _NEXT) from error
     except OSError as error:
-        raise unreadable(folder / SEAL, error) from error
+        raise unreadable_error(folder / SEAL, error) from error
     if written != FORMAT:
         raise RecordError(
             str(folder),
@@ -149,12 +151,12 @@ def verify(folder: Path) -> str:
         except FileNotFoundError:
             raise DamagedError(str(folder), f"{name} is missing.", _NEXT) from None
         except OSError as error:
-            raise unreadable(folder / name, error) from error
+            raise unreadable_error(folder / name, error) from error
         if actual != expected:
             raise DamagedError(
                 str(folder), f"{name} is not as it was written: its digest differs.", _NEXT
             )
-    if _whole(files) != whole:
+    if _combined_digest(files) != whole:
         raise DamagedError(str(folder), f"{SEAL} contradicts itself.", _NEXT)
     return whole
 
@@ -174,29 +176,30 @@ def read_facts(folder: Path) -> dict[str, Any]:
     return facts
 
 
-def unreadable(path: Path, error: OSError) -> RecordError:
+def unreadable_error(path: Path, error: OSError) -> RecordError:
     return RecordError(
         str(path), f"cannot be read ({error.strerror or error}).", "Mend its permissions."
     )
 
 
-def _swap(partial: Path, folder: Path) -> None:
-    # A folder that is not empty cannot be replaced in one move; `recover` undoes the first.
+def _swap_folders(partial: Path, folder: Path) -> None:
+    # A folder that is not empty cannot be replaced in one move; `restore_replaced` undoes the
+    # first.
     aside = folder.with_name(f".{folder.name}.{os.getpid()}.replaced")
     os.replace(folder, aside)
     os.replace(partial, folder)
-    _sync(folder.parent)
+    _sync_to_disk(folder.parent)
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _sweep(folder: Path) -> None:
+def _remove_leftovers(folder: Path) -> None:
     """Remove what killed writers left: of other steps too, since one process writes at a time."""
     named = "global_step_*" if _STEP.fullmatch(folder.name) else glob.escape(folder.name)
     for path in folder.parent.glob(f".{named}.*.partial"):
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _sync(path: Path) -> None:
+def _sync_to_disk(path: Path) -> None:
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -204,7 +207,7 @@ def _sync(path: Path) -> None:
         os.close(fd)
 
 
-def _hidden(folder: Path, above: Path) -> bool:
+def _is_hidden(folder: Path, above: Path) -> bool:
     return any(part.startswith(".") for part in folder.relative_to(above).parts)
 
 
@@ -213,6 +216,6 @@ def _file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _whole(files: dict[str, str]) -> str:
+def _combined_digest(files: dict[str, str]) -> str:
     listed = "".join(f"{name}\0{digest}\n" for name, digest in sorted(files.items()))
     return hashlib.sha256(listed.encode()).hexdigest()[:32]

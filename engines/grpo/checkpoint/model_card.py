@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from engines.core.events import EvaluationFinished
-from engines.core.text.sanitize import inert
+from engines.core.text.sanitize import escape_unsafe
 
 Kind = Literal["adapter", "merged"]
 
@@ -39,11 +39,17 @@ class CardFacts:
 
 def model_card(facts: CardFacts) -> str:
     """A README.md with front matter as model hubs read it."""
-    parts = (_front(facts), _what(facts), _results(facts), _training(facts), _versions(facts))
-    return inert("\n\n".join(part for part in parts if part)) + "\n"
+    parts = (
+        _front_matter(facts),
+        _description_section(facts),
+        _results_section(facts),
+        _training_section(facts),
+        _versions_line(facts),
+    )
+    return escape_unsafe("\n\n".join(part for part in parts if part)) + "\n"
 
 
-def _front(facts: CardFacts) -> str:
+def _front_matter(facts: CardFacts) -> str:
     library = "peft" if facts.kind == "adapter" else "transformers"
     tags = ["lora", *([facts.algorithm] if facts.algorithm else [])]
     # JSON texts are YAML too, and a name cannot break out of one.
@@ -60,7 +66,7 @@ def _front(facts: CardFacts) -> str:
     )
 
 
-def _what(facts: CardFacts) -> str:
+def _description_section(facts: CardFacts) -> str:
     base = " ".join(facts.base.split())
     what = (
         f"A LoRA adapter for `{base}`."
@@ -102,13 +108,13 @@ def _what(facts: CardFacts) -> str:
     return "\n\n".join(lines)
 
 
-def _results(facts: CardFacts) -> str:
+def _results_section(facts: CardFacts) -> str:
     told = [found for found in facts.evaluations if found.step in (0, facts.step)]
     heading = "## Held-out results"
     if not told:
         return f"{heading}\n\nNone were measured at this step."
     rows = [
-        f"| {_cell(found.data)} | {'before training' if found.step == 0 else found.step} | "
+        f"| {_cell_text(found.data)} | {'before training' if found.step == 0 else found.step} | "
         f"{'unknown' if found.mean is None else f'{found.mean:.3f}'} | {found.n} | {found.k} | "
         f"{found.unjudged} |"
         for found in told
@@ -120,24 +126,24 @@ def _results(facts: CardFacts) -> str:
     return "\n".join((heading, "", *head, *rows, "", "n counts replies with a known reward."))
 
 
-def _training(facts: CardFacts) -> str:
+def _training_section(facts: CardFacts) -> str:
     lines = ["## Training", "", f"Algorithm: {facts.algorithm or 'not recorded'}."]
     if facts.settings:
         lines += ["", "```yaml"]
-        lines += [f"{key}: {_value(value)}" for key, value in sorted(facts.settings.items())]
+        lines += [f"{key}: {_value_text(value)}" for key, value in sorted(facts.settings.items())]
         lines += ["```"]
     return "\n".join(lines)
 
 
-def _versions(facts: CardFacts) -> str:
+def _versions_line(facts: CardFacts) -> str:
     told = ", ".join(f"{name} {number}" for name, number in sorted(facts.versions.items()))
     return f"Versions: {told}." if told else ""
 
 
-def _value(value: Any) -> str:
+def _value_text(value: Any) -> str:
     # A fence of the value's own would end the block.
     return json.dumps(value, ensure_ascii=False, default=str).replace("```", "` ` `")
 
 
-def _cell(text: str) -> str:
+def _cell_text(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")

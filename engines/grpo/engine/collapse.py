@@ -67,7 +67,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class CollapseState:
     """What the guard remembers.
 
     `candidates` rise in reward; the first are the weights that the run began with, as soon as
@@ -86,22 +86,24 @@ class Watch:
         return asdict(self)
 
 
-def watch_from(data: Mapping[str, Any]) -> Watch:
+def collapse_state_from_dict(data: Mapping[str, Any]) -> CollapseState:
     """What `Watch.to_dict` gave, also once it has been JSON."""
     history = tuple(BatchReward(**entry) for entry in data["history"])
     candidates = tuple(Candidate(**entry) for entry in data["candidates"])
-    return replace(Watch(**data), history=history, candidates=candidates)
+    return replace(CollapseState(**data), history=history, candidates=candidates)
 
 
 @dataclass(frozen=True, slots=True)
-class Fall:
+class Collapse:
     """That a run has collapsed, and the weights to go back to; None: none are left."""
 
     why: str
     to: int | None
 
 
-def after(watch: Watch, batch: BatchReward, kept: Collection[int], *, patience: int) -> Watch:
+def add_batch(
+    watch: CollapseState, batch: BatchReward, kept: Collection[int], *, patience: int
+) -> CollapseState:
     """Take a batch in; one that is taken in again changes nothing.
 
     Args:
@@ -111,13 +113,13 @@ def after(watch: Watch, batch: BatchReward, kept: Collection[int], *, patience: 
         patience: batches that make a window, more where they are small.
     """
     if watch.given_up is not None and watch.given_up < batch.step:
-        return Watch(given_up=watch.given_up)
+        return CollapseState(given_up=watch.given_up)
     before = [known for known in watch.history if known.step < batch.step]
     watch = replace(watch, history=(*before[-REMEMBERED:], batch))
-    found = _window(watch, patience)
+    found = _newest_window(watch, patience)
     if not found:
         return watch
-    reward, groups = level(found)
+    reward, groups = mean_level(found)
     ranked = watch.candidates
     if not ranked:
         ranked = (Candidate(watch.history[0].weights, reward, groups),)
@@ -126,11 +128,13 @@ def after(watch: Watch, batch: BatchReward, kept: Collection[int], *, patience: 
     there = [known for known in found if known.weights in kept]
     chosen = max(there, key=lambda known: known.reward).weights
     return replace(
-        watch, candidates=_ranked(ranked, Candidate(chosen, reward, groups)), since=batch.step
+        watch,
+        candidates=_select_candidates(ranked, Candidate(chosen, reward, groups)),
+        since=batch.step,
     )
 
 
-def worth_keeping(watch: Watch, *, patience: int) -> frozenset[int]:
+def weights_to_keep(watch: CollapseState, *, patience: int) -> frozenset[int]:
     """Steps of the weights that may be gone back to, a handful at most.
 
     Of the window they are the newest and the best few: one of those is chosen if it turns out to
@@ -138,13 +142,13 @@ def worth_keeping(watch: Watch, *, patience: int) -> frozenset[int]:
     """
     if watch.given_up is not None:
         return frozenset()
-    found = _tail(watch, patience)
+    found = _newest_batches(watch, patience)
     best = sorted(found[:-1], key=lambda known: -known.reward)[: AT_HAND - 1]
     known = watch.candidates or watch.history[:1]  # of which the beginning is the first
     return frozenset(one.weights for one in (*best, *found[-1:], *known))
 
 
-def fall(watch: Watch, *, drop: float, patience: int) -> Fall | None:
+def find_collapse(watch: CollapseState, *, drop: float, patience: int) -> Collapse | None:
     """Whether a run has collapsed, and where to go back to.
 
     It has where each of the last `patience` or more batches scored below `drop` times the best
@@ -164,32 +168,32 @@ def fall(watch: Watch, *, drop: float, patience: int) -> Fall | None:
     recent = counted[max(good, default=0) :]
     if len(recent) < patience:
         return None
-    reward, groups = level(recent)
-    error = math.sqrt(noise(watch.history) * (1 / best.groups + 1 / groups))
+    reward, groups = mean_level(recent)
+    error = math.sqrt(problem_variance(watch.history) * (1 / best.groups + 1 / groups))
     if groups < LEAST_FALL or best.reward - reward <= Z * error:
         return None
     why = (
         f"practice reward fell from {best.reward:.2f} to {reward:.2f} over the last "
         f"{len(recent)} batches ({groups} groups), more than noise explains"
     )
-    left = watch.candidates[:-1] if _failed(watch, best, drop) else watch.candidates
-    return Fall(why, left[-1].weights if left else None)
+    left = watch.candidates[:-1] if _has_rollback_failed(watch, best, drop) else watch.candidates
+    return Collapse(why, left[-1].weights if left else None)
 
 
-def gone_back(watch: Watch, to: int, step: int) -> Watch:
+def record_rollback(watch: CollapseState, to: int, step: int) -> CollapseState:
     """Weights were gone back to: what was seen so far does not count against them again."""
     places = [n for n, candidate in enumerate(watch.candidates, 1) if candidate.weights == to]
     left = watch.candidates[: max(places, default=0)]
     return replace(watch, candidates=left, since=step, turned=step, gone_to=to)
 
 
-def level(batches: Sequence[BatchReward]) -> tuple[float, int]:
+def mean_level(batches: Sequence[BatchReward]) -> tuple[float, int]:
     """The mean over batches, each group counting the same, and the number of groups."""
     groups = sum(batch.groups for batch in batches)
     return sum(batch.reward * batch.groups for batch in batches) / groups, groups
 
 
-def noise(history: Sequence[BatchReward]) -> float:
+def problem_variance(history: Sequence[BatchReward]) -> float:
     """Variance of a group's mean reward between problems, over a whole history.
 
     A collapsed batch varies little, and the best one was chosen for its luck too, so neither is
@@ -205,7 +209,7 @@ def noise(history: Sequence[BatchReward]) -> float:
     return squares / free if free else 0.0
 
 
-def _tail(watch: Watch, patience: int) -> Sequence[BatchReward]:
+def _newest_batches(watch: CollapseState, patience: int) -> Sequence[BatchReward]:
     """The newest batches, as many as a window has or fewer."""
     found = [batch for batch in watch.history if batch.step > watch.turned]
     size = groups = 0
@@ -216,14 +220,14 @@ def _tail(watch: Watch, patience: int) -> Sequence[BatchReward]:
     return found[len(found) - size :]
 
 
-def _window(watch: Watch, patience: int) -> Sequence[BatchReward]:
+def _newest_window(watch: CollapseState, patience: int) -> Sequence[BatchReward]:
     """The newest window; () before there are as many batches."""
-    found = _tail(watch, patience)
-    whole = len(found) >= patience and level(found)[1] >= LEAST_LEVEL
+    found = _newest_batches(watch, patience)
+    whole = len(found) >= patience and mean_level(found)[1] >= LEAST_LEVEL
     return found if whole else ()
 
 
-def _ranked(ranked: tuple[Candidate, ...], best: Candidate) -> tuple[Candidate, ...]:
+def _select_candidates(ranked: tuple[Candidate, ...], best: Candidate) -> tuple[Candidate, ...]:
     """The beginning, one from about half-way, and the best."""
     first, *others = ranked
     others = [candidate for candidate in others if candidate.weights != best.weights]
@@ -235,11 +239,11 @@ def _ranked(ranked: tuple[Candidate, ...], best: Candidate) -> tuple[Candidate, 
     return (first, *others, best)
 
 
-def _failed(watch: Watch, best: Candidate, drop: float) -> bool:
+def _has_rollback_failed(watch: CollapseState, best: Candidate, drop: float) -> bool:
     """Whether weights that were gone back to are themselves below what they stood for."""
     own = [
         batch
         for batch in watch.history
         if batch.step > watch.turned and batch.weights == best.weights
     ]
-    return watch.gone_to == best.weights and bool(own) and level(own)[0] < drop * best.reward
+    return watch.gone_to == best.weights and bool(own) and mean_level(own)[0] < drop * best.reward

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from engines.policies.hf_local.model import LocalModel
 
 
-class Retreat:
+class CollapseRollback:
     """Watches the reward, and keeps the adapters that a fall may lead back to."""
 
     def __init__(self, settings: GRPOSettings, local: LocalModel) -> None:
         self._drop, self._patience = settings.collapse_drop, settings.collapse_patience
         self._local = local
-        self._watch = collapse.Watch()
+        self._watch = collapse.CollapseState()
         self._kept: dict[int, dict[str, Tensor]] = {}  # by the step that made them
 
-    def watch(self, batch: Sequence[Group], weights: int) -> collapse.Fall | None:
+    def observe_batch(self, batch: Sequence[Group], weights: int) -> collapse.Collapse | None:
         """Take a batch in, with the step whose weights made it; whether the run has collapsed."""
         means = [statistics.fmean(group.rewards) for group in batch if group.rewards]
         entry = collapse.batch_reward(batch[0].step, weights, means)
@@ -39,26 +39,28 @@ class Retreat:
         if weights not in self._kept:
             now = self._local.adapter_state()
             self._kept[weights] = {name: tensor.cpu() for name, tensor in now.items()}
-        self._watch = collapse.after(self._watch, entry, self._kept.keys(), patience=self._patience)
-        needed = collapse.worth_keeping(self._watch, patience=self._patience)
+        self._watch = collapse.add_batch(
+            self._watch, entry, self._kept.keys(), patience=self._patience
+        )
+        needed = collapse.weights_to_keep(self._watch, patience=self._patience)
         self._kept = {step: kept for step, kept in self._kept.items() if step in needed}
-        return collapse.fall(self._watch, drop=self._drop, patience=self._patience)
+        return collapse.find_collapse(self._watch, drop=self._drop, patience=self._patience)
 
     def give_up(self, step: int) -> None:
         """Watch no more: with the weights of the beginning it is no better."""
         self._watch = replace(self._watch, given_up=step)
         self._kept = {}
 
-    def go_back(self, to: int, step: int) -> None:
+    def roll_back(self, to: int, step: int) -> None:
         """Give the model the adapter of step `to`; `step` is the one that asked for it."""
         self._local.load_adapter_state(self._kept[to])
-        self._watch = collapse.gone_back(self._watch, to, step)
+        self._watch = collapse.record_rollback(self._watch, to, step)
 
-    def remembered(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """The guard's memory, as plain values."""
         return self._watch.to_dict()
 
-    def tensors(self) -> dict[str, Tensor]:
+    def adapter_tensors(self) -> dict[str, Tensor]:
         """The kept adapters, each tensor's name behind `STEP/`."""
         return {
             f"{step}/{name}": tensor
@@ -68,7 +70,7 @@ class Retreat:
 
     def load(self, remembered: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Go on from what `remembered` and `tensors` gave."""
-        self._watch, self._kept = collapse.watch_from(remembered), {}
+        self._watch, self._kept = collapse.collapse_state_from_dict(remembered), {}
         for key, tensor in tensors.items():
             step, _, name = key.partition("/")
             self._kept.setdefault(int(step), {})[name] = tensor

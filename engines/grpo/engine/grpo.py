@@ -20,14 +20,20 @@ from typing import TYPE_CHECKING
 import torch
 
 from engines.core.library import Library
-from engines.core.types import Group, Lesson, Loss, Reflection, WeightUpdate
+from engines.core.types import Group, Lesson, LostWork, Reflection, WeightUpdate
 from engines.grpo.checkpoint.contents import EngineState, read_checkpoint, write_checkpoint
-from engines.grpo.engine.collapse_rollback import Retreat
+from engines.grpo.engine.collapse_rollback import CollapseRollback
 from engines.grpo.engine.optimiser import Optimiser, Snapshot
-from engines.grpo.engine.run_to_completion import in_thread
-from engines.grpo.engine.schedule import planned_steps, rise
-from engines.grpo.engine.update import BatchUpdate, Figures, NoMemory, Plan, Unfit
-from engines.grpo.loss.collate import Collated, batch_advantages, collate, is_known
+from engines.grpo.engine.run_to_completion import run_in_thread
+from engines.grpo.engine.schedule import learning_rate_rise_text, planned_steps
+from engines.grpo.engine.update import (
+    BatchUpdate,
+    NonFiniteUpdate,
+    OutOfMemory,
+    UpdateMetrics,
+    UpdatePlan,
+)
+from engines.grpo.loss.collate import CollatedBatch, batch_advantages, collate, is_known
 from engines.grpo.ranks.ranks import ALONE, Ranks
 from engines.grpo.settings import GRPOSettings
 
@@ -46,7 +52,7 @@ ROUGH_GAP = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class _Pending:
+class _PendingUpdate:
     """A computed update that nobody has decided yet."""
 
     step: int
@@ -89,12 +95,12 @@ class GRPOEngine:
         self._settings, self._local, self._ranks, self._tell = settings, local, ranks, tell
         self._planned, self._seed = planned_steps(total_steps, settings), seed
         self._optimiser = optimiser(local, settings)
-        self._pending: dict[str, _Pending] = {}
+        self._pending: dict[str, _PendingUpdate] = {}
         self._optimiser_steps = 0
         self._weights = FIRST_STEP
         self._learning_scale = 1.0
         self._halved_to: int | None = None  # sequences to a forward since memory ran out
-        self._retreat = Retreat(settings, local)
+        self._retreat = CollapseRollback(settings, local)
         self.policy_version = 0
         self.cpu_s = 0.0
         self.last_times: dict[str, float] = {}
@@ -103,11 +109,13 @@ class GRPOEngine:
         """Let the schedule span so many batches; what that does to the learning rate, or ""."""
         before, self._planned = self._planned, planned_steps(total_steps, self._settings)
         scale = self._learning_scale
-        return rise(self._settings, self._optimiser_steps, before, self._planned, scale)
+        return learning_rate_rise_text(
+            self._settings, self._optimiser_steps, before, self._planned, scale
+        )
 
     async def reflect(self, group: Group, library: Library) -> Reflection:
         """Say what the group's rewards tell; what its tokens do is `consolidate`'s."""
-        return Reflection(group.step, group.position, group.contrast)
+        return Reflection(group.step, group.position, group.reward_outcome)
 
     async def consolidate(
         self, batch: Sequence[Group], reflections: Sequence[Reflection], library: Library
@@ -117,7 +125,7 @@ class GRPOEngine:
         A batch that teaches nothing gives a lesson without update; one whose update cannot be
         used gives the loss. Only the guard remembers the batch: seeing it again changes nothing.
         """
-        update, losses = await in_thread(lambda stop: self._consolidate(batch, stop))
+        update, losses = await run_in_thread(lambda stop: self._consolidate(batch, stop))
         return Lesson(batch[0].step, library.version, update=update, losses=losses)
 
     async def apply(self, update: WeightUpdate) -> int:
@@ -153,52 +161,52 @@ class GRPOEngine:
                 "moments": now.moments,
                 "learning_scale": self._learning_scale,
                 "halved_to": self._halved_to,
-                "guard": self._retreat.remembered(),
+                "guard": self._retreat.state_dict(),
             },
-            guard=self._retreat.tensors(),
+            guard=self._retreat.adapter_tensors(),
         )
 
     def load_state(self, state: EngineState) -> None:
         """Go on from a state; the model's adapter must be of the same shape."""
         plain = state.plain
         self._local.load_adapter_state(state.adapter)
-        self._optimiser.load(Snapshot.of(state.optimiser, int(plain["moments"])))
+        self._optimiser.load(Snapshot.from_tensors(state.optimiser, int(plain["moments"])))
         self.policy_version, self._weights = int(plain["policy_version"]), int(plain["weights"])
         self._optimiser_steps = int(plain["optimiser_steps"])
         self._learning_scale = float(plain["learning_scale"])
         self._halved_to = plain["halved_to"]
         self._retreat.load(plain["guard"], state.guard)
         self._pending = {}
-        self._local.changed()
+        self._local.mark_changed()
 
     def _consolidate(
         self, batch: Sequence[Group], stop: threading.Event
-    ) -> tuple[WeightUpdate | None, tuple[Loss, ...]]:
+    ) -> tuple[WeightUpdate | None, tuple[LostWork, ...]]:
         began, cpu = time.perf_counter(), time.process_time()
         try:
             with self._local.lock:
-                return self._lesson(batch, stop)
+                return self._compute_lesson(batch, stop)
         finally:
             spent = time.process_time() - cpu
             self.cpu_s += spent
             self.last_times = {"train_s": time.perf_counter() - began, "train_cpu_s": spent}
 
-    def _lesson(
+    def _compute_lesson(
         self, batch: Sequence[Group], stop: threading.Event
-    ) -> tuple[WeightUpdate | None, tuple[Loss, ...]]:
+    ) -> tuple[WeightUpdate | None, tuple[LostWork, ...]]:
         settings, step = self._settings, batch[0].step
         self._pending = {}
         seen = _batch_metrics(batch, settings)
-        fallen = self._retreat.watch(batch, self._weights)
+        fallen = self._retreat.observe_batch(batch, self._weights)
         if fallen is not None and fallen.to is not None:
-            return self._rollback(step, fallen.to, seen, fallen.why), ()
-        given_up = () if fallen is None else (self._nowhere_left(step, fallen.why),)
-        update, losses = self._trained(batch, seen, stop)
+            return self._propose_rollback(step, fallen.to, seen, fallen.why), ()
+        given_up = () if fallen is None else (self._rollback_exhausted(step, fallen.why),)
+        update, losses = self._train(batch, seen, stop)
         return update, (*losses, *given_up)
 
-    def _trained(
+    def _train(
         self, batch: Sequence[Group], seen: Mapping[str, float], stop: threading.Event
-    ) -> tuple[WeightUpdate | None, tuple[Loss, ...]]:
+    ) -> tuple[WeightUpdate | None, tuple[LostWork, ...]]:
         settings, step = self._settings, batch[0].step
         collated = collate(
             batch,
@@ -211,46 +219,46 @@ class GRPOEngine:
             return None, collated.left_out
         before = self._optimiser.snapshot()
         try:
-            figures = self._computed(collated, step, before, stop)
+            figures = self._compute_update(collated, step, before, stop)
             after = self._optimiser.snapshot()
-        except (Unfit, NoMemory) as error:
+        except (NonFiniteUpdate, OutOfMemory) as error:
             reason = (
                 f"{error}; the weights stay as they were."
-                if isinstance(error, Unfit)
+                if isinstance(error, NonFiniteUpdate)
                 else f"out of memory with {error.rows} sequences to a forward, also after halving; "
                 "set grpo.micro_batch lower, or shorten the rollouts."
             )
-            return None, (*collated.left_out, Loss("update", f"step {step}", reason))
+            return None, (*collated.left_out, LostWork("update", f"step {step}", reason))
         finally:
             self._optimiser.load(before)
             self._optimiser.zero_grad()
         tokens = sum(sample.tokens for sample in collated.samples)
         handle = f"step-{step}"
         done = self._optimiser_steps + len(figures.loss)
-        self._pending = {handle: _Pending(step, after, done)}
-        note = self._note(figures)
+        self._pending = {handle: _PendingUpdate(step, after, done)}
+        note = self._sampler_gap_note(figures)
         return WeightUpdate({**seen, **figures.metrics(tokens)}, handle, note), collated.left_out
 
-    def _computed(
-        self, collated: Collated, step: int, before: Snapshot, stop: threading.Event
-    ) -> Figures:
+    def _compute_update(
+        self, collated: CollatedBatch, step: int, before: Snapshot, stop: threading.Event
+    ) -> UpdateMetrics:
         """Train; once in a run, with half as many sequences to a forward after running out."""
         while True:
-            plan = Plan(
+            plan = UpdatePlan(
                 self._settings,
                 step,
                 self._seed,
                 self._optimiser_steps,
                 self._planned,
                 self._learning_scale,
-                self._rows(),
+                self._forward_rows(),
             )
             update = BatchUpdate(
                 self._local, self._optimiser, collated, plan, self._ranks, stop.is_set
             )
             try:
                 return update.run()
-            except NoMemory as error:
+            except OutOfMemory as error:
                 if self._halved_to is not None or error.rows < 2:
                     raise
                 self._halved_to = error.rows // 2
@@ -259,16 +267,17 @@ class GRPOEngine:
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
             self._tell(
-                f"Out of memory in step {step}: trying again with {self._rows()} sequences to a "
+                f"Out of memory in step {step}: trying again with {self._forward_rows()} "
+                f"sequences to a "
                 "forward, which stays so. Set grpo.micro_batch to begin there."
             )
 
-    def _rows(self) -> int | None:
+    def _forward_rows(self) -> int | None:
         """Sequences to a forward: as set, or fewer where that has proved too many."""
         known = [n for n in (self._settings.micro_batch, self._halved_to) if n is not None]
         return min(known, default=None)
 
-    def _note(self, figures: Figures) -> str:
+    def _sampler_gap_note(self, figures: UpdateMetrics) -> str:
         if figures.sampler_gap <= GAPS.get(self._local.dtype, ROUGH_GAP):
             return ""
         note = (
@@ -278,16 +287,18 @@ class GRPOEngine:
         self._tell(f"{note[0].upper()}{note[1:]}.")
         return note
 
-    def _nowhere_left(self, step: int, why: str) -> Loss:
+    def _rollback_exhausted(self, step: int, why: str) -> LostWork:
         self._retreat.give_up(step)
         reason = (
             f"{why}, with the weights of the beginning too, so training goes on without going "
             "back: look at rewards and answers, or begin anew with grpo.learning_rate lower."
         )
         self._tell(f"Step {step}: {reason}")
-        return Loss("update", f"step {step}", reason)
+        return LostWork("update", f"step {step}", reason)
 
-    def _rollback(self, step: int, to: int, seen: Mapping[str, float], why: str) -> WeightUpdate:
+    def _propose_rollback(
+        self, step: int, to: int, seen: Mapping[str, float], why: str
+    ) -> WeightUpdate:
         where = f"step {to}" if to else "the beginning"
         scale = self._learning_scale * SLOWER
         note = (
@@ -296,7 +307,7 @@ class GRPOEngine:
         )
         self._tell(f"Step {step}: {note}.")
         handle = f"rollback-{to}"
-        self._pending = {handle: _Pending(step, None, to=to)}
+        self._pending = {handle: _PendingUpdate(step, None, to=to)}
         return WeightUpdate({**seen, "learning_scale": scale}, handle, note, rollback_to=to)
 
     def _apply(self, update: WeightUpdate) -> int:
@@ -305,17 +316,17 @@ class GRPOEngine:
             raise ValueError(f"no computed update is called {update.handle!r}")
         with self._local.lock:
             if pending.weights is None:
-                self._go_back(pending)
+                self._apply_rollback(pending)
             else:
                 self._optimiser.load(pending.weights)
                 self._optimiser_steps = pending.optimiser_steps
                 self._weights = pending.step
-            self._local.changed()
+            self._local.mark_changed()
         self.policy_version += 1
         return self.policy_version
 
-    def _go_back(self, pending: _Pending) -> None:
-        self._retreat.go_back(pending.to, pending.step)
+    def _apply_rollback(self, pending: _PendingUpdate) -> None:
+        self._retreat.roll_back(pending.to, pending.step)
         self._optimiser.restart()
         self._weights = pending.to
         self._learning_scale *= SLOWER

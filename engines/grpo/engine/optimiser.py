@@ -42,7 +42,7 @@ class Snapshot:
         return {name: tensor.cpu() for name, tensor in zip(NAMES, held, strict=True)}
 
     @classmethod
-    def of(cls, tensors: Mapping[str, Tensor], moments: int) -> Snapshot:
+    def from_tensors(cls, tensors: Mapping[str, Tensor], moments: int) -> Snapshot:
         """What `tensors` gave, with `moments` beside it."""
         master, first, second = (tensors[name] for name in NAMES)
         return cls(master, first, second, moments)
@@ -56,7 +56,7 @@ class Optimiser:
     """
 
     def __init__(self, local: LocalModel, settings: GRPOSettings) -> None:
-        named = local.trainable()
+        named = local.trainable_parameters()
         if not named:
             raise PolicyError(
                 f"policy {local.name!r}",
@@ -71,7 +71,7 @@ class Optimiser:
     def restart(self) -> None:
         """Begin anew from the weights that the model has."""
         flat = [p.detach().reshape(-1).float().to(self._home) for p in self._parameters]
-        self._set(torch.cat(flat), None)
+        self._set_master(torch.cat(flat), None)
 
     def snapshot(self) -> Snapshot:
         state = self._adamw.state[self._master]
@@ -84,8 +84,8 @@ class Optimiser:
 
     def load(self, snapshot: Snapshot) -> None:
         """Take weights and moments over, into the model too."""
-        self._set(snapshot.master.to(self._home).clone(), snapshot)
-        self._publish()
+        self._set_master(snapshot.master.to(self._home).clone(), snapshot)
+        self._update_model()
 
     def zero_grad(self) -> None:
         for parameter in self._parameters:
@@ -106,9 +106,9 @@ class Optimiser:
         self._adamw.param_groups[0]["lr"] = learning_rate
         self._adamw.step()
         self._master.grad = None
-        self._publish()
+        self._update_model()
 
-    def _set(self, master: Tensor, snapshot: Snapshot | None) -> None:
+    def _set_master(self, master: Tensor, snapshot: Snapshot | None) -> None:
         settings = self._settings
         self._master = torch.nn.Parameter(master)
         self._adamw = torch.optim.AdamW(
@@ -124,7 +124,7 @@ class Optimiser:
         }
 
     @torch.no_grad()
-    def _publish(self) -> None:
+    def _update_model(self) -> None:
         at = 0
         for parameter in self._parameters:
             piece = self._master[at : at + parameter.numel()]
@@ -132,7 +132,7 @@ class Optimiser:
             at += parameter.numel()
 
 
-def clipped(gradient: Tensor, max_norm: float) -> tuple[Tensor, float]:
+def clip_gradient(gradient: Tensor, max_norm: float) -> tuple[Tensor, float]:
     """The gradient at no more than a norm, and the norm that it had."""
     norm = float(gradient.norm())
     return (gradient * (max_norm / norm) if norm > max_norm else gradient), norm

@@ -14,7 +14,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def in_thread(work: Callable[[threading.Event], T]) -> T:
+async def run_in_thread(work: Callable[[threading.Event], T]) -> T:
     """Do work in a thread. Where the caller is cancelled, `stop` is set and the end awaited."""
     stop = threading.Event()
     working = asyncio.ensure_future(asyncio.to_thread(work, stop))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from engines.grpo.settings import GRPOSettings, Schedule
 
 
-class Curve(Protocol):
+class LearningRateSettings(Protocol):
     """Settings that say how a learning rate goes; GRPO and fine-tuning each have theirs."""
 
     @property
@@ -31,7 +31,7 @@ def planned_steps(practice_steps: int, settings: GRPOSettings) -> int:
     return practice_steps * settings.optimiser_steps_per_batch
 
 
-def learning_share(done: int, planned: int, *, schedule: Schedule, warmup: float) -> float:
+def schedule_factor(done: int, planned: int, *, schedule: Schedule, warmup: float) -> float:
     """What the learning rate is multiplied with at the next optimiser step.
 
     Args:
@@ -51,14 +51,16 @@ def learning_share(done: int, planned: int, *, schedule: Schedule, warmup: float
     return 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
-def learning_rate(curve: Curve, done: int, planned: int) -> float:
+def learning_rate(curve: LearningRateSettings, done: int, planned: int) -> float:
     """Of the next optimiser step, `done` of `planned` having been taken."""
-    return curve.learning_rate * learning_share(
+    return curve.learning_rate * schedule_factor(
         done, planned, schedule=curve.schedule, warmup=curve.warmup
     )
 
 
-def rise(curve: Curve, done: int, before: int, planned: int, scale: float = 1.0) -> str:
+def learning_rate_rise_text(
+    curve: LearningRateSettings, done: int, before: int, planned: int, scale: float = 1.0
+) -> str:
     """What a person should know of a plan that changes in the midst of a run, or "".
 
     Args:

@@ -20,19 +20,24 @@ import torch
 
 from engines.core.errors import ConflictError
 from engines.core.library import Library
-from engines.core.types import Group, Lesson, Loss, Reflection, WeightUpdate
+from engines.core.types import Group, Lesson, LostWork, Reflection, WeightUpdate
 from engines.grpo.checkpoint.contents import EngineState, read_checkpoint, write_checkpoint
-from engines.grpo.engine.optimiser import Optimiser, Snapshot, clipped
-from engines.grpo.engine.run_to_completion import in_thread
-from engines.grpo.engine.schedule import learning_rate, rise
+from engines.grpo.engine.optimiser import Optimiser, Snapshot, clip_gradient
+from engines.grpo.engine.run_to_completion import run_in_thread
+from engines.grpo.engine.schedule import learning_rate, learning_rate_rise_text
 from engines.grpo.loss.sft import (
     FORWARD_TOKENS,
     SFTSettings,
     accumulate,
-    keeps_apart,
-    out_of_memory,
+    is_out_of_memory,
+    is_packing_exact,
 )
-from engines.grpo.loss.sft_data import Example, demonstration_of, example_of, fits
+from engines.grpo.loss.sft_data import (
+    Example,
+    fits_window,
+    parse_demonstration,
+    tokenise_demonstration,
+)
 from engines.grpo.settings import GRPOSettings
 
 if TYPE_CHECKING:
@@ -43,14 +48,14 @@ KIND = "sft"
 
 
 @dataclass(frozen=True, slots=True)
-class _Pending:
+class _PendingUpdate:
     """A computed update that nobody has decided yet."""
 
     weights: Snapshot
     optimiser_steps: int
 
 
-class _Stopped(Exception):
+class _UpdateCancelled(Exception):
     """Nobody waits for the result any more."""
 
 
@@ -88,7 +93,7 @@ class SFTEngine:
             local,
             GRPOSettings(learning_rate=settings.learning_rate, weight_decay=settings.weight_decay),
         )
-        self._pending: dict[str, _Pending] = {}
+        self._pending: dict[str, _PendingUpdate] = {}
         self._optimiser_steps = 0
         self._forward_tokens, self._halved = forward_tokens, False
         self._packs: bool | None = None  # None: not looked at yet
@@ -99,7 +104,7 @@ class SFTEngine:
     def plan(self, total_steps: int) -> str:
         """Let the schedule span so many batches; what that does to the learning rate, or ""."""
         before, self._planned = self._planned, total_steps
-        return rise(self._settings, self._optimiser_steps, before, self._planned)
+        return learning_rate_rise_text(self._settings, self._optimiser_steps, before, self._planned)
 
     async def reflect(self, group: Group, library: Library) -> Reflection:
         """Every demonstration is learnt from."""
@@ -113,9 +118,9 @@ class SFTEngine:
         One that cannot be used gives the loss.
         """
         step = batch[0].step
-        found = await in_thread(lambda stop: self._consolidate(batch, stop))
+        found = await run_in_thread(lambda stop: self._consolidate(batch, stop))
         if isinstance(found, str):
-            lost = Loss("update", f"step {step}", found)
+            lost = LostWork("update", f"step {step}", found)
             return Lesson(step, library.version, losses=(lost,))
         return Lesson(step, library.version, update=found)
 
@@ -163,41 +168,43 @@ class SFTEngine:
         """Go on from a state; the model's adapter must be of the same shape."""
         plain = state.plain
         self._local.load_adapter_state(state.adapter)
-        self._optimiser.load(Snapshot.of(state.optimiser, int(plain["moments"])))
+        self._optimiser.load(Snapshot.from_tensors(state.optimiser, int(plain["moments"])))
         self.policy_version = int(plain["policy_version"])
         self._optimiser_steps = int(plain["optimiser_steps"])
         self._forward_tokens, self._halved = int(plain["forward_tokens"]), bool(plain["halved"])
         self._pending = {}
-        self._local.changed()
+        self._local.mark_changed()
 
     def _consolidate(self, batch: Sequence[Group], stop: threading.Event) -> WeightUpdate | str:
         """The update, or why there is none."""
         began, cpu = time.perf_counter(), time.process_time()
         try:
             with self._local.lock:
-                return self._update(batch, stop)
+                return self._compute_update(batch, stop)
         finally:
             spent = time.process_time() - cpu
             self.cpu_s += spent
             self.last_times = {"train_s": time.perf_counter() - began, "train_cpu_s": spent}
 
-    def _update(self, batch: Sequence[Group], stop: threading.Event) -> WeightUpdate | str:
+    def _compute_update(self, batch: Sequence[Group], stop: threading.Event) -> WeightUpdate | str:
         step, settings = batch[0].step, self._settings
         self._pending = {}
         every = (
-            example_of(self._local, demonstration_of(group.problem), self._instructions)
+            tokenise_demonstration(
+                self._local, parse_demonstration(group.problem), self._instructions
+            )
             for group in batch
         )
-        examples = [example for example in every if fits(self._local, example)]
+        examples = [example for example in every if fits_window(self._local, example)]
         if not examples:
             return f"none of its demonstrations fits the model's window of {self._local.window}."
         before = self._optimiser.snapshot()
         try:
-            found = self._gradients(examples, stop)
+            found = self._compute_gradients(examples, stop)
             if isinstance(found, str):
                 return found
             loss, tokens = found
-            gradient, norm = clipped(self._optimiser.gradient(), settings.max_grad_norm)
+            gradient, norm = clip_gradient(self._optimiser.gradient(), settings.max_grad_norm)
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 return (
                     f"loss {loss:g} and gradient norm {norm:g}; the weights stay as they were. "
@@ -211,7 +218,7 @@ class SFTEngine:
             self._optimiser.load(before)
             self._optimiser.zero_grad()
         handle = f"step-{step}"
-        self._pending = {handle: _Pending(after, self._optimiser_steps + 1)}
+        self._pending = {handle: _PendingUpdate(after, self._optimiser_steps + 1)}
         metrics = {
             "loss": loss,
             "grad_norm": norm,
@@ -224,14 +231,14 @@ class SFTEngine:
         }
         return WeightUpdate(metrics, handle)
 
-    def _gradients(
+    def _compute_gradients(
         self, examples: Sequence[Example], stop: threading.Event
     ) -> tuple[float, int] | str:
         """Loss and learnt tokens; once in a run, with half as many tokens after running out."""
 
-        def look() -> None:
+        def check_stop() -> None:
             if stop.is_set():
-                raise _Stopped
+                raise _UpdateCancelled
 
         while True:
             self._optimiser.zero_grad()
@@ -239,12 +246,12 @@ class SFTEngine:
                 return accumulate(
                     self._local,
                     examples,
-                    packs=self._may_pack(examples),
+                    packs=self._can_pack(examples),
                     forward_tokens=self._forward_tokens,
-                    before_each=look,
+                    before_each=check_stop,
                 )
             except RuntimeError as error:
-                if not out_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
                 if self._halved:
                     return (
@@ -267,15 +274,15 @@ class SFTEngine:
             raise ValueError(f"no computed update is called {update.handle!r}")
         with self._local.lock:
             self._optimiser.load(pending.weights)
-            self._local.changed()
+            self._local.mark_changed()
         self._optimiser_steps = pending.optimiser_steps
         self.policy_version += 1
         return self.policy_version
 
-    def _may_pack(self, examples: Sequence[Example]) -> bool:
+    def _can_pack(self, examples: Sequence[Example]) -> bool:
         """Looked at once, on the two shortest of the first batch that has two."""
         if self._packs is None and len(examples) > 1:
-            self._packs = keeps_apart(self._local, *sorted(examples, key=len)[:2])
+            self._packs = is_packing_exact(self._local, *sorted(examples, key=len)[:2])
             if not self._packs:
                 self._tell(
                     "Examples are not packed: this model does not keep those of a row apart."

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 
-class Scalars:
+class ScalarWriter:
     """Writes figures by step.
 
     Args:

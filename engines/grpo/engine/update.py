@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from engines.grpo.engine.optimiser import Optimiser, clipped
-from engines.grpo.engine.schedule import learning_share
+from engines.grpo.engine.optimiser import Optimiser, clip_gradient
+from engines.grpo.engine.schedule import schedule_factor
 from engines.grpo.forward.forward import completion_logps
-from engines.grpo.loss.collate import Collated, Rows, padded, parts_of
+from engines.grpo.loss.collate import CollatedBatch, Rows, pad_samples, split_micro_batches
 from engines.grpo.loss.loss import aggregate, divergences, token_losses
 
 if TYPE_CHECKING:
@@ -41,11 +41,11 @@ PROBED = 16
 T = TypeVar("T")
 
 
-class Unfit(Exception):
+class NonFiniteUpdate(Exception):
     """The update came out with a loss or gradient that is no finite number; says where."""
 
 
-class NoMemory(Exception):
+class OutOfMemory(Exception):
     """A forward or backward pass did not fit; `rows` is the most that one held."""
 
     def __init__(self, rows: int) -> None:
@@ -53,12 +53,12 @@ class NoMemory(Exception):
         self.rows = rows
 
 
-class Stopped(Exception):
+class UpdateCancelled(Exception):
     """Nobody waits for the result any more."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class UpdatePlan:
     """What an update is computed with, apart from its samples."""
 
     settings: GRPOSettings
@@ -71,7 +71,7 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Figures:
+class UpdateMetrics:
     """Sums while an update is computed; `metrics` makes rates of them."""
 
     loss: list[float] = field(default_factory=list)
@@ -112,8 +112,8 @@ class BatchUpdate:
         self,
         local: LocalModel,
         optimiser: Optimiser,
-        collated: Collated,
-        plan: Plan,
+        collated: CollatedBatch,
+        plan: UpdatePlan,
         ranks: Ranks,
         stopped: Callable[[], bool],
     ) -> None:
@@ -122,7 +122,7 @@ class BatchUpdate:
         self._ranks, self._stopped = ranks, stopped
         self._groups = list(dict.fromkeys(sample.group for sample in self._samples))
         self._own = frozenset(ranks.share(self._groups))
-        every = probed([sample.group for sample in self._samples])
+        every = probe_indices([sample.group for sample in self._samples])
         self._probed = [i for i in every if self._samples[i].group in self._own]
         self._first: dict[int, Tensor] = {}  # of those, from the passes of the first step
         self._old: dict[int, Tensor] = {}
@@ -130,7 +130,7 @@ class BatchUpdate:
         self._trouble: Exception | None = None
         self._most_rows = 0
 
-    def run(self) -> Figures:
+    def run(self) -> UpdateMetrics:
         """Move the weights.
 
         Raises:
@@ -138,7 +138,7 @@ class BatchUpdate:
             NoMemory: on every rank, as soon as one of them ran out.
             Stopped: on every rank, as soon as one of them was told to stop.
         """
-        settings, figures = self._plan.settings, Figures()
+        settings, figures = self._plan.settings, UpdateMetrics()
         windows = [
             window
             for iteration in range(settings.iterations)
@@ -146,12 +146,12 @@ class BatchUpdate:
             if any(window)
         ]
         if len(windows) > 1 or settings.beta:
-            self._tried(lambda: self._frozen_passes(len(windows) > 1))
+            self._run_unless_failed(lambda: self._frozen_passes(len(windows) > 1))
         for number, window in enumerate(windows):
             self._optimiser_step(window, number == 0, figures)
         nothing = torch.zeros(3, dtype=torch.float64, device=self._local.device)
-        found = self._tried(self._probe)
-        moved, away, count = self._agree(nothing if found is None else found).tolist()
+        found = self._run_unless_failed(self._measure_divergences)
+        moved, away, count = self._sum_or_raise(nothing if found is None else found).tolist()
         figures.probed = {"kl": away / max(1.0, count), "kl_step": moved / max(1.0, count)}
         return figures
 
@@ -164,7 +164,7 @@ class BatchUpdate:
         size = settings.accumulation
         return [parts[at : at + size] for at in range(0, len(parts), size)]
 
-    def _optimiser_step(self, window: list[list[int]], first: bool, figures: Figures) -> None:
+    def _optimiser_step(self, window: list[list[int]], first: bool, figures: UpdateMetrics) -> None:
         settings = self._plan.settings
         self._optimiser.zero_grad()  # once per optimiser step: minibatches between accumulate
         normaliser = self._normaliser(window)
@@ -172,17 +172,17 @@ class BatchUpdate:
         peaks = torch.tensor([1.0, 0.0], device=self._local.device)
         for minibatch in window:
             work = partial(self._accumulate, minibatch, normaliser, sums, peaks, first)
-            self._tried(work)
+            self._run_unless_failed(work)
         gradient = self._optimiser.gradient()
         size = gradient.numel()
-        summed = self._agree(torch.cat([gradient, sums.to(gradient.device)]))
+        summed = self._sum_or_raise(torch.cat([gradient, sums.to(gradient.device)]))
         gradient, totals = summed[:size], summed[size:].tolist()
-        gradient, norm = clipped(gradient, settings.max_grad_norm)
+        gradient, norm = clip_gradient(gradient, settings.max_grad_norm)
         ratio_max, gap = self._ranks.all_max(peaks).tolist()
         where = f"optimiser step {len(figures.loss) + 1} of the batch"
-        if not all(map(_finite, (totals[0], norm))):
-            raise Unfit(f"loss {totals[0]:g} and gradient norm {norm:g} in {where}")
-        share = learning_share(
+        if not all(map(_is_finite, (totals[0], norm))):
+            raise NonFiniteUpdate(f"loss {totals[0]:g} and gradient norm {norm:g} in {where}")
+        share = schedule_factor(
             self._plan.done + len(figures.loss),
             self._plan.planned,
             schedule=settings.schedule,
@@ -205,12 +205,12 @@ class BatchUpdate:
         mine = [
             i for i, s in enumerate(self._samples) if s.group in groups and s.group in self._own
         ]
-        for indices, rows in self._parts(mine):
+        for indices, rows in self._micro_batches(mine):
             scored = completion_logps(self._local, rows, temperature=settings.temperature)
             losses, stats = token_losses(
                 scored.logp,
-                _stacked(self._old, indices),
-                _stacked(self._ref, indices),
+                _stack_padded(self._old, indices),
+                _stack_padded(self._ref, indices),
                 rows.advantages,
                 clip_low=settings.clip_low,
                 clip_high=settings.clip_high,
@@ -259,15 +259,15 @@ class BatchUpdate:
             return sum(sample.tokens for sample in inside) * whole.tokens / kept
         return len(inside) * whole.sequences / len(self._samples)
 
-    def _parts(self, indices: Sequence[int]) -> list[tuple[list[int], Rows]]:
+    def _micro_batches(self, indices: Sequence[int]) -> list[tuple[list[int], Rows]]:
         chosen = [self._samples[i] for i in indices]
         limit = POSITIONS_AT_ONCE.get(self._local.device.type, POSITIONS_AT_ONCE["cuda"])
         made = []
-        for part in parts_of(chosen, self._plan.rows, limit):
+        for part in split_micro_batches(chosen, self._plan.rows, limit):
             if self._stopped():
-                raise Stopped
+                raise UpdateCancelled
             self._most_rows = max(self._most_rows, len(part))
-            rows = padded([chosen[n] for n in part], self._local.pad_id, self._local.device)
+            rows = pad_samples([chosen[n] for n in part], self._local.pad_id, self._local.device)
             made.append(([indices[n] for n in part], rows))
         return made
 
@@ -275,15 +275,15 @@ class BatchUpdate:
         """Log-probabilities before the first optimiser step, and those of the reference."""
         mine = [i for i, sample in enumerate(self._samples) if sample.group in self._own]
         if old:
-            self._old = self._scored(mine)
+            self._old = self._score_sequences(mine)
         if self._plan.settings.beta:
-            with self._local.reference():
-                self._ref = self._scored(mine)
+            with self._local.disable_adapter():
+                self._ref = self._score_sequences(mine)
 
-    def _scored(self, indices: Sequence[int]) -> dict[int, Tensor]:
+    def _score_sequences(self, indices: Sequence[int]) -> dict[int, Tensor]:
         """Log-probabilities of sequences under the weights as they are, without gradient."""
         found: dict[int, Tensor] = {}
-        for part, rows in self._parts(indices):
+        for part, rows in self._micro_batches(indices):
             with torch.no_grad():
                 temperature = self._plan.settings.temperature
                 logp = completion_logps(self._local, rows, temperature=temperature).logp
@@ -291,18 +291,20 @@ class BatchUpdate:
             found |= {i: logp[n, : lengths[n]] for n, i in enumerate(part)}
         return found
 
-    def _probe(self) -> Tensor | None:
+    def _measure_divergences(self) -> Tensor | None:
         """How far the weights moved and are from the reference, summed over so many tokens."""
         if not self._probed:
             return None
-        new, ref = self._scored(self._probed), self._ref
+        new, ref = self._score_sequences(self._probed), self._ref
         if not ref:
-            with self._local.reference():
-                ref = self._scored(self._probed)
-        found = divergences(*(self._trained(each) for each in (self._old or self._first, new, ref)))
+            with self._local.disable_adapter():
+                ref = self._score_sequences(self._probed)
+        found = divergences(
+            *(self._trainable_values(each) for each in (self._old or self._first, new, ref))
+        )
         return torch.stack([*(each.sum() for each in found), found[0].new_tensor(len(found[0]))])
 
-    def _trained(self, scored: Mapping[int, Tensor]) -> Tensor:
+    def _trainable_values(self, scored: Mapping[int, Tensor]) -> Tensor:
         """(N,) of what is known of the probed sequences, that of trainable tokens."""
         return torch.cat(
             [
@@ -311,34 +313,34 @@ class BatchUpdate:
             ]
         )
 
-    def _tried(self, work: Callable[[], T]) -> T | None:
-        """Do work unless something went wrong before; `_agree` tells the other ranks."""
+    def _run_unless_failed(self, work: Callable[[], T]) -> T | None:
+        """Do work unless something went wrong before; `_sum_or_raise` tells the other ranks."""
         if self._trouble is not None:
             return None
         try:
             return work()
-        except (RuntimeError, Stopped) as error:
-            if isinstance(error, RuntimeError) and not _is_memory(error):
+        except (RuntimeError, UpdateCancelled) as error:
+            if isinstance(error, RuntimeError) and not _is_out_of_memory(error):
                 raise
             self._trouble = error
             return None
 
-    def _agree(self, values: Tensor) -> Tensor:
+    def _sum_or_raise(self, values: Tensor) -> Tensor:
         """Sum values over ranks; raise on all of them what went wrong on one."""
-        own = [isinstance(self._trouble, Stopped), isinstance(self._trouble, RuntimeError)]
+        own = [isinstance(self._trouble, UpdateCancelled), isinstance(self._trouble, RuntimeError)]
         flags = torch.tensor(own, dtype=torch.float32, device=values.device)
         summed = self._ranks.all_sum(torch.cat([values, flags]))
         stopped, memory = summed[-2:].tolist()
         if stopped:
-            raise Stopped
+            raise UpdateCancelled
         if memory:
             self._trouble = None  # its traceback holds the tensors that did not fit
             rows = torch.tensor([float(self._most_rows)], device=values.device)
-            raise NoMemory(int(self._ranks.all_max(rows).item()))
+            raise OutOfMemory(int(self._ranks.all_max(rows).item()))
         return summed[:-2]
 
 
-def probed(groups: Sequence[int]) -> list[int]:
+def probe_indices(groups: Sequence[int]) -> list[int]:
     """Which sequences stand for a batch: the first of each group, then the second, and so on.
 
     Args:
@@ -361,16 +363,16 @@ def probed(groups: Sequence[int]) -> list[int]:
     return sorted(chosen)
 
 
-def _stacked(known: Mapping[int, Tensor], indices: Sequence[int]) -> Tensor | None:
+def _stack_padded(known: Mapping[int, Tensor], indices: Sequence[int]) -> Tensor | None:
     return pad_sequence([known[i] for i in indices], batch_first=True) if known else None
 
 
-def _is_memory(error: RuntimeError) -> bool:
+def _is_out_of_memory(error: RuntimeError) -> bool:
     text = str(error).lower()
     return isinstance(error, torch.OutOfMemoryError) or any(
         words in text for words in ("out of memory", "can't allocate memory")
     )
 
 
-def _finite(value: float) -> bool:
+def _is_finite(value: float) -> bool:
     return value - value == 0

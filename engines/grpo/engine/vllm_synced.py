@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from engines.core.library import Library
     from engines.grpo.engine.grpo import GRPOEngine
     from engines.grpo.engine.sft import SFTEngine
-    from engines.grpo.ranks.rank_zero import Leader
+    from engines.grpo.ranks.rank_zero import RankZeroEngine
     from engines.policies.hf_local.model import LocalModel
     from engines.policies.vllm.policy import VLLMRollouts
 
 
-class Served:
+class VLLMSyncedEngine:
     """Implements `Engine`; what it does not say itself is the engine's own.
 
     Args:
@@ -35,7 +35,7 @@ class Served:
 
     def __init__(
         self,
-        engine: GRPOEngine | Leader | SFTEngine,
+        engine: GRPOEngine | RankZeroEngine | SFTEngine,
         local: LocalModel,
         rollouts: VLLMRollouts,
         folder: Path,
@@ -82,13 +82,13 @@ class Served:
             PolicyError: the server does not take them.
             RecordError: they cannot be written.
         """
-        name = await asyncio.to_thread(self._written)
-        await self._rollouts.serve(name, self._folder / name)
+        name = await asyncio.to_thread(self._write_adapter)
+        await self._rollouts.serve_adapter(name, self._folder / name)
         for older in self._folder.glob("studio-*"):  # the server has unloaded them
             if older.name != name:
                 shutil.rmtree(older, ignore_errors=True)
 
-    def _written(self) -> str:
+    def _write_adapter(self) -> str:
         """The adapter's name, which follows from its content, once it is on disk."""
         with self._local.lock:
             name = f"studio-{self._local.weights_digest()[:16]}"

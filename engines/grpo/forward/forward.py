@@ -30,7 +30,7 @@ LOGITS_AT_ONCE = 2**27
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class TokenScores:
     """Per completion token; 0 where not trainable."""
 
     logp: Tensor  # (B, T) float32, with gradient where it is enabled
@@ -39,7 +39,7 @@ class Scored:
 
 def completion_logps(
     local: LocalModel, rows: Rows, *, temperature: float, share: bool | None = None
-) -> Scored:
+) -> TokenScores:
     """log_softmax(logits / T)[token] of every trainable completion token.
 
     Args:
@@ -50,25 +50,25 @@ def completion_logps(
     """
     base = _causal_lm(local.model)
     if share is None:
-        share = len(rows.prompts) < len(rows.completions) and shareable(local)
+        share = len(rows.prompts) < len(rows.completions) and can_share_prompts(local)
     layers = fused_layers(base) if share else None
     if layers is not None:
         hidden = shared_states(base, layers, rows)
     else:
-        hidden = _shared(base, rows) if share else _whole(base, rows)
+        hidden = _shared_prompt_states(base, rows) if share else _whole_sequence_states(base, rows)
     picked = hidden[rows.trainable]  # (N, H)
     targets = rows.completions[rows.trainable]
-    logp, entropy = _score(base, picked, targets, temperature)
+    logp, entropy = _score_tokens(base, picked, targets, temperature)
     flat = rows.trainable.flatten().nonzero()[:, 0]
     empty = logp.new_zeros(rows.trainable.numel())
     shape = rows.trainable.shape
-    return Scored(
+    return TokenScores(
         empty.index_put((flat,), logp).view(shape),
         empty.index_put((flat,), entropy).view(shape),
     )
 
 
-def shareable(local: LocalModel) -> bool:
+def can_share_prompts(local: LocalModel) -> bool:
     """Whether a prompt's cache may be repeated: full attention, and no recomputation."""
     config = _causal_lm(local.model).config
     layers = getattr(config, "layer_types", None) or ()
@@ -84,7 +84,7 @@ def _causal_lm(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def _shared(base: Any, rows: Rows) -> Tensor:
+def _shared_prompt_states(base: Any, rows: Rows) -> Tensor:
     """(B, T, H) hidden states that predict each completion token, prompts computed once."""
     from transformers import DynamicCache
 
@@ -102,16 +102,19 @@ def _shared(base: Any, rows: Rows) -> Tensor:
         use_cache=True,
     ).last_hidden_state
     ends = prefix[torch.arange(len(prefix), device=device), rows.prompt_lengths - 1]  # (U, H)
-    first = rows.repeated(ends)[:, None]  # (B, 1, H)
+    first = rows.repeat_prompts(ends)[:, None]  # (B, 1, H)
     if long == 1:
         return first
     for layer in cache.layers:
-        layer.keys, layer.values = rows.repeated(layer.keys), rows.repeated(layer.values)
+        layer.keys, layer.values = (
+            rows.repeat_prompts(layer.keys),
+            rows.repeat_prompts(layer.values),
+        )
     begins = rows.prompt_lengths[rows.prompt_of, None]  # (B, 1)
     fed = rows.completions[:, :-1]
     rest = backbone(
         input_ids=fed,
-        attention_mask=_after(shown[rows.prompt_of], fed),
+        attention_mask=_attention_mask(shown[rows.prompt_of], fed),
         position_ids=begins + steps[None, : long - 1],
         past_key_values=cache,
         use_cache=True,
@@ -119,7 +122,7 @@ def _shared(base: Any, rows: Rows) -> Tensor:
     return torch.cat([first, rest], dim=1)
 
 
-def _after(shown: Tensor, fed: Tensor) -> Tensor:
+def _attention_mask(shown: Tensor, fed: Tensor) -> Tensor:
     """(B, P + T - 1) bool: the prompt's own tokens, and all of the completion.
 
     What pads a completion comes after it, where causality hides it.
@@ -127,7 +130,7 @@ def _after(shown: Tensor, fed: Tensor) -> Tensor:
     return torch.cat([shown, torch.ones_like(fed, dtype=torch.bool)], dim=1)
 
 
-def _whole(base: Any, rows: Rows) -> Tensor:
+def _whole_sequence_states(base: Any, rows: Rows) -> Tensor:
     """The same from whole sequences, each of them prompt and completion without a gap."""
     begins = rows.prompt_lengths[rows.prompt_of, None]  # (B, 1)
     wide, long = rows.prompts.shape[1], rows.completions.shape[1]
@@ -147,31 +150,33 @@ def _whole(base: Any, rows: Rows) -> Tensor:
     return hidden.gather(1, at[..., None].expand(-1, -1, hidden.shape[-1]))
 
 
-def _score(base: Any, hidden: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def _score_tokens(
+    base: Any, hidden: Tensor, targets: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
     """(N,) log-probabilities and entropies; large vocabularies piece by piece."""
     head = base.get_output_embeddings()
 
-    def piece(states: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    def score_piece(states: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
         raw = head(states)
         wide = raw if raw.dtype == torch.float64 else raw.float()
-        logits = _adjusted(wide, base.config)
+        logits = _adjust_logits(wide, base.config)
         if temperature != 1:
             logits = logits / temperature
-        picked: tuple[Tensor, Tensor] = _Picked.apply(logits, ids)  # type: ignore[no-untyped-call]
+        picked: tuple[Tensor, Tensor] = _TokenLogps.apply(logits, ids)  # type: ignore[no-untyped-call]
         return picked
 
     size = max(1, LOGITS_AT_ONCE // head.weight.shape[0])
     if len(hidden) <= size:
-        return piece(hidden, targets)
+        return score_piece(hidden, targets)
     done = [
-        checkpoint(piece, states, ids, use_reentrant=False)
+        checkpoint(score_piece, states, ids, use_reentrant=False)
         for states, ids in zip(torch.split(hidden, size), torch.split(targets, size), strict=True)
     ]
     logps, entropies = zip(*done, strict=True)
     return torch.cat(logps), torch.cat(entropies)
 
 
-def _adjusted(logits: Tensor, config: Any) -> Tensor:
+def _adjust_logits(logits: Tensor, config: Any) -> Tensor:
     """What some families do behind `lm_head`: Gemma caps, Cohere multiplies, Granite divides."""
     cap = getattr(config, "final_logit_softcapping", None)
     if cap:
@@ -183,7 +188,7 @@ def _adjusted(logits: Tensor, config: Any) -> Tensor:
     return logits if share == 1 else logits / share
 
 
-class _Picked(torch.autograd.Function):
+class _TokenLogps(torch.autograd.Function):
     """Log-probabilities and entropies from (n, V) logits, in few passes over them."""
 
     @staticmethod

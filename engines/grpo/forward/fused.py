@@ -31,7 +31,7 @@ SMALL = 50_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Joined:
+class _JoinedMatrices:
     """Frozen matrices of modules that read the same input, one below the other."""
 
     modules: tuple[Any, ...]
@@ -41,15 +41,15 @@ class _Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class _Layer:
-    qkv: _Joined
-    out: _Joined
-    gate_up: _Joined
-    down: _Joined
+class _JoinedLayer:
+    qkv: _JoinedMatrices
+    out: _JoinedMatrices
+    gate_up: _JoinedMatrices
+    down: _JoinedMatrices
 
 
 @dataclass(frozen=True, slots=True)
-class _Ready:
+class _AdaptedMatrices:
     """Joined matrices with their adapters as they are now, for both passes of one forward."""
 
     weight: Tensor
@@ -59,26 +59,26 @@ class _Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class _AdaptedLayer:
     """A layer that is ready to compute."""
 
-    qkv: _Ready
-    out: _Ready
-    gate_up: _Ready
-    down: _Ready
+    qkv: _AdaptedMatrices
+    out: _AdaptedMatrices
+    gate_up: _AdaptedMatrices
+    down: _AdaptedMatrices
 
 
-_KNOWN: WeakKeyDictionary[Any, tuple[_Layer, ...] | None] = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary[Any, tuple[_JoinedLayer, ...] | None] = WeakKeyDictionary()
 
 
-def fused_layers(base: Any) -> tuple[_Layer, ...] | None:
+def fused_layers(base: Any) -> tuple[_JoinedLayer, ...] | None:
     """The layers laid out, once for a model; None where transformers must compute it."""
     if base not in _KNOWN:
-        _KNOWN[base] = _laid_out(base) if _known(base) else None
+        _KNOWN[base] = _lay_out_layers(base) if _is_supported(base) else None
     return _KNOWN[base]
 
 
-def shared_states(base: Any, layers: Sequence[_Layer], rows: Rows) -> Tensor:
+def shared_states(base: Any, layers: Sequence[_JoinedLayer], rows: Rows) -> Tensor:
     """(B, T, H) normed hidden states that predict each completion token.
 
     Each distinct prompt is computed once; its keys and values are repeated to its rows.
@@ -87,20 +87,20 @@ def shared_states(base: Any, layers: Sequence[_Layer], rows: Rows) -> Tensor:
     config = base.config
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     steps = torch.arange(wide + long, device=rows.prompts.device)
-    cos, sin = _rotation(base, steps)
+    cos, sin = _rotary_tables(base, steps)
     x = F.embedding(rows.prompts, base.model.embed_tokens.weight)  # (U, P, H)
-    kept, blocks = [], [_block(layer) for layer in layers]
+    kept, blocks = [], [_adapt_layer(layer) for layer in layers]
     for layer, module in zip(blocks, base.model.layers, strict=True):
-        q, k, v = _heads(
+        q, k, v = _project_heads(
             layer.qkv, x, module.input_layernorm, cos[:wide], sin[:wide], heads, kv_heads
         )
         kept.append((k, v))
         mixed = F.scaled_dot_product_attention(
             q, k, v, is_causal=True, scale=module.self_attn.scaling, enable_gqa=heads != kv_heads
         )
-        x = _rest(layer, module, x, mixed)
+        x = _finish_layer(layer, module, x, mixed)
     ends = x[torch.arange(len(x), device=x.device), rows.prompt_lengths - 1]
-    first = rows.repeated(ends)[:, None]  # (B, 1, H)
+    first = rows.repeat_prompts(ends)[:, None]  # (B, 1, H)
     if long > 1:
         begins = rows.prompt_lengths[rows.prompt_of]
         at = begins[:, None] + steps[None, : long - 1]  # (B, T - 1) positions
@@ -114,24 +114,24 @@ def shared_states(base: Any, layers: Sequence[_Layer], rows: Rows) -> Tensor:
         for layer, module, (prompt_k, prompt_v) in zip(
             blocks, base.model.layers, kept, strict=True
         ):
-            q, k, v = _heads(
+            q, k, v = _project_heads(
                 layer.qkv, x, module.input_layernorm, cos[at], sin[at], heads, kv_heads
             )
             mixed = F.scaled_dot_product_attention(
                 q,
-                _behind(prompt_k, k, rows),
-                _behind(prompt_v, v, rows),
+                _append_to_prompt(prompt_k, k, rows),
+                _append_to_prompt(prompt_v, v, rows),
                 attn_mask=bias,
                 scale=module.self_attn.scaling,
                 enable_gqa=heads != kv_heads,
             )
-            x = _rest(layer, module, x, mixed)
+            x = _finish_layer(layer, module, x, mixed)
         first = torch.cat([first, x], 1)
     normed: Tensor = base.model.norm(first)
     return normed
 
 
-def _behind(prompt: Tensor, own: Tensor, rows: Rows) -> Tensor:
+def _append_to_prompt(prompt: Tensor, own: Tensor, rows: Rows) -> Tensor:
     """(B, heads, P + T, d) from (U, heads, P, d) and (B, heads, T, d), copying once."""
     if not rows.repeats:
         return torch.cat([prompt[rows.prompt_of], own], 2)
@@ -140,7 +140,7 @@ def _behind(prompt: Tensor, own: Tensor, rows: Rows) -> Tensor:
     return torch.cat([wide, each], 3).flatten(0, 1)
 
 
-def _known(base: Any) -> bool:
+def _is_supported(base: Any) -> bool:
     """Llama or Qwen2 as transformers computes them, small, in float32 on a CPU."""
     config = base.config
     weight = base.get_input_embeddings().weight
@@ -154,15 +154,15 @@ def _known(base: Any) -> bool:
         and (config.rope_parameters or {}).get("rope_type", "default") in ("default", "llama3")
         and type(base.get_input_embeddings()) is nn.Embedding
         and not any(p.requires_grad for n, p in base.named_parameters() if "lora_" not in n)
-        and all(_plain(m) for m in base.model.layers.modules() if _projects(m))
+        and all(_is_plain_linear(m) for m in base.model.layers.modules() if _is_projection(m))
     )
 
 
-def _projects(module: nn.Module) -> bool:
+def _is_projection(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear) or hasattr(module, "lora_A")
 
 
-def _plain(module: Any) -> bool:
+def _is_plain_linear(module: Any) -> bool:
     """An ordinary linear layer, or ordinary LoRA with one adapter around one (or inside it)."""
     if not hasattr(module, "lora_A"):
         return type(module) is nn.Linear
@@ -178,8 +178,8 @@ def _plain(module: Any) -> bool:
     )
 
 
-def _laid_out(base: Any) -> tuple[_Layer, ...]:
-    def joined(modules: Sequence[Any], norm: Tensor | None = None) -> _Joined:
+def _lay_out_layers(base: Any) -> tuple[_JoinedLayer, ...]:
+    def join_modules(modules: Sequence[Any], norm: Tensor | None = None) -> _JoinedMatrices:
         plain = [getattr(module, "base_layer", module) for module in modules]
         weight = torch.cat([linear.weight.detach() for linear in plain])
         biases = [
@@ -188,7 +188,7 @@ def _laid_out(base: Any) -> tuple[_Layer, ...]:
         ]
         some = any(linear.bias is not None for linear in plain)
         folded = weight if norm is None else weight * norm
-        return _Joined(tuple(modules), folded, torch.cat(biases) if some else None, norm)
+        return _JoinedMatrices(tuple(modules), folded, torch.cat(biases) if some else None, norm)
 
     layers = []
     for layer in base.model.layers:
@@ -196,22 +196,22 @@ def _laid_out(base: Any) -> tuple[_Layer, ...]:
         before = layer.input_layernorm.weight.detach()
         between = layer.post_attention_layernorm.weight.detach()
         layers.append(
-            _Layer(
-                joined((attention.q_proj, attention.k_proj, attention.v_proj), before),
-                joined((attention.o_proj,)),
-                joined((mlp.gate_proj, mlp.up_proj), between),
-                joined((mlp.down_proj,)),
+            _JoinedLayer(
+                join_modules((attention.q_proj, attention.k_proj, attention.v_proj), before),
+                join_modules((attention.o_proj,)),
+                join_modules((mlp.gate_proj, mlp.up_proj), between),
+                join_modules((mlp.down_proj,)),
             )
         )
     return tuple(layers)
 
 
-def _adapter(joined: _Joined) -> tuple[Tensor, Tensor] | None:
+def _joined_adapter(joined: _JoinedMatrices) -> tuple[Tensor, Tensor] | None:
     """(R, in) and (out, R) of all adapters of the joined modules; None where none is active."""
     downs, ups = [], []
     for module in joined.modules:
         if not hasattr(module, "lora_A") or module.disable_adapters:
-            ups.append(joined.weight.new_zeros(_outputs(module), 0))
+            ups.append(joined.weight.new_zeros(_output_size(module), 0))
             continue
         (name,) = module.lora_A
         downs.append(module.lora_A[name].weight)
@@ -222,44 +222,54 @@ def _adapter(joined: _Joined) -> tuple[Tensor, Tensor] | None:
     return (down if joined.norm is None else down * joined.norm), torch.block_diag(*ups)  # type: ignore[no-untyped-call]
 
 
-def _outputs(module: Any) -> int:
+def _output_size(module: Any) -> int:
     return len(getattr(module, "base_layer", module).weight)
 
 
-def _block(layer: _Layer) -> _Block:
-    def ready(joined: _Joined) -> _Ready:
-        return _Ready(joined.weight, joined.bias, *(_adapter(joined) or (None, None)))
+def _adapt_layer(layer: _JoinedLayer) -> _AdaptedLayer:
+    def adapt(joined: _JoinedMatrices) -> _AdaptedMatrices:
+        return _AdaptedMatrices(
+            joined.weight, joined.bias, *(_joined_adapter(joined) or (None, None))
+        )
 
-    return _Block(ready(layer.qkv), ready(layer.out), ready(layer.gate_up), ready(layer.down))
+    return _AdaptedLayer(
+        adapt(layer.qkv), adapt(layer.out), adapt(layer.gate_up), adapt(layer.down)
+    )
 
 
-def _project(ready: _Ready, x: Tensor, onto: Tensor | None = None) -> Tensor:
+def _project(ready: _AdaptedMatrices, x: Tensor, onto: Tensor | None = None) -> Tensor:
     """The linear layers on (..., in), added to `onto` where it is given."""
     flat = x.reshape(-1, x.shape[-1])
     rest = None if onto is None else onto.reshape(-1, onto.shape[-1])
-    made: Tensor = _Linear.apply(flat, ready.weight, ready.bias, ready.down, ready.up, rest)  # type: ignore[no-untyped-call]
+    made: Tensor = _LoraLinear.apply(flat, ready.weight, ready.bias, ready.down, ready.up, rest)  # type: ignore[no-untyped-call]
     return made.view(*x.shape[:-1], -1)
 
 
-def _heads(
-    ready: _Ready, x: Tensor, norm: Any, cos: Tensor, sin: Tensor, heads: int, kv_heads: int
+def _project_heads(
+    ready: _AdaptedMatrices,
+    x: Tensor,
+    norm: Any,
+    cos: Tensor,
+    sin: Tensor,
+    heads: int,
+    kv_heads: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Turned queries and keys, and values, each (n, heads, T, d)."""
-    qkv = _project(ready, _Normed.apply(x, norm.variance_epsilon))  # type: ignore[no-untyped-call]
+    qkv = _project(ready, _RMSNorm.apply(x, norm.variance_epsilon))  # type: ignore[no-untyped-call]
     parts = qkv.view(*x.shape[:-1], heads + 2 * kv_heads, -1)
-    turned, v = _Turned.apply(parts, cos.unsqueeze(-2), sin.unsqueeze(-2), kv_heads)  # type: ignore[no-untyped-call]
+    turned, v = _RotaryEmbedding.apply(parts, cos.unsqueeze(-2), sin.unsqueeze(-2), kv_heads)  # type: ignore[no-untyped-call]
     q, k = turned[..., :heads, :], turned[..., heads:, :]
     return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
 
-def _rest(layer: _Block, module: Any, x: Tensor, mixed: Tensor) -> Tensor:
+def _finish_layer(layer: _AdaptedLayer, module: Any, x: Tensor, mixed: Tensor) -> Tensor:
     x = _project(layer.out, mixed.transpose(1, 2).flatten(-2), x)
     eps = module.post_attention_layernorm.variance_epsilon
-    gate_up = _project(layer.gate_up, _Normed.apply(x, eps))  # type: ignore[no-untyped-call]
-    return _project(layer.down, _Gated.apply(gate_up), x)  # type: ignore[no-untyped-call]
+    gate_up = _project(layer.gate_up, _RMSNorm.apply(x, eps))  # type: ignore[no-untyped-call]
+    return _project(layer.down, _SwiGLU.apply(gate_up), x)  # type: ignore[no-untyped-call]
 
 
-def _rotation(base: Any, steps: Tensor) -> tuple[Tensor, Tensor]:
+def _rotary_tables(base: Any, steps: Tensor) -> tuple[Tensor, Tensor]:
     """(positions, d) cosines, and sines that are negative in the first half."""
     like = torch.empty(0, dtype=torch.float32, device=steps.device)
     cos, sin = base.model.rotary_emb(like, steps[None])
@@ -267,7 +277,7 @@ def _rotation(base: Any, steps: Tensor) -> tuple[Tensor, Tensor]:
     return cos[0], torch.cat([-sin[0, :, :half], sin[0, :, half:]], -1)
 
 
-class _Linear(torch.autograd.Function):
+class _LoraLinear(torch.autograd.Function):
     """x·Wᵀ + b + (x·Aᵀ)·Bᵀ + rest, where W and b are frozen."""
 
     @staticmethod
@@ -304,7 +314,7 @@ class _Linear(torch.autograd.Function):
         return into, None, None, middle.T @ x, grad.T @ narrow, rest
 
 
-class _Normed(torch.autograd.Function):
+class _RMSNorm(torch.autograd.Function):
     """x over its root mean square; the norm's weight is in the matrix that follows."""
 
     @staticmethod
@@ -322,7 +332,7 @@ class _Normed(torch.autograd.Function):
         return torch.addcmul(grad, made, along, value=-1).mul_(inverse), None
 
 
-class _Turned(torch.autograd.Function):
+class _RotaryEmbedding(torch.autograd.Function):
     """Rotary positions on queries and keys, which stand before the values."""
 
     @staticmethod
@@ -342,7 +352,7 @@ class _Turned(torch.autograd.Function):
         return grad, None, None, None
 
 
-class _Gated(torch.autograd.Function):
+class _SwiGLU(torch.autograd.Function):
     """silu(gate) · up, from both side by side."""
 
     @staticmethod

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from engines.core.types import Group, Loss, Rollout, Turn
+from engines.core.types import Group, LostWork, Rollout, Turn
 from engines.grpo.loss.advantages import group_advantages
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Collated:
+class CollatedBatch:
     """What a batch has to teach.
 
     `sequences` and `tokens` count what every known rollout came to, also of groups without
@@ -55,7 +55,7 @@ class Collated:
     samples: tuple[Sample, ...]  # in sample order; those of one group stand together
     sequences: int
     tokens: int
-    left_out: tuple[Loss, ...]  # judged rollouts that cannot be trained on
+    left_out: tuple[LostWork, ...]  # judged rollouts that cannot be trained on
 
 
 def collate(
@@ -65,7 +65,7 @@ def collate(
     eps: float = 1e-4,
     discount: float = 1.0,
     keep_equal: bool = False,
-) -> Collated:
+) -> CollatedBatch:
     """Turn scored groups into samples.
 
     A rollout without a reward is left out; one that was cut at its token limit is kept.
@@ -80,23 +80,23 @@ def collate(
             decay weights and move by momentum.
     """
     samples: list[Sample] = []
-    left_out: list[Loss] = []
+    left_out: list[LostWork] = []
     sequences = tokens = 0
     for number, row in enumerate(batch_advantages(batch, scale=scale, eps=eps).tolist()):
         group = batch[number]
         for rollout, verdict, advantage in zip(group.rollouts, group.verdicts, row, strict=False):
             if not is_known(rollout, verdict.reward):
                 continue
-            refused = untrainable(rollout.attempt.turns)
+            refused = untrainable_reason(rollout.attempt.turns)
             if refused:
-                left_out.append(Loss("update", rollout.id, refused))
+                left_out.append(LostWork("update", rollout.id, refused))
                 continue
             made = trajectory_samples(rollout, advantage, number, discount)
             sequences += len(made)
             tokens += sum(sample.tokens for sample in made)
             if advantage or keep_equal:
                 samples.extend(made)
-    return Collated(tuple(samples), sequences, tokens, tuple(left_out))
+    return CollatedBatch(tuple(samples), sequences, tokens, tuple(left_out))
 
 
 def batch_advantages(
@@ -118,7 +118,7 @@ def is_known(rollout: Rollout, reward: float | None) -> bool:
     return reward is not None and rollout.attempt.status != "failed"
 
 
-def untrainable(turns: Sequence[Turn]) -> str:
+def untrainable_reason(turns: Sequence[Turn]) -> str:
     """Why turns cannot be trained on, or ""."""
     if not any(turn.token_ids for turn in turns):
         return "its turns carry no token ids, so there is nothing to train on."
@@ -147,7 +147,7 @@ def trajectory_samples(
     for number, turn in enumerate(turns):
         weight = advantage * discount ** (len(turns) - 1 - number)
         size = len(turn.token_ids)
-        before = samples.pop() if samples and _continues(samples[-1], turn) else None
+        before = samples.pop() if samples and _is_continuation(samples[-1], turn) else None
         if before is None:
             before = Sample(turn.prompt_ids, (), (), (), (), group, rollout.id)
         between = turn.prompt_ids[len(before.prompt) + len(before.completion) :]
@@ -166,7 +166,7 @@ def trajectory_samples(
     return samples
 
 
-def _continues(sample: Sample, turn: Turn) -> bool:
+def _is_continuation(sample: Sample, turn: Turn) -> bool:
     seen = (*sample.prompt, *sample.completion)
     return turn.prompt_ids[: len(seen)] == seen
 
@@ -189,7 +189,7 @@ class Rows:
     sampled: Tensor  # (B, T) float32
     repeats: int  # rows per prompt where all have as many, standing together; else 0
 
-    def repeated(self, values: Tensor) -> Tensor:
+    def repeat_prompts(self, values: Tensor) -> Tensor:
         """(U, …) of prompts to (B, …) of rows."""
         if not self.repeats:
             return values[self.prompt_of]
@@ -198,7 +198,7 @@ class Rows:
         return wide.reshape(-1, *values.shape[1:])
 
 
-def padded(samples: Sequence[Sample], pad_id: int, device: torch.device | str = "cpu") -> Rows:
+def pad_samples(samples: Sequence[Sample], pad_id: int, device: torch.device | str = "cpu") -> Rows:
     """Lay samples out as tensors; equal prompts become one row of `prompts`."""
     found: dict[tuple[int, ...], int] = {}
     prompt_of = [found.setdefault(sample.prompt, len(found)) for sample in samples]
@@ -208,24 +208,28 @@ def padded(samples: Sequence[Sample], pad_id: int, device: torch.device | str = 
     each = len(samples) // len(prompts)
     regular = prompt_of == [n for n in range(len(prompts)) for _ in range(each)]
 
-    def grid(rows: Sequence[Sequence[float]], width: int, fill: float, kind: torch.dtype) -> Tensor:
+    def pad_grid(
+        rows: Sequence[Sequence[float]], width: int, fill: float, kind: torch.dtype
+    ) -> Tensor:
         filled = [[*row, *[fill] * (width - len(row))] for row in rows]
         return torch.tensor(filled, dtype=kind).to(device)
 
     return Rows(
-        grid(prompts, wide, pad_id, torch.long),
+        pad_grid(prompts, wide, pad_id, torch.long),
         torch.tensor([len(prompt) for prompt in prompts], device=device),
         torch.tensor(prompt_of, device=device),
-        grid([s.completion for s in samples], long, pad_id, torch.long),
+        pad_grid([s.completion for s in samples], long, pad_id, torch.long),
         torch.tensor([len(s.completion) for s in samples], device=device),
-        grid([s.trainable for s in samples], long, False, torch.bool),
-        grid([s.advantages for s in samples], long, 0.0, torch.float32),
-        grid([s.sampled for s in samples], long, 0.0, torch.float32),
+        pad_grid([s.trainable for s in samples], long, False, torch.bool),
+        pad_grid([s.advantages for s in samples], long, 0.0, torch.float32),
+        pad_grid([s.sampled for s in samples], long, 0.0, torch.float32),
         each if regular else 0,
     )
 
 
-def parts_of(samples: Sequence[Sample], rows: int | None, tokens: int) -> list[list[int]]:
+def split_micro_batches(
+    samples: Sequence[Sample], rows: int | None, tokens: int
+) -> list[list[int]]:
     """Which samples share a forward: indices, every sample once.
 
     Samples of one group stay together where they fit, and groups of like length meet, so that
@@ -241,17 +245,21 @@ def parts_of(samples: Sequence[Sample], rows: int | None, tokens: int) -> list[l
     for index, sample in enumerate(samples):
         groups.setdefault(sample.group, []).append(index)
 
-    def length(indices: Sequence[int]) -> int:
+    def padded_length(indices: Sequence[int]) -> int:
         return max(len(samples[i].completion) for i in indices)
 
     parts: list[list[int]] = []
-    for group in sorted(groups.values(), key=lambda indices: (-length(indices), indices[0])):
+    for group in sorted(groups.values(), key=lambda indices: (-padded_length(indices), indices[0])):
         if rows is not None and len(group) > rows:
             parts[:0] = [group[at : at + rows] for at in range(0, len(group), rows)]
             continue
         last = parts[-1] if parts else []
         joined = len(last) + len(group)
-        fits = joined <= rows if rows is not None else joined * length([*last, *group]) <= tokens
+        fits = (
+            joined <= rows
+            if rows is not None
+            else joined * padded_length([*last, *group]) <= tokens
+        )
         if last and fits:
             last.extend(group)
         else:

@@ -16,7 +16,7 @@ from engines.grpo.loss.sft_data import Example
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedBatch:
     """R rows of L positions; an example's tokens stand next to each other in one row."""
 
     ids: Tensor  # (R, L) int64
@@ -29,13 +29,13 @@ class Packed:
         """How many are learnt."""
         return int(self.learnt.sum())
 
-    def to(self, device: torch.device) -> Packed:
-        return Packed(
+    def to(self, device: torch.device) -> PackedBatch:
+        return PackedBatch(
             *(part.to(device) for part in (self.ids, self.positions, self.targets, self.learnt))
         )
 
 
-def rows_of(examples: Sequence[Example], limit: int) -> list[list[Example]]:
+def pack_into_rows(examples: Sequence[Example], limit: int) -> list[list[Example]]:
     """Rows of at most `limit` tokens: first fit, the longest first; ties keep their order.
 
     An example longer than `limit` has a row for itself.
@@ -54,7 +54,7 @@ def rows_of(examples: Sequence[Example], limit: int) -> list[list[Example]]:
     return rows
 
 
-def forwards_of(rows: Sequence[list[Example]], limit: int) -> list[list[list[Example]]]:
+def group_into_forwards(rows: Sequence[list[Example]], limit: int) -> list[list[list[Example]]]:
     """Neighbouring rows taken together while rows times the longest stay within `limit`."""
     taken: list[list[list[Example]]] = []
     longest = 0
@@ -69,7 +69,7 @@ def forwards_of(rows: Sequence[list[Example]], limit: int) -> list[list[list[Exa
     return taken
 
 
-def pack(rows: Sequence[Sequence[Example]], pad_id: int) -> Packed:
+def pack(rows: Sequence[Sequence[Example]], pad_id: int) -> PackedBatch:
     """Lay rows out, padded on the right."""
     width = max(sum(len(example) for example in row) for row in rows)
     ids = torch.full((len(rows), width), pad_id, dtype=torch.int64)
@@ -88,4 +88,4 @@ def pack(rows: Sequence[Sequence[Example]], pad_id: int) -> Packed:
             learnt[number, at + max(0, shown - 1) : at + size - 1] = True
             at += size
         positions[number, at:] = torch.arange(width - at)
-    return Packed(ids, positions, torch.where(learnt, targets, 0), learnt)
+    return PackedBatch(ids, positions, torch.where(learnt, targets, 0), learnt)

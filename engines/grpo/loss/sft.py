@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from engines.core.errors import ConfigError
-from engines.grpo.forward.forward import _causal_lm, _score
-from engines.grpo.loss.packing import Packed, forwards_of, pack, rows_of
+from engines.grpo.forward.forward import _causal_lm, _score_tokens
+from engines.grpo.loss.packing import PackedBatch, group_into_forwards, pack, pack_into_rows
 from engines.grpo.loss.sft_data import Example
 from engines.grpo.settings import Schedule
 
@@ -56,14 +56,14 @@ class SFTSettings:
                 raise ConfigError(f"sft.{name}", f"{getattr(self, name)} is out of bounds.", move)
 
 
-def token_losses(local: LocalModel, packed: Packed) -> Tensor:
+def token_losses(local: LocalModel, packed: PackedBatch) -> Tensor:
     """(N,) float32: -log p of each learnt token, row by row; with gradient where enabled."""
     base = _causal_lm(local.model)
     packed = packed.to(local.device)
     hidden = getattr(base, base.base_model_prefix)(
         input_ids=packed.ids, position_ids=packed.positions, use_cache=False
     ).last_hidden_state
-    logp, _ = _score(base, hidden[packed.learnt], packed.targets[packed.learnt], 1.0)
+    logp, _ = _score_tokens(base, hidden[packed.learnt], packed.targets[packed.learnt], 1.0)
     return -logp
 
 
@@ -89,7 +89,8 @@ def accumulate(
     """
     limit = min(local.window, ROW_TOKENS, forward_tokens) if packs else 0
     passes = [
-        pack(rows, local.pad_id) for rows in forwards_of(rows_of(batch, limit), forward_tokens)
+        pack(rows, local.pad_id)
+        for rows in group_into_forwards(pack_into_rows(batch, limit), forward_tokens)
     ]
     tokens = sum(packed.tokens for packed in passes)
     total = 0.0
@@ -101,7 +102,7 @@ def accumulate(
     return total, tokens
 
 
-def keeps_apart(local: LocalModel, first: Example, second: Example) -> bool:
+def is_packing_exact(local: LocalModel, first: Example, second: Example) -> bool:
     """Whether two examples in one row lose what they lose alone.
 
     Not so in a model whose layers carry a state along the row, or whose own code makes masks.
@@ -113,7 +114,7 @@ def keeps_apart(local: LocalModel, first: Example, second: Example) -> bool:
     return bool(((torch.cat(alone) - together).abs() <= near).all())
 
 
-def out_of_memory(error: RuntimeError) -> bool:
+def is_out_of_memory(error: RuntimeError) -> bool:
     text = str(error).lower()  # the CPU's allocator has no class of its own for it
     return isinstance(error, torch.OutOfMemoryError) or any(
         words in text for words in ("out of memory", "can't allocate memory")

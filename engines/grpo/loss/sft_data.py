@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engines.agents.single_turn import prompt
+from engines.agents.single_turn import prompt_messages
 from engines.core.errors import CallFailed, DataError
 from engines.core.types import Message, Problem
-from engines.data.dataset import all_told
-from engines.data.fields import ANSWER_FIELDS, USUAL, look, question_of, text_of
-from engines.data.rows import kind_of, open_table
+from engines.data.dataset import combine_errors
+from engines.data.fields import ANSWER_FIELDS, USUAL, field_text, get_field, parse_question
+from engines.data.rows import json_kind, open_table
 from engines.data.source import DataSource
 
 if TYPE_CHECKING:
@@ -83,18 +83,18 @@ def read_demonstrations(
         try:
             if isinstance(row, DataError):
                 raise row
-            found += _demonstrations(place, row)
+            found += _parse_demonstrations(place, row)
         except DataError as error:
             bad.append((number, error))
     if bad:
-        raise all_told(bad, table.unit)
+        raise combine_errors(bad, table.unit)
     if not found:
         raise DataError(str(source), "There is no demonstration in it.", _SHAPES)
     return tuple(found)
 
 
-def as_row(shown: Demonstration) -> dict[str, Any]:
-    """A demonstration as a row of a data set; `demonstration_of` reads it back."""
+def demonstration_row(shown: Demonstration) -> dict[str, Any]:
+    """A demonstration as a row of a data set; `parse_demonstration` reads it back."""
     row: dict[str, Any] = {"question": shown.question}
     if shown.answer is not None:
         row["answer"] = shown.answer
@@ -112,16 +112,16 @@ def as_row(shown: Demonstration) -> dict[str, Any]:
     return row
 
 
-def demonstration_of(problem: Problem, place: str = "") -> Demonstration:
-    """The demonstration that a problem carries, as `as_row` writes it.
+def parse_demonstration(problem: Problem, place: str = "") -> Demonstration:
+    """The demonstration that a problem carries, as `demonstration_row` writes it.
 
     Raises:
         DataError: it carries none, or one of another shape.
     """
     place = place or f"problem {problem.id}"
     meta = problem.meta
-    reply = text_of(place, "solution", meta["solution"]) if meta.get("solution") else ""
-    ids = _ids(place, "completion_ids", meta.get("completion_ids"))
+    reply = field_text(place, "solution", meta["solution"]) if meta.get("solution") else ""
+    ids = _parse_ids(place, "completion_ids", meta.get("completion_ids"))
     if not (reply or ids):
         raise DataError(
             place,
@@ -132,13 +132,15 @@ def demonstration_of(problem: Problem, place: str = "") -> Demonstration:
         )
     messages: tuple[Message, ...] = ()
     if meta.get("messages"):
-        messages = _messages(place, meta["messages"])
+        messages = _parse_messages(place, meta["messages"])
     return Demonstration(
         problem.question, reply, messages, ids, problem.answer, problem.source, place
     )
 
 
-def example_of(local: LocalModel, shown: Demonstration, instructions: str = "") -> Example:
+def tokenise_demonstration(
+    local: LocalModel, shown: Demonstration, instructions: str = ""
+) -> Example:
     """Tokenise a demonstration as the policy would have been shown it and would have replied.
 
     Args:
@@ -149,8 +151,8 @@ def example_of(local: LocalModel, shown: Demonstration, instructions: str = "") 
     Raises:
         DataError: the chat template refuses the messages, or an id is none of the model's.
     """
-    messages = shown.messages or prompt(instructions, "", shown.question)
-    prompt_ids = _prompt_ids(local, messages, shown.place)
+    messages = shown.messages or prompt_messages(instructions, "", shown.question)
+    prompt_ids = _encode_prompt_ids(local, messages, shown.place)
     ids = shown.token_ids or reply_ids(local, shown.reply)
     example = Example(prompt_ids, ids, shown.place)
     most = max((*example.prompt_ids, *example.token_ids), default=0)
@@ -164,7 +166,7 @@ def example_of(local: LocalModel, shown: Demonstration, instructions: str = "") 
     return example
 
 
-def fits(local: LocalModel, example: Example) -> bool:
+def fits_window(local: LocalModel, example: Example) -> bool:
     """Whether something can be learnt from an example within the model's window."""
     return 1 < len(example) <= local.window
 
@@ -181,7 +183,7 @@ def check_problems(
     Args:
         local: whose chat template, tokenizer and window they must suit.
         problems: that bring them.
-        instructions: as of `example_of`.
+        instructions: as of `tokenise_demonstration`.
         place: what to call the file they come from.
         tell: receives one line where some are too long.
 
@@ -190,8 +192,8 @@ def check_problems(
     """
     long = 0
     for number, problem in enumerate(problems, start=1):
-        shown = demonstration_of(problem, f"{place}, row {number}")
-        long += not fits(local, example_of(local, shown, instructions))
+        shown = parse_demonstration(problem, f"{place}, row {number}")
+        long += not fits_window(local, tokenise_demonstration(local, shown, instructions))
     if long == len(problems):
         raise DataError(
             place,
@@ -224,14 +226,14 @@ def without_guidance(messages: Sequence[Message], guidance: str) -> tuple[Messag
 
 def reply_ids(local: LocalModel, text: str) -> tuple[int, ...]:
     """A reply as the policy would sample it: what the template opens it with, text, its end."""
-    opening, end = _around_replies(local)
+    opening, end = _reply_affixes(local)
     ids = local.tokenizer(opening + text.strip(), add_special_tokens=False)["input_ids"]
     return (*ids, *end)
 
 
-def _demonstrations(place: str, row: Mapping[str, Any]) -> Iterable[Demonstration]:
+def _parse_demonstrations(place: str, row: Mapping[str, Any]) -> Iterable[Demonstration]:
     if "messages" in row:
-        messages = _messages(place, row["messages"])
+        messages = _parse_messages(place, row["messages"])
         replies = [n for n, m in enumerate(messages) if m.role == "assistant" and m.content.strip()]
         if not replies:
             raise DataError(
@@ -248,12 +250,12 @@ def _demonstrations(place: str, row: Mapping[str, Any]) -> Iterable[Demonstratio
         return [
             Demonstration(question, messages[n].content, messages[:n], place=place) for n in replies
         ]
-    name = next((name for name in REPLY_FIELDS if look(row, name) is not None), None)
+    name = next((name for name in REPLY_FIELDS if get_field(row, name) is not None), None)
     try:
-        _, question = question_of(place, row, USUAL)
+        _, question = parse_question(place, row, USUAL)
     except DataError as error:
         raise DataError(place, error.cause, _SHAPES) from error
-    reply = text_of(place, name, look(row, name)) if name else ""
+    reply = field_text(place, name, get_field(row, name)) if name else ""
     if not reply:
         raise DataError(
             place,
@@ -262,7 +264,9 @@ def _demonstrations(place: str, row: Mapping[str, Any]) -> Iterable[Demonstratio
             else f'"{name}" is empty.',
             _SHAPES,
         )
-    answer = next((look(row, one) for one in ANSWER_FIELDS if look(row, one) is not None), None)
+    answer = next(
+        (get_field(row, one) for one in ANSWER_FIELDS if get_field(row, one) is not None), None
+    )
     source = row.get("source")
     return [
         Demonstration(
@@ -275,9 +279,9 @@ def _demonstrations(place: str, row: Mapping[str, Any]) -> Iterable[Demonstratio
     ]
 
 
-def _messages(place: str, value: Any) -> tuple[Message, ...]:
+def _parse_messages(place: str, value: Any) -> tuple[Message, ...]:
     if not isinstance(value, list):
-        raise DataError(place, f'"messages" holds {kind_of(value)}, not a list.', _SHAPES)
+        raise DataError(place, f'"messages" holds {json_kind(value)}, not a list.', _SHAPES)
     found = []
     for number, one in enumerate(value, start=1):
         role = one.get("role") if isinstance(one, dict) else None
@@ -286,12 +290,12 @@ def _messages(place: str, value: Any) -> tuple[Message, ...]:
             raise DataError(
                 place, f'message {number} has no "role" and "content" of text.', _SHAPES
             )
-        ids = _ids(place, f"message {number}", one.get("token_ids"))
+        ids = _parse_ids(place, f"message {number}", one.get("token_ids"))
         found.append(Message(role, content, token_ids=ids))
     return tuple(found)
 
 
-def _ids(place: str, name: str, value: Any) -> tuple[int, ...]:
+def _parse_ids(place: str, name: str, value: Any) -> tuple[int, ...]:
     """Token ids; () where there are none."""
     if value is None:
         return ()
@@ -301,7 +305,9 @@ def _ids(place: str, name: str, value: Any) -> tuple[int, ...]:
     return tuple(value)
 
 
-def _prompt_ids(local: LocalModel, messages: Sequence[Message], place: str) -> tuple[int, ...]:
+def _encode_prompt_ids(
+    local: LocalModel, messages: Sequence[Message], place: str
+) -> tuple[int, ...]:
     from engines.policies.hf_local.chat_template import encode_prompt
 
     try:
@@ -310,7 +316,7 @@ def _prompt_ids(local: LocalModel, messages: Sequence[Message], place: str) -> t
         raise DataError(place, f"{error}.", "Mend its messages, or take it out.") from error
 
 
-def _around_replies(local: LocalModel) -> tuple[str, tuple[int, ...]]:
+def _reply_affixes(local: LocalModel) -> tuple[str, tuple[int, ...]]:
     """What a template puts between the invitation and a reply, and the ids that end a reply."""
     tokenizer = local.tokenizer
     fallback = min(local.eos_ids, default=None)

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from engines.core.errors import PolicyError
-from engines.grpo.ranks.ranks import strided
+from engines.grpo.ranks.ranks import strided_share
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ _CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class RankProcess:
     """Which process of a run this is. `local_rank` counts on its own machine."""
 
     rank: int
@@ -45,11 +45,11 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopRanks:
     """The word after which the other ranks end."""
 
 
-class Connected:
+class DistributedRanks:
     """This process among the others; implements `Ranks`.
 
     Made by all of them at the same time, and waits until all are there.
@@ -65,7 +65,12 @@ class Connected:
     """
 
     def __init__(
-        self, process: Process, *, gpu: bool, sharded: bool = False, timeout_s: float = TIMEOUT_S
+        self,
+        process: RankProcess,
+        *,
+        gpu: bool,
+        sharded: bool = False,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         self.rank, self.size = process.rank, process.size
         self.local_rank = process.local_rank
@@ -86,7 +91,7 @@ class Connected:
         except (RuntimeError, ValueError) as error:
             raise PolicyError(
                 PLACE,
-                f"the {self.size} processes did not find each other ({_in_short(error)}).",
+                f"the {self.size} processes did not find each other ({_short_error_text(error)}).",
                 "See that all of them run and that nothing else uses the port.",
             ) from error
 
@@ -95,7 +100,7 @@ class Connected:
         return f"{kind}:{self.local_rank}" if kind == "cuda" else kind
 
     def share(self, items: Sequence[T]) -> list[T]:
-        return strided(items, self.rank, self.size)
+        return strided_share(items, self.rank, self.size)
 
     def all_sum(self, tensor: Tensor) -> Tensor:
         self._reduce(tensor, dist.ReduceOp.SUM)
@@ -105,7 +110,7 @@ class Connected:
         self._reduce(tensor, dist.ReduceOp.MAX)
         return tensor
 
-    def say(self, word: object) -> None:
+    def send(self, word: object) -> None:
         """Tell every other rank; for rank 0.
 
         Words are pickled: every process is one of ours, on a channel of ours.
@@ -126,7 +131,7 @@ class Connected:
                 self.apart = error.cause
                 raise
 
-    def heard(self) -> object:
+    def receive(self) -> object:
         """What rank 0 says next; for the others, which wait here."""
         return self._broadcast(None)
 
@@ -134,24 +139,24 @@ class Connected:
         """Let the other ranks go, and do nothing together again; for rank 0."""
         self.over.set()
         with suppress(PolicyError):  # they are gone already
-            self.say(Stop())
+            self.send(StopRanks())
         self.apart = self.apart or "the run has ended"
 
-    def gathered(self, word: Any) -> list[Any]:
+    def gather(self, word: Any) -> list[Any]:
         """What each rank says, in order of ranks; empty on all but rank 0."""
         words: list[Any] = [None] * self.size
-        with _explained():
+        with _explain_lost_rank():
             dist.gather_object(word, words if self.rank == 0 else None, dst=0)
         return words if self.rank == 0 else []
 
-    def agree(self, word: str, what: str) -> None:
+    def check_agreement(self, word: str, what: str) -> None:
         """Return where every rank says the same.
 
         Raises:
             PolicyError: on every rank, where one differs.
         """
         words: list[Any] = [None] * self.size
-        with _explained():
+        with _explain_lost_rank():
             dist.all_gather_object(words, word)
         odd = [rank for rank, said in enumerate(words) if said != words[0]]
         if odd:
@@ -170,21 +175,21 @@ class Connected:
 
     def _broadcast(self, word: object) -> object:
         words = [word]
-        with _explained():
+        with _explain_lost_rank():
             dist.broadcast_object_list(words, src=0, device=_CPU)
         return words[0]
 
     def _reduce(self, tensor: Tensor, how: Any) -> None:
-        with _explained():
+        with _explain_lost_rank():
             dist.all_reduce(tensor, how)
 
 
-def gpus() -> int:
+def gpu_count() -> int:
     """How many this process sees."""
     return torch.cuda.device_count()
 
 
-class _explained:
+class _explain_lost_rank:
     """Turns torch's account of a lost rank into words."""
 
     def __enter__(self) -> None: ...
@@ -193,13 +198,13 @@ class _explained:
         if isinstance(error, RuntimeError):
             raise PolicyError(
                 PLACE,
-                f"another process of the run has ended or is silent ({_in_short(error)}).",
+                f"another process of the run has ended or is silent ({_short_error_text(error)}).",
                 "Its own message says why; then resume the run, which goes on from its last "
                 "checkpoint.",
             ) from error
 
 
-def _in_short(error: BaseException) -> str:
+def _short_error_text(error: BaseException) -> str:
     """Without the source line in front and the advice behind."""
     line = str(error).strip().partition("\n")[0]
     return line.rpartition(".cc:")[2].partition("] ")[2].partition(". ")[0] or line[:200]

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_LENT: ContextVar[Turn | None] = ContextVar("turn", default=None)
+_LENT: ContextVar[LendableLock | None] = ContextVar("turn", default=None)
 
 
-class Turn:
+class LendableLock:
     """A lock that its holder can lend to work which takes it itself.
 
     Lending follows the context of a task and of the threads that `asyncio.to_thread` starts for
@@ -43,7 +43,7 @@ class Turn:
     def __exit__(self, *exc: object) -> None:
         self.release()
 
-    async def carry_out(self, work: Coroutine[Any, Any, T]) -> T:
+    async def run_holding_lock(self, work: Coroutine[Any, Any, T]) -> T:
         """Do work in this turn. A cancelled caller cancels the work and waits for its end."""
         taking = asyncio.ensure_future(asyncio.to_thread(self._lock.acquire))
         try:

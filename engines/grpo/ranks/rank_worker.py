@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from engines.core.types import Group, Reflection, WeightUpdate
 from engines.grpo.engine.grpo import GRPOEngine
 from engines.grpo.engine.optimiser import MOMENTS, Optimiser
-from engines.grpo.engine.update import Stopped
-from engines.grpo.ranks.distributed import Stop
-from engines.grpo.ranks.sharded_optimiser import Sharded
-from engines.policies.hf_local.decoding import Drawn, Row, Watch, decode
+from engines.grpo.engine.update import UpdateCancelled
+from engines.grpo.ranks.distributed import StopRanks
+from engines.grpo.ranks.sharded_optimiser import ShardedOptimiser
+from engines.policies.hf_local.decoding import DecodedReply, DecodeHooks, DecodeRequest, decode
 from engines.policies.hf_local.loading import load_local
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from engines.core.library import Library
     from engines.grpo.checkpoint.contents import EngineState
-    from engines.grpo.ranks.distributed import Connected
+    from engines.grpo.ranks.distributed import DistributedRanks
     from engines.grpo.settings import GRPOSettings
     from engines.policies.hf_local.model import LocalModel
     from engines.policies.hf_local.settings import LocalSettings
@@ -36,7 +36,7 @@ WEIGHTS = "the weights"
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
+class OpenModel:
     """Load a model as rank 0 has it; each rank puts it on its own device."""
 
     local: LocalSettings
@@ -46,55 +46,55 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadState:
     state: EngineState
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class DecodeShares:
     """Decode the rank's share, at most `most` rows at a time."""
 
-    shares: tuple[tuple[Row, ...], ...]  # by rank
+    shares: tuple[tuple[DecodeRequest, ...], ...]  # by rank
     most: int
 
 
 @dataclass(frozen=True, slots=True)
-class Consolidate:
+class ConsolidateBatch:
     batch: tuple[Group, ...]
     reflections: tuple[Reflection, ...]
     library: Library
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class SetTotalSteps:
     """The schedule spans so many batches from here on."""
 
     total_steps: int
 
 
 @dataclass(frozen=True, slots=True)
-class Apply:
+class ApplyUpdate:
     update: WeightUpdate
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class Heartbeat:
     """Rank 0 is still there; a person thinks, or rewards are computed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Gather:
+class GatherMoments:
     """Hand over the rank's part of the optimiser's moments."""
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class DecodeFailure:
     """Why a share could not be decoded."""
 
     reason: str
 
 
-def follow(others: Connected) -> None:
+def run_rank_worker(others: DistributedRanks) -> None:
     """Do as rank 0 says until it says stop.
 
     Args:
@@ -106,39 +106,39 @@ def follow(others: Connected) -> None:
     local: LocalModel | None = None
     engine: GRPOEngine | None = None
     while True:
-        word = others.heard()
-        if isinstance(word, Stop):
+        word = others.receive()
+        if isinstance(word, StopRanks):
             return
-        if isinstance(word, Beat):
+        if isinstance(word, Heartbeat):
             continue
-        if isinstance(word, Open):
+        if isinstance(word, OpenModel):
             device = others.device_like(word.local.device)
             local = load_local(replace(word.local, device=device), lambda line: None)
-            engine = an_engine(others, local, word, lambda line: None)  # rank 0 says it
+            engine = build_engine(others, local, word, lambda line: None)  # rank 0 says it
             continue
         assert local is not None and engine is not None, "rank 0 opens first"
         match word:
-            case Sample(shares=shares, most=most):
-                others.gathered(_share(local, shares[others.rank], most))
-            case Consolidate():
-                with suppress(Stopped):  # as on rank 0, where nobody waits for it any more
+            case DecodeShares(shares=shares, most=most):
+                others.gather(_decode_share_or_fail(local, shares[others.rank], most))
+            case ConsolidateBatch():
+                with suppress(UpdateCancelled):  # as on rank 0, where nobody waits for it any more
                     asyncio.run(engine.consolidate(word.batch, word.reflections, word.library))
-            case Span(total_steps=total_steps):
+            case SetTotalSteps(total_steps=total_steps):
                 engine.plan(total_steps)
-            case Apply(update=update):
+            case ApplyUpdate(update=update):
                 asyncio.run(engine.apply(update))
-                others.agree(local.weights_digest(), WEIGHTS)
-            case Load(state=state):
+                others.check_agreement(local.weights_digest(), WEIGHTS)
+            case LoadState(state=state):
                 engine.load_state(state)
-                others.agree(local.weights_digest(), WEIGHTS)
-            case Gather():
-                others.gathered(moments(engine))
+                others.check_agreement(local.weights_digest(), WEIGHTS)
+            case GatherMoments():
+                others.gather(rank_moments(engine))
             case _:
                 raise TypeError(f"rank 0 said {word!r}")
 
 
-def an_engine(
-    others: Connected, local: LocalModel, word: Open, tell: Callable[[str], None]
+def build_engine(
+    others: DistributedRanks, local: LocalModel, word: OpenModel, tell: Callable[[str], None]
 ) -> GRPOEngine:
     """The engine that every rank has."""
     return GRPOEngine(
@@ -148,32 +148,32 @@ def an_engine(
         seed=word.seed,
         ranks=others,
         tell=tell,
-        optimiser=partial(Sharded, ranks=others) if others.sharded else Optimiser,
+        optimiser=partial(ShardedOptimiser, ranks=others) if others.sharded else Optimiser,
     )
 
 
-def moments(engine: GRPOEngine) -> tuple[Tensor, ...]:
+def rank_moments(engine: GRPOEngine) -> tuple[Tensor, ...]:
     """The optimiser's two means of gradients, as far as they are this rank's."""
     kept = engine.state().optimiser
     return tuple(kept[name] for name in MOMENTS)
 
 
 def decode_share(
-    local: LocalModel, rows: Sequence[Row], most: int, watch: Watch | None = None
-) -> list[Drawn]:
+    local: LocalModel, rows: Sequence[DecodeRequest], most: int, watch: DecodeHooks | None = None
+) -> list[DecodedReply]:
     """As `decode`, `most` rows at a time; `watch` counts rows over all of them."""
-    made: list[Drawn] = []
+    made: list[DecodedReply] = []
     for begin in range(0, len(rows), most):
         part = rows[begin : begin + most]
         made += decode(
-            local, part, None if watch is None else moved(watch, range(begin, len(rows)))
+            local, part, None if watch is None else remap_hooks(watch, range(begin, len(rows)))
         )
     return made
 
 
-def moved(watch: Watch, places: Sequence[int]) -> Watch:
+def remap_hooks(watch: DecodeHooks, places: Sequence[int]) -> DecodeHooks:
     """The watch for some of its rows: row i of those is its row `places[i]`."""
-    return Watch(
+    return DecodeHooks(
         stop=watch.stop,
         dropped=lambda index: watch.dropped(places[index]),
         streamed=frozenset(i for i, place in enumerate(places) if place in watch.streamed),
@@ -181,9 +181,11 @@ def moved(watch: Watch, places: Sequence[int]) -> Watch:
     )
 
 
-def _share(local: LocalModel, rows: Sequence[Row], most: int) -> list[Drawn] | Failed:
+def _decode_share_or_fail(
+    local: LocalModel, rows: Sequence[DecodeRequest], most: int
+) -> list[DecodedReply] | DecodeFailure:
     try:
         with local.lock:
             return decode_share(local, rows, most)
     except RuntimeError as error:  # memory ran out, mostly: rank 0 decides what follows
-        return Failed(str(error))
+        return DecodeFailure(str(error))

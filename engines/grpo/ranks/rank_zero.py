@@ -20,30 +20,30 @@ from engines.core.types import Group, Lesson, Reflection, WeightUpdate
 from engines.grpo.checkpoint.contents import EngineState, read_checkpoint, write_checkpoint
 from engines.grpo.engine.optimiser import MOMENTS
 from engines.grpo.ranks.distributed import BEAT_S
-from engines.grpo.ranks.lendable_lock import Turn
+from engines.grpo.ranks.lendable_lock import LendableLock
 from engines.grpo.ranks.rank_worker import (
     WEIGHTS,
-    Apply,
-    Beat,
-    Consolidate,
-    Failed,
-    Gather,
-    Load,
-    Open,
-    Sample,
-    Span,
-    an_engine,
+    ApplyUpdate,
+    ConsolidateBatch,
+    DecodeFailure,
+    DecodeShares,
+    GatherMoments,
+    Heartbeat,
+    LoadState,
+    OpenModel,
+    SetTotalSteps,
+    build_engine,
     decode_share,
-    moments,
-    moved,
+    rank_moments,
+    remap_hooks,
 )
-from engines.policies.hf_local.decoding import Drawn, Row, Watch
+from engines.policies.hf_local.decoding import DecodedReply, DecodeHooks, DecodeRequest
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from engines.core.library import Library
-    from engines.grpo.ranks.distributed import Connected
+    from engines.grpo.ranks.distributed import DistributedRanks
     from engines.grpo.settings import GRPOSettings
     from engines.policies.hf_local.model import LocalModel
     from engines.policies.hf_local.policy import HFLocal
@@ -54,7 +54,7 @@ OWN_DEVICES = ("auto", "cpu", "cuda")
 """Values of `device` that mean another one in each process, where there are several."""
 
 
-class Leader:
+class RankZeroEngine:
     """The engine of a run that trains on several ranks; implements `Engine`.
 
     What it does not say itself is the engine's own. A failure in the midst of common work
@@ -75,7 +75,7 @@ class Leader:
 
     def __init__(
         self,
-        others: Connected,
+        others: DistributedRanks,
         local: LocalModel,
         settings: GRPOSettings,
         *,
@@ -90,14 +90,14 @@ class Leader:
                 "Set it to auto, or train with one process.",
             )
         self._others, self._local = others, local
-        self._turn = Turn()
+        self._turn = LendableLock()
         local.lock = self._turn
         alike = replace(local.settings, threads=local.threads, device=local.device.type)
-        opening = Open(alike, settings, total_steps, seed)
-        self.engine = an_engine(others, local, opening, tell)
-        others.say(opening)
-        self._load(self._whole(self.engine.state(), fresh=True))
-        threading.Thread(target=self._beat, daemon=True).start()
+        opening = OpenModel(alike, settings, total_steps, seed)
+        self.engine = build_engine(others, local, opening, tell)
+        others.send(opening)
+        self._send_state(self._with_all_moments(self.engine.state(), fresh=True))
+        threading.Thread(target=self._send_heartbeats, daemon=True).start()
 
     def share_sampling(self, policy: HFLocal) -> None:
         """Have a policy of the same model decode over all ranks from now on."""
@@ -110,7 +110,7 @@ class Leader:
 
     def plan(self, total_steps: int) -> str:
         with self._turn:
-            self._others.say(Span(total_steps))
+            self._others.send(SetTotalSteps(total_steps))
             return self.engine.plan(total_steps)
 
     async def reflect(self, group: Group, library: Library) -> Reflection:
@@ -120,10 +120,10 @@ class Leader:
         self, batch: Sequence[Group], reflections: Sequence[Reflection], library: Library
     ) -> Lesson:
         async def work() -> Lesson:
-            self._others.say(Consolidate(tuple(batch), tuple(reflections), library))
+            self._others.send(ConsolidateBatch(tuple(batch), tuple(reflections), library))
             return await self.engine.consolidate(batch, reflections, library)
 
-        return await self._together(work)
+        return await self._run_on_all_ranks(work)
 
     async def apply(self, update: WeightUpdate) -> int:
         """As the engine's own, on every rank.
@@ -133,91 +133,95 @@ class Leader:
         """
 
         async def work() -> int:
-            self._others.say(Apply(update))
+            self._others.send(ApplyUpdate(update))
             version = await self.engine.apply(update)
-            self._others.agree(self._local.weights_digest(), WEIGHTS)
+            self._others.check_agreement(self._local.weights_digest(), WEIGHTS)
             return version
 
-        return await self._together(work)
+        return await self._run_on_all_ranks(work)
 
     async def save(self, folder: Path) -> str:
         async def work() -> str:
-            return await asyncio.to_thread(write_checkpoint, folder, self._local, self._gathered())
+            return await asyncio.to_thread(
+                write_checkpoint, folder, self._local, self._gather_state()
+            )
 
-        return await self._together(work)
+        return await self._run_on_all_ranks(work)
 
     async def restore(self, folder: Path) -> None:
         async def work() -> None:
             state = await asyncio.to_thread(read_checkpoint, folder, self._local)
             self.engine.load_state(state)
-            self._load(state)
+            self._send_state(state)
 
-        await self._together(work)
+        await self._run_on_all_ranks(work)
 
     def state(self) -> EngineState:
         with self._turn:
-            return self._gathered()
+            return self._gather_state()
 
     def load_state(self, state: EngineState) -> None:
         with self._turn:
             self.engine.load_state(state)
-            self._load(state)
+            self._send_state(state)
 
     def decode(
-        self, local: LocalModel, rows: Sequence[Row], watch: Watch | None = None
-    ) -> list[Drawn]:
+        self, local: LocalModel, rows: Sequence[DecodeRequest], watch: DecodeHooks | None = None
+    ) -> list[DecodedReply]:
         """As `decode`, whole prompts to a rank; the caller holds the model's lock.
 
         Raises:
             Stopped: as `decode`, once the others are done.
             RuntimeError: a rank's memory ran out.
         """
-        shares = by_prompt(rows, self._others.size)
+        shares = split_by_prompt(rows, self._others.size)
         most = max(1, -(-local.max_batch // self._others.size))
-        watch = watch or Watch()
+        watch = watch or DecodeHooks()
         if not any(shares[1:]):
             return decode_share(local, rows, most, watch)
-        self._others.say(Sample(tuple(tuple(rows[i] for i in share) for share in shares), most))
-        own: list[Drawn] | Exception
+        self._others.send(
+            DecodeShares(tuple(tuple(rows[i] for i in share) for share in shares), most)
+        )
+        own: list[DecodedReply] | Exception
         try:
             mine = [rows[i] for i in shares[0]]
-            own = decode_share(local, mine, most, moved(watch, shares[0]))
+            own = decode_share(local, mine, most, remap_hooks(watch, shares[0]))
         except Exception as error:  # the others are still to be heard, whatever it is
             own = error
-        heard = [own, *self._others.gathered(None)[1:]]
-        drawn = [Drawn() for _ in rows]
+        heard = [own, *self._others.gather(None)[1:]]
+        drawn = [DecodedReply() for _ in rows]
         for share, told in zip(shares, heard, strict=True):
             if isinstance(told, Exception):
                 raise told
-            if isinstance(told, Failed):
+            if isinstance(told, DecodeFailure):
                 raise RuntimeError(told.reason)
             for place, one in zip(share, told, strict=True):
                 drawn[place] = one
         return drawn
 
-    async def _together(self, work: Callable[[], Awaitable[T]]) -> T:
-        return await self._turn.carry_out(self._marked(work))
+    async def _run_on_all_ranks(self, work: Callable[[], Awaitable[T]]) -> T:
+        return await self._turn.run_holding_lock(self._mark_ranks_apart(work))
 
-    async def _marked(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def _mark_ranks_apart(self, work: Callable[[], Awaitable[T]]) -> T:
         try:
             return await work()
         except Exception as error:  # of whatever kind: the others are elsewhere now
             self._others.apart = self._others.apart or f"{type(error).__name__}: {error}"
             raise
 
-    def _load(self, state: EngineState) -> None:
-        self._others.say(Load(state))
-        self._others.agree(self._local.weights_digest(), WEIGHTS)
+    def _send_state(self, state: EngineState) -> None:
+        self._others.send(LoadState(state))
+        self._others.check_agreement(self._local.weights_digest(), WEIGHTS)
 
-    def _gathered(self) -> EngineState:
+    def _gather_state(self) -> EngineState:
         """The engine's state, its moments from every rank where each has a part."""
         if not self._others.sharded:
             return self.engine.state()
-        self._others.say(Gather())
-        parts = self._others.gathered(moments(self.engine))
-        return self._whole(self.engine.state(), parts=parts)
+        self._others.send(GatherMoments())
+        parts = self._others.gather(rank_moments(self.engine))
+        return self._with_all_moments(self.engine.state(), parts=parts)
 
-    def _whole(
+    def _with_all_moments(
         self,
         state: EngineState,
         *,
@@ -235,19 +239,19 @@ class Leader:
             )
         return replace(state, optimiser=made)
 
-    def _beat(self) -> None:
+    def _send_heartbeats(self) -> None:
         """Keep the others from giving up while there is nothing to do."""
         while not self._others.over.wait(BEAT_S) and not self._others.apart:
             if self._turn.acquire(blocking=False):
                 try:
-                    self._others.say(Beat())
+                    self._others.send(Heartbeat())
                 except PolicyError:
                     return  # whoever comes next with real work is told
                 finally:
                     self._turn.release()
 
 
-def by_prompt(rows: Sequence[Row], size: int) -> list[list[int]]:
+def split_by_prompt(rows: Sequence[DecodeRequest], size: int) -> list[list[int]]:
     """Which rows each rank decodes: those of one prompt together, numbers as even as that allows.
 
     Args:

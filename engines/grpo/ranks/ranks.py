@@ -55,7 +55,7 @@ class OneRank:
         return tensor
 
 
-def strided(items: Sequence[T], rank: int, size: int) -> list[T]:
+def strided_share(items: Sequence[T], rank: int, size: int) -> list[T]:
     """Every size-th item, from the rank's own number on."""
     return list(items[rank::size])
 

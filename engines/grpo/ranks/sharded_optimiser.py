@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from engines.policies.hf_local.model import LocalModel
 
 
-class Sharded(Optimiser):
+class ShardedOptimiser(Optimiser):
     """As `Optimiser`; moments in its snapshots are those of this rank's part.
 
     `load` also takes a snapshot with the moments of all weights, as checkpoints have them.
@@ -46,27 +46,27 @@ class Sharded(Optimiser):
     def step(self, gradient: Tensor, learning_rate: float) -> None:
         super().step(gradient[self.part].contiguous(), learning_rate)
 
-    def _set(self, master: Tensor, snapshot: Snapshot | None) -> None:
+    def _set_master(self, master: Tensor, snapshot: Snapshot | None) -> None:
         self._whole = master
         if snapshot is not None and snapshot.first.numel() == master.numel():
             snapshot = replace(
                 snapshot, first=snapshot.first[self.part], second=snapshot.second[self.part]
             )
-        super()._set(master[self.part].clone(), snapshot)
+        super()._set_master(master[self.part].clone(), snapshot)
 
     def load(self, snapshot: Snapshot) -> None:
-        self._set(snapshot.master.to(self._home).clone(), snapshot)
-        self._spread()
+        self._set_master(snapshot.master.to(self._home).clone(), snapshot)
+        self._copy_to_model()
 
-    def _publish(self) -> None:
+    def _update_model(self) -> None:
         """After a step: fetch what the other ranks made of their parts. All call it."""
         moved = torch.zeros_like(self._whole)
         moved[self.part] = self._master.detach()
         self._whole = self._ranks.all_sum(moved)  # each element has one term that is not 0
-        self._spread()
+        self._copy_to_model()
 
     @torch.no_grad()
-    def _spread(self) -> None:
+    def _copy_to_model(self) -> None:
         sizes = [parameter.numel() for parameter in self._parameters]
         for parameter, piece in zip(self._parameters, torch.split(self._whole, sizes), strict=True):
             parameter.copy_(piece.view_as(parameter))

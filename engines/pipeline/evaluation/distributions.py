@@ -24,7 +24,7 @@ def beta_cdf(x: float, a: float, b: float) -> float:
     Source: continued fraction DLMF 8.17.22 by Lentz's method; the symmetry
         I_x(a, b) = 1 - I_{1-x}(b, a) keeps it where it converges fast.
     """
-    _need(a > 0 and b > 0, "the shapes of a beta distribution are positive")
+    _require(a > 0 and b > 0, "the shapes of a beta distribution are positive")
     if x <= 0:
         return 0.0
     if x >= 1:
@@ -33,8 +33,8 @@ def beta_cdf(x: float, a: float, b: float) -> float:
         math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
     )
     if x < (a + 1) / (a + b + 2):
-        return front * _fraction(x, a, b) / a
-    return 1 - front * _fraction(1 - x, b, a) / b
+        return front * _continued_fraction(x, a, b) / a
+    return 1 - front * _continued_fraction(1 - x, b, a) / b
 
 
 def beta_quantile(p: float, a: float, b: float) -> float:
@@ -43,7 +43,7 @@ def beta_quantile(p: float, a: float, b: float) -> float:
     Newton's steps where they stay inside the bracket, halving where they do not; ends when
     the bracket or the step is as small as floats tell apart.
     """
-    _need(0 <= p <= 1, "a probability lies in [0, 1]")
+    _require(0 <= p <= 1, "a probability lies in [0, 1]")
     if p in (0, 1):
         return float(p)
     low, high = 0.0, 1.0
@@ -70,15 +70,15 @@ def t_cdf(t: float, df: float) -> float:
 
     Source: DLMF 8.17 with P(|T| > t) = I_{df/(df+t²)}(df/2, 1/2).
     """
-    _need(df > 0, "degrees of freedom are positive")
+    _require(df > 0, "degrees of freedom are positive")
     beyond = beta_cdf(df / (df + t * t), df / 2, 0.5) / 2  # (one tail)
     return 1 - beyond if t > 0 else beyond
 
 
 def t_quantile(p: float, df: float) -> float:
     """The t with `t_cdf(t, df) == p`, for p strictly between 0 and 1."""
-    _need(0 < p < 1, "a quantile's probability lies strictly between 0 and 1")
-    _need(df > 0, "degrees of freedom are positive")
+    _require(0 < p < 1, "a quantile's probability lies strictly between 0 and 1")
+    _require(df > 0, "degrees of freedom are positive")
     beyond = 2 * min(p, 1 - p)  # P(|T| > |t|)
     if beyond > 0.5:  # the smaller of y = t²/(df+t²) and x = 1 - y keeps its digits
         y = beta_quantile(1 - beyond, 0.5, df / 2)
@@ -110,7 +110,7 @@ def sign_test(wins: int, losses: int) -> float:
     return min(1.0, 2 * total / (1 << n))
 
 
-def _fraction(x: float, a: float, b: float) -> float:
+def _continued_fraction(x: float, a: float, b: float) -> float:
     c, d = 1.0, 1 / _away_from_zero(1 - (a + b) * x / (a + 1))
     value = d
     for m in range(1, _MOST_TERMS):
@@ -130,6 +130,6 @@ def _away_from_zero(value: float) -> float:
     return value if abs(value) > _TINY else _TINY
 
 
-def _need(holds: bool, sentence: str) -> None:
+def _require(holds: bool, sentence: str) -> None:
     if not holds:
         raise ValueError(sentence)

@@ -21,12 +21,12 @@ from engines.core.library import Library
 from engines.core.protocols import Verifier
 from engines.core.text.masking import NO_SECRETS, Mask
 from engines.core.types import NO_USAGE, CallKey, Job, Problem, Rollout, Usage
-from engines.core.waiting.gather import all_of
-from engines.pipeline.evaluation.metrics import by_question, mean_at_k
+from engines.core.waiting.gather import gather_all
+from engines.pipeline.evaluation.metrics import group_by_question, mean_at_k
 from engines.pipeline.outage import Outage
 from engines.pipeline.recorder import Recorder
-from engines.record.appender import make_folder, write_whole
-from engines.record.scores import Score, ScoreBook, content_of
+from engines.record.appender import make_folder, write_atomic
+from engines.record.scores import Score, ScoreBook, problem_digest
 from engines.rollouts.manager import RolloutManager
 
 LONGEST_NAME = 200
@@ -34,7 +34,7 @@ LONGEST_NAME = 200
 
 
 @dataclass(frozen=True, slots=True)
-class HeldOut:
+class HeldOutSet:
     """One set, by a name that no other set of the run has.
 
     `left_out` counts the problems of its file that a limit keeps from it.
@@ -51,7 +51,7 @@ class HeldOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Measuring:
+class MeasurementSetup:
     """How rollouts are made and judged. `seed` is the run's; `outage` is told what failed."""
 
     rollouts: RolloutManager
@@ -62,7 +62,7 @@ class Measuring:
 
 
 @dataclass(frozen=True, slots=True)
-class Pinned:
+class PinnedVersion:
     """What is measured: experiences as they stand in the prompt, with the versions."""
 
     guidance: str
@@ -71,7 +71,7 @@ class Pinned:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurement:
     """The result of one set: rewards aligned with its problems, k each.
 
     `paid` is what this measuring cost, `total` what all its rollouts cost, whoever paid.
@@ -86,11 +86,11 @@ class Measured:
     missing: int = 0  # not tried yet, where measuring was cut short; their reward is None too
 
     @property
-    def known(self) -> int:
+    def known_count(self) -> int:
         return sum(reward is not None for row in self.rewards for reward in row)
 
     @property
-    def unjudged(self) -> int:
+    def unjudged_count(self) -> int:
         return sum(reward is None for row in self.rewards for reward in row) - self.missing
 
 
@@ -104,8 +104,8 @@ class Evaluation:
     is the run's own, also among runs of one name.
     """
 
-    sets: tuple[HeldOut, ...]
-    measuring: Measuring
+    sets: tuple[HeldOutSet, ...]
+    measuring: MeasurementSetup
     folder: Path
     book: Callable[[str, str], ScoreBook]
     fingerprint: str
@@ -114,21 +114,21 @@ class Evaluation:
     every_steps: int = 1
     mask: Mask = NO_SECRETS  # takes secrets out of the files
 
-    def due(self, step: int, ends_epoch: bool) -> bool:
+    def is_due(self, step: int, ends_epoch: bool) -> bool:
         """Whether the library is evaluated after this step."""
         return ends_epoch if self.strategy == "epoch" else step % self.every_steps == 0
 
 
 async def measure(
-    measuring: Measuring,
+    measuring: MeasurementSetup,
     book: ScoreBook,
     problems: Sequence[Problem],
-    pinned: Pinned,
+    pinned: PinnedVersion,
     *,
     step: int = 0,
     payer: str = "",
     tell: Callable[[], None] = lambda: None,
-) -> Measured:
+) -> Measurement:
     """Roll out and judge what the book does not know yet, and add it to the book.
 
     Args:
@@ -142,18 +142,18 @@ async def measure(
         tell: called after each rollout that ended, judged or not.
     """
 
-    async def one(problem: Problem, content: str, key: CallKey) -> _Tried:
-        found = await _tried(measuring, book, problem, content, pinned, key, payer)
+    async def measure_one(problem: Problem, content: str, key: CallKey) -> _TryResult:
+        found = await _try_once(measuring, book, problem, content, pinned, key, payer)
         tell()
         return found
 
-    tried = await all_of(
-        one(problem, content, CallKey("evaluation", 0, step, at, index, problem=problem.id))
-        for at, (problem, content) in enumerate((p, content_of(p)) for p in problems)
+    tried = await gather_all(
+        measure_one(problem, content, CallKey("evaluation", 0, step, at, index, problem=problem.id))
+        for at, (problem, content) in enumerate((p, problem_digest(p)) for p in problems)
         for index in range(measuring.k)
     )
     rewards, k = [each.reward for each in tried], measuring.k
-    return Measured(
+    return Measurement(
         tuple(tuple(rewards[at : at + k]) for at in range(0, len(rewards), k)),
         sum((each.usage for each in tried if not each.reused), NO_USAGE),
         sum((each.usage for each in tried), NO_USAGE),
@@ -163,11 +163,13 @@ async def measure(
     )
 
 
-def known_so_far(book: ScoreBook, problems: Sequence[Problem], k: int) -> Measured:
+def partial_measurement(book: ScoreBook, problems: Sequence[Problem], k: int) -> Measurement:
     """What a book tells of a set whose measuring was cut short."""
-    found = [[book.find(content_of(problem), index) for index in range(k)] for problem in problems]
+    found = [
+        [book.find(problem_digest(problem), index) for index in range(k)] for problem in problems
+    ]
     scores = [score for row in found for score in row if score is not None]
-    return Measured(
+    return Measurement(
         tuple(tuple(None if score is None else score.reward for score in row) for row in found),
         total=sum((score.usage for score in scores), NO_USAGE),
         tool_calls=sum(score.tool_calls for score in scores),
@@ -185,7 +187,7 @@ async def evaluate(
     """
     state = recorder.state
     done = {found.data for found in state.evaluations if found.step == step}
-    pinned = Pinned(library.guidance(), library.version, state.policy_version)
+    pinned = PinnedVersion(library.guidance(), library.version, state.policy_version)
     measuring = evaluation.measuring
     book = evaluation.book(pinned.guidance, weights)
     try:
@@ -200,7 +202,7 @@ async def evaluate(
                 pinned,
                 step=step,
                 payer=f"{evaluation.account} step {step} {held_out.name}",
-                tell=_teller(recorder, step, held_out, measuring.k),
+                tell=_progress_reporter(recorder, step, held_out, measuring.k),
             )
             result = EvaluationFinished(
                 step,
@@ -208,9 +210,9 @@ async def evaluate(
                 pinned.policy_version,
                 pinned.library_version,
                 measuring.k,
-                found.known,
-                found.unjudged,
-                mean_at_k(tuple(by_question(ids, found.rewards).values())),
+                found.known_count,
+                found.unjudged_count,
+                mean_at_k(tuple(group_by_question(ids, found.rewards).values())),
                 found.paid,
                 evaluation.fingerprint,
                 found.trouble,
@@ -232,11 +234,11 @@ def write_result(folder: Path, result: EvaluationFinished, mask: Mask = NO_SECRE
     name = result.data
     if len(name.encode()) > LONGEST_NAME:  # file systems end names at 255 bytes
         name = f"{name[: LONGEST_NAME // 4]}-{digest(name, 6)}"
-    write_whole(folder / f"step-{result.step:04d}-{name}.json", mask.line(dumps(result)))
+    write_atomic(folder / f"step-{result.step:04d}-{name}.json", mask.line(dumps(result)))
 
 
 @dataclass(frozen=True, slots=True)
-class _Tried:
+class _TryResult:
     reward: float | None
     usage: Usage
     tool_calls: int
@@ -244,29 +246,29 @@ class _Tried:
     trouble: str = ""
 
 
-async def _tried(
-    measuring: Measuring,
+async def _try_once(
+    measuring: MeasurementSetup,
     book: ScoreBook,
     problem: Problem,
     content: str,
-    pinned: Pinned,
+    pinned: PinnedVersion,
     key: CallKey,
     payer: str,
-) -> _Tried:
+) -> _TryResult:
     """One try: from the book, from its twin that is under way, or made now."""
     at = (content, key.index)
     if (score := book.find(*at)) is not None:
         reused = not payer or score.payer != payer
-        return _Tried(score.reward, score.usage, score.tool_calls, reused)
+        return _TryResult(score.reward, score.usage, score.tool_calls, reused)
     if (twin := book.under_way.get(at)) is not None:
-        same: _Tried = await asyncio.shield(twin)
+        same: _TryResult = await asyncio.shield(twin)
         return replace(same, reused=True)
     twin = book.under_way[at] = asyncio.get_running_loop().create_future()
     try:
-        made = await _scored(measuring, problem, content, pinned, key, payer)
+        made = await _score_rollout(measuring, problem, content, pinned, key, payer)
         if isinstance(made, Score):
             score = book.add(made)
-            made = _Tried(score.reward, made.usage, made.tool_calls, False)
+            made = _TryResult(score.reward, made.usage, made.tool_calls, False)
         twin.set_result(made)
     finally:
         twin.cancel()
@@ -274,20 +276,20 @@ async def _tried(
     return made
 
 
-async def _scored(
-    measuring: Measuring,
+async def _score_rollout(
+    measuring: MeasurementSetup,
     problem: Problem,
     content: str,
-    pinned: Pinned,
+    pinned: PinnedVersion,
     key: CallKey,
     payer: str,
-) -> Score | _Tried:
+) -> Score | _TryResult:
     """A new rollout's score, or what it cost where it could not be judged."""
     versions = (pinned.policy_version, pinned.library_version)
     job = Job(problem, pinned.guidance, key, *versions)
     outage = measuring.outage or Outage(lambda _: None)
-    attempt, _ = await measuring.rollouts.roll(
-        job, on_start=lambda: outage.began("held-out rollout")
+    attempt, _ = await measuring.rollouts.roll_out(
+        job, on_start=lambda: outage.report_start("held-out rollout")
     )
     at = (key.epoch, key.step, key.position, key.index)
     rollout = Rollout(attempt, *at, call_seed(measuring.seed, key), *versions)
@@ -296,11 +298,11 @@ async def _scored(
     if verdict.reward is None:
         trouble = attempt.error or verdict.error or "there was nothing to judge it by"
         if attempt.error or verdict.error:
-            outage.failed("held-out rollout", trouble)
+            outage.report_failure("held-out rollout", trouble)
         else:
-            outage.passed("held-out rollout")
-        return _Tried(None, usage, attempt.tool_calls, False, trouble)
-    outage.worked("held-out rollout")
+            outage.report_neutral("held-out rollout")
+        return _TryResult(None, usage, attempt.tool_calls, False, trouble)
+    outage.report_success("held-out rollout")
     return Score(
         content,
         key.index,
@@ -315,12 +317,14 @@ async def _scored(
     )
 
 
-def _teller(recorder: Recorder, step: int, held_out: HeldOut, k: int) -> Callable[[], None]:
+def _progress_reporter(
+    recorder: Recorder, step: int, held_out: HeldOutSet, k: int
+) -> Callable[[], None]:
     """Tells listeners of one more rollout at each call, beginning with none."""
     count, total = itertools.count(), len(held_out.problems) * k
 
-    def tell() -> None:
+    def report() -> None:
         recorder.emit(EvaluationProgressed(step, held_out.name, next(count), total))
 
-    tell()
-    return tell
+    report()
+    return report

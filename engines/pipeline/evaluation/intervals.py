@@ -45,7 +45,7 @@ def interval_of(values: Sequence[float], level: float = 0.95) -> Interval | None
     if not values:
         return None
     count, mean = len(values), math.fsum(values) / len(values)
-    if _alike(values):
+    if _is_constant(values):
         return _clopper_pearson(mean * count, count, level)
     half = _half_width(values, level)
     return Interval(max(0.0, mean - half), min(1.0, mean + half))
@@ -62,7 +62,7 @@ def paired_interval_of(changes: Sequence[float], level: float = 0.95) -> Interva
     (1-u)·mean ± u.
     """
     mean = math.fsum(changes) / len(changes)
-    if _alike(changes):
+    if _is_constant(changes):
         otherwise = 1 - ((1 - level) / 2) ** (1 / len(changes))
         centre, half = (1 - otherwise) * mean, otherwise
     else:
@@ -70,7 +70,7 @@ def paired_interval_of(changes: Sequence[float], level: float = 0.95) -> Interva
     return Interval(max(-1.0, centre - half), min(1.0, centre + half))
 
 
-def _alike(values: Sequence[float]) -> bool:
+def _is_constant(values: Sequence[float]) -> bool:
     """True when there is no variance to measure: one value, or all the same."""
     return max(values) - min(values) <= SAME
 

@@ -46,7 +46,9 @@ class Rate:
     interval: Interval | None = None
 
 
-def by_question(problems: Sequence[str], rewards: Rewards) -> dict[str, tuple[float | None, ...]]:
+def group_by_question(
+    problems: Sequence[str], rewards: Rewards
+) -> dict[str, tuple[float | None, ...]]:
     """The tries of each question under its id.
 
     A question that stands n times in a set (ids `x`, `x#2` …) is one question with n times
@@ -61,7 +63,7 @@ def by_question(problems: Sequence[str], rewards: Rewards) -> dict[str, tuple[fl
 
 def question_means(rewards: Rewards) -> tuple[float, ...]:
     """The mean of each question's known tries; questions without one are left out."""
-    known = (_known(row) for row in rewards)
+    known = (_known_rewards(row) for row in rewards)
     return tuple(math.fsum(row) / len(row) for row in known if row)
 
 
@@ -102,7 +104,7 @@ def pass_rate(rewards: Rewards, k: int, level: float = 0.95) -> Rate:
     The value is None where no question has that many. The interval is clustered by
     question, like that of the mean.
     """
-    counts = [(len(row), sum(r >= RIGHT_FROM for r in row)) for row in map(_known, rewards)]
+    counts = [(len(row), sum(r >= RIGHT_FROM for r in row)) for row in map(_known_rewards, rewards)]
     values = [pass_at_k(n, right, k) for n, right in counts if n >= k]
     if not values:
         return Rate(None, 0)
@@ -151,7 +153,7 @@ def compare(before: ByQuestion, after: ByQuestion, level: float = 0.95) -> Compa
     Returns:
         None where no question has a known reward on both sides.
     """
-    changes = _changes(before, after)
+    changes = _paired_changes(before, after)
     if not changes:
         return None
     difference = math.fsum(changes) / len(changes)
@@ -179,7 +181,7 @@ def compare(before: ByQuestion, after: ByQuestion, level: float = 0.95) -> Compa
     )
 
 
-def smallest_effect(questions: int, k: int) -> float:
+def minimum_detectable_effect(questions: int, k: int) -> float:
     """The smallest true difference in mean reward that such a set would likely show.
 
     A plan, not a measurement: it supposes right-or-wrong tries at p = 1/2, all independent, and
@@ -218,7 +220,7 @@ LITTLE_CONTRAST = 0.25
 """The share of groups with contrast below which training learns from too little of a step."""
 
 
-def little_contrast(informative: int, groups: int) -> str:
+def low_contrast_warning(informative: int, groups: int) -> str:
     """A warning where few groups have rewards that differ; "" where there is nothing to warn of.
 
     Advantages are differences inside a group, so that the others teach nothing.
@@ -232,10 +234,14 @@ def little_contrast(informative: int, groups: int) -> str:
     )
 
 
-def _changes(before: ByQuestion, after: ByQuestion) -> tuple[float, ...]:
-    pairs = ((_known(before[name]), _known(after[name])) for name in before if name in after)
+def _paired_changes(before: ByQuestion, after: ByQuestion) -> tuple[float, ...]:
+    pairs = (
+        (_known_rewards(before[name]), _known_rewards(after[name]))
+        for name in before
+        if name in after
+    )
     return tuple(math.fsum(b) / len(b) - math.fsum(a) / len(a) for a, b in pairs if a and b)
 
 
-def _known(row: Sequence[float | None]) -> tuple[float, ...]:
+def _known_rewards(row: Sequence[float | None]) -> tuple[float, ...]:
     return tuple(reward for reward in row if reward is not None)

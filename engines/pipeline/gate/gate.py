@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from engines.core import events as ev
 from engines.core.errors import ConflictError, LockedError
-from engines.core.library import Committed, Library, Reviewed, effective
+from engines.core.library import CommitResult, Library, Reviewed, effective_operation
 from engines.core.protocols import Linter, Reviewer
 from engines.core.types import (
     GATE,
@@ -25,14 +25,14 @@ from engines.core.types import (
     Decision,
     Flag,
     Operation,
-    Repair,
+    UnparsedReply,
     Usage,
-    own_operation_id,
+    human_operation_id,
 )
 from engines.pipeline.gate import weights
 from engines.pipeline.recorder import Recorder
-from engines.pipeline.reviewers.human import HoldExpired, Outside
-from engines.pipeline.reviewers.limits import Bounds
+from engines.pipeline.reviewers.human import HoldExpired, HumanReviewer
+from engines.pipeline.reviewers.limits import MetricLimits
 from engines.record.libraries import Committer, LibraryFolder
 
 _OWN_ID = re.compile(r"op(\d{1,9})\.h\d{1,9}")
@@ -43,7 +43,7 @@ _LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class DecisionResult:
     """The gate's answer to one decision: as it was journalled, and what it does."""
 
     decision: Decision
@@ -51,7 +51,7 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True)
-class Weighed:
+class DecisionPreview:
     """What would be said of a decision if it were made now: nothing of it is journalled."""
 
     objection: str = ""  # "": it fits
@@ -102,10 +102,12 @@ class Gate:
         self._let_go = False  # they said that this lesson may be committed
         self._stirred = asyncio.Event()  # something was decided, undone, held or let go
         for reviewer in self._reviewers:
-            if isinstance(reviewer, Outside):
-                reviewer.watches(lambda: not self._recorder.state.undecided)
-            if isinstance(reviewer, Bounds):
-                reviewer.reads(lambda operation: weights.figures(recorder.state, operation))
+            if isinstance(reviewer, HumanReviewer):
+                reviewer.set_done_check(lambda: not self._recorder.state.undecided_operations)
+            if isinstance(reviewer, MetricLimits):
+                reviewer.set_metrics_source(
+                    lambda operation: weights.update_metrics(recorder.state, operation)
+                )
 
     @property
     def library(self) -> Library:
@@ -125,28 +127,28 @@ class Gate:
         async with self._turn:
             state = self._recorder.state
             if state.started is not None:
-                self._stand(self.at(state.base_version))
+                self._set_base(self.at(state.base_version))
             while True:
-                async with self._library() as library:
+                async with self._locked_library() as library:
                     head = library.head
-                    done = library.earlier(self._run, step, self._base.version)
+                    done = library.earlier_commit(self._run, step, self._base.version)
                 if done is not None and step in state.steps:
-                    if not weights.can_conclude(state, step, self._apply):
+                    if not weights.can_carry_out(state, step, self._apply):
                         return self._base  # the process that trains will tell of it
-                    await self._conclude(step, done)
+                    await self._finish_commit(step, done)
                 elif head.version == self._base.version:
                     if head.remembered > self._base.remembered:
-                        self._stand(head)  # rejections from elsewhere make no new version
+                        self._set_base(head)  # rejections from elsewhere make no new version
                     return self._base
                 elif state.operations:
-                    await self._return(step, head)
+                    await self._return_lesson(step, head)
                 else:
-                    self._stand(head)
+                    self._set_base(head)
 
     def draft(self) -> Library:
         """The library as the standing decisions would leave it."""
         if self._draft is None:
-            self._draft = self._drafted(self._base, self._recorder.state.reviewed)
+            self._draft = self._make_draft(self._base, self._recorder.state.reviewed_operations)
         return self._draft
 
     async def review(self, step: int) -> None:
@@ -157,29 +159,29 @@ class Gate:
         """
         await self.follow_head(step)
         self._let_go = False
-        persons = tuple(one for one in self._reviewers if isinstance(one, Outside))
-        needed = await self._asked(step, self._reviewers)
+        persons = tuple(one for one in self._reviewers if isinstance(one, HumanReviewer))
+        needed = await self._ask_reviewers(step, self._reviewers)
         # What a person takes back while the commit is held is theirs, not the rules', to decide.
-        while needed and not await self._ready(step):
-            await self._asked(step, persons)
+        while needed and not await self._wait_for_release(step):
+            await self._ask_reviewers(step, persons)
 
-    async def _asked(self, step: int, reviewers: Sequence[Reviewer]) -> bool:
+    async def _ask_reviewers(self, step: int, reviewers: Sequence[Reviewer]) -> bool:
         """Let each reviewer decide what is left; returns whether a person was needed."""
         needed = False
         for number, reviewer in enumerate(reviewers):
-            left = len(self._recorder.state.undecided)
-            if isinstance(reviewer, Outside):
+            left = len(self._recorder.state.undecided_operations)
+            if isinstance(reviewer, HumanReviewer):
                 needed = needed or bool(left) or (not number and self._has_lesson(step))
-            if number and left and isinstance(reviewer, Outside):
+            if number and left and isinstance(reviewer, HumanReviewer):
                 # Those before it had their say: only now is it known that a person is needed.
                 self._recorder.emit(ev.StageEntered(step, "hold", {"undecided": left}))
-            for operation in self._recorder.state.open:
+            for operation in self._recorder.state.open_operations:
                 # Each is asked against the draft that holds the answers before it, and what
                 # has been decided by then, here or from outside, is asked nobody else.
                 if self._is_decided(operation):
                     continue
                 async for decision in reviewer.review((operation,), self.draft()):
-                    await self._take(decision, unless_decided=True)
+                    await self._record_decision(decision, unless_decided=True)
         return needed
 
     def _has_lesson(self, step: int) -> bool:
@@ -187,24 +189,24 @@ class Gate:
         lesson = found.lesson if found is not None else None
         return lesson is not None and bool(lesson.operations or lesson.update)
 
-    async def _ready(self, step: int) -> bool:
+    async def _wait_for_release(self, step: int) -> bool:
         """Wait while the commit is held; False where something was taken back meanwhile."""
         told: dict[str, int] = {}
         while self._held and not self._let_go:
-            if self._recorder.state.undecided:
+            if self._recorder.state.undecided_operations:
                 return False
-            if (counted := self._counted()) != told:
+            if (counted := self._count_decisions()) != told:
                 self._recorder.emit(ev.StageEntered(step, "ready", counted))
                 told = counted
             self._stirred.clear()
             await self._stirred.wait()
-        return not self._recorder.state.undecided
+        return not self._recorder.state.undecided_operations
 
-    def _counted(self) -> dict[str, int]:
+    def _count_decisions(self) -> dict[str, int]:
         """How the standing decisions are, and the version that they would make."""
         state = self._recorder.state
         made = Counter(decision.action for decision in state.decisions.values())
-        done = self._base.commit(state.reviewed, run=self._run, limit=self._limit)
+        done = self._base.commit(state.reviewed_operations, run=self._run, limit=self._limit)
         return {
             "approved": made["approve"],
             "edited": made["edit"],
@@ -224,14 +226,14 @@ class Gate:
         self._held = held
         if not held:
             self._let_go = True
-        elif self._recorder.state.undecided:
+        elif self._recorder.state.undecided_operations:
             self._let_go = False  # who comes back decides the rest, and when it is committed
-        self._poke()
+        self._notify()
 
-    def let_go_once(self) -> None:
+    def release_once(self) -> None:
         """Let go of the lesson that waits, where nothing of it is undecided; the hold stays."""
-        self._let_go = not self._recorder.state.undecided
-        self._poke()
+        self._let_go = not self._recorder.state.undecided_operations
+        self._notify()
 
     async def defer_undecided(self, reviewer: str) -> int:
         """Put off what is undecided, so that the rest can be committed; returns how many.
@@ -239,9 +241,11 @@ class Gate:
         A weight update cannot be put off, and stays undecided.
         """
         deferred = 0
-        while left := [op for op in self._recorder.state.undecided if op.kind != "weights"]:
+        while left := [
+            op for op in self._recorder.state.undecided_operations if op.kind != "weights"
+        ]:
             decision = Decision(left[0].id, "defer", reviewer=reviewer)
-            settled = await self._take(decision, unless_decided=True)
+            settled = await self._record_decision(decision, unless_decided=True)
             deferred += settled.decision.action == "defer"
         return deferred
 
@@ -270,33 +274,33 @@ class Gate:
                 )
             wanted = replace(
                 operation,
-                id=self._own_id(operation.id),
+                id=self._human_operation_id(operation.id),
                 proposer=reviewer,
                 prompt_hash="",
                 flags=(),  # they are the gate's to find
             )
             wanted = replace(wanted, flags=await self._lint(wanted, draft, ()))
             await self._recorder.record(
-                ev.OperationProposed(state.step, wanted, reviewer, self._paid())
+                ev.OperationProposed(state.step, wanted, reviewer, self._take_usage())
             )
-            self._poke()
+            self._notify()
             return state.operations[wanted.id]
 
-    def _own_id(self, wished: str) -> str:
+    def _human_operation_id(self, wished: str) -> str:
         state = self._recorder.state
         match = _OWN_ID.fullmatch(wished)
         if match and int(match[1]) <= state.step and wished not in state.own:
             return wished
         number = 1
-        while own_operation_id(state.step, number) in state.own:
+        while human_operation_id(state.step, number) in state.own:
             number += 1
-        return own_operation_id(state.step, number)
+        return human_operation_id(state.step, number)
 
     def _is_decided(self, operation: Operation) -> bool:
         state = self._recorder.state
         return operation.id in state.decisions or operation.id not in state.operations
 
-    async def decide(self, decision: Decision) -> Settled:
+    async def decide(self, decision: Decision) -> DecisionResult:
         """Check, journal and answer one decision about an open operation.
 
         An approval or edit that does not fit the draft is journalled as a rejection
@@ -306,26 +310,26 @@ class Gate:
             ConflictError: no such operation is open, or a weight update is to be edited or put
                 off.
         """
-        return await self._take(decision)
+        return await self._record_decision(decision)
 
-    async def lint(self, decision: Decision) -> Weighed:
+    async def lint(self, decision: Decision) -> DecisionPreview:
         """Tell of an edit what `decide` would find, before it is decided.
 
         Raises:
             ConflictError: as `decide` would.
         """
         async with self._turn:
-            operation = self._operation(decision.operation_id)
+            operation = self._open_operation(decision.operation_id)
             if operation.kind == "weights":
-                weights.refuse(decision)
+                weights.check_decision(decision)
             if operation.kind == "weights" or decision.action in ("reject", "defer"):
-                return Weighed()
-            wanted, draft, objection = self._weighed(operation, decision)
+                return DecisionPreview()
+            wanted, draft, objection = self._check_decision(operation, decision)
             if objection or decision.action != "edit":
-                return Weighed(objection or "")
-            return Weighed(flags=await self._lint(wanted, draft, ()))
+                return DecisionPreview(objection or "")
+            return DecisionPreview(flags=await self._lint(wanted, draft, ()))
 
-    def _operation(self, operation_id: str) -> Operation:
+    def _open_operation(self, operation_id: str) -> Operation:
         """An open operation.
 
         Raises:
@@ -337,19 +341,21 @@ class Gate:
             raise ConflictError(
                 f"operation {operation_id}",
                 "it is not open in this run.",
-                f"Open are: {', '.join(op.id for op in state.open) or 'none'}.",
+                f"Open are: {', '.join(op.id for op in state.open_operations) or 'none'}.",
             )
         return operation
 
-    async def _take(self, decision: Decision, *, unless_decided: bool = False) -> Settled:
+    async def _record_decision(
+        self, decision: Decision, *, unless_decided: bool = False
+    ) -> DecisionResult:
         async with self._turn:
             state = self._recorder.state
             if unless_decided and decision.operation_id in state.decisions:
-                return Settled(state.decisions[decision.operation_id], "decided already")
-            operation = self._operation(decision.operation_id)
+                return DecisionResult(state.decisions[decision.operation_id], "decided already")
+            operation = self._open_operation(decision.operation_id)
             superseded = operation.id in state.decisions
-            settled = await self._settle(operation, replace(decision, at=self._clock()))
-            paid = self._paid()
+            settled = await self._resolve(operation, replace(decision, at=self._clock()))
+            paid = self._take_usage()
             await self._recorder.record(ev.OperationDecided(state.step, settled.decision, paid))
             if operation.kind == "weights":
                 pass  # no draft holds it, and nothing rests on it
@@ -358,11 +364,11 @@ class Gate:
                 await self._ask_again(operation.id)
             elif self._draft is not None and settled.decision.action != "defer":
                 # One decision further, not all of them again: lessons can be long.
-                self._draft = self._drafted(self._draft, [(operation, settled.decision)])
-            self._poke()
+                self._draft = self._make_draft(self._draft, [(operation, settled.decision)])
+            self._notify()
             return settled
 
-    def repair(self, repair_id: str) -> Repair:
+    def unparsed_reply(self, repair_id: str) -> UnparsedReply:
         """A reply that waits to be mended.
 
         Raises:
@@ -379,7 +385,7 @@ class Gate:
             )
         return found
 
-    async def mend(
+    async def resubmit(
         self, repair_id: str, operations: Sequence[Operation], reviewer: str
     ) -> tuple[Operation, ...]:
         """Journal the operations of a mended reply, linted, to be decided like all others.
@@ -388,16 +394,16 @@ class Gate:
             ConflictError: no such reply waits.
         """
         async with self._turn:
-            self.repair(repair_id)
+            self.unparsed_reply(repair_id)
             linted = []
             for operation in operations:
                 beside = [other for other in operations if other.id != operation.id]
                 flags = await self._lint(operation, self.draft(), beside)
                 linted.append(replace(operation, flags=(*operation.flags, *flags)))
             step = self._recorder.state.step
-            mended = ev.ReplyMended(step, repair_id, tuple(linted), reviewer, self._paid())
+            mended = ev.ReplyMended(step, repair_id, tuple(linted), reviewer, self._take_usage())
             await self._recorder.record(mended)
-            self._poke()
+            self._notify()
             written = self._recorder.state.operations
             return tuple(written[operation.id] for operation in linted)
 
@@ -408,7 +414,7 @@ class Gate:
             ConflictError: no such reply waits.
         """
         async with self._turn:
-            self.repair(repair_id)
+            self.unparsed_reply(repair_id)
             step = self._recorder.state.step
             await self._recorder.record(ev.ReplyDropped(step, repair_id, reason, reviewer))
 
@@ -431,10 +437,10 @@ class Gate:
             self._draft = None
             undone = (operation_id, *await self._ask_again(operation_id))
             self._let_go = False  # who takes something back is not done
-            self._poke()
+            self._notify()
             return undone
 
-    async def commit(self, step: int) -> Committed:
+    async def commit(self, step: int) -> CommitResult:
         """Apply every standing decision as one version, library journal first.
 
         Where the head has moved since the lesson was proposed, the lesson goes back to
@@ -446,42 +452,42 @@ class Gate:
         state = self._recorder.state
         told = state.steps.get(step)
         if told is not None and told.committed:  # found and told of by `follow_head`
-            return Committed(self._base, told.outcomes)
+            return CommitResult(self._base, told.outcomes)
         while True:
             # An undo under way must be on disk before its decision could be applied.
             async with self._turn:
-                if step not in state.steps or not state.undecided:
-                    done, head = await self._try(step)
+                if step not in state.steps or not state.undecided_operations:
+                    done, head = await self._try_commit(step)
                     if done is not None:
-                        return await self._conclude(step, done)
-                    await self._return(step, head)
+                        return await self._finish_commit(step, done)
+                    await self._return_lesson(step, head)
             await self.review(step)
-            if step in state.steps and state.undecided:
+            if step in state.steps and state.undecided_operations:
                 raise HoldExpired
 
-    async def _conclude(self, step: int, done: Committed) -> Committed:
+    async def _finish_commit(self, step: int, done: CommitResult) -> CommitResult:
         """Carry out what was decided about weights, then tell of the commit.
 
         Cut off before it is told, it is found again in the library, and the weights are
         computed and changed again.
         """
-        version, carried_out = await weights.concluded(self._recorder.state, step, self._apply)
-        done = Committed(done.library, (*done.outcomes, *carried_out))
-        self._stand(done.library)
-        await self._recorder.record(_committed(step, done, version))
+        version, carried_out = await weights.carry_out(self._recorder.state, step, self._apply)
+        done = CommitResult(done.library, (*done.outcomes, *carried_out))
+        self._set_base(done.library)
+        await self._recorder.record(_lesson_committed(step, done, version))
         return done
 
-    async def _try(self, step: int) -> tuple[Committed | None, Library]:
+    async def _try_commit(self, step: int) -> tuple[CommitResult | None, Library]:
         """Commit on the head, unless it has moved; the head comes second."""
-        async with self._library() as library:
-            reviewed = self._recorder.state.reviewed
-            done = library.earlier(self._run, step, self._base.version)
+        async with self._locked_library() as library:
+            reviewed = self._recorder.state.reviewed_operations
+            done = library.earlier_commit(self._run, step, self._base.version)
             if done is None and library.head.version == self._base.version:
                 done = library.commit(reviewed, run=self._run, step=step, limit=self._limit)
             return done, library.head
 
     @asynccontextmanager
-    async def _library(self) -> AsyncIterator[Committer]:
+    async def _locked_library(self) -> AsyncIterator[Committer]:
         """The library under its lock; the run goes on while another process holds that.
 
         Raises:
@@ -492,7 +498,7 @@ class Gate:
             until = loop.time() + LOCK_S
             while True:
                 try:
-                    library = stack.enter_context(self._folder.committing(timeout_s=0.0))
+                    library = stack.enter_context(self._folder.lock_for_commit(timeout_s=0.0))
                     break
                 except LockedError:
                     if loop.time() >= until:
@@ -500,20 +506,20 @@ class Gate:
                 await asyncio.sleep(_LOOK_S)
             yield library
 
-    async def _return(self, step: int, head: Library) -> None:
+    async def _return_lesson(self, step: int, head: Library) -> None:
         """Move to a newer head: what it touched is asked again, the rest stands there."""
         base = self._base
         draft, asked_again, renamed = head, [], []
         born: dict[str, str] = {}  # id an addition of this lesson was given → its id now
         number = head.next_number
-        for operation, decision in self._recorder.state.reviewed:
-            wanted = effective(operation, decision)
+        for operation, decision in self._recorder.state.reviewed_operations:
+            wanted = effective_operation(operation, decision)
             objection = draft.objection(wanted, self._limit)
             if decision.action == "reject":
                 if decision.reviewer == GATE and decision.reason != objection:
                     asked_again.append(operation.id)
                 continue
-            if objection or not self._untouched(wanted.target, base, head, born):
+            if objection or not self._is_untouched(wanted.target, base, head, born):
                 asked_again.append(operation.id)
                 continue
             if decision.assigned:
@@ -522,17 +528,17 @@ class Gate:
                 if born[decision.assigned] != decision.assigned:
                     decision = replace(decision, assigned=born[decision.assigned])
                     renamed.append(decision)
-            draft = self._drafted(draft, [(operation, decision)])
-        self._stand(head)
+            draft = self._make_draft(draft, [(operation, decision)])
+        self._set_base(head)
         await self._recorder.record(
             ev.LessonReturned(step, base.version, head.version, tuple(asked_again))
         )
         for decision in renamed:
             await self._recorder.record(ev.OperationDecided(step, decision))
-        self._poke()
+        self._notify()
 
     @staticmethod
-    def _untouched(
+    def _is_untouched(
         target: str | None, base: Library, head: Library, born: Mapping[str, str]
     ) -> bool:
         """Whether an operation's target still is what it was when it was decided on."""
@@ -543,10 +549,10 @@ class Gate:
         before, after = base.get(target), head.get(target)
         return before is not None and after is not None and before.text == after.text
 
-    def _stand(self, library: Library) -> None:
+    def _set_base(self, library: Library) -> None:
         self._base, self._draft = library, None
 
-    def _drafted(self, library: Library, reviewed: Reviewed) -> Library:
+    def _make_draft(self, library: Library, reviewed: Reviewed) -> Library:
         drafted = library.commit(reviewed, run=self._run, limit=self._limit).library
         return replace(drafted, version=self._base.version + 1)
 
@@ -554,7 +560,7 @@ class Gate:
         """Take back what no longer follows once the decision about `changed` is another."""
         undone: list[str] = []
         state = self._recorder.state
-        while unfit := self._first_unfit():
+        while unfit := self._first_misfit():
             undone.append(unfit)
             await self._recorder.record(
                 ev.DecisionUndone(state.step, unfit, f"rested on {changed}")
@@ -562,35 +568,39 @@ class Gate:
         self._draft = None
         return undone
 
-    async def _settle(self, operation: Operation, decision: Decision) -> Settled:
+    async def _resolve(self, operation: Operation, decision: Decision) -> DecisionResult:
         decision = replace(decision, flags=())  # they are the gate's to find
         if operation.kind == "weights":
-            weights.refuse(decision)
-            return Settled(decision)
+            weights.check_decision(decision)
+            return DecisionResult(decision)
         if decision.action in ("reject", "defer"):
-            return Settled(decision)
-        wanted, draft, objection = self._weighed(operation, decision)
+            return DecisionResult(decision)
+        wanted, draft, objection = self._check_decision(operation, decision)
         if objection:
             note = f"rejected: {objection}"
             refused = replace(decision, action="reject", reason=objection, reviewer=GATE)
-            return Settled(refused, note)
+            return DecisionResult(refused, note)
         if decision.action == "edit":
             decision = replace(decision, flags=await self._lint(wanted, draft, ()))
         if wanted.kind != "add":
-            return Settled(decision)
+            return DecisionResult(decision)
         assigned = self._free_id(self._base)
-        return Settled(replace(decision, assigned=assigned), f"becomes {assigned}")
+        return DecisionResult(replace(decision, assigned=assigned), f"becomes {assigned}")
 
-    def _weighed(
+    def _check_decision(
         self, operation: Operation, decision: Decision
     ) -> tuple[Operation, Library, str | None]:
         """The operation as it would be applied, the draft without it, and what speaks against."""
         draft = self.draft()
         if operation.id in self._recorder.state.decisions:
             # Its own earlier decision must not stand in the way of a new one.
-            others = [pair for pair in self._recorder.state.reviewed if pair[0].id != operation.id]
-            draft = self._drafted(self._base, others)
-        wanted = effective(operation, decision)
+            others = [
+                pair
+                for pair in self._recorder.state.reviewed_operations
+                if pair[0].id != operation.id
+            ]
+            draft = self._make_draft(self._base, others)
+        wanted = effective_operation(operation, decision)
         return wanted, draft, self._objection(wanted, draft)
 
     def _objection(self, wanted: Operation, draft: Library) -> str | None:
@@ -614,19 +624,19 @@ class Gate:
         if self._linter is None:
             return ()
         state = self._recorder.state
-        others = [op for op in state.open if op.id != operation.id]
+        others = [op for op in state.open_operations if op.id != operation.id]
         # An approved addition is found in the draft; of a target only its new text would be.
         others += [
             op
-            for op, decision in state.reviewed
+            for op, decision in state.reviewed_operations
             if decision.action != "reject"
             and op.id != operation.id
             and operation.target is not None
-            and effective(op, decision).target == operation.target
+            and effective_operation(op, decision).target == operation.target
         ]
         return await self._linter.flags(operation, draft, (*others, *beside))
 
-    def _paid(self) -> Usage:
+    def _take_usage(self) -> Usage:
         return self._linter.take_usage() if self._linter is not None else NO_USAGE
 
     def _free_id(self, base: Library) -> str:
@@ -638,27 +648,27 @@ class Gate:
         taken = [int(d.assigned[1:]) for d in standing if d.assigned]
         return f"E{max(base.next_number, *(number + 1 for number in taken), 1)}"
 
-    def _first_unfit(self) -> str | None:
+    def _first_misfit(self) -> str | None:
         """An operation whose standing decision does not follow from those before it."""
         draft = self._base
-        for operation, decision in self._recorder.state.reviewed:
-            objection = draft.objection(effective(operation, decision), self._limit)
+        for operation, decision in self._recorder.state.reviewed_operations:
+            objection = draft.objection(effective_operation(operation, decision), self._limit)
             approved = decision.action in ("approve", "edit")
             if approved and objection:
                 return operation.id
             if decision.reviewer == GATE and decision.reason != objection:
                 return operation.id
-            draft = self._drafted(draft, [(operation, decision)])
+            draft = self._make_draft(draft, [(operation, decision)])
         return None
 
-    def _poke(self) -> None:
+    def _notify(self) -> None:
         self._stirred.set()
         for reviewer in self._reviewers:
-            if isinstance(reviewer, Outside):
-                reviewer.poke()
+            if isinstance(reviewer, HumanReviewer):
+                reviewer.notify()
 
 
-def _committed(step: int, done: Committed, policy_version: int) -> ev.LessonCommitted:
+def _lesson_committed(step: int, done: CommitResult, policy_version: int) -> ev.LessonCommitted:
     library = done.library
     return ev.LessonCommitted(
         step,

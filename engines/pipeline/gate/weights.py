@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 
 from engines.core.errors import ConflictError
-from engines.core.library import Outcome
+from engines.core.library import OperationOutcome
 from engines.core.state.run_state import RunState
 from engines.core.types import Decision, Operation, WeightUpdate, update_id
 
@@ -19,7 +19,7 @@ Apply = Callable[[WeightUpdate], Awaitable[int]]
 UNDECIDED = "no decision about it was left in the journal"
 
 
-def refuse(decision: Decision) -> None:
+def check_decision(decision: Decision) -> None:
     """Refuse what cannot be decided about a weight update.
 
     Raises:
@@ -35,7 +35,7 @@ def refuse(decision: Decision) -> None:
         )
 
 
-def figures(state: RunState, operation: Operation) -> Mapping[str, float]:
+def update_metrics(state: RunState, operation: Operation) -> Mapping[str, float]:
     """The metrics behind a weight update under review; {} of anything else."""
     now = state.current
     if operation.kind != "weights" or now is None or operation.id != update_id(now.step):
@@ -43,14 +43,14 @@ def figures(state: RunState, operation: Operation) -> Mapping[str, float]:
     return state.training.get(now.step, {})
 
 
-def can_conclude(state: RunState, step: int, apply: Apply | None) -> bool:
+def can_carry_out(state: RunState, step: int, apply: Apply | None) -> bool:
     """Whether this process can carry out what was decided: one without an engine cannot."""
-    return apply is not None or not _approved(state, step)
+    return apply is not None or not _is_approved(state, step)
 
 
-async def concluded(
+async def carry_out(
     state: RunState, step: int, apply: Apply | None
-) -> tuple[int, tuple[Outcome, ...]]:
+) -> tuple[int, tuple[OperationOutcome, ...]]:
     """Carry out what was decided about the step's update.
 
     Args:
@@ -64,24 +64,24 @@ async def concluded(
     Raises:
         ConflictError: it was approved, and there is no engine.
     """
-    update = _update(state, step)
+    update = _pending_update(state, step)
     if update is None:
         return state.policy_version, ()
     name = update_id(step)
-    if _approved(state, step):
+    if _is_approved(state, step):
         if apply is None:
             raise ConflictError(
                 f"operation {name}",
                 "its weights can be changed only by the process that trains them.",
                 "Go on with the run.",
             )
-        return await apply(update), (Outcome(name, "weights", True),)
+        return await apply(update), (OperationOutcome(name, "weights", True),)
     decision = state.decisions.get(name)
     reason = UNDECIDED if decision is None else decision.reason
-    return state.policy_version, (Outcome(name, "weights", False, None, reason),)
+    return state.policy_version, (OperationOutcome(name, "weights", False, None, reason),)
 
 
-def _update(state: RunState, step: int) -> WeightUpdate | None:
+def _pending_update(state: RunState, step: int) -> WeightUpdate | None:
     """Of the step's lesson, while it waits for its commit."""
     found = state.steps.get(step)
     if found is None or found.lesson is None or update_id(step) not in state.operations:
@@ -89,8 +89,10 @@ def _update(state: RunState, step: int) -> WeightUpdate | None:
     return found.lesson.update
 
 
-def _approved(state: RunState, step: int) -> bool:
+def _is_approved(state: RunState, step: int) -> bool:
     decision = state.decisions.get(update_id(step))
     return (
-        _update(state, step) is not None and decision is not None and decision.action == "approve"
+        _pending_update(state, step) is not None
+        and decision is not None
+        and decision.action == "approve"
     )

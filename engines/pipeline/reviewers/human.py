@@ -14,7 +14,7 @@ from engines.core.library import Library
 from engines.core.types import BASE_MOVED, Decision, Operation
 
 
-class Auto:
+class AutoReviewer:
     """Approves whatever fits the library; the gate rejects the rest with its reason.
 
     Flags do not hold it up, with two exceptions that it leaves to a person: an experience
@@ -43,7 +43,7 @@ class HoldExpired(Exception):
     """Nobody decided within the time the run was told to hold."""
 
 
-class Outside:
+class HumanReviewer:
     """Waits for decisions that reach the gate from outside (socket, screen).
 
     `settled` tells when nothing is undecided any more. It yields nothing itself:
@@ -57,10 +57,10 @@ class Outside:
         self._changed = asyncio.Event()
         self._settled: Callable[[], bool] = lambda: False
 
-    def watches(self, settled: Callable[[], bool]) -> None:
+    def set_done_check(self, settled: Callable[[], bool]) -> None:
         self._settled = settled
 
-    def poke(self) -> None:
+    def notify(self) -> None:
         """Something was decided or undone."""
         self._changed.set()
 

@@ -1,4 +1,4 @@
-"""`Bounds`: a weight update whose figures are out of bounds is rejected without asking anyone.
+"""`MetricLimits`: rejects a weight update whose figures are out of bounds, without asking anyone.
 
 Owns the two limits. Everything else, library operations included, is left to whoever comes
 next.
@@ -19,7 +19,7 @@ _NAMES = {
 }
 
 
-class Bounds:
+class MetricLimits:
     """Rejects updates that lead too far.
 
     Both KL figures are of what an update leads to, so one that was rejected leaves no trace in
@@ -37,7 +37,7 @@ class Bounds:
         self._limits = {"kl": max_kl, "kl_step": max_kl, "grad_norm": max_grad_norm}
         self._figures: Callable[[Operation], Mapping[str, float]] = lambda _: {}
 
-    def reads(self, figures: Callable[[Operation], Mapping[str, float]]) -> None:
+    def set_metrics_source(self, figures: Callable[[Operation], Mapping[str, float]]) -> None:
         """Say where the metrics of an update are found; the gate does."""
         self._figures = figures
 

@@ -61,12 +61,12 @@ class Conditions(BaseModel):
 
     @field_validator("kind", "flag", mode="before")
     @classmethod
-    def _one_or_many(cls, value: object) -> object:
+    def _accept_one_or_many(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value
 
     @field_validator("flag")
     @classmethod
-    def _known_flags(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_flags(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for name in value:
             if name not in FLAG_NAMES:
                 near = get_close_matches(name, FLAG_NAMES, n=1, cutoff=0.5)
@@ -77,13 +77,13 @@ class Conditions(BaseModel):
 
     @field_validator("kind", "flag")
     @classmethod
-    def _names_some(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_not_empty(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if not value:
             raise ValueError("it names none; leave it out where any will do")
         return value
 
     @model_validator(mode="after")
-    def _can_hold(self) -> Conditions:
+    def _check_satisfiable(self) -> Conditions:
         """Refuse what no operation can meet: the rule would never do anything."""
         least, below = self.groups_at_least, self.groups_below
         if below is not None and max(least or 0, 0) >= below:
@@ -99,7 +99,7 @@ class Conditions(BaseModel):
 
     @field_validator("matches")
     @classmethod
-    def _compiles(cls, value: str | None) -> str | None:
+    def _check_pattern(cls, value: str | None) -> str | None:
         if value is not None:
             try:
                 re.compile(value)
@@ -108,11 +108,11 @@ class Conditions(BaseModel):
         return value
 
     @property
-    def mean_weights(self) -> bool:
+    def can_match_weights(self) -> bool:
         """Whether a weight update can be meant: what is said of wordings says nothing of it."""
         return "weights" in self.kind or self == Conditions()
 
-    def hold(self, operation: Operation, library: Library) -> bool:
+    def are_met(self, operation: Operation, library: Library) -> bool:
         groups = len({rollout.rpartition("r")[0] for rollout in operation.evidence})
         checks = [
             not self.kind or operation.kind in self.kind,
@@ -121,7 +121,7 @@ class Conditions(BaseModel):
             self.words_above is None or len(operation.text.split()) > self.words_above,
             self.matches is None or re.search(self.matches, operation.text) is not None,
             self.flagged is None or bool(operation.flags) is self.flagged,
-            not (self.flag or self.score_at_least is not None) or self._raised(operation),
+            not (self.flag or self.score_at_least is not None) or self._has_flag(operation),
         ]
         if not all(checks):
             return False
@@ -131,7 +131,7 @@ class Conditions(BaseModel):
             if e.id != operation.target
         )
 
-    def _raised(self, operation: Operation) -> bool:
+    def _has_flag(self, operation: Operation) -> bool:
         """Whether a flag that is meant stands there; one without a score reaches none."""
         least = self.score_at_least
         return any(
@@ -149,7 +149,7 @@ class Rule(BaseModel):
     reason: str = ""
 
     @model_validator(mode="after")
-    def _rejections_say_why(self) -> Rule:
+    def _check_reason(self) -> Rule:
         if self.do == "reject" and not self.reason:
             raise ValueError("a rule that rejects needs a reason")
         return self
@@ -161,7 +161,7 @@ class _RuleFile(BaseModel):
     rules: tuple[Rule, ...]
 
 
-class Rules:
+class RuleReviewer:
     """Decides by rules, in the order of the operations."""
 
     def __init__(self, rules: Sequence[Rule], name: str) -> None:
@@ -174,9 +174,9 @@ class Rules:
         for operation in operations:
             weights = operation.kind == "weights"
             for number, rule in enumerate(self._rules, 1):
-                if weights and not rule.when.mean_weights:
+                if weights and not rule.when.can_match_weights:
                     continue
-                if not rule.when.hold(operation, library):
+                if not rule.when.are_met(operation, library):
                     continue
                 if rule.do != "ask" and not (weights and rule.do == "defer"):
                     reason = rule.reason or f"rule {number}"
@@ -184,7 +184,7 @@ class Rules:
                 break
 
 
-def read_rules(path: Path) -> Rules:
+def read_rules(path: Path) -> RuleReviewer:
     """Read a rule file.
 
     Raises:
@@ -200,15 +200,15 @@ def read_rules(path: Path) -> Rules:
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(str(path), f"is not YAML ({error}).", "Mend it.") from error
     except ValidationError as error:
-        raise _explained(path, error) from error
-    return Rules(parsed.rules, f"{RULES}{path.name}")
+        raise _explain_error(path, error) from error
+    return RuleReviewer(parsed.rules, f"{RULES}{path.name}")
 
 
-def _explained(path: Path, error: ValidationError) -> ConfigError:
+def _explain_error(path: Path, error: ValidationError) -> ConfigError:
     """The first thing that is wrong, with its line, in our words."""
     first = error.errors(include_url=False)[0]
     loc = first["loc"]
-    place = f"{path}:{_line(path, loc)}"
+    place = f"{path}:{_line_number(path, loc)}"
     key = str(loc[-1]) if loc else ""
     rule = f"rule {loc[1] + 1}: " if len(loc) > 1 and isinstance(loc[1], int) else ""
     match first["type"]:
@@ -230,7 +230,7 @@ def _explained(path: Path, error: ValidationError) -> ConfigError:
     return ConfigError(place, f"{rule}{about}{said}{end}", "Mend it.")
 
 
-def _line(path: Path, loc: Sequence[str | int]) -> int:
+def _line_number(path: Path, loc: Sequence[str | int]) -> int:
     """The line, from 1, of the deepest part of a place that the file holds."""
     node = yaml.compose(path.read_text("utf-8"))
     line = 1

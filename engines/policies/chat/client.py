@@ -21,10 +21,15 @@ from engines.core.protocols import OnText, Policy, Reservation
 from engines.core.text.tokens import prompt_tokens
 from engines.core.types import NO_USAGE, Completion, Message, Sampling, Usage
 from engines.core.waiting.deadline import deadline
-from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings, refused, transient
-from engines.policies.chat.request import Dialect, adapted, chat_request
+from engines.policies.chat.endpoint import (
+    EndpointFailed,
+    EndpointSettings,
+    is_transient,
+    status_failure,
+)
+from engines.policies.chat.request import Dialect, adapt_dialect, chat_request
 from engines.policies.chat.retry import asked_wait_s, backoff_s
-from engines.policies.chat.size_limits import LISTING_BYTES, capped, shorten_errors
+from engines.policies.chat.size_limits import LISTING_BYTES, read_capped, shorten_errors
 from engines.policies.chat.streamed_reply import ReplyError, StreamedReply
 from engines.policies.limits.congestion import CROWDED, Congestion
 
@@ -108,19 +113,19 @@ class OpenAICompat:
             messages, sampling, on_text, own.timeout_s, own.max_retries, congestion, reservation
         )
 
-    def reporting(self, congestion: Congestion) -> Policy:
+    def with_congestion(self, congestion: Congestion) -> Policy:
         """The same endpoint and connections, as seen from certain slots."""
-        return _View(self, congestion)
+        return _EndpointView(self, congestion)
 
-    def metered(self, reservation: Reservation) -> Policy:
+    def with_reservation(self, reservation: Reservation) -> Policy:
         """The same for one call, whose money is reserved."""
-        return _View(self, None, reservation)
+        return _EndpointView(self, None, reservation)
 
     async def ping(self) -> None:
-        from engines.policies.chat.diagnosis import key_is_missing, policy_error
+        from engines.policies.chat.diagnosis import missing_key_error, policy_error
 
         if self.settings.base_url is None and self.settings.api_key is None:
-            raise key_is_missing(self.name, self.settings)
+            raise missing_key_error(self.name, self.settings)
         question = (Message("user", "Say OK."),)
         once = Sampling(temperature=None, max_tokens=1, seed=1)
         try:
@@ -129,7 +134,7 @@ class OpenAICompat:
         except CallFailed as failed:
             if isinstance(failed, EndpointFailed) and "output limit was reached" in failed.body:
                 return  # a hosted reasoning model's way to say that one token was too few
-            known = await self._known_models() if getattr(failed, "status", 0) == 404 else ()
+            known = await self._list_models() if getattr(failed, "status", 0) == 404 else ()
             raise policy_error(self.name, self.settings, failed, known) from None
 
     async def aclose(self) -> None:
@@ -148,12 +153,12 @@ class OpenAICompat:
         congestion: Congestion | None = None,
         reservation: Reservation | None = None,
     ) -> Completion:
-        self._opened()  # before the deadline: the first call pays for the import
-        seen = _Seen(on_text)
+        self._open_client()  # before the deadline: the first call pays for the import
+        seen = _TextForwarder(on_text)
         last = ""
         tries = faults = 0
         asked = messages[-1].content if messages else ""
-        spent = _Spent(self.settings, prompt_tokens(messages, sampling.tools))
+        spent = _LostUsage(self.settings, prompt_tokens(messages, sampling.tools))
         try:
             async with deadline(limit_s) as until:
                 while True:
@@ -164,31 +169,31 @@ class OpenAICompat:
                         self.settings.max_tokens,
                         self.dialect,
                     )
-                    began = congestion.begin() if congestion else 0
+                    began = congestion.note_request() if congestion else 0
                     try:
                         made = await self._try(body, seen, spent)
                     except EndpointFailed as failed:
                         crowded = failed.transient and failed.status in CROWDED
                         if congestion and crowded:
-                            congestion.refused(began)
-                        if self._adapt(failed, body):
+                            congestion.note_refusal(began)
+                        if self._adapt_dialect(failed, body):
                             continue
                         tries += 1
                         faults += not (congestion and crowded)
                         if not failed.transient or faults > max_retries:
-                            raise _counted(failed, tries, spent.usage) from None
+                            raise _add_try_count(failed, tries, spent.usage) from None
                         last, wait_s = failed.text, failed.wait_s
                     else:
                         if congestion:
-                            congestion.answered()
+                            congestion.note_answer()
                         return replace(made, usage=spent.usage + made.usage)
                     drawn = (tries - 1, sampling.seed or 0, asked)
                     wait_s = backoff_s(*drawn) if wait_s is None else asked_wait_s(wait_s, *drawn)
-                    ends = until.ends
+                    ends = until.ends_at
                     if ends is not None and asyncio.get_running_loop().time() + wait_s >= ends:
                         raise CallFailed(
                             "timeout",
-                            f"the next try would be {_seconds(wait_s)} from now, after the "
+                            f"the next try would be {_seconds_text(wait_s)} from now, after the "
                             f"deadline of {limit_s:g} s; {last}",
                             spent.usage,
                         )
@@ -196,7 +201,7 @@ class OpenAICompat:
                     if reservation is not None:
                         reservation.settle(spent.usage)
                     if congestion and crowded:
-                        async with congestion.making_room():
+                        async with congestion.lend_slot():
                             await self._sleep(wait_s)
                     else:
                         await self._sleep(wait_s)
@@ -214,7 +219,9 @@ class OpenAICompat:
                 spent.usage,
             ) from None
 
-    async def _try(self, body: Mapping[str, Any], seen: _Seen, spent: _Spent) -> Completion:
+    async def _try(
+        self, body: Mapping[str, Any], seen: _TextForwarder, spent: _LostUsage
+    ) -> Completion:
         """Ask once. The error never chains: its cause may quote the key."""
         import httpx2
         import openai
@@ -223,54 +230,56 @@ class OpenAICompat:
         reply = StreamedReply()
         seen.restart()
         try:
-            await self._gather(body, reply, seen)
+            await self._read_stream(body, reply, seen)
             seen(reply.end())
         except openai.APIStatusError as error:
-            raise refused(own, error) from None
+            raise status_failure(own, error) from None
         except asyncio.CancelledError:  # mostly the deadline
-            spent.on(reply)
+            spent.add_try(reply)
             raise
         except (openai.APITimeoutError, httpx2.TimeoutException) as error:
-            if not _unsent(error):
-                spent.on(reply)
+            if not _is_unsent(error):
+                spent.add_try(reply)
             raise EndpointFailed("timeout", f"{own.url} fell silent", transient=True) from None
         except openai.APIConnectionError as error:
-            cause = own.clean(str(error.__cause__ or error))
-            if _unsent(error):
+            cause = own.redact(str(error.__cause__ or error))
+            if _is_unsent(error):
                 text = f"no connection to {own.url}: {cause}"
                 raise EndpointFailed("refused", text, transient=True) from None
-            spent.on(reply)
+            spent.add_try(reply)
             text = f"{own.url} closed the connection without a reply: {cause}"
             raise EndpointFailed("cut", text, transient=True) from None
         except httpx2.HTTPError as error:
-            spent.on(reply)
-            text = f"the reply of {own.url} was cut: {own.clean(str(error))}"
+            spent.add_try(reply)
+            text = f"the reply of {own.url} was cut: {own.redact(str(error))}"
             raise EndpointFailed("cut", text, transient=True) from None
         except ReplyError as error:
-            if reply.began:  # else it is an error status that came late
-                spent.on(reply)
+            if reply.has_begun:  # else it is an error status that came late
+                spent.add_try(reply)
             raise EndpointFailed(
                 "status",
-                f"{own.url} reported an error within its reply: {own.clean(str(error))}",
-                transient=error.status is None or transient(error.status),
+                f"{own.url} reported an error within its reply: {own.redact(str(error))}",
+                transient=error.status is None or is_transient(error.status),
                 status=error.status,
                 body=str(error),
             ) from None
         except CallFailed as failed:  # of the reply's form
-            spent.on(reply)
-            text = f"{own.clean(str(failed).partition(': ')[2])} ({own.url})"
+            spent.add_try(reply)
+            text = f"{own.redact(str(failed).partition(': ')[2])} ({own.url})"
             again = failed.kind != "too long"  # a model that rambles does so again
             raise EndpointFailed(failed.kind, text, transient=again) from None
         made, paid = reply.completion(own.model), reply.usage
         if paid is None or not paid.tokens:
-            paid = spent.likely(reply)
+            paid = spent.estimate_usage(reply)
         return replace(made, usage=replace(paid, cost_usd=own.cost_usd(paid)))
 
-    async def _gather(self, body: Mapping[str, Any], reply: StreamedReply, seen: _Seen) -> None:
+    async def _read_stream(
+        self, body: Mapping[str, Any], reply: StreamedReply, seen: _TextForwarder
+    ) -> None:
         import httpx2
 
         # The overloads of `create` do not describe the raw response of a stream.
-        create = cast(Any, self._opened().chat.completions.with_streaming_response.create)
+        create = cast(Any, self._open_client().chat.completions.with_streaming_response.create)
         # All of it goes as further fields, which the library sends as they are: walking the
         # types of every message cost it a quarter of a call's CPU (openai 3.52).
         whole = {**body, **self.settings.extra_body}
@@ -287,10 +296,10 @@ class OpenAICompat:
                         async for _ in chunks:
                             pass
         except httpx2.HTTPError:
-            if not reply.whole:  # what breaks after the last word costs nothing
+            if not reply.is_complete:  # what breaks after the last word costs nothing
                 raise
 
-    def _opened(self) -> AsyncOpenAI:
+    def _open_client(self) -> AsyncOpenAI:
         """The client, made at first use: importing it costs half a second."""
         if self._closed:
             raise RuntimeError(f"{self.name} is used after it was closed")
@@ -322,7 +331,7 @@ class OpenAICompat:
                 limits=limits,
                 timeout=timeout,
                 follow_redirects=True,
-                trust_env=not own.local,  # no proxy stands between a machine and itself
+                trust_env=not own.is_local,  # no proxy stands between a machine and itself
                 event_hooks={"response": [shorten_errors]},
             ),
         )
@@ -332,23 +341,23 @@ class OpenAICompat:
         client._custom_headers = dict(own.headers)
         return client
 
-    def _adapt(self, failed: EndpointFailed, body: Mapping[str, Any]) -> bool:
+    def _adapt_dialect(self, failed: EndpointFailed, body: Mapping[str, Any]) -> bool:
         if failed.status not in (400, 422):
             return False
-        learned = adapted(self.dialect, body, failed.body)
+        learned = adapt_dialect(self.dialect, body, failed.body)
         self.dialect = learned or self.dialect
         return learned is not None
 
-    async def _known_models(self) -> tuple[str, ...]:
+    async def _list_models(self) -> tuple[str, ...]:
         """What the endpoint offers; empty where it does not say."""
         import httpx2
         import openai
 
         try:
             async with asyncio.timeout(CONNECT_S):
-                listing = self._opened().models.with_streaming_response.list()
+                listing = self._open_client().models.with_streaming_response.list()
                 async with listing as response:
-                    body = orjson.loads(await capped(response.iter_bytes(), LISTING_BYTES))
+                    body = orjson.loads(await read_capped(response.iter_bytes(), LISTING_BYTES))
         except (openai.APIError, httpx2.HTTPError, orjson.JSONDecodeError, TimeoutError):
             return ()
         rows = body.get("data") if isinstance(body, dict) else None
@@ -356,7 +365,7 @@ class OpenAICompat:
         return tuple(str(row["id"]) for row in named if isinstance(row, dict) and "id" in row)
 
 
-class _Seen:
+class _TextForwarder:
     """Passes text on once: a repeated reply is silent up to where the last one ended."""
 
     def __init__(self, on_text: OnText | None) -> None:
@@ -377,7 +386,7 @@ class _Seen:
             self._on_text(new)
 
 
-class _Spent:
+class _LostUsage:
     """What the lost tries of one call may have cost."""
 
     def __init__(self, settings: EndpointSettings, asked_tokens: int) -> None:
@@ -385,19 +394,19 @@ class _Spent:
         self._asked_tokens = asked_tokens
         self.usage = NO_USAGE
 
-    def on(self, reply: StreamedReply) -> None:
+    def add_try(self, reply: StreamedReply) -> None:
         """A request was sent and this much of its reply has come."""
-        lost = self.likely(reply)
+        lost = self.estimate_usage(reply)
         self.usage += replace(lost, cost_usd=self._settings.cost_usd(lost))
 
-    def likely(self, reply: StreamedReply) -> Usage:
+    def estimate_usage(self, reply: StreamedReply) -> Usage:
         """What a try comes to, as far as the endpoint has counted it and estimated for the rest."""
         counted = reply.usage.prompt_tokens if reply.usage else 0
         return Usage(counted or self._asked_tokens, reply.spent_tokens, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class _View:
+class _EndpointView:
     """An endpoint whose refusals narrow the slots it is asked from, and whose tries cost."""
 
     endpoint: OpenAICompat
@@ -408,10 +417,10 @@ class _View:
     def name(self) -> str:
         return self.endpoint.name
 
-    def reporting(self, congestion: Congestion) -> Policy:
+    def with_congestion(self, congestion: Congestion) -> Policy:
         return replace(self, congestion=congestion)
 
-    def metered(self, reservation: Reservation) -> Policy:
+    def with_reservation(self, reservation: Reservation) -> Policy:
         return replace(self, reservation=reservation)
 
     async def complete(
@@ -428,7 +437,7 @@ class _View:
         await self.endpoint.aclose()
 
 
-def _unsent(error: Exception) -> bool:
+def _is_unsent(error: Exception) -> bool:
     """Whether there was no connection to send the request on."""
     import httpx2
 
@@ -437,12 +446,12 @@ def _unsent(error: Exception) -> bool:
     return isinstance(cause, never)
 
 
-def _seconds(wait_s: float) -> str:
+def _seconds_text(wait_s: float) -> str:
     """Endpoints may ask for any number, which would fill a page."""
     return f"{wait_s:.1f} s" if wait_s < 1e6 else f"{wait_s:.3g} s"
 
 
-def _counted(failed: EndpointFailed, tries: int, spent: Usage) -> EndpointFailed:
+def _add_try_count(failed: EndpointFailed, tries: int, spent: Usage) -> EndpointFailed:
     failed.usage = spent
     if tries > 1:
         failed.args = (f"{failed.args[0]} (after {tries} tries)",)

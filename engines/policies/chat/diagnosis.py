@@ -15,9 +15,9 @@ SHOWN = 8
 SET_KEY = "Set api_key in the run file, for example to ${oc.env:OPENAI_API_KEY}"
 
 
-def key_is_missing(name: str, settings: EndpointSettings) -> PolicyError:
+def missing_key_error(name: str, settings: EndpointSettings) -> PolicyError:
     return PolicyError(
-        _place(name, settings),
+        _place_text(name, settings),
         "no key is given, and the hosted service wants one.",
         f"{SET_KEY}, or base_url for an endpoint of your own.",
     )
@@ -27,7 +27,7 @@ def policy_error(
     name: str, settings: EndpointSettings, failed: CallFailed, known: Sequence[str]
 ) -> PolicyError:
     """Put a failed call into the words of a user error; `known` are the models on offer."""
-    place = _place(name, settings)
+    place = _place_text(name, settings)
     kind, _, text = str(failed).partition(": ")
     status = getattr(failed, "status", None)
     text = text.rstrip(".")
@@ -41,7 +41,7 @@ def policy_error(
                 return PolicyError(
                     place,
                     f"the model {settings.model!r} is not there ({text}).",
-                    f"Choose one of {_offer(settings.model, known)}.",
+                    f"Choose one of {_models_text(settings.model, known)}.",
                 )
             move = "Check the model's name and base_url, which mostly ends in /v1."
             return PolicyError(place, cause, move)
@@ -61,11 +61,11 @@ def policy_error(
     )
 
 
-def _place(name: str, settings: EndpointSettings) -> str:
+def _place_text(name: str, settings: EndpointSettings) -> str:
     return f"policy {name} at {settings.url}"
 
 
-def _offer(model: str, known: Sequence[str]) -> str:
+def _models_text(model: str, known: Sequence[str]) -> str:
     near = get_close_matches(model, known, n=SHOWN, cutoff=0.4)
     first = list(dict.fromkeys([*near, *sorted(known)]))
     more = f" and {len(first) - SHOWN} more" if len(first) > SHOWN else ""

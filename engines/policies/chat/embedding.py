@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
-from engines.core.codec import sound
+from engines.core.codec import fix_surrogates
 from engines.core.errors import CallFailed, PolicyError, RecordError
 from engines.core.ids import digest, digest_bytes
-from engines.core.protocols import Embedded
+from engines.core.protocols import EmbeddingResult
 from engines.core.text.similarity import features
 from engines.core.types import NO_USAGE, Usage
-from engines.policies.chat.diagnosis import key_is_missing, policy_error
-from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings, refused
+from engines.policies.chat.diagnosis import missing_key_error, policy_error
+from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings, status_failure
 from engines.policies.chat.retry import backoff_s
-from engines.policies.chat.streamed_reply import believable
+from engines.policies.chat.streamed_reply import is_token_count
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -53,7 +53,7 @@ def open_embedder(
     endpoint: EndpointSettings,
     folder: Path | None,
     reserve: Reserve | None = None,
-) -> Embeddings | RehearsalEmbeddings:
+) -> EmbeddingClient | RehearsalEmbeddings:
     """Open `openai:MODEL` or `rehearsal`.
 
     Args:
@@ -70,7 +70,7 @@ def open_embedder(
     if prefix == "rehearsal":
         return RehearsalEmbeddings()
     if prefix == "openai" and model:
-        return Embeddings(replace(endpoint, model=model), folder, reserve=reserve)
+        return EmbeddingClient(replace(endpoint, model=model), folder, reserve=reserve)
     raise PolicyError(
         f"embedding model {spec!r}", "it has no known form.", "Write openai:MODEL, or rehearsal."
     )
@@ -81,8 +81,8 @@ class RehearsalEmbeddings:
 
     name = "rehearsal"
 
-    async def embed(self, texts: Sequence[str]) -> Embedded:
-        return Embedded(tuple(_hashed(text) for text in texts))
+    async def embed(self, texts: Sequence[str]) -> EmbeddingResult:
+        return EmbeddingResult(tuple(_hash_vector(text) for text in texts))
 
     async def ping(self) -> None:
         """It is there."""
@@ -91,7 +91,7 @@ class RehearsalEmbeddings:
         """It holds nothing."""
 
 
-class Embeddings:
+class EmbeddingClient:
     """One model behind one endpoint, over one HTTP client."""
 
     def __init__(
@@ -106,20 +106,20 @@ class Embeddings:
         self._reserve = reserve
         self._sleep = sleep
         self._client: AsyncOpenAI | None = None
-        self._book = VectorBook(folder, f"openai:{settings.model} {settings.url}")
+        self._book = VectorCache(folder, f"openai:{settings.model} {settings.url}")
 
     @property
     def name(self) -> str:
         return f"openai:{self.settings.model}"
 
-    async def embed(self, texts: Sequence[str]) -> Embedded:
+    async def embed(self, texts: Sequence[str]) -> EmbeddingResult:
         """See `engines.core.protocols.Embedder`; batches that succeeded before one failed are kept.
 
         Raises:
             CallFailed: as the protocol says.
             RecordError: a vector cannot be kept.
         """
-        wanted = list(dict.fromkeys(sound(text) for text in texts))
+        wanted = list(dict.fromkeys(fix_surrogates(text) for text in texts))
         missing = [text for text in wanted if self._book.find(text) is None]
         usage = NO_USAGE
         for start in range(0, len(missing), BATCH):
@@ -138,11 +138,11 @@ class Embeddings:
             usage += paid
             for text, vector in zip(batch, vectors, strict=True):
                 self._book.add(text, vector)
-        found = tuple(self._book.find(sound(text)) for text in texts)
+        found = tuple(self._book.find(fix_surrogates(text)) for text in texts)
         whole = tuple(vector for vector in found if vector is not None)
         if len({len(vector) for vector in whole}) > 1:
             raise CallFailed("shape", f"{self.name} gives vectors of different lengths", usage)
-        return Embedded(whole, usage)
+        return EmbeddingResult(whole, usage)
 
     async def ping(self) -> None:
         """Return when the model answers, or when everything it is asked here is known.
@@ -151,7 +151,7 @@ class Embeddings:
             PolicyError: it does not; the message names endpoint and cause.
         """
         if self.settings.base_url is None and self.settings.api_key is None:
-            raise key_is_missing(self.name, self.settings)
+            raise missing_key_error(self.name, self.settings)
         try:
             await self._call(["ping"], min(self.settings.timeout_s, PING_S))
         except CallFailed as failed:
@@ -164,7 +164,7 @@ class Embeddings:
             await client.close()
 
     async def _call(self, texts: list[str], limit_s: float) -> tuple[list[array[float]], Usage]:
-        self._opened()  # before the deadline: the first call pays for the import
+        self._open_client()  # before the deadline: the first call pays for the import
         last, tries = "", 0
         try:
             async with asyncio.timeout(limit_s) as deadline:
@@ -199,7 +199,7 @@ class Embeddings:
 
         own = self.settings
         body: dict[str, Any] = {"model": own.model, "input": texts, "encoding_format": "float"}
-        create = cast(Any, self._opened().embeddings.with_streaming_response.create)
+        create = cast(Any, self._open_client().embeddings.with_streaming_response.create)
         raw = bytearray()
         try:
             async with create(**body, extra_body=dict(own.extra_body)) as response:
@@ -209,36 +209,38 @@ class Embeddings:
                         text = f"the reply of {own.url} is longer than {MAX_BODY >> 20} MB"
                         raise EndpointFailed("too long", text, transient=False)
         except openai.APIStatusError as error:
-            raise refused(own, error) from None
+            raise status_failure(own, error) from None
         except (openai.APITimeoutError, httpx2.TimeoutException):
             raise EndpointFailed("timeout", f"{own.url} fell silent", transient=True) from None
         except openai.APIConnectionError as error:
-            cause = own.clean(str(error.__cause__ or error))
+            cause = own.redact(str(error.__cause__ or error))
             text = f"no connection to {own.url}: {cause}"
             raise EndpointFailed("refused", text, transient=True) from None
         except httpx2.HTTPError as error:
-            text = f"the reply of {own.url} was cut: {own.clean(str(error))}"
+            text = f"the reply of {own.url} was cut: {own.redact(str(error))}"
             raise EndpointFailed("cut", text, transient=True) from None
         try:
-            return self._read(bytes(raw), texts)
+            return self._parse_vectors(bytes(raw), texts)
         except (ValueError, KeyError, TypeError, IndexError, OverflowError):
             text = f"the reply of {own.url} holds no {len(texts)} vectors"
             raise EndpointFailed("shape", text, transient=False) from None
 
-    def _read(self, raw: bytes, texts: list[str]) -> tuple[list[array[float]], Usage]:
+    def _parse_vectors(self, raw: bytes, texts: list[str]) -> tuple[list[array[float]], Usage]:
         data = orjson.loads(raw)
         rows = data["data"]
-        placed = {row.get("index", at): _unit(row["embedding"]) for at, row in enumerate(rows)}
+        placed = {
+            row.get("index", at): _unit_vector(row["embedding"]) for at, row in enumerate(rows)
+        }
         vectors = [placed[at] for at in range(len(texts))]
         told = data.get("usage") or {}
         counted = told.get("prompt_tokens", told.get("total_tokens"))
-        if not believable(counted):
+        if not is_token_count(counted):
             counted = sum(len(text.encode()) for text in texts) // 4
         price = self.settings.price_in_usd_per_mtok
         cost_usd = None if price is None else counted * price / 1e6
         return vectors, Usage(counted, 0, 1, cost_usd)
 
-    def _opened(self) -> AsyncOpenAI:
+    def _open_client(self) -> AsyncOpenAI:
         if self._client is None:
             import httpx2
             import openai
@@ -251,7 +253,7 @@ class Embeddings:
                 max_retries=0,
                 timeout=timeout,
                 http_client=httpx2.AsyncClient(
-                    timeout=timeout, follow_redirects=True, trust_env=not own.local
+                    timeout=timeout, follow_redirects=True, trust_env=not own.is_local
                 ),
             )
             # See `openai_compat`: the constructor reads these from the environment.
@@ -260,7 +262,7 @@ class Embeddings:
         return self._client
 
 
-class VectorBook:
+class VectorCache:
     """Vectors by text, in a file that is only added to. Used from one event loop."""
 
     def __init__(self, folder: Path | None, about: str) -> None:
@@ -271,7 +273,7 @@ class VectorBook:
         self._load()
 
     def find(self, text: str) -> array[float] | None:
-        return self._known.get(_name(text))
+        return self._known.get(_text_key(text))
 
     def add(self, text: str, vector: array[float]) -> None:
         """Keep a vector.
@@ -279,12 +281,12 @@ class VectorBook:
         Raises:
             RecordError: it cannot be written.
         """
-        name = _name(text)
+        name = _text_key(text)
         self._known[name] = vector
         if self.path is None:
             return
         packed = b64encode(vector.tobytes()).decode()
-        line = orjson.dumps([name, packed, _check(name, packed)]) + b"\n"
+        line = orjson.dumps([name, packed, _checksum(name, packed)]) + b"\n"
         try:
             if self._fd is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -321,21 +323,21 @@ class VectorBook:
         for line in raw.splitlines():
             try:
                 name, packed, check = orjson.loads(line)
-                if check == _check(name, packed):
+                if check == _checksum(name, packed):
                     self._known[name] = array("f", b64decode(packed))
             except (ValueError, TypeError):  # cut, or not ours
                 continue
 
 
-def _name(text: str) -> str:
+def _text_key(text: str) -> str:
     return digest_bytes(text.encode(), 16)
 
 
-def _check(name: str, packed: str) -> str:
+def _checksum(name: str, packed: str) -> str:
     return digest_bytes(f"{name} {packed}".encode(), 4)
 
 
-def _unit(numbers: Sequence[float]) -> array[float]:
+def _unit_vector(numbers: Sequence[float]) -> array[float]:
     """Of length 1, in single precision as it is kept.
 
     Raises:
@@ -347,9 +349,13 @@ def _unit(numbers: Sequence[float]) -> array[float]:
     return array("f", (n / length for n in numbers))
 
 
-def _hashed(text: str) -> array[float]:
+def _hash_vector(text: str) -> array[float]:
     counts = [0.0] * REHEARSAL_DIMENSIONS
     for gram, _ in features(text):
         place = int(digest_bytes(gram.encode("utf-8", "replace"), 4), 16)
         counts[place % REHEARSAL_DIMENSIONS] += 1.0
-    return _unit(counts) if any(counts) else array("f", [1.0, *[0.0] * (REHEARSAL_DIMENSIONS - 1)])
+    return (
+        _unit_vector(counts)
+        if any(counts)
+        else array("f", [1.0, *[0.0] * (REHEARSAL_DIMENSIONS - 1)])
+    )

@@ -56,10 +56,10 @@ class EndpointSettings:
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")
 
     @property
-    def local(self) -> bool:
+    def is_local(self) -> bool:
         return urlsplit(self.address).hostname in ("localhost", "127.0.0.1", "::1")
 
-    def clean(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """Take out secrets, since some endpoints quote the key they refuse, and shorten."""
         text = text.encode("utf-8", "replace").decode()  # no journal takes lone surrogates
         parts = urlsplit(self.address)
@@ -101,12 +101,12 @@ class EndpointFailed(CallFailed):
         self.body = body  # all it said
 
 
-def transient(status: int) -> bool:
+def is_transient(status: int) -> bool:
     """True for a status that another try may cure."""
     return status in (408, 409, 429) or status >= 500
 
 
-def refused(settings: EndpointSettings, error: APIStatusError) -> EndpointFailed:
+def status_failure(settings: EndpointSettings, error: APIStatusError) -> EndpointFailed:
     """An error status as a failed call."""
     said, whole = error.body, error.response.text
     message = said.get("message") or said.get("detail") if isinstance(said, dict) else said
@@ -116,8 +116,8 @@ def refused(settings: EndpointSettings, error: APIStatusError) -> EndpointFailed
     return EndpointFailed(
         "status",
         f"{error.status_code} from {settings.url}: "
-        f"{settings.clean(message or whole or error.message)}",
-        transient=transient(error.status_code) and not spent,
+        f"{settings.redact(message or whole or error.message)}",
+        transient=is_transient(error.status_code) and not spent,
         status=error.status_code,
         wait_s=retry_after_s(error.response.headers, datetime.now(UTC)),
         body=f"{whole} {error.message}",

@@ -43,7 +43,7 @@ def chat_request(
     limit = sampling.max_tokens if sampling.max_tokens is not None else max_tokens
     body: dict[str, Any] = {
         "model": model,
-        "messages": [_message(message) for message in messages],
+        "messages": [_message_body(message) for message in messages],
         "stream": True,
         "stream_options": {"include_usage": True},
         "temperature": sampling.temperature,
@@ -51,7 +51,7 @@ def chat_request(
         "max_completion_tokens" if dialect.new_limit_name else "max_tokens": limit,
         "stop": list(sampling.stop) or None,
         "seed": sampling.seed,
-        "tools": [_tool(tool) for tool in sampling.tools] or None,
+        "tools": [_tool_body(tool) for tool in sampling.tools] or None,
     }
     return {
         name: value
@@ -60,7 +60,7 @@ def chat_request(
     }
 
 
-def adapted(dialect: Dialect, body: Mapping[str, Any], refusal: str) -> Dialect | None:
+def adapt_dialect(dialect: Dialect, body: Mapping[str, Any], refusal: str) -> Dialect | None:
     """The dialect in which to repeat a refused body, None when nothing can be mended.
 
     Args:
@@ -74,7 +74,7 @@ def adapted(dialect: Dialect, body: Mapping[str, Any], refusal: str) -> Dialect 
     return replace(dialect, without=dialect.without | refused) if refused else None
 
 
-def _message(message: Message) -> dict[str, Any]:
+def _message_body(message: Message) -> dict[str, Any]:
     # Reasoning is not sent back: several hosted services refuse it in a request.
     body: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
@@ -92,5 +92,5 @@ def _message(message: Message) -> dict[str, Any]:
     return body
 
 
-def _tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+def _tool_body(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     return tool if "function" in tool else {"type": "function", "function": dict(tool)}

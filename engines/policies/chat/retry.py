@@ -47,20 +47,20 @@ def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
     seconds or an HTTP date. A date is read against the endpoint's own `date` header
     where there is one: the two clocks need not agree.
     """
-    milliseconds = _number(headers.get("retry-after-ms"))
+    milliseconds = _parse_number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000
     value = headers.get("retry-after")
-    seconds = _number(value)
+    seconds = _parse_number(value)
     if seconds is not None:
         return seconds
-    until = _date(value)
+    until = _parse_date(value)
     if until is None:
         return None
-    return max(0.0, (until - (_date(headers.get("date")) or now)).total_seconds())
+    return max(0.0, (until - (_parse_date(headers.get("date")) or now)).total_seconds())
 
 
-def _number(text: str | None) -> float | None:
+def _parse_number(text: str | None) -> float | None:
     try:
         number = float(text or "")
     except ValueError:
@@ -68,7 +68,7 @@ def _number(text: str | None) -> float | None:
     return max(0.0, number) if math.isfinite(number) else None
 
 
-def _date(text: str | None) -> datetime | None:
+def _parse_date(text: str | None) -> datetime | None:
     try:
         date = parsedate_to_datetime(text or "")
         return date.astimezone(UTC) if date.tzinfo else date.replace(tzinfo=UTC)

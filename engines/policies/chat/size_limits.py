@@ -34,11 +34,11 @@ ERROR_S = 5.0
 LISTING_BYTES = 4_000_000
 
 
-def too_long(what: str) -> CallFailed:
+def too_long_failure(what: str) -> CallFailed:
     return CallFailed("too long", f"the reply has more than {what}")
 
 
-async def capped(chunks: AsyncIterator[bytes], limit: int) -> bytes:
+async def read_capped(chunks: AsyncIterator[bytes], limit: int) -> bytes:
     """The first bytes of a body."""
     taken = bytearray()
     async for chunk in chunks:
@@ -68,7 +68,7 @@ async def shorten_errors(response: httpx2.Response) -> None:
         # What breaks or drips here changes nothing: the status is what counts.
         with suppress(httpx2.HTTPError, TimeoutError):
             async with asyncio.timeout(ERROR_S):
-                body = await capped(reading.aiter_bytes(), ERROR_BYTES)
+                body = await read_capped(reading.aiter_bytes(), ERROR_BYTES)
     finally:
         await whole.aclose()
     for name in ("content-encoding", "content-length", "transfer-encoding"):

@@ -27,7 +27,7 @@ from engines.policies.chat.size_limits import (
     TEXT_CHARS,
     TEXT_LINES,
     TOOL_CALLS,
-    too_long,
+    too_long_failure,
 )
 
 EXCERPT = 200
@@ -49,7 +49,7 @@ class ReplyError(Exception):
 
 
 @dataclass(slots=True)
-class _Call:
+class _PartialToolCall:
     id: str = ""
     name: str = ""
     arguments: StringIO = field(default_factory=StringIO)
@@ -74,10 +74,10 @@ class StreamedReply:
         # Buffers, not lists: a million pieces of one character would take 60 bytes each.
         self._text = StringIO()
         self._reasoning = StringIO()
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, _PartialToolCall] = {}
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """True once the endpoint has said that nothing more of the reply will come."""
         return self.done or bool(self.finish)
 
@@ -91,23 +91,23 @@ class StreamedReply:
         """
         self._size += len(chunk)
         if self._size > BODY_BYTES:
-            raise too_long(f"{BODY_BYTES:,} bytes")
+            raise too_long_failure(f"{BODY_BYTES:,} bytes")
         first, *lines = chunk.split(b"\n")
-        self._hold(first)
+        self._buffer_piece(first)
         if not lines:
             return ""
         whole = b"".join(self._rest)
         last = lines.pop()
         self._rest, self._held = [], len(self._plain)
-        text = "".join([self._line(line) for line in (whole, *lines)])
-        self._hold(last)
+        text = "".join([self._read_line(line) for line in (whole, *lines)])
+        self._buffer_piece(last)
         return text
 
-    def _hold(self, piece: bytes) -> None:
+    def _buffer_piece(self, piece: bytes) -> None:
         """Keep a piece of a line; joined when its end has come, so no byte is copied twice."""
         self._held += len(piece)
         if self._held > LINE_BYTES:
-            raise too_long(f"{LINE_BYTES:,} bytes in one piece")
+            raise too_long_failure(f"{LINE_BYTES:,} bytes in one piece")
         if piece:
             self._rest.append(piece)
 
@@ -123,18 +123,18 @@ class StreamedReply:
         rest, self._rest = b"".join(self._rest), []
         if self._began or rest.startswith(b"data:"):
             # A last line without its newline counts only when it is whole.
-            if rest and not self.whole:
+            if rest and not self.is_complete:
                 try:
-                    text = self._line(rest)
+                    text = self._read_line(rest)
                 except CallFailed as failed:
                     if failed.kind == "too long":
                         raise
         else:
             body = bytes(self._plain + rest).strip()
             if body:
-                text = self._take(body)
+                text = self._read_event(body)
                 self.done = True
-        if not self.whole:
+        if not self.is_complete:
             raise CallFailed("cut", "the reply stopped in the middle")
         if not self._chosen:
             raise CallFailed("shape", "the reply holds no choice")
@@ -164,11 +164,11 @@ class StreamedReply:
         return sum(text_tokens(buffer.getvalue()) for buffer in buffers)
 
     @property
-    def began(self) -> bool:
+    def has_begun(self) -> bool:
         """True once the endpoint has sent something of a reply, or counted tokens for it."""
         return self._chosen or self.usage is not None
 
-    def _line(self, line: bytes) -> str:
+    def _read_line(self, line: bytes) -> str:
         line = line.rstrip(b"\r")
         if line.startswith(b"data:"):
             self._began = True
@@ -176,68 +176,68 @@ class StreamedReply:
             if data == b"[DONE]":
                 self.done = True
                 return ""
-            return self._take(data) if data else ""
+            return self._read_event(data) if data else ""
         ours = line.startswith((b":", b"event:", b"id:", b"retry:"))
         if line and not ours and not self._began:
             self._plain += line + b"\n"
             self._held = len(self._plain)
             if self._held > LINE_BYTES:
-                raise too_long(f"{LINE_BYTES:,} bytes in one piece")
+                raise too_long_failure(f"{LINE_BYTES:,} bytes in one piece")
         return ""
 
-    def _take(self, data: bytes) -> str:
+    def _read_event(self, data: bytes) -> str:
         try:
             chunk = orjson.loads(data)
         except orjson.JSONDecodeError:
-            raise _shape("what came is no JSON", data) from None
+            raise _shape_failure("what came is no JSON", data) from None
         if not isinstance(chunk, dict):
-            raise _shape("what came is no JSON object", data)
+            raise _shape_failure("what came is no JSON object", data)
         if chunk.get("error"):
-            raise _reported(chunk["error"])
+            raise _parse_error(chunk["error"])
         if isinstance(usage := chunk.get("usage"), dict):
-            self.usage = _counts(usage) or self.usage
+            self.usage = _parse_usage(usage) or self.usage
         if isinstance(model := chunk.get("model"), str) and model:
             self._model = model[:NAME_CHARS]
         choices = chunk.get("choices") or ()
         if not isinstance(choices, list | tuple) or not all(isinstance(c, dict) for c in choices):
-            raise _shape('"choices" is no list of objects', data)
+            raise _shape_failure('"choices" is no list of objects', data)
         # Only one reply is ever asked for; some endpoints send empty lists in between.
-        return self._choice(choices[0], data) if choices else ""
+        return self._read_choice(choices[0], data) if choices else ""
 
-    def _choice(self, choice: Mapping[str, Any], data: bytes) -> str:
+    def _read_choice(self, choice: Mapping[str, Any], data: bytes) -> str:
         self._chosen = True
         if isinstance(finish := choice.get("finish_reason"), str) and finish:
             self.finish = finish[:NAME_CHARS]
         part = choice.get("delta") or choice.get("message") or {}
         if not isinstance(part, dict):
-            raise _shape('"delta" is no object', data)
+            raise _shape_failure('"delta" is no object', data)
         for name in ("reasoning_content", "reasoning"):
             if isinstance(thought := part.get(name), str) and thought:
-                self._keep(self._reasoning, thought)
+                self._append_text(self._reasoning, thought)
                 break  # endpoints in transition send both with equal text
         asked = part.get("tool_calls") or ()
         if not isinstance(asked, list | tuple):
-            raise _shape('"tool_calls" is no list', data)
+            raise _shape_failure('"tool_calls" is no list', data)
         for position, call in enumerate(asked):
-            self._tool_call(call, position, data)
+            self._read_tool_call(call, position, data)
         text = _plain_text(part.get("content"), data)
         if text:
-            self._keep(self._text, text)
+            self._append_text(self._text, text)
         return text
 
-    def _keep(self, where: StringIO, text: str) -> None:
+    def _append_text(self, where: StringIO, text: str) -> None:
         where.write(text)
         self._chars += len(text)
         self._lines += text.count("\n") + text.count("\r")
         if self._chars > TEXT_CHARS:
-            raise too_long(f"{TEXT_CHARS:,} characters")
+            raise too_long_failure(f"{TEXT_CHARS:,} characters")
         if self._lines > TEXT_LINES:
-            raise too_long(f"{TEXT_LINES:,} lines")
+            raise too_long_failure(f"{TEXT_LINES:,} lines")
 
-    def _tool_call(self, call: object, position: int, data: bytes) -> None:
+    def _read_tool_call(self, call: object, position: int, data: bytes) -> None:
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(call, dict) or not isinstance(function, dict):
-            raise _shape("a tool call is no function call", data)
+            raise _shape_failure("a tool call is no function call", data)
         number = call.get("index")
         slot = number if isinstance(number, int) else position
         name, made = str(call.get("id") or "")[:NAME_CHARS], self._calls.get(slot)
@@ -245,11 +245,11 @@ class StreamedReply:
             # Some endpoints give every call the index 0; a new id is a new call.
             slot = max(self._calls) + 1
         if slot not in self._calls and len(self._calls) >= TOOL_CALLS:
-            raise too_long(f"{TOOL_CALLS} tool calls")
-        made = self._calls.setdefault(slot, _Call())
+            raise too_long_failure(f"{TOOL_CALLS} tool calls")
+        made = self._calls.setdefault(slot, _PartialToolCall())
         made.id = made.id or name
         made.name = made.name or str(function.get("name") or "")[:NAME_CHARS]
-        self._keep(made.arguments, _written(function.get("arguments") or "", data))
+        self._append_text(made.arguments, _arguments_text(function.get("arguments") or "", data))
 
 
 def _plain_text(content: object, data: bytes) -> str:
@@ -263,28 +263,30 @@ def _plain_text(content: object, data: bytes) -> str:
             for part in content
             if isinstance(part, dict) and isinstance(part.get("text"), str)
         )
-    raise _shape('"content" is no text', data)
+    raise _shape_failure('"content" is no text', data)
 
 
-def _written(arguments: object, data: bytes) -> str:
+def _arguments_text(arguments: object, data: bytes) -> str:
     try:
         return arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
     except orjson.JSONEncodeError:  # nested deeper than it writes, though it reads that
-        raise _shape("the arguments of a tool call cannot be written as JSON", data) from None
+        raise _shape_failure(
+            "the arguments of a tool call cannot be written as JSON", data
+        ) from None
 
 
-def _counts(usage: Mapping[str, Any]) -> Usage | None:
+def _parse_usage(usage: Mapping[str, Any]) -> Usage | None:
     """What the endpoint counted; None where one of its numbers cannot be a count."""
     asked, said = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
-    return Usage(asked, said, 1) if believable(asked) and believable(said) else None
+    return Usage(asked, said, 1) if is_token_count(asked) and is_token_count(said) else None
 
 
-def believable(count: object) -> TypeGuard[int]:
+def is_token_count(count: object) -> TypeGuard[int]:
     """Whether a number that an endpoint gives can be one of tokens."""
     return isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= MOST_TOKENS
 
 
-def _reported(error: object) -> ReplyError:
+def _parse_error(error: object) -> ReplyError:
     if not isinstance(error, dict):
         return ReplyError(None, str(error))
     code = str(error.get("code"))
@@ -292,5 +294,5 @@ def _reported(error: object) -> ReplyError:
     return ReplyError(int(code) if _STATUS.fullmatch(code) else None, text)
 
 
-def _shape(cause: str, data: bytes) -> CallFailed:
+def _shape_failure(cause: str, data: bytes) -> CallFailed:
     return CallFailed("shape", f"{cause}: {data[:EXCERPT].decode(errors='replace')!r}")

@@ -16,26 +16,26 @@ from dataclasses import dataclass, field
 from engines.core.errors import CallFailed
 from engines.core.protocols import OnText
 from engines.core.types import NO_USAGE
-from engines.policies.hf_local.decoding import Drawn, Row
+from engines.policies.hf_local.decoding import DecodedReply, DecodeRequest
 
 _ROUNDS = 2
 """Turns of the loop that are waited, so that tasks started together are together."""
 
 
 @dataclass(eq=False, slots=True)
-class Call:
+class WaitingCall:
     """One reply that somebody waits for. `gone` is read by the decoding thread."""
 
-    row: Row
+    row: DecodeRequest
     on_text: OnText | None
-    future: asyncio.Future[Drawn]
+    future: asyncio.Future[DecodedReply]
     owner: object | None
     gone: bool = False
     begun: bool = False  # its batch is being decoded
     shown: str = ""  # what on_text has received
 
 
-Decode = Callable[[Sequence[Call], "Batch"], Sequence[Drawn | CallFailed]]
+Decode = Callable[[Sequence[WaitingCall], "Batch"], Sequence[DecodedReply | CallFailed]]
 """Runs in the thread: replies aligned with the calls; raises `Stopped` when told to stop."""
 
 
@@ -46,14 +46,14 @@ class Batch:
     loop: asyncio.AbstractEventLoop
     stopped: bool = False
 
-    def show(self, pieces: Sequence[tuple[Call, str]]) -> None:
+    def show(self, pieces: Sequence[tuple[WaitingCall, str]]) -> None:
         """Hand out new text, from the thread."""
         with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-            self.loop.call_soon_threadsafe(_hand_out, pieces)
+            self.loop.call_soon_threadsafe(_forward_pieces, pieces)
 
 
 @dataclass(eq=False)
-class Batches:
+class BatchQueue:
     """The queue.
 
     With tries attending a batch begins once each of them waits in it, so that its members
@@ -67,7 +67,7 @@ class Batches:
 
     decode: Decode
     limit: Callable[[], int]
-    waiting: list[Call] = field(default_factory=list)
+    waiting: list[WaitingCall] = field(default_factory=list)
     _attending: set[object] = field(default_factory=set)
     _aside: Counter[object] = field(default_factory=Counter)  # tries of `_attending`
     _try: ContextVar[object | None] = field(
@@ -79,7 +79,7 @@ class Batches:
     _thread: ThreadPoolExecutor | None = None
 
     @contextlib.contextmanager
-    def attending(self) -> Iterator[None]:
+    def join_batch(self) -> Iterator[None]:
         """One try under way; inside another it is a part of that one."""
         if self._try.get() is not None:
             yield
@@ -92,33 +92,35 @@ class Batches:
         finally:
             self._try.reset(before)
             self._attending.remove(made)
-            self._consider()
+            self._schedule()
 
     @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
+    def leave_batch(self) -> Iterator[None]:
         """The try at hand waits for what others must end first: no batch waits for it."""
         mine = self._try.get()
         if mine is None:
             yield
             return
         self._aside[mine] += 1
-        self._consider()
+        self._schedule()
         try:
             yield
         finally:
             self._aside[mine] -= 1
             self._aside += Counter()  # forgets those at 0
 
-    async def ask(self, row: Row, on_text: OnText | None) -> tuple[Drawn, str]:
+    async def ask(self, row: DecodeRequest, on_text: OnText | None) -> tuple[DecodedReply, str]:
         """The reply to one row, and what of its text was shown.
 
         Raises:
             CallFailed: it could not be decoded, or the policy was closed meanwhile.
             CancelledError: with `NO_USAGE` where it was cancelled before its batch began.
         """
-        call = Call(row, on_text, asyncio.get_running_loop().create_future(), self._try.get())
+        call = WaitingCall(
+            row, on_text, asyncio.get_running_loop().create_future(), self._try.get()
+        )
         self.waiting.append(call)
-        self._consider()
+        self._schedule()
         try:
             return await call.future, call.shown
         except asyncio.CancelledError:
@@ -129,7 +131,7 @@ class Batches:
             call.gone = True
             if call in self.waiting:
                 self.waiting.remove(call)
-                self._consider()
+                self._schedule()
 
     async def aclose(self) -> None:
         """Stop what is being decoded; whoever waits gets a `CallFailed`."""
@@ -143,33 +145,35 @@ class Batches:
             self._thread.shutdown()
             self._thread = None
 
-    def _consider(self) -> None:
+    def _schedule(self) -> None:
         if self._scheduled or self._serving is not None or not self.waiting:
             return
         self._scheduled = True
         loop = asyncio.get_running_loop()
-        loop.call_soon(self._later, loop, _ROUNDS - 1)
+        loop.call_soon(self._start_after_rounds, loop, _ROUNDS - 1)
 
-    def _later(self, loop: asyncio.AbstractEventLoop, rounds: int) -> None:
+    def _start_after_rounds(self, loop: asyncio.AbstractEventLoop, rounds: int) -> None:
         if rounds:
-            loop.call_soon(self._later, loop, rounds - 1)
+            loop.call_soon(self._start_after_rounds, loop, rounds - 1)
             return
         self._scheduled = False
-        released = self._release()
+        released = self._take_ready_calls()
         if released:
-            self._serving = loop.create_task(self._serve(loop, released))
+            self._serving = loop.create_task(self._decode_batches(loop, released))
 
-    def _release(self) -> list[Call]:
+    def _take_ready_calls(self) -> list[WaitingCall]:
         tries = {call.owner for call in self.waiting}
         complete = all(one in tries or one in self._aside for one in self._attending)
         released = [call for call in self.waiting if complete or call.owner is None]
         self.waiting = [] if complete else [c for c in self.waiting if c.owner is not None]
         return sorted(released, key=lambda call: (call.row.prompt_ids, call.row.seed))
 
-    async def _serve(self, loop: asyncio.AbstractEventLoop, released: list[Call]) -> None:
+    async def _decode_batches(
+        self, loop: asyncio.AbstractEventLoop, released: list[WaitingCall]
+    ) -> None:
         self._thread = self._thread or ThreadPoolExecutor(1, "decode")
         self._batch = batch = Batch(loop)
-        calls: list[Call] = []
+        calls: list[WaitingCall] = []
         try:
             while released and not batch.stopped:
                 limit = self.limit()
@@ -182,7 +186,7 @@ class Batches:
                 try:
                     drawn = await loop.run_in_executor(self._thread, self.decode, calls, batch)
                 except Exception as error:  # torch raises whatever it likes; nobody may hang
-                    _fail(calls, _words(error, batch))
+                    _fail(calls, _error_text(error, batch))
                 else:
                     _deliver(calls, drawn)
                     del drawn
@@ -190,10 +194,10 @@ class Batches:
             batch.stopped = True  # also when this task is cancelled: the thread ends soon
             _fail([*calls, *released], "the policy was closed")
             self._batch = self._serving = None
-            self._consider()
+            self._schedule()
 
 
-def _deliver(calls: Sequence[Call], drawn: Sequence[Drawn | CallFailed]) -> None:
+def _deliver(calls: Sequence[WaitingCall], drawn: Sequence[DecodedReply | CallFailed]) -> None:
     for call, one in zip(calls, drawn, strict=True):
         if call.future.done():
             continue
@@ -203,19 +207,19 @@ def _deliver(calls: Sequence[Call], drawn: Sequence[Drawn | CallFailed]) -> None
             call.future.set_result(one)
 
 
-def _fail(calls: Sequence[Call], reason: str) -> None:
+def _fail(calls: Sequence[WaitingCall], reason: str) -> None:
     for call in calls:
         if not call.future.done():
             call.future.set_exception(CallFailed("failed", reason))
 
 
-def _words(error: Exception, batch: Batch) -> str:
+def _error_text(error: Exception, batch: Batch) -> str:
     if batch.stopped:
         return "the policy was closed"
     return f"decoding raised {type(error).__name__}: {error}"
 
 
-def _hand_out(pieces: Sequence[tuple[Call, str]]) -> None:
+def _forward_pieces(pieces: Sequence[tuple[WaitingCall, str]]) -> None:
     for call, piece in pieces:
         if call.gone or call.future.done() or call.on_text is None:
             continue

@@ -28,7 +28,7 @@ _HUB_S = 10.0
 _LANGUAGE_MODEL = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 
 
-def build(
+def build_model(
     settings: LocalSettings, folder: Path | None, place: str, tell: Callable[[str], None]
 ) -> LocalModel:
     """Load from `folder`, or by name from the hub where it is None.
@@ -36,11 +36,11 @@ def build(
     Raises:
         PolicyError: what is there is no causal language model, or its parts do not fit.
     """
-    device = _device(settings.device, place)
-    dtype = _dtype(settings.dtype, device)
+    device = _choose_device(settings.device, place)
+    dtype = _choose_dtype(settings.dtype, device)
     source = settings.path if folder is None else str(folder)
-    with _quiet(), _explained(place, source, folder):
-        cached = folder is None and _only_cached(source)
+    with _no_progress_bars(), _explain_load_errors(place, source, folder):
+        cached = folder is None and _must_use_cache(source)
         config = transformers.AutoConfig.from_pretrained(
             source, trust_remote_code=settings.trust_remote_code, local_files_only=cached
         )
@@ -61,34 +61,34 @@ def build(
             # transformers looks for an adapter by itself, and would try the hub for 23 s.
             adapter_kwargs={"local_files_only": cached},
             output_loading_info=True,
-            **_placement(settings, device, place),
+            **_placement_options(settings, device, place),
         )
     _check_weights(info, place)
     if settings.device != "spread" and settings.quantise == "none":
         model.to(device)
     if settings.quantise == "nf4":
-        model = lora.prepared_for_kbit(model, settings)
-    _give_pad(tokenizer)
+        model = lora.prepare_for_kbit(model, settings)
+    _set_pad_token(tokenizer)
     digest = lora.base_digest(model)
     model.requires_grad_(False)
-    with _quiet():
+    with _no_progress_bars():
         if settings.adapter is not None:
-            model = lora.with_adapter(model, settings.adapter, settings.lora is not None)
+            model = lora.load_adapter(model, settings.adapter, settings.lora is not None)
             if settings.lora is not None and (
-                odd := lora.differing(settings.adapter, settings.lora)
+                odd := lora.adapter_mismatch_text(settings.adapter, settings.lora)
             ):
                 tell(f"the adapter goes on as it was made: {odd} (grpo.lora)")
         elif settings.lora is not None:
-            model = lora.with_lora(model, settings.lora, settings.seed, place)
+            model = lora.add_lora(model, settings.lora, settings.seed, place)
     local = LocalModel(model, tokenizer, settings, device, dtype, threads, digest)
-    trained = local.trainable_note() if local.trainable() else ""
+    trained = local.trainable_note() if local.trainable_parameters() else ""
     for line in (template_note(tokenizer), local.decoder_note, trained):
         if line:
             tell(line)
     return local
 
 
-def _only_cached(name: str) -> bool:
+def _must_use_cache(name: str) -> bool:
     """Whether a model of the hub must come from what was downloaded before.
 
     One request tells: transformers would try each file six times, with rests of 23 s in all.
@@ -105,7 +105,7 @@ def _only_cached(name: str) -> bool:
     return False
 
 
-def _device(name: str, place: str) -> torch.device:
+def _choose_device(name: str, place: str) -> torch.device:
     if name in ("auto", "spread"):
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -120,14 +120,14 @@ def _device(name: str, place: str) -> torch.device:
     return device
 
 
-def _dtype(name: str, device: torch.device) -> torch.dtype:
+def _choose_dtype(name: str, device: torch.device) -> torch.dtype:
     if name != "auto":
         return _DTYPES[name]
     good = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return torch.bfloat16 if good else torch.float32
 
 
-def _placement(settings: LocalSettings, device: torch.device, place: str) -> dict[str, Any]:
+def _placement_options(settings: LocalSettings, device: torch.device, place: str) -> dict[str, Any]:
     if settings.quantise == "nf4":
         if device.type != "cuda":
             raise PolicyError(
@@ -174,14 +174,14 @@ def _check_weights(info: Any, place: str) -> None:
         )
 
 
-def _give_pad(tokenizer: Any) -> None:
+def _set_pad_token(tokenizer: Any) -> None:
     tokenizer.padding_side = "left"
     if tokenizer.pad_token_id is None and tokenizer.eos_token_id is not None:
         tokenizer.pad_token = tokenizer.eos_token
 
 
 @contextlib.contextmanager
-def _explained(place: str, source: str, folder: Path | None) -> Iterator[None]:
+def _explain_load_errors(place: str, source: str, folder: Path | None) -> Iterator[None]:
     try:
         yield
     except PolicyError:
@@ -213,7 +213,7 @@ def _first_line(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _no_progress_bars() -> Iterator[None]:
     """Without progress bars and reports on stderr, which would tear a screen."""
     level = transformers.utils.logging.get_verbosity()
     bar = transformers.utils.logging.is_progress_bar_enabled()

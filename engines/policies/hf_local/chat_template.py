@@ -46,13 +46,13 @@ def encode_prompt(
         (index, body)
         for index, message in enumerate(messages)
         if message.role == "assistant" and message.token_ids
-        if (body := _body(local, message, stop)) is not None
+        if (body := _sampled_text(local, message, stop)) is not None
     ]
     if sampled:
-        exact = _exact(tokenizer, messages, sampled, tools, local.eos_ids)
+        exact = _encode_exactly(tokenizer, messages, sampled, tools, local.eos_ids)
         if exact is not None:
             return exact
-    return _tokenised(tokenizer, _rendered(tokenizer, messages, tools), first=True)
+    return _tokenise(tokenizer, _render_messages(tokenizer, messages, tools), first=True)
 
 
 def template_note(tokenizer: Any) -> str | None:
@@ -62,7 +62,7 @@ def template_note(tokenizer: Any) -> str | None:
             "The tokenizer has no chat template: messages are shown to the model one after "
             "another, each followed by a line break."
         )
-    if not _takes_system(tokenizer):
+    if not _can_take_system(tokenizer):
         return (
             "The chat template takes no system message: one is put before the first message "
             "of the user."
@@ -70,20 +70,20 @@ def template_note(tokenizer: Any) -> str | None:
     return None
 
 
-def until_stop(text: str, stop: Sequence[str]) -> str:
+def cut_at_stop(text: str, stop: Sequence[str]) -> str:
     """What stands before the first of the stop strings."""
     cuts = [at for one in stop if (at := text.find(one)) >= 0]
     return text[: min(cuts)] if cuts else text
 
 
-def _body(local: LocalModel, message: Message, stop: Sequence[str]) -> str | None:
+def _sampled_text(local: LocalModel, message: Message, stop: Sequence[str]) -> str | None:
     """The reply's whole text; None where `content` is no longer what was sampled."""
-    body = local.spoken(message.token_ids)
-    same = message.content.strip() in (body.strip(), until_stop(body, stop).strip())
+    body = local.decode_text(message.token_ids)
+    same = message.content.strip() in (body.strip(), cut_at_stop(body, stop).strip())
     return body if same else None
 
 
-def _exact(
+def _encode_exactly(
     tokenizer: Any,
     messages: Sequence[Message],
     sampled: Sequence[tuple[int, str]],
@@ -94,7 +94,7 @@ def _exact(
     for index, body in sampled:
         marked[index] = replace(messages[index], content=_MARK.format(number=index))
         real[index] = replace(messages[index], content=body)
-    rest = _rendered(tokenizer, marked, tools)
+    rest = _render_messages(tokenizer, marked, tools)
     parts = []
     for index, _ in sampled:
         part, found, rest = rest.partition(_MARK.format(number=index))
@@ -103,65 +103,65 @@ def _exact(
         parts.append(part)
     parts.append(rest)
     bodies = [body for _, body in sampled]
-    if _rendered(tokenizer, real, tools) not in (
-        _joined(parts, bodies),
-        _joined(parts, [body.strip() for body in bodies]),
+    if _render_messages(tokenizer, real, tools) not in (
+        _interleave(parts, bodies),
+        _interleave(parts, [body.strip() for body in bodies]),
     ):
         return None
-    ids = _tokenised(tokenizer, parts[0], first=True)
+    ids = _tokenise(tokenizer, parts[0], first=True)
     for (index, _), part in zip(sampled, parts[1:], strict=True):
         own = messages[index].token_ids
         ids += own
         if own[-1] not in eos_ids:
-            ids += _tokenised(tokenizer, part)
+            ids += _tokenise(tokenizer, part)
             continue
         end = tokenizer.decode([own[-1]], skip_special_tokens=False)
         if not part.startswith(end):
             return None  # the template ends a turn otherwise than the policy did
         # With the end in front: some tokenizers begin a text with a space of their own.
-        closed = _tokenised(tokenizer, part)
-        ids += closed[1:] if closed[:1] == [own[-1]] else _tokenised(tokenizer, part[len(end) :])
+        closed = _tokenise(tokenizer, part)
+        ids += closed[1:] if closed[:1] == [own[-1]] else _tokenise(tokenizer, part[len(end) :])
     return ids
 
 
-def _joined(parts: Sequence[str], bodies: Sequence[str]) -> str:
+def _interleave(parts: Sequence[str], bodies: Sequence[str]) -> str:
     around = zip(parts, (*bodies, ""), strict=True)
     return "".join(part + body for part, body in around)
 
 
-def _rendered(tokenizer: Any, messages: Sequence[Message], tools: Tools) -> str:
+def _render_messages(tokenizer: Any, messages: Sequence[Message], tools: Tools) -> str:
     if not tokenizer.chat_template:
         return "".join(f"{message.content}\n" for message in messages)
     try:
-        return _templated(tokenizer, messages, tools)
+        return _apply_template(tokenizer, messages, tools)
     except Exception as error:  # jinja's errors, and whatever the template's filters raise
-        if messages and messages[0].role == "system" and not _takes_system(tokenizer):
-            return _rendered(tokenizer, _folded(messages), tools)
+        if messages and messages[0].role == "system" and not _can_take_system(tokenizer):
+            return _render_messages(tokenizer, _merge_system_message(messages), tools)
         reason = f"the chat template refuses the messages ({type(error).__name__}: {error})"
         raise CallFailed("failed", reason) from error
 
 
-def _templated(tokenizer: Any, messages: Sequence[Message], tools: Tools) -> str:
+def _apply_template(tokenizer: Any, messages: Sequence[Message], tools: Tools) -> str:
     text: str = tokenizer.apply_chat_template(
-        [_as_dict(message) for message in messages],
-        tools=[_tool(tool) for tool in tools] or None,
+        [_message_dict(message) for message in messages],
+        tools=[_tool_schema(tool) for tool in tools] or None,
         tokenize=False,
         add_generation_prompt=True,
     )
     return text
 
 
-def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+def _tool_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
     return dict(tool) if "function" in tool else {"type": "function", "function": dict(tool)}
 
 
-def _tokenised(tokenizer: Any, text: str, *, first: bool = False) -> list[int]:
+def _tokenise(tokenizer: Any, text: str, *, first: bool = False) -> list[int]:
     special = first and not tokenizer.chat_template  # a template writes them itself
     ids: list[int] = tokenizer(text, add_special_tokens=special)["input_ids"]
     return list(ids)
 
 
-def _takes_system(tokenizer: Any) -> bool:
+def _can_take_system(tokenizer: Any) -> bool:
     probe = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
     try:
         tokenizer.apply_chat_template(probe, tokenize=False, add_generation_prompt=True)
@@ -170,7 +170,7 @@ def _takes_system(tokenizer: Any) -> bool:
     return True
 
 
-def _folded(messages: Sequence[Message]) -> list[Message]:
+def _merge_system_message(messages: Sequence[Message]) -> list[Message]:
     """The system message in front of the first user message."""
     system, *others = messages
     for index, message in enumerate(others):
@@ -180,14 +180,14 @@ def _folded(messages: Sequence[Message]) -> list[Message]:
     return [replace(system, role="user"), *others]
 
 
-def _as_dict(message: Message) -> dict[str, Any]:
+def _message_dict(message: Message) -> dict[str, Any]:
     made: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
         made["tool_calls"] = [
             {
                 "id": call.id,
                 "type": "function",
-                "function": {"name": call.name, "arguments": _arguments(call.arguments)},
+                "function": {"name": call.name, "arguments": _parse_arguments(call.arguments)},
             }
             for call in message.tool_calls
         ]
@@ -196,7 +196,7 @@ def _as_dict(message: Message) -> dict[str, Any]:
     return made
 
 
-def _arguments(text: str) -> Any:
+def _parse_arguments(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:

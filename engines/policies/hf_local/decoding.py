@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from engines.policies.hf_local.fast_decoder import Fused
-from engines.policies.hf_local.plain_decoder import Plain
-from engines.policies.hf_local.sampling import pick, uniforms
+from engines.policies.hf_local.fast_decoder import FastDecoder
+from engines.policies.hf_local.plain_decoder import PlainDecoder
+from engines.policies.hf_local.sampling import pick_tokens, uniforms
 
 if TYPE_CHECKING:
     from engines.policies.hf_local.model import LocalModel
@@ -28,7 +28,7 @@ _DROP_SHARE = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DecodeRequest:
     """One reply to be made; `max_tokens` fits the window."""
 
     prompt_ids: tuple[int, ...]
@@ -40,7 +40,7 @@ class Row:
 
 
 @dataclass(slots=True)
-class Drawn:
+class DecodedReply:
     """What was sampled, the end of turn included; `finish` is "" while it goes on."""
 
     token_ids: list[int] = field(default_factory=list)
@@ -58,12 +58,12 @@ class Decoder(Protocol):
     def keep(self, rows: Tensor) -> None: ...
 
 
-class Stopped(Exception):
+class DecodingCancelled(Exception):
     """Whoever watched a batch wants no more of it."""
 
 
 @dataclass(slots=True)
-class Watch:
+class DecodeHooks:
     """What happens around a batch while it is decoded, all of it optional.
 
     `stop` ends it at the next token; a row that is `dropped` ends without a reply. `shown`
@@ -73,37 +73,43 @@ class Watch:
     stop: Callable[[], bool] = lambda: False
     dropped: Callable[[int], bool] = lambda index: False
     streamed: frozenset[int] = frozenset()
-    shown: Callable[[Sequence[tuple[int, Drawn]]], None] = lambda grown: None
+    shown: Callable[[Sequence[tuple[int, DecodedReply]]], None] = lambda grown: None
 
 
-def decode(local: LocalModel, rows: Sequence[Row], watch: Watch | None = None) -> list[Drawn]:
+def decode(
+    local: LocalModel, rows: Sequence[DecodeRequest], watch: DecodeHooks | None = None
+) -> list[DecodedReply]:
     """Sample a reply for each row, aligned with them; `finish` of a dropped one stays "".
 
     Raises:
         Stopped: `watch.stop` said so.
         FloatingPointError: the model's scores are no numbers.
     """
-    watch = watch or Watch()
+    watch = watch or DecodeHooks()
     order = sorted(range(len(rows)), key=lambda index: rows[index].prompt_ids)
-    drawn = [Drawn() for _ in rows]
-    with torch.inference_mode(), local.uncheckpointed():
-        _run(local, rows, order, drawn, watch)
+    drawn = [DecodedReply() for _ in rows]
+    with torch.inference_mode(), local.without_checkpointing():
+        _decode_rows(local, rows, order, drawn, watch)
     return drawn
 
 
-def _run(
-    local: LocalModel, rows: Sequence[Row], order: list[int], drawn: list[Drawn], watch: Watch
+def _decode_rows(
+    local: LocalModel,
+    rows: Sequence[DecodeRequest],
+    order: list[int],
+    drawn: list[DecodedReply],
+    watch: DecodeHooks,
 ) -> None:
     prompts: dict[tuple[int, ...], int] = {}
     owner = [prompts.setdefault(rows[i].prompt_ids, len(prompts)) for i in order]
-    decoder = _decoder(local)
+    decoder = _choose_decoder(local)
     total = max(len(row.prompt_ids) + row.max_tokens for row in rows)
     logits = decoder.start(list(prompts), owner, total)
-    chance = _Chance([rows[i] for i in order], local.device)
+    chance = _BatchSampler([rows[i] for i in order], local.device)
     live = order  # row index of each line of the batch
     number = 0
     while True:
-        tokens, logp = chance.draw(logits, number)
+        tokens, logp = chance.sample(logits, number)
         # One transfer for both; a float64 holds every token id exactly.
         pairs = torch.stack((tokens.double(), logp.double())).tolist()
         for index, token, score in zip(live, *pairs, strict=True):
@@ -114,12 +120,12 @@ def _run(
                 raise FloatingPointError("its scores are not numbers: the weights have diverged")
             one.token_ids.append(int(token))
             one.logprobs.append(score)
-            one.finish = _finish(local, rows[index], one)
+            one.finish = _finish_reason(local, rows[index], one)
         number += 1
         if watch.streamed and number % SHOWN_EVERY == 0:
             watch.shown([(i, drawn[i]) for i in live if i in watch.streamed])
         if watch.stop():
-            raise Stopped
+            raise DecodingCancelled
         alive = [
             line
             for line, index in enumerate(live)
@@ -136,21 +142,21 @@ def _run(
         logits = decoder.step(tokens)
 
 
-def _decoder(local: LocalModel) -> Decoder:
+def _choose_decoder(local: LocalModel) -> Decoder:
     if local.decoder_note is not None:
-        return Plain(local)
-    return Fused(local.decoding_weights(), local.device)
+        return PlainDecoder(local)
+    return FastDecoder(local.decoding_weights(), local.device)
 
 
-def _finish(local: LocalModel, row: Row, one: Drawn) -> str:
+def _finish_reason(local: LocalModel, row: DecodeRequest, one: DecodedReply) -> str:
     if one.token_ids[-1] in local.eos_ids:
         return "stop"
-    if row.stop and _says_stop(local, row, one.token_ids):
+    if row.stop and _has_stop_string(local, row, one.token_ids):
         return "stop"
     return "length" if len(one.token_ids) >= row.max_tokens else ""
 
 
-def _says_stop(local: LocalModel, row: Row, ids: list[int]) -> bool:
+def _has_stop_string(local: LocalModel, row: DecodeRequest, ids: list[int]) -> bool:
     # A character takes at most four tokens, so an end that just came lies in this tail.
     tail = 4 * max(map(len, row.stop)) + 4
     text = local.tokenizer.decode(ids[-tail:], skip_special_tokens=True)
@@ -160,13 +166,13 @@ def _says_stop(local: LocalModel, row: Row, ids: list[int]) -> bool:
     return any(stop in whole for stop in row.stop)
 
 
-class _Chance:
+class _BatchSampler:
     """The sampling settings of the rows in a batch, as tensors; None where they need no work.
 
     A row of temperature 0 takes the likeliest token, with log-probabilities at 1.
     """
 
-    def __init__(self, rows: Sequence[Row], device: torch.device) -> None:
+    def __init__(self, rows: Sequence[DecodeRequest], device: torch.device) -> None:
         def column(
             values: Sequence[float], idle: float, dtype: torch.dtype = torch.float32
         ) -> Tensor | None:
@@ -174,7 +180,7 @@ class _Chance:
                 return None
             return torch.tensor(values, dtype=dtype, device=device)
 
-        seeds = [_signed(row.seed) for row in rows]
+        seeds = [_as_int64(row.seed) for row in rows]
         self.seeds = torch.tensor(seeds, dtype=torch.int64, device=device)
         self.columns = {
             "temperature": column([row.temperature or 1.0 for row in rows], 1.0),
@@ -182,8 +188,8 @@ class _Chance:
             "top_p": column([min(row.top_p, 1.0) for row in rows], 1.0),
         }
 
-    def draw(self, logits: Tensor, number: int) -> tuple[Tensor, Tensor]:
-        return pick(logits, uniforms(self.seeds, number), **self.columns)
+    def sample(self, logits: Tensor, number: int) -> tuple[Tensor, Tensor]:
+        return pick_tokens(logits, uniforms(self.seeds, number), **self.columns)
 
     def keep(self, lines: Tensor) -> None:
         self.seeds = self.seeds[lines]
@@ -192,7 +198,7 @@ class _Chance:
         }
 
 
-def _signed(seed: int) -> int:
+def _as_int64(seed: int) -> int:
     """The seed's low 64 bits as torch stores them."""
     low = seed & (2**64 - 1)
     return low - 2**64 if low >> 63 else low

@@ -23,11 +23,13 @@ _HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*(/[\w.-]+)?$")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 
 
-def _to_stderr(line: str) -> None:
+def _print_to_stderr(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def load_local(settings: LocalSettings, tell: Callable[[str], None] = _to_stderr) -> LocalModel:
+def load_local(
+    settings: LocalSettings, tell: Callable[[str], None] = _print_to_stderr
+) -> LocalModel:
     """Load model and tokenizer, and put an adapter on it where one is wanted.
 
     Args:
@@ -39,12 +41,12 @@ def load_local(settings: LocalSettings, tell: Callable[[str], None] = _to_stderr
     """
     place = f"policy 'hf:{settings.path}'"
     _check_packages(settings, place)
-    folder = _checked_folder(settings.path, place)
+    folder = _find_folder(settings.path, place)
     if settings.adapter is not None:
         _check_adapter(settings.adapter)
-    from engines.policies.hf_local.building import build
+    from engines.policies.hf_local.building import build_model
 
-    return build(settings, folder, place, tell)
+    return build_model(settings, folder, place, tell)
 
 
 def _check_packages(settings: LocalSettings, place: str) -> None:
@@ -64,7 +66,7 @@ def _check_packages(settings: LocalSettings, place: str) -> None:
         )
 
 
-def _checked_folder(path: str, place: str) -> Path | None:
+def _find_folder(path: str, place: str) -> Path | None:
     """The folder, or None where `path` can only be a name on the hub."""
     folder = Path(path).expanduser()
     if not folder.is_dir():

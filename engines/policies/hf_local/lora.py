@@ -18,7 +18,7 @@ WHOLE_BYTES = 256 << 20
 _SAMPLE = 4096
 
 
-def with_lora(model: Any, settings: LoraSettings, seed: int, place: str) -> Any:
+def add_lora(model: Any, settings: LoraSettings, seed: int, place: str) -> Any:
     """A new adapter whose weights follow from `seed` alone; it changes nothing yet (B = 0)."""
     import peft
 
@@ -46,7 +46,7 @@ def with_lora(model: Any, settings: LoraSettings, seed: int, place: str) -> Any:
         return peft.get_peft_model(model, config)
 
 
-def differing(folder: Path, lora: LoraSettings) -> str:
+def adapter_mismatch_text(folder: Path, lora: LoraSettings) -> str:
     """In which figures an adapter is not as it was asked for, in words; "" in none."""
     found = json.loads((folder / "adapter_config.json").read_text("utf-8"))
     asked = {"r": ("rank", lora.rank), "lora_alpha": ("alpha", lora.alpha)}
@@ -57,7 +57,7 @@ def differing(folder: Path, lora: LoraSettings) -> str:
     )
 
 
-def with_adapter(model: Any, folder: Path, trainable: bool) -> Any:
+def load_adapter(model: Any, folder: Path, trainable: bool) -> Any:
     """The adapter of a folder put on the model."""
     import peft
 
@@ -73,7 +73,7 @@ def with_adapter(model: Any, folder: Path, trainable: bool) -> Any:
     return made
 
 
-def prepared_for_kbit(model: Any, settings: LocalSettings) -> Any:
+def prepare_for_kbit(model: Any, settings: LocalSettings) -> Any:
     import peft
 
     return peft.prepare_model_for_kbit_training(
@@ -98,21 +98,21 @@ def raw_bytes(tensor: Tensor) -> bytes:
     return tensor.detach().contiguous().cpu().view(torch.uint8).numpy().tobytes()
 
 
-def plain_linear(module: nn.Module, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+def merge_linear(module: nn.Module, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
     """Weight with the active adapter merged in, and bias.
 
     Raises:
         Unmergeable: the layer is neither a plain linear one nor plain LoRA around one.
     """
     if type(module) is nn.Linear:
-        return module.weight.detach(), _detached(module.bias)
+        return module.weight.detach(), _detach(module.bias)
     base = getattr(module, "base_layer", None)
     if type(base) is not nn.Linear or not hasattr(module, "lora_A"):
         raise Unmergeable(f"a layer of kind {type(module).__name__}")
     lora: Any = module
     weight = base.weight.detach()
     if lora.disable_adapters or lora.merged:
-        return weight, _detached(base.bias)
+        return weight, _detach(base.bias)
     for adapter in lora.active_adapters:
         if adapter not in lora.lora_A:
             continue
@@ -121,12 +121,12 @@ def plain_linear(module: nn.Module, dtype: torch.dtype) -> tuple[Tensor, Tensor 
         # In float32: at bfloat16 a small update would be lost in rounding before the sum.
         delta = lora.get_delta_weight(adapter).detach().float()
         weight = (weight.float() + delta).to(dtype)
-    return weight, _detached(base.bias)
+    return weight, _detach(base.bias)
 
 
 class Unmergeable(Exception):
     """The own decoder does not know this part; its text says what it is."""
 
 
-def _detached(tensor: Tensor | None) -> Tensor | None:
+def _detach(tensor: Tensor | None) -> Tensor | None:
     return None if tensor is None else tensor.detach()

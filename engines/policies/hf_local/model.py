@@ -20,7 +20,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from engines.core.errors import PolicyError
 from engines.policies.hf_local.lora import Unmergeable, raw_bytes
 from engines.policies.hf_local.settings import LocalSettings
-from engines.policies.hf_local.weights import Merged, merged
+from engines.policies.hf_local.weights import MergedWeights, merge_weights
 
 SANE_WINDOW = 10**7
 """Tokenizers without a limit say 10^30."""
@@ -65,12 +65,12 @@ class LocalModel:
         self.max_batch = max(1, settings.max_batch)
         self.eos_ids = _eos_ids(self.base, tokenizer)
         self.pad_id = _pad_id(tokenizer, self.eos_ids)
-        self.window = _window(self.base.config, tokenizer)
+        self.window = _context_window(self.base.config, tokenizer)
         self._disabled = False
         self._updates = 0
-        self._merged: tuple[tuple[int, ...], Merged] | None = None
+        self._merged: tuple[tuple[int, ...], MergedWeights] | None = None
         self._digest: tuple[tuple[int, ...], str] | None = None
-        self._into_eval_mode()
+        self._set_eval_mode()
         self.decoder_note = self._decoder_note()
 
     @property
@@ -79,14 +79,14 @@ class LocalModel:
         wrapped = hasattr(self.model, "peft_config") and hasattr(self.model, "get_base_model")
         return self.model.get_base_model() if wrapped else self.model
 
-    def trainable(self) -> list[tuple[str, nn.Parameter]]:
+    def trainable_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """Parameters that learn, sorted by name."""
         named = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
         return sorted(named, key=lambda pair: pair[0])
 
     def adapter_state(self) -> dict[str, Tensor]:
         """Copies of what is trainable, by name."""
-        return {name: parameter.detach().clone() for name, parameter in self.trainable()}
+        return {name: parameter.detach().clone() for name, parameter in self.trainable_parameters()}
 
     def load_adapter_state(self, state: Mapping[str, Tensor]) -> None:
         """Put values back that `adapter_state` gave.
@@ -94,7 +94,7 @@ class LocalModel:
         Raises:
             ValueError: names or shapes are not those of this adapter; nothing was changed.
         """
-        own = dict(self.trainable())
+        own = dict(self.trainable_parameters())
         odd = sorted(set(own) ^ set(state)) or sorted(
             name for name in own if own[name].shape != state[name].shape
         )
@@ -103,10 +103,10 @@ class LocalModel:
         with torch.no_grad():
             for name, parameter in own.items():
                 parameter.copy_(state[name])
-        self.changed()
+        self.mark_changed()
 
     @contextlib.contextmanager
-    def reference(self) -> Iterator[None]:
+    def disable_adapter(self) -> Iterator[None]:
         """The model as it was before its adapter, for the time of the block."""
         if not hasattr(self.model, "disable_adapter"):
             yield
@@ -118,34 +118,34 @@ class LocalModel:
         finally:
             self._disabled = before
 
-    def spoken(self, ids: Sequence[int]) -> str:
+    def decode_text(self, ids: Sequence[int]) -> str:
         """What sampled ids say, without the token that ends the turn."""
         said = ids[:-1] if ids and ids[-1] in self.eos_ids else ids
         text: str = self.tokenizer.decode(list(said), skip_special_tokens=True)
         return text
 
-    def changed(self) -> None:
+    def mark_changed(self) -> None:
         """Say that weights changed, so that what was merged from them is stale."""
         self._updates += 1
 
     def weights_digest(self) -> str:
         """Hex digest of base and adapter."""
-        key = self._key()
+        key = self._weights_key()
         if self._digest is None or self._digest[0] != key:
             digest = hashlib.sha256(self.base_digest.encode())
-            for name, parameter in self.trainable() or self._adapter():
+            for name, parameter in self.trainable_parameters() or self._adapter_parameters():
                 digest.update(name.encode())
                 digest.update(raw_bytes(parameter))
             self._digest = (key, digest.hexdigest())
         return self._digest[1]
 
-    def decoding_weights(self) -> Merged:
+    def decoding_weights(self) -> MergedWeights:
         """Weights for the fused decoder, merged at most once per change of weights."""
-        key = self._key()
+        key = self._weights_key()
         if self._merged is None or self._merged[0] != key:
             self._merged = None  # the old ones are freed before the new ones are made
             with torch.inference_mode():
-                self._merged = (key, merged(self.base, self.dtype))
+                self._merged = (key, merge_weights(self.base, self.dtype))
         return self._merged[1]
 
     def facts(self) -> dict[str, Any]:
@@ -156,42 +156,46 @@ class LocalModel:
             "device": str(self.device),
             "dtype": str(self.dtype).removeprefix("torch."),
             "base": self.base_digest,
-            "trainable": sum(parameter.numel() for _, parameter in self.trainable()),
-            "parameters": self._count(),
+            "trainable": sum(parameter.numel() for _, parameter in self.trainable_parameters()),
+            "parameters": self._parameter_count(),
             "decoder": "transformers" if self.decoder_note else "fused",
             "torch": torch.__version__,
             "transformers": transformers.__version__,
         }
 
     def trainable_note(self) -> str:
-        count, every = sum(p.numel() for _, p in self.trainable()), self._count()
+        count, every = (
+            sum(p.numel() for _, p in self.trainable_parameters()),
+            self._parameter_count(),
+        )
         share = 100 * count / every
-        return f"trainable {count:,} of {_in_words(every)} parameters ({share:.2g} %)"
+        return f"trainable {count:,} of {_count_text(every)} parameters ({share:.2g} %)"
 
-    def _count(self) -> int:
+    def _parameter_count(self) -> int:
         return sum(parameter.numel() for parameter in self.model.parameters())
 
-    def _adapter(self) -> list[tuple[str, nn.Parameter]]:
+    def _adapter_parameters(self) -> list[tuple[str, nn.Parameter]]:
         return sorted((n, p) for n, p in self.model.named_parameters() if "lora_" in n)
 
-    def _key(self) -> tuple[int, ...]:
-        # An optimiser counts up each parameter's version, so a forgotten `changed` is harmless.
+    def _weights_key(self) -> tuple[int, ...]:
+        # An optimiser counts up each parameter's version, so a forgotten `mark_changed` is
+        # harmless.
         versions = sum(p._version for p in self.model.parameters() if p.requires_grad)
         return (int(self._disabled), self._updates, versions)
 
     @contextlib.contextmanager
-    def uncheckpointed(self) -> Iterator[None]:
+    def without_checkpointing(self) -> Iterator[None]:
         """Without gradient checkpointing, under which transformers' layers keep no cache."""
         if not self.settings.gradient_checkpointing:
             yield
             return
-        self._checkpoint(False)
+        self._set_checkpointing(False)
         try:
             yield
         finally:
-            self._checkpoint(True)
+            self._set_checkpointing(True)
 
-    def _into_eval_mode(self) -> None:
+    def _set_eval_mode(self) -> None:
         self.model.eval()
         if not self.settings.gradient_checkpointing:
             return
@@ -202,9 +206,9 @@ class LocalModel:
                 "Write gradient_checkpointing: false.",
             )
         self.base.activation_checkpointing_enable({"use_reentrant": False})
-        self._checkpoint(True)
+        self._set_checkpointing(True)
 
-    def _checkpoint(self, on: bool) -> None:
+    def _set_checkpointing(self, on: bool) -> None:
         for module in self.model.modules():
             # transformers checkpoints only in training mode. The flag of these modules alone
             # turns that on, and no dropout, which reads the flag of the modules inside.
@@ -214,7 +218,7 @@ class LocalModel:
     def _decoder_note(self) -> str | None:
         try:
             with torch.inference_mode():
-                merged(self.base, self.dtype, check_only=True)
+                merge_weights(self.base, self.dtype, check_only=True)
         except Unmergeable as odd:
             return (
                 f"The fast decoder does not know {odd}; transformers' own forward samples, "
@@ -237,7 +241,7 @@ def _pad_id(tokenizer: Any, eos_ids: frozenset[int]) -> int:
     return min(eos_ids, default=0)
 
 
-def _window(config: Any, tokenizer: Any) -> int:
+def _context_window(config: Any, tokenizer: Any) -> int:
     text = config.get_text_config()
     positions = getattr(text, "max_position_embeddings", None)
     limit = getattr(tokenizer, "model_max_length", None)
@@ -245,7 +249,7 @@ def _window(config: Any, tokenizer: Any) -> int:
     return min(known, default=NO_WINDOW)
 
 
-def _in_words(count: int) -> str:
+def _count_text(count: int) -> str:
     """0.68 M, 494 M, 7.6 B."""
     if count >= 10**9:
         return f"{count / 1e9:.1f} B"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from engines.policies.hf_local.model import LocalModel
 
 
-class Plain:
+class PlainDecoder:
     """Decodes one batch; the methods are those of `Fused`."""
 
     def __init__(self, local: LocalModel) -> None:

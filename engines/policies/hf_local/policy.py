@@ -13,9 +13,9 @@ import torch
 from engines.core.errors import CallFailed
 from engines.core.protocols import OnText
 from engines.core.types import Completion, Message, Sampling, Usage
-from engines.policies.hf_local.batching import Batch, Batches, Call
-from engines.policies.hf_local.chat_template import encode_prompt, until_stop
-from engines.policies.hf_local.decoding import Drawn, Row, Watch, decode
+from engines.policies.hf_local.batching import Batch, BatchQueue, WaitingCall
+from engines.policies.hf_local.chat_template import cut_at_stop, encode_prompt
+from engines.policies.hf_local.decoding import DecodedReply, DecodeHooks, DecodeRequest, decode
 from engines.policies.hf_local.model import LocalModel
 
 MOST_TOKENS = 1024
@@ -23,7 +23,7 @@ MOST_TOKENS = 1024
 _REMEMBERED = 512
 """Encoded prompts that are kept: those of a group are the same."""
 
-Decoding = Callable[[LocalModel, Sequence[Row], Watch | None], list[Drawn]]
+Decoding = Callable[[LocalModel, Sequence[DecodeRequest], DecodeHooks | None], list[DecodedReply]]
 """`decoding.decode`, or what stands in for it."""
 
 
@@ -51,7 +51,7 @@ class HFLocal:
         self._name = name or local.name
         self._tell = tell
         self.decode: Decoding = decode  # another takes its place where several ranks share the rows
-        self._batches = Batches(self._decoded, lambda: local.max_batch)
+        self._batches = BatchQueue(self._decode_batch, lambda: local.max_batch)
         self._encoded: OrderedDict[tuple[tuple[Message, ...], tuple[str, ...]], tuple[int, ...]] = (
             OrderedDict()
         )
@@ -68,7 +68,7 @@ class HFLocal:
         Raises:
             CallFailed: the prompt is longer than the window ("too long"), or decoding failed.
         """
-        prompt = self._prompt(messages, sampling)
+        prompt = self._encode_messages(messages, sampling)
         room = self.local.window - len(prompt)
         if room < 1:
             raise CallFailed(
@@ -76,7 +76,7 @@ class HFLocal:
                 f"the prompt has {len(prompt)} tokens, and the model has {self.local.window} "
                 "positions",
             )
-        row = _row(prompt, sampling, room)
+        row = _decode_request(prompt, sampling, room)
         drawn, shown = await self._batches.ask(row, on_text)
         text = reply_text(self.local, row, drawn)
         if on_text is not None and text.startswith(shown) and text != shown:
@@ -92,16 +92,16 @@ class HFLocal:
             prompt_ids=prompt if exact else (),
         )
 
-    def attending(self) -> AbstractContextManager[None]:
+    def join_batch(self) -> AbstractContextManager[None]:
         """One try under way: a batch is decoded once every attending try waits in it.
 
         Enter it for all tries of a step before the first of them can wait.
         """
-        return self._batches.attending()
+        return self._batches.join_batch()
 
-    def aside(self) -> AbstractContextManager[None]:
+    def leave_batch(self) -> AbstractContextManager[None]:
         """The try at hand waits, for money say, until others are through with theirs."""
-        return self._batches.aside()
+        return self._batches.leave_batch()
 
     async def ping(self) -> None:
         """A loaded model answers."""
@@ -109,7 +109,7 @@ class HFLocal:
     async def aclose(self) -> None:
         await self._batches.aclose()
 
-    def _prompt(self, messages: Sequence[Message], sampling: Sampling) -> tuple[int, ...]:
+    def _encode_messages(self, messages: Sequence[Message], sampling: Sampling) -> tuple[int, ...]:
         if sampling.tools:
             shown = encode_prompt(self.local, messages, sampling.tools, sampling.stop)
             return tuple(shown)
@@ -123,37 +123,39 @@ class HFLocal:
                 self._encoded.popitem(last=False)
         return known
 
-    def _decoded(self, calls: Sequence[Call], batch: Batch) -> Sequence[Drawn | CallFailed]:
+    def _decode_batch(
+        self, calls: Sequence[WaitingCall], batch: Batch
+    ) -> Sequence[DecodedReply | CallFailed]:
         """In the thread: decode, in two halves where memory does not suffice for all."""
         with self.local.lock:
             try:
-                return self._run(calls, batch)
+                return self._decode_once(calls, batch)
             except RuntimeError as error:
-                if not _out_of_memory(error):
+                if not _is_out_of_memory(error):
                     raise
-            _forget_memory()
+            _empty_gpu_cache()
             self.local.max_batch = max(1, len(calls) // 2)
             self._tell(
                 f"Memory ran out with {len(calls)} rows; from now on {self.local.max_batch} are "
                 "decoded at a time."
             )
-            made: list[Drawn | CallFailed] = []
+            made: list[DecodedReply | CallFailed] = []
             for begin in range(0, len(calls), self.local.max_batch):
                 half = calls[begin : begin + self.local.max_batch]
                 try:
-                    made += self._run(half, batch)
+                    made += self._decode_once(half, batch)
                 except RuntimeError as error:
-                    if not _out_of_memory(error):
+                    if not _is_out_of_memory(error):
                         raise
-                    _forget_memory()
+                    _empty_gpu_cache()
                     reason = f"memory ran out, also with {len(half)} rows at a time"
                     made += [CallFailed("failed", reason) for _ in half]
             return made
 
-    def _run(self, calls: Sequence[Call], batch: Batch) -> list[Drawn]:
+    def _decode_once(self, calls: Sequence[WaitingCall], batch: Batch) -> list[DecodedReply]:
         local, given = self.local, [""] * len(calls)
 
-        def show(grown: Sequence[tuple[int, Drawn]]) -> None:
+        def show(grown: Sequence[tuple[int, DecodedReply]]) -> None:
             pieces = []
             for index, drawn in grown:
                 text = safe_text(local, calls[index].row, drawn)
@@ -163,7 +165,7 @@ class HFLocal:
             if pieces:
                 batch.show([(call, text[len(before) :]) for call, before, text in pieces])
 
-        watch = Watch(
+        watch = DecodeHooks(
             stop=lambda: batch.stopped,
             dropped=lambda index: calls[index].gone,
             streamed=frozenset(i for i, call in enumerate(calls) if call.on_text is not None),
@@ -172,12 +174,12 @@ class HFLocal:
         return self.decode(local, [call.row for call in calls], watch)
 
 
-def reply_text(local: LocalModel, row: Row, drawn: Drawn) -> str:
+def reply_text(local: LocalModel, row: DecodeRequest, drawn: DecodedReply) -> str:
     """What a reply says, without the end of its turn and from a stop string on."""
-    return until_stop(local.spoken(drawn.token_ids), row.stop)
+    return cut_at_stop(local.decode_text(drawn.token_ids), row.stop)
 
 
-def safe_text(local: LocalModel, row: Row, drawn: Drawn) -> str:
+def safe_text(local: LocalModel, row: DecodeRequest, drawn: DecodedReply) -> str:
     """As much of an unfinished reply as later tokens cannot take back."""
     text = reply_text(local, row, drawn)
     if not drawn.finish:
@@ -186,9 +188,9 @@ def safe_text(local: LocalModel, row: Row, drawn: Drawn) -> str:
     return text.rstrip("\ufffd")  # bytes of a character that is not whole yet
 
 
-def _row(prompt: tuple[int, ...], sampling: Sampling, room: int) -> Row:
+def _decode_request(prompt: tuple[int, ...], sampling: Sampling, room: int) -> DecodeRequest:
     wanted = sampling.max_tokens if sampling.max_tokens is not None else MOST_TOKENS
-    return Row(
+    return DecodeRequest(
         prompt,
         seed=sampling.seed if sampling.seed is not None else secrets.randbits(63),
         max_tokens=max(1, min(wanted, room)),
@@ -198,10 +200,10 @@ def _row(prompt: tuple[int, ...], sampling: Sampling, room: int) -> Row:
     )
 
 
-def _out_of_memory(error: RuntimeError) -> bool:
+def _is_out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error).lower()
 
 
-def _forget_memory() -> None:
+def _empty_gpu_cache() -> None:
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

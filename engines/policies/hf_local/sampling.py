@@ -28,11 +28,13 @@ def uniforms(seeds: Tensor, number: int) -> Tensor:
     Source: SplitMix64 (Steele, Lea, Flood 2014), used as a hash of seed and count, so that
         no generator's state has to be kept, moved to a device or dropped with a row.
     """
-    start = _mixed(seeds * _GAMMA + _GAMMA)
-    return ((_mixed(start + _wrapped((number + 1) * _STEP)) >> 40) & 0xFFFFFF).float() * 2**-24
+    start = _mix_bits(seeds * _GAMMA + _GAMMA)
+    return (
+        (_mix_bits(start + _wrap_int64((number + 1) * _STEP)) >> 40) & 0xFFFFFF
+    ).float() * 2**-24
 
 
-def pick(
+def pick_tokens(
     logits: Tensor,
     uniform: Tensor,
     *,
@@ -57,13 +59,15 @@ def pick(
     if temperature is not None:
         scaled = scaled / temperature[:, None]
     logp = torch.log_softmax(scaled, dim=-1)
-    token = _inverse(logp.exp() if top_p is None else _nucleus(logp.exp(), top_p), uniform)
+    token = _inverse_cdf(
+        logp.exp() if top_p is None else _top_p_weights(logp.exp(), top_p), uniform
+    )
     if greedy is not None:
         token = torch.where(greedy, logits.argmax(dim=-1), token)
     return token, logp.gather(1, token[:, None])[:, 0]
 
 
-def _inverse(weights: Tensor, uniform: Tensor) -> Tensor:
+def _inverse_cdf(weights: Tensor, uniform: Tensor) -> Tensor:
     """The first token whose cumulated weight exceeds its share `uniform` of the whole."""
     cumulated = weights.cumsum(dim=-1)  # (R, V)
     total = cumulated[:, -1:]
@@ -74,7 +78,7 @@ def _inverse(weights: Tensor, uniform: Tensor) -> Tensor:
     return found.clamp_(max=weights.shape[-1] - 1)
 
 
-def _nucleus(weights: Tensor, top_p: Tensor) -> Tensor:
+def _top_p_weights(weights: Tensor, top_p: Tensor) -> Tensor:
     """Zero outside the smallest set of likeliest tokens that holds at least `top_p`."""
     ordered, place = weights.sort(dim=-1, descending=True)
     before = ordered.cumsum(dim=-1) - ordered
@@ -82,17 +86,17 @@ def _nucleus(weights: Tensor, top_p: Tensor) -> Tensor:
     return torch.zeros_like(weights).scatter_(1, place, ordered)
 
 
-def _mixed(x: Tensor) -> Tensor:
-    x = (x ^ _shifted(x, 30)) * _MIX[0]
-    x = (x ^ _shifted(x, 27)) * _MIX[1]
-    return x ^ _shifted(x, 31)
+def _mix_bits(x: Tensor) -> Tensor:
+    x = (x ^ _shift_right(x, 30)) * _MIX[0]
+    x = (x ^ _shift_right(x, 27)) * _MIX[1]
+    return x ^ _shift_right(x, 31)
 
 
-def _wrapped(x: int) -> int:
+def _wrap_int64(x: int) -> int:
     """Modulo 2^64, as torch stores it."""
     return (x + 2**63) % 2**64 - 2**63
 
 
-def _shifted(x: Tensor, bits: int) -> Tensor:
+def _shift_right(x: Tensor, bits: int) -> Tensor:
     """Right shift without the sign: int64 holds what is an unsigned number here."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)

@@ -20,12 +20,12 @@ def choose_threads(wanted: int | None, device: torch.device) -> int:
 
     With threads wanted nothing is measured, so that a resumed run computes as it did before.
     """
-    count = wanted if wanted is not None else _probed(device)
+    count = wanted if wanted is not None else _probe_threads(device)
     torch.set_num_threads(count)
     return count
 
 
-def _probed(device: torch.device) -> int:
+def _probe_threads(device: torch.device) -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     if device.type != "cpu" or not cores or cores < 2:
         return 1

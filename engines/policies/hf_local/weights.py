@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from engines.policies.hf_local.lora import Unmergeable, plain_linear
+from engines.policies.hf_local.lora import Unmergeable, merge_linear
 
 FAMILIES = ("Llama", "Qwen2", "Qwen3", "Mistral", "Gemma", "Gemma2", "Gemma3")
 _STATIC_ROPE = {"default", "linear", "llama3", "yarn", "proportional"}
@@ -45,7 +45,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergedWeights:
     embed: Tensor  # (vocabulary, hidden)
     embed_scale: Tensor | None
     layers: tuple[Layer, ...]
@@ -62,7 +62,7 @@ class Merged:
     """Positions (T,) and a kind of layer → cos and sin, each (T, head_dim)."""
 
 
-def merged(model: Any, dtype: torch.dtype, *, check_only: bool = False) -> Merged:
+def merge_weights(model: Any, dtype: torch.dtype, *, check_only: bool = False) -> MergedWeights:
     """Lay out the weights of `model`, as they are now.
 
     Args:
@@ -74,19 +74,20 @@ def merged(model: Any, dtype: torch.dtype, *, check_only: bool = False) -> Merge
         Unmergeable: something the decoder does not know; the text says what.
     """
     config = model.config
-    _check(model, config)
+    _check_supported(model, config)
     inner = model.model
     first = inner.layers[0].self_attn
-    join = _first if check_only else torch.cat
+    join = _first_tensor if check_only else torch.cat
     head_dim = first.head_dim
-    return Merged(
-        embed=_embedding(inner.embed_tokens),
+    return MergedWeights(
+        embed=_embedding_weight(inner.embed_tokens),
         embed_scale=getattr(inner.embed_tokens, "embed_scale", None),
         layers=tuple(
-            _layer(layer, config, index, dtype, join) for index, layer in enumerate(inner.layers)
+            _merge_layer(layer, config, index, dtype, join)
+            for index, layer in enumerate(inner.layers)
         ),
-        norm=_norm(inner.norm),
-        head=Linear(*plain_linear(model.lm_head, dtype)),
+        norm=_norm_weight(inner.norm),
+        head=Linear(*merge_linear(model.lm_head, dtype)),
         heads=config.num_attention_heads,
         kv_heads=config.num_key_value_heads,
         head_dim=head_dim,
@@ -95,11 +96,11 @@ def merged(model: Any, dtype: torch.dtype, *, check_only: bool = False) -> Merge
         # Gemma 3 keeps the number and does not use it.
         softcap=config.attn_logit_softcapping if config.model_type == "gemma2" else None,
         final_softcap=getattr(config, "final_logit_softcapping", None),
-        rotary=_rotary(inner.rotary_emb, dtype, head_dim),
+        rotary=_rotary_function(inner.rotary_emb, dtype, head_dim),
     )
 
 
-def _check(model: Any, config: Any) -> None:
+def _check_supported(model: Any, config: Any) -> None:
     name = type(model).__name__
     known = type(model).__module__.startswith("transformers.models.")
     if not known or name.removesuffix("ForCausalLM") not in FAMILIES or name == "ForCausalLM":
@@ -125,21 +126,21 @@ def _check(model: Any, config: Any) -> None:
         raise Unmergeable(f"layers of type {min(others)}")
 
 
-def _layer(
+def _merge_layer(
     layer: Any, config: Any, index: int, dtype: torch.dtype, join: Callable[..., Tensor]
 ) -> Layer:
     attention, mlp = layer.self_attn, layer.mlp
     kinds = getattr(config, "layer_types", None)
     sandwich = hasattr(layer, "pre_feedforward_layernorm")
-    after_attention = _norm(layer.post_attention_layernorm)
+    after_attention = _norm_weight(layer.post_attention_layernorm)
     window = (
         config.sliding_window
         if config.model_type == "mistral"
         else getattr(attention, "sliding_window", None)
     )
 
-    def joined(*modules: nn.Module) -> Linear:
-        parts = [plain_linear(module, dtype) for module in modules]
+    def join_linears(*modules: nn.Module) -> Linear:
+        parts = [merge_linear(module, dtype) for module in modules]
         biases = [bias for _, bias in parts if bias is not None]
         if biases and len(biases) < len(parts):
             raise Unmergeable("a bias on some of its projections")
@@ -147,32 +148,32 @@ def _layer(
         return Linear(join([weight for weight, _ in parts]), bias)
 
     return Layer(
-        qkv=joined(attention.q_proj, attention.k_proj, attention.v_proj),
-        out=Linear(*plain_linear(attention.o_proj, dtype)),
-        gate_up=joined(mlp.gate_proj, mlp.up_proj),
-        down=Linear(*plain_linear(mlp.down_proj, dtype)),
-        norm_in=_norm(layer.input_layernorm),
+        qkv=join_linears(attention.q_proj, attention.k_proj, attention.v_proj),
+        out=Linear(*merge_linear(attention.o_proj, dtype)),
+        gate_up=join_linears(mlp.gate_proj, mlp.up_proj),
+        down=Linear(*merge_linear(mlp.down_proj, dtype)),
+        norm_in=_norm_weight(layer.input_layernorm),
         norm_attended=after_attention if sandwich else None,
-        norm_mlp=_norm(layer.pre_feedforward_layernorm) if sandwich else after_attention,
-        norm_after=_norm(layer.post_feedforward_layernorm) if sandwich else None,
-        norm_qk=_norm_qk(attention, config),
+        norm_mlp=_norm_weight(layer.pre_feedforward_layernorm) if sandwich else after_attention,
+        norm_after=_norm_weight(layer.post_feedforward_layernorm) if sandwich else None,
+        norm_qk=_qk_norm_weight(attention, config),
         activation=mlp.act_fn,
         window=window,
         kind=kinds[index] if kinds else "",
     )
 
 
-def _norm(module: Any) -> Tensor:
+def _norm_weight(module: Any) -> Tensor:
     if not type(module).__name__.endswith("RMSNorm"):
         raise Unmergeable(f"a norm of kind {type(module).__name__}")
     weight: Tensor = module.weight.detach().float()
     return 1.0 + weight if type(module).__name__.startswith("Gemma") else weight
 
 
-def _norm_qk(attention: Any, config: Any) -> Tensor | None:
+def _qk_norm_weight(attention: Any, config: Any) -> Tensor | None:
     if not hasattr(attention, "q_norm"):
         return None
-    q, k = _norm(attention.q_norm), _norm(attention.k_norm)
+    q, k = _norm_weight(attention.q_norm), _norm_weight(attention.k_norm)
     return torch.cat(
         (
             q.expand(config.num_attention_heads, -1),
@@ -185,25 +186,25 @@ def _eps(norm: Any) -> float:
     return float(norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps)
 
 
-def _embedding(module: nn.Module) -> Tensor:
+def _embedding_weight(module: nn.Module) -> Tensor:
     if not isinstance(module, nn.Embedding):
         raise Unmergeable(f"embeddings of kind {type(module).__name__}")
     return module.weight.detach()
 
 
-def _rotary(
+def _rotary_function(
     module: Any, dtype: torch.dtype, head_dim: int
 ) -> Callable[[Tensor, str], tuple[Tensor, Tensor]]:
     by_kind = hasattr(module, "layer_types")
 
-    def tables(positions: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+    def rotary_tables(positions: Tensor, kind: str) -> tuple[Tensor, Tensor]:
         like = torch.empty(0, dtype=dtype, device=positions.device)
         extra = (kind,) if by_kind else ()
         cos, sin = module(like, positions[None], *extra)
         return cos[0], sin[0]
 
-    return tables
+    return rotary_tables
 
 
-def _first(tensors: Sequence[Tensor]) -> Tensor:
+def _first_tensor(tensors: Sequence[Tensor]) -> Tensor:
     return tensors[0]

@@ -27,7 +27,7 @@ class Resizable(Protocol):
 
     def resize(self, limit: int) -> None: ...
 
-    def lent(self) -> AbstractAsyncContextManager[None]: ...
+    def lend(self) -> AbstractAsyncContextManager[None]: ...
 
 
 class Congestion:
@@ -45,18 +45,18 @@ class Congestion:
         self._cuts = 0
         self._tell = tell
 
-    def begin(self) -> int:
+    def note_request(self) -> int:
         """A request goes out. What this returns is given back with what became of it."""
         return self._cuts
 
-    def answered(self) -> None:
+    def note_answer(self) -> None:
         self._answered += 1
         limit = self._slots.limit
         if self._answered >= limit and limit < self._most:
             self._answered = 0
             self._slots.resize(limit + 1)
 
-    def refused(self, began: int) -> None:
+    def note_refusal(self, began: int) -> None:
         """An endpoint had too much to do. Requests from before the last cut tell nothing new."""
         if began < self._cuts:
             return
@@ -71,18 +71,18 @@ class Congestion:
                 "until it takes them again"
             )
 
-    def making_room(self) -> AbstractAsyncContextManager[None]:
+    def lend_slot(self) -> AbstractAsyncContextManager[None]:
         """The slot of a refused call is others' inside; at the end it waits for one again."""
-        return self._slots.lent()
+        return self._slots.lend()
 
 
 @runtime_checkable
-class Reporting(Protocol):
+class CongestionAware(Protocol):
     """A policy that can say when its endpoint has too much to do."""
 
-    def reporting(self, congestion: Congestion) -> Policy: ...
+    def with_congestion(self, congestion: Congestion) -> Policy: ...
 
 
-def reporting(policy: Policy, congestion: Congestion) -> Policy:
+def with_congestion(policy: Policy, congestion: Congestion) -> Policy:
     """The policy as it tells a congestion control of its calls, where it can."""
-    return policy.reporting(congestion) if isinstance(policy, Reporting) else policy
+    return policy.with_congestion(congestion) if isinstance(policy, CongestionAware) else policy

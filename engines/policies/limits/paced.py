@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from engines.core.protocols import OnText, Policy
 from engines.core.types import Completion, Job, Message, Sampling
-from engines.core.waiting.deadline import standing_still
-from engines.policies.limits.congestion import Congestion, reporting
+from engines.core.waiting.deadline import pause_deadlines
+from engines.policies.limits.congestion import Congestion, with_congestion
 from engines.policies.limits.throttle import JobBound
 
 BEAT_S = 0.1
@@ -22,7 +22,7 @@ CHARS_PER_TOKEN = 4
 Sleep = Callable[[float], Awaitable[None]]
 
 
-class Paced:
+class StreamPacedPolicy:
     """Asks at once, and hands the reply on little by little.
 
     It belongs above whatever reserves, limits or parks calls: who watches holds no money.
@@ -51,13 +51,13 @@ class Paced:
     def name(self) -> str:
         return self.inner.name
 
-    def reporting(self, congestion: Congestion) -> Policy:
+    def with_congestion(self, congestion: Congestion) -> Policy:
         """The same round the policy as it is seen from certain slots."""
-        return self._round(reporting(self.inner, congestion))
+        return self._wrap(with_congestion(self.inner, congestion))
 
     def for_job(self, job: Job) -> Policy:
         """The same round the policy bound to a job, where it can be."""
-        return self._round(self.inner.for_job(job)) if isinstance(self.inner, JobBound) else self
+        return self._wrap(self.inner.for_job(job)) if isinstance(self.inner, JobBound) else self
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
@@ -68,8 +68,8 @@ class Paced:
         said: list[str] = []
         made = await self.inner.complete(messages, sampling, said.append)
         try:
-            with standing_still():
-                await self._play("".join(said), on_text)
+            with pause_deadlines():
+                await self._stream_text("".join(said), on_text)
         except asyncio.CancelledError:
             raise asyncio.CancelledError(made.usage) from None
         return made
@@ -80,7 +80,7 @@ class Paced:
     async def aclose(self) -> None:
         await self.inner.aclose()
 
-    async def _play(self, text: str, on_text: OnText) -> None:
+    async def _stream_text(self, text: str, on_text: OnText) -> None:
         step = CHARS_PER_TOKEN * max(1, int(self.tokens_per_s * BEAT_S))
         for start in range(0, len(text), step):
             if self._cleared is not None:
@@ -89,5 +89,5 @@ class Paced:
             on_text(piece)
             await self._sleep(len(piece) / CHARS_PER_TOKEN / self.tokens_per_s)
 
-    def _round(self, policy: Policy) -> Policy:
-        return Paced(policy, self.tokens_per_s, self._cleared, self._sleep)
+    def _wrap(self, policy: Policy) -> Policy:
+        return StreamPacedPolicy(policy, self.tokens_per_s, self._cleared, self._sleep)

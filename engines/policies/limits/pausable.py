@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from engines.core.protocols import OnText, Policy
 from engines.core.types import Completion, Message, Sampling
-from engines.core.waiting.deadline import standing_still
-from engines.policies.limits.congestion import Congestion, reporting
+from engines.core.waiting.deadline import pause_deadlines
+from engines.policies.limits.congestion import Congestion, with_congestion
 
 
-class Parked:
+class PausablePolicy:
     """Waits before each call until `cleared` returns; that is no part of any deadline."""
 
     def __init__(self, policy: Policy, cleared: Callable[[], Awaitable[object]]) -> None:
@@ -25,14 +25,14 @@ class Parked:
     def name(self) -> str:
         return self._policy.name
 
-    def reporting(self, congestion: Congestion) -> Policy:
+    def with_congestion(self, congestion: Congestion) -> Policy:
         """The same round the policy as it is seen from certain slots."""
-        return Parked(reporting(self._policy, congestion), self._cleared)
+        return PausablePolicy(with_congestion(self._policy, congestion), self._cleared)
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
     ) -> Completion:
-        with standing_still():
+        with pause_deadlines():
             await self._cleared()
         return await self._policy.complete(messages, sampling, on_text)
 

@@ -14,8 +14,8 @@ from typing import Protocol, runtime_checkable
 
 from engines.core.protocols import OnText, Policy
 from engines.core.types import Completion, Job, Message, Sampling
-from engines.core.waiting.deadline import standing_still
-from engines.policies.limits.congestion import Congestion, reporting
+from engines.core.waiting.deadline import pause_deadlines
+from engines.policies.limits.congestion import Congestion, with_congestion
 
 Priority = tuple[int, ...]
 """Compared from the left; the smallest goes first."""
@@ -36,7 +36,7 @@ class Slots:
     """
 
     def __init__(self, limit: int, tell: Callable[[str], None] | None = None) -> None:
-        self._limit = _checked(limit)
+        self._limit = _check_limit(limit)
         self._held = 0
         self._arrivals = 0
         self._waiting: list[tuple[Priority, int, asyncio.Future[None]]] = []
@@ -48,19 +48,19 @@ class Slots:
         return self._limit
 
     @property
-    def held(self) -> int:
+    def held_count(self) -> int:
         return self._held
 
     @property
-    def waiting(self) -> int:
+    def waiting_count(self) -> int:
         return sum(not future.done() for _, _, future in self._waiting)
 
     def resize(self, limit: int) -> None:
-        self._limit = _checked(limit)
+        self._limit = _check_limit(limit)
         self._grant()
 
     @asynccontextmanager
-    async def hold(self, priority: Priority = ()) -> AsyncIterator[None]:
+    async def acquire(self, priority: Priority = ()) -> AsyncIterator[None]:
         await self._take(priority)
         try:
             yield
@@ -68,7 +68,7 @@ class Slots:
             self._give_back()
 
     @asynccontextmanager
-    async def lent(self) -> AsyncIterator[None]:
+    async def lend(self) -> AsyncIterator[None]:
         """Give a held slot back, and take one again before everybody who has begun nothing.
 
         Whoever holds a slot makes one call at a time, so that there is one to give back.
@@ -77,7 +77,7 @@ class Slots:
         self._give_back()
         try:
             yield
-            with standing_still():
+            with pause_deadlines():
                 await self._take(FIRST)
         except BaseException:
             self._held += 1  # its holder gives it back on the way out
@@ -111,7 +111,7 @@ class Slots:
                 future.set_result(None)
 
 
-def _checked(limit: int) -> int:
+def _check_limit(limit: int) -> int:
     if limit < 1:
         raise ValueError(f"a limit of {limit} slots would wait for ever")
     return limit
@@ -128,7 +128,7 @@ class Throttled:
     """A policy that holds a slot for the whole of each call, its retries included."""
 
     def __init__(self, policy: Policy, slots: Slots, priority: Priority = ()) -> None:
-        self._policy = reporting(policy, slots.congestion)
+        self._policy = with_congestion(policy, slots.congestion)
         self._slots = slots
         self._priority = priority
 
@@ -145,7 +145,7 @@ class Throttled:
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
     ) -> Completion:
-        async with self._slots.hold(self._priority):
+        async with self._slots.acquire(self._priority):
             return await self._policy.complete(messages, sampling, on_text)
 
     async def ping(self) -> None:

@@ -53,7 +53,7 @@ class Calculation:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ArithmeticLesson:
     """A lesson: its name, its sentence, and in words where the attempts part."""
 
     name: str
@@ -61,7 +61,7 @@ class Finding:
     seen: str
 
 
-def calculations(bodies: Sequence[str]) -> tuple[Calculation, ...]:
+def parse_calculations(bodies: Sequence[str]) -> tuple[Calculation, ...]:
     found: list[Calculation] = []
     for body in bodies:
         pairs = _MARKED.findall(body) or _WRITTEN.findall(body)
@@ -72,15 +72,15 @@ def calculations(bodies: Sequence[str]) -> tuple[Calculation, ...]:
             if not signs or not numbers:
                 continue
             order = sorted(numbers) if set(signs) <= {"+"} or set(signs) <= {"*"} else numbers
-            found.append(Calculation(signs[0], tuple(order), _rounded(result)))
+            found.append(Calculation(signs[0], tuple(order), _strip_number(result)))
     return tuple(found)
 
 
-def _rounded(number: str) -> str:
+def _strip_number(number: str) -> str:
     return re.sub(r"\.0+$", "", number.replace(",", "").replace("$", "").strip())
 
 
-def shared(one: Sequence[Calculation], other: Sequence[Calculation]) -> int:
+def shared_prefix_length(one: Sequence[Calculation], other: Sequence[Calculation]) -> int:
     """How many calculations two chains have in common from their start."""
     for n, (a, b) in enumerate(zip(one, other, strict=False)):
         if a != b:
@@ -88,56 +88,58 @@ def shared(one: Sequence[Calculation], other: Sequence[Calculation]) -> int:
     return min(len(one), len(other))
 
 
-def compare(
+def compare_chains(
     better: Sequence[Calculation], worse: Sequence[Calculation], problem: str
-) -> Finding | None:
+) -> ArithmeticLesson | None:
     """The lesson from the first calculation at which two chains part; None for equal ones."""
-    n = shared(better, worse)
+    n = shared_prefix_length(better, worse)
     if n == len(better) == len(worse):
         return None
     if n == len(worse):
-        return Finding(
+        return ArithmeticLesson(
             "Go on to what is asked",
             "when a number has been found, compare it with what the problem asks for and go on "
             "while something is left to do",
-            f"the better one goes on with {_a(better[n].sign)} where the other ends",
+            f"the better one goes on with {_with_article(better[n].sign)} where the other ends",
         )
     if n == len(better):
-        return Finding(
+        return ArithmeticLesson(
             "Stop at what is asked",
             "when a number already is what the problem asks for, stop there and give it",
-            f"the worse one goes on with {_a(worse[n].sign)} after the answer is found",
+            f"the worse one goes on with {_with_article(worse[n].sign)} after the answer is found",
         )
-    return _parting(better, worse, n, problem)
+    return _lesson_where_parted(better, worse, n, problem)
 
 
-def _parting(
+def _lesson_where_parted(
     better: Sequence[Calculation], worse: Sequence[Calculation], n: int, problem: str
-) -> Finding:
+) -> ArithmeticLesson:
     good, bad = better[n], worse[n]
     if (good.sign, good.numbers) == (bad.sign, bad.numbers):
-        return Finding(
+        return ArithmeticLesson(
             "Check each result",
             "when a calculation is done, work it out a second time before you go on",
             f"both do the same {_NOUN[good.sign]} with different results",
         )
-    if _invented(bad, worse[:n], problem) and not _invented(good, better[:n], problem):
-        return Finding(
+    if _uses_unknown_number(bad, worse[:n], problem) and not _uses_unknown_number(
+        good, better[:n], problem
+    ):
+        return ArithmeticLesson(
             "Given numbers only",
             "when picking the numbers for a calculation, take only those the problem gives "
             "or an earlier step has found",
             "the worse one calculates with a number that stands nowhere before",
         )
     if good.sign == bad.sign:
-        return Finding(
+        return ArithmeticLesson(
             "Right amounts",
             "when a problem gives several amounts, say what each of them counts before you "
             "calculate with them",
-            f"both do {_a(good.sign)} there, with different amounts",
+            f"both do {_with_article(good.sign)} there, with different amounts",
         )
     if any(later.sign == bad.sign for later in better[n + 1 :]):
         name, act = _FIRST[good.sign]
-        return Finding(
+        return ArithmeticLesson(
             f"{name} before {_GERUND[bad.sign]}",
             f"{act} before {_GERUND[bad.sign]}",
             f"the better one begins with the {_NOUN[good.sign]}, "
@@ -145,19 +147,21 @@ def _parting(
         )
     # The same lesson whichever of the two was right: it tells how to choose.
     one, two = sorted((good.sign, bad.sign), key="+-*/".index)
-    return Finding(
+    return ArithmeticLesson(
         f"{_NOUN[one].capitalize()} or {_NOUN[two]}",
-        f"when a step could be {_a(one)} or {_a(two)}, look at what happens to the amounts: "
+        f"when a step could be {_with_article(one)} or {_with_article(two)}, look at what "
+        f"happens to the amounts: "
         f"{_USE[one]}, and {_USE[two]}",
-        f"the better one does {_a(good.sign)} there, the other {_a(bad.sign)}",
+        f"the better one does {_with_article(good.sign)} there, the other "
+        f"{_with_article(bad.sign)}",
     )
 
 
-def _a(sign: str) -> str:
+def _with_article(sign: str) -> str:
     return f"{_ARTICLE[sign]} {_NOUN[sign]}"
 
 
-def _invented(step: Calculation, before: Sequence[Calculation], problem: str) -> bool:
+def _uses_unknown_number(step: Calculation, before: Sequence[Calculation], problem: str) -> bool:
     known = set(_NUMBER.findall(problem.replace(",", ""))) | {c.result for c in before}
     spoken = {_SPOKEN[w] for w in re.findall(r"[a-z]+", problem.lower()) if w in _SPOKEN}
     return bool(set(step.numbers) - known - spoken - _UNWRITTEN)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from engines.policies.rehearsal import arithmetic
-from engines.policies.rehearsal.prompt import Line, Shown
+from engines.policies.rehearsal.prompt import AttemptLine, ShownAttempt
 
 _CONDITION = re.compile(
     r"^(?:when(?:ever)?|if|as soon as|where|wenn|sobald|falls|quand|si)\b", re.I
@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class ContrastLesson:
     """A lesson with what supports it.
 
     `worse` is what the losers do where they part, empty where that is not known.
@@ -39,13 +39,15 @@ class Drawn:
         return f"{self.name}: {self.sentence}."
 
 
-def draw(winners: Sequence[Shown], losers: Sequence[Shown], problem: str) -> list[Drawn]:
+def find_lessons(
+    winners: Sequence[ShownAttempt], losers: Sequence[ShownAttempt], problem: str
+) -> list[ContrastLesson]:
     """Lessons of different names, those with the most support first."""
-    drawn: dict[str, Drawn] = {}
+    drawn: dict[str, ContrastLesson] = {}
     for loser in losers:
         # The winner that goes along longest shows the parting most clearly.
-        winner = max(winners, key=lambda w: (_shared(w, loser), -w.number))
-        lesson = _from_pair(winner, loser, winners, losers, problem)
+        winner = max(winners, key=lambda w: (_shared_step_count(w, loser), -w.number))
+        lesson = _lesson_from_pair(winner, loser, winners, losers, problem)
         if lesson:
             first = drawn.setdefault(lesson.name, lesson)
             together = tuple(sorted({*first.attempts, *lesson.attempts}))
@@ -53,49 +55,57 @@ def draw(winners: Sequence[Shown], losers: Sequence[Shown], problem: str) -> lis
     return sorted(drawn.values(), key=lambda d: -len(d.attempts))
 
 
-def _labelled(shown: Shown) -> bool:
+def _has_labels(shown: ShownAttempt) -> bool:
     return any(line.label for line in shown.lines)
 
 
-def _chain(shown: Shown) -> tuple[arithmetic.Calculation, ...]:
-    return arithmetic.calculations([line.body for line in shown.lines])
+def _calculations(shown: ShownAttempt) -> tuple[arithmetic.Calculation, ...]:
+    return arithmetic.parse_calculations([line.body for line in shown.lines])
 
 
-def _shared(one: Shown, other: Shown) -> int:
-    if _labelled(one) and _labelled(other):
-        return _shared_lines(one.lines, other.lines)
-    return arithmetic.shared(_chain(one), _chain(other))
+def _shared_step_count(one: ShownAttempt, other: ShownAttempt) -> int:
+    if _has_labels(one) and _has_labels(other):
+        return _shared_line_count(one.lines, other.lines)
+    return arithmetic.shared_prefix_length(_calculations(one), _calculations(other))
 
 
-def _shared_lines(one: Sequence[Line], other: Sequence[Line]) -> int:
+def _shared_line_count(one: Sequence[AttemptLine], other: Sequence[AttemptLine]) -> int:
     for n, (a, b) in enumerate(zip(one, other, strict=False)):
         if a != b:
             return n
     return min(len(one), len(other))
 
 
-def _from_pair(
-    winner: Shown, loser: Shown, winners: Sequence[Shown], losers: Sequence[Shown], problem: str
-) -> Drawn | None:
-    if _labelled(winner) and _labelled(loser):
-        return _from_labels(winner, loser, winners, losers, problem)
-    finding = arithmetic.compare(_chain(winner), _chain(loser), problem)
+def _lesson_from_pair(
+    winner: ShownAttempt,
+    loser: ShownAttempt,
+    winners: Sequence[ShownAttempt],
+    losers: Sequence[ShownAttempt],
+    problem: str,
+) -> ContrastLesson | None:
+    if _has_labels(winner) and _has_labels(loser):
+        return _lesson_from_labels(winner, loser, winners, losers, problem)
+    finding = arithmetic.compare_chains(_calculations(winner), _calculations(loser), problem)
     if finding is None:
-        return _from_words(winner, loser, problem)
+        return _lesson_from_words(winner, loser, problem)
     numbers = (winner.number, loser.number)
     reason = f"Attempt {winner.number} against attempt {loser.number}: {finding.seen}."
-    return Drawn(finding.name, finding.sentence, "", reason, numbers)
+    return ContrastLesson(finding.name, finding.sentence, "", reason, numbers)
 
 
-def _from_labels(
-    winner: Shown, loser: Shown, winners: Sequence[Shown], losers: Sequence[Shown], problem: str
-) -> Drawn | None:
-    n = _shared_lines(winner.lines, loser.lines)
+def _lesson_from_labels(
+    winner: ShownAttempt,
+    loser: ShownAttempt,
+    winners: Sequence[ShownAttempt],
+    losers: Sequence[ShownAttempt],
+    problem: str,
+) -> ContrastLesson | None:
+    n = _shared_line_count(winner.lines, loser.lines)
     if n == len(winner.lines):
         return None  # the loser only goes on longer: no step of the winners to learn from
     step = winner.lines[n]
-    worse = general(loser.lines[n].body, problem) if n < len(loser.lines) else ""
-    clause = general(step.body, problem)
+    worse = generalise_step(loser.lines[n].body, problem) if n < len(loser.lines) else ""
+    clause = generalise_step(step.body, problem)
     if not clause or clause == worse:
         return None  # the same thing done with another outcome: nothing general in it
     condition, rule = _split_condition(clause)
@@ -107,10 +117,10 @@ def _from_labels(
         s.number for s in losers if s.lines[:n] == winner.lines[:n] and step not in s.lines[: n + 1]
     ]
     reason = (
-        f"Where they part: “{clause}” in {_attempts(better_numbers)}; "
-        f"{f'“{worse}”' if worse else 'nothing of the kind'} in {_attempts(worse_numbers)}."
+        f"Where they part: “{clause}” in {_attempts_text(better_numbers)}; "
+        f"{f'“{worse}”' if worse else 'nothing of the kind'} in {_attempts_text(worse_numbers)}."
     )
-    return Drawn(
+    return ContrastLesson(
         name,
         f"{condition}, {rule}" if condition else rule,
         worse,
@@ -119,23 +129,25 @@ def _from_labels(
     )
 
 
-def _from_words(winner: Shown, loser: Shown, problem: str) -> Drawn | None:
+def _lesson_from_words(
+    winner: ShownAttempt, loser: ShownAttempt, problem: str
+) -> ContrastLesson | None:
     """Attempts without labels and calculations: only a general sentence can be a lesson."""
     seen = {line.body for line in loser.lines}
     for line in winner.lines:
         if line.body in seen or not (found := _MARKER.search(line.body)):
             continue
-        clause = general(line.body[found.start() :], problem).rstrip(".")
+        clause = generalise_step(line.body[found.start() :], problem).rstrip(".")
         condition, rule = _split_condition(clause)
         sentence = clause if condition else f"at such a problem, {clause}"
         name = " ".join(re.findall(r"[^\W\d]+", rule)[:3]).capitalize()
         reason = f"Attempt {winner.number} says so and attempt {loser.number} does not."
         numbers = (winner.number, loser.number)
-        return Drawn(name, sentence, "", reason, numbers) if name else None
+        return ContrastLesson(name, sentence, "", reason, numbers) if name else None
     return None
 
 
-def general(body: str, problem: str) -> str:
+def generalise_step(body: str, problem: str) -> str:
     """The general part of a step: what stands before its instance, without the problem's numbers.
 
     The instance is what follows the last colon and holds a number or ends the line.
@@ -156,18 +168,18 @@ def _split_condition(clause: str) -> tuple[str, str]:
     return "", clause
 
 
-def _condition_before(lines: Sequence[Line], problem: str) -> str:
+def _condition_before(lines: Sequence[AttemptLine], problem: str) -> str:
     """The nearest condition that the shared steps state, or the step one comes from."""
     for line in reversed(lines):
-        if condition := _split_condition(general(line.body, problem))[0]:
+        if condition := _split_condition(generalise_step(line.body, problem))[0]:
             return condition
     return f"when “{lines[-1].label}” is done" if lines and lines[-1].label else ""
 
 
-def _attempts(numbers: Sequence[int]) -> str:
-    return f"attempt{'s' if len(numbers) > 1 else ''} {_and(numbers)}"
+def _attempts_text(numbers: Sequence[int]) -> str:
+    return f"attempt{'s' if len(numbers) > 1 else ''} {_list_text(numbers)}"
 
 
-def _and(numbers: Sequence[int]) -> str:
+def _list_text(numbers: Sequence[int]) -> str:
     *most, last = (str(n) for n in numbers)
     return f"{', '.join(most)} and {last}" if most else last

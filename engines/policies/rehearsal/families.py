@@ -73,33 +73,33 @@ def recognise(question: str) -> Task | None:
     for word, sign in _SPOKEN:
         text = re.sub(word, sign, text, flags=re.I)
     if found := _EXPRESSION.search(text):
-        return _from_expression(found.group().replace(" ", ""))
+        return _task_from_expression(found.group().replace(" ", ""))
     if found := _FROM.search(text):
-        return _subtraction(int(found[2]), int(found[1]))
+        return _subtraction_task(int(found[2]), int(found[1]))
     if found := _BETWEEN.search(text):
         pair = (int(found[1]), int(found[2]))
-        return _subtraction(max(pair), min(pair))
-    if _ASKS.search(text) and (task := _story(text)):
+        return _subtraction_task(max(pair), min(pair))
+    if _ASKS.search(text) and (task := _story_task(text)):
         return task
     if found := _ADD.search(text):
         left, right = (g for g in found.groups() if g)
-        return _addition(int(left), int(right))
+        return _addition_task(int(left), int(right))
     return None
 
 
-def _from_expression(expression: str) -> Task | None:
+def _task_from_expression(expression: str) -> Task | None:
     signs = re.findall(r"[-+*]", expression)
     numbers = [int(n) for n in re.findall(r"\d+", expression)]
     if signs == ["+"]:
-        return _addition(*numbers)
+        return _addition_task(*numbers)
     if signs == ["-"]:
-        return _subtraction(*numbers)
+        return _subtraction_task(*numbers)
     if "*" in signs and set(signs) != {"*"}:
-        return _precedence(numbers, signs)
+        return _precedence_task(numbers, signs)
     return None
 
 
-def _columns(upper: int, lower: int) -> list[tuple[int, int]]:
+def _digit_columns(upper: int, lower: int) -> list[tuple[int, int]]:
     """The digits under each other, ones first, padded with zeros."""
     width = max(len(str(upper)), len(str(lower)))
     return [
@@ -117,13 +117,13 @@ def _column_name(place: int) -> str:
     return _COLUMN_NAMES[place] if place < len(_COLUMN_NAMES) else f"column {place + 1}"
 
 
-def _addition(upper: int, lower: int) -> Task:
+def _addition_task(upper: int, lower: int) -> Task:
     start = Step(
         "columns",
         "when numbers are added, write them under each other and begin with the ones",
         f"{upper} + {lower}",
     )
-    columns = _columns(upper, lower)
+    columns = _digit_columns(upper, lower)
     right, wrong, traps = [start], [start], 0
     carried, lost = 0, 0
     for place, (a, b) in enumerate(columns):
@@ -156,7 +156,7 @@ def _plain_sum(place: int, sum_shown: str, total: int) -> Step:
     return Step(_column_name(place), "add the digits of the column", f"{sum_shown}, write {total}")
 
 
-def _subtraction(upper: int, lower: int) -> Task | None:
+def _subtraction_task(upper: int, lower: int) -> Task | None:
     if upper < lower:
         return None
     start = Step(
@@ -166,7 +166,7 @@ def _subtraction(upper: int, lower: int) -> Task | None:
     )
     right, wrong, traps = [start], [start], 0
     borrowed, flipped = 0, 0
-    for place, (a, b) in enumerate(_columns(upper, lower)):
+    for place, (a, b) in enumerate(_digit_columns(upper, lower)):
         left = a - borrowed
         shown = f"{a} - 1" if borrowed else f"{a}"
         if left < b:
@@ -194,7 +194,7 @@ def _plain_difference(place: int, shown: str, rest: int) -> Step:
     return Step(_column_name(place), clause, f"{shown}, write {rest}")
 
 
-def _story(text: str) -> Task | None:
+def _story_task(text: str) -> Task | None:
     """Three numbers, each after the first in a clause that says what happens to the amount."""
     amounts: list[tuple[int, str]] = []
     for clause in _CLAUSES.split(text):
@@ -203,12 +203,12 @@ def _story(text: str) -> Task | None:
     if len(amounts) != 3:
         return None
     (first, _), *changes = amounts
-    signs = [_change(clause) for _, clause in changes]
+    signs = [_sign_of_clause(clause) for _, clause in changes]
     if None in signs:
         return None
     (sign1, sign2), (second, third) = signs, (n for n, _ in changes)
-    half = _apply(first, str(sign1), second)
-    whole = _apply(half, str(sign2), third)
+    half = _apply_sign(first, str(sign1), second)
+    whole = _apply_sign(half, str(sign2), third)
     asked = re.split(r"[.;]\s*", text.strip())[-1].strip(" ?!") or text.strip()
     shared = (
         Step("question", "when a story tells of more than one change, see what it asks for", asked),
@@ -227,7 +227,7 @@ def _story(text: str) -> Task | None:
     return Task("story", (*shared, last), (*shared, early), whole, half, 1)
 
 
-def _change(clause: str) -> str | None:
+def _sign_of_clause(clause: str) -> str | None:
     if _EACH.search(clause):
         return "*"
     if _LOSSES.search(clause):
@@ -235,11 +235,11 @@ def _change(clause: str) -> str | None:
     return "+" if _GAINS.search(clause) else None
 
 
-def _apply(left: int, sign: str, right: int) -> int:
+def _apply_sign(left: int, sign: str, right: int) -> int:
     return {"+": left + right, "-": left - right, "*": left * right}[sign]
 
 
-def _precedence(numbers: list[int], signs: list[str]) -> Task:
+def _precedence_task(numbers: list[int], signs: list[str]) -> Task:
     shown = " ".join(
         [str(numbers[0]), *(f"{s} {n}" for s, n in zip(signs, numbers[1:], strict=True))]
     )
@@ -253,8 +253,8 @@ def _precedence(numbers: list[int], signs: list[str]) -> Task:
         else:
             terms.append(number)
             rest_signs.append(sign)
-    answer, chain = _chain(terms, rest_signs)
-    wrong_answer, wrong_chain = _chain(numbers, signs)
+    answer, chain = _work_left_to_right(terms, rest_signs)
+    wrong_answer, wrong_chain = _work_left_to_right(numbers, signs)
     clause = "when an expression mixes multiplication with other operations, multiply before"
     right = (
         start,
@@ -266,11 +266,11 @@ def _precedence(numbers: list[int], signs: list[str]) -> Task:
     return Task("precedence", right, (start, order), answer, wrong_answer, traps)
 
 
-def _chain(numbers: list[int], signs: list[str]) -> tuple[int, str]:
+def _work_left_to_right(numbers: list[int], signs: list[str]) -> tuple[int, str]:
     """Work from left to right; returns the result and each calculation on the way."""
     value, shown = numbers[0], []
     for sign, number in zip(signs, numbers[1:], strict=True):
-        after = _apply(value, sign, number)
+        after = _apply_sign(value, sign, number)
         shown.append(f"{value} {sign} {number} = {after}")
         value = after
     return value, ", ".join(shown)

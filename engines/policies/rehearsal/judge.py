@@ -16,33 +16,33 @@ from engines.policies.rehearsal.families import recognise
 _PARTLY = 0.5  # the expected answer was reached and then not stated
 
 
-def judges(text: str) -> bool:
+def is_judge_prompt(text: str) -> bool:
     """Whether a prompt asks for a verdict."""
     return text.split("\n", 1)[0].strip() == "# Task: judge"
 
 
-def judged(text: str, fenced: bool) -> str:
+def judge_reply(text: str, fenced: bool) -> str:
     """Reply to a judge's prompt; `fenced` puts the JSON between fences."""
-    found = prompt.sections(text)
+    found = prompt.parse_sections(text)
     graded = any('"score"' in line for line in found.get("Reply", ()))
-    expected = _expected(found)
-    response = prompt.quoted(found.get("Response", ()))
+    expected = _expected_answers(found)
+    response = prompt.unquote_lines(found.get("Response", ()))
     if not expected:
         return "This is a rehearsal: no answer is expected, and the problem is of no known kind."
-    lines, final = prompt.read_attempt(response)
+    lines, final = prompt.parse_attempt(response)
     reached = any(
-        prompt.plain(word.strip("()[]:;!?")) in expected
+        prompt.normalise_answer(word.strip("()[]:;!?")) in expected
         for line in lines
         for word in line.body.split()
     )
-    score, why = _score(final, expected, reached)
+    score, why = _score_answer(final, expected, reached)
     reasoning = f"rehearsal (scripted): {why}"
     verdict = {"score": score} if graded else {"correct": score == 1.0}
     reply = orjson.dumps({"reasoning": reasoning, **verdict}).decode()
     return f"```json\n{reply}\n```" if fenced else reply
 
 
-def _score(final: str, expected: Sequence[str], reached: bool) -> tuple[float, str]:
+def _score_answer(final: str, expected: Sequence[str], reached: bool) -> tuple[float, str]:
     wanted = " or ".join(expected)
     if final in expected:
         return 1.0, f"the stated answer {final} is the expected one."
@@ -52,9 +52,12 @@ def _score(final: str, expected: Sequence[str], reached: bool) -> tuple[float, s
     return 0.0, f"{stated}, expected is {wanted}."
 
 
-def _expected(found: dict[str, list[str]]) -> tuple[str, ...]:
-    told = tuple(prompt.plain(line) for line in prompt.quoted(found.get("Expected answer", ())))
+def _expected_answers(found: dict[str, list[str]]) -> tuple[str, ...]:
+    told = tuple(
+        prompt.normalise_answer(line)
+        for line in prompt.unquote_lines(found.get("Expected answer", ()))
+    )
     if told:
         return told
-    task = recognise(" ".join(prompt.quoted(found.get("Problem", ()))))
+    task = recognise(" ".join(prompt.unquote_lines(found.get("Problem", ()))))
     return (str(task.answer),) if task else ()

@@ -33,7 +33,7 @@ _FINAL = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class AttemptLine:
     """One line of an attempt. `label` is empty where the line has none."""
 
     label: str
@@ -41,17 +41,17 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownAttempt:
     """An attempt as the prompt shows it; `reward` is None where it is not told."""
 
     number: int
     reward: float | None
-    lines: tuple[Line, ...]
+    lines: tuple[AttemptLine, ...]
     final: str
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ShownProposal:
     """A proposal as the prompt shows it."""
 
     number: int
@@ -61,7 +61,7 @@ class Told:
     reason: str
 
 
-def sections(prompt: str) -> dict[str, list[str]]:
+def parse_sections(prompt: str) -> dict[str, list[str]]:
     """The lines below each `## ` heading; of headings that occur twice the last one."""
     found: dict[str, list[str]] = {}
     lines: list[str] = []
@@ -73,69 +73,73 @@ def sections(prompt: str) -> dict[str, list[str]]:
     return found
 
 
-def quoted(lines: Sequence[str]) -> list[str]:
+def unquote_lines(lines: Sequence[str]) -> list[str]:
     """The quoted lines without their mark, blank ones left out."""
     bare = (line[1:].strip() for line in lines if line.startswith("|"))
     return [line for line in bare if line]
 
 
-def library(lines: Sequence[str]) -> dict[str, str]:
+def parse_library(lines: Sequence[str]) -> dict[str, str]:
     """Id → text of the experiences shown."""
-    found = (_EXPERIENCE.match(line) for line in quoted(lines))
+    found = (_EXPERIENCE.match(line) for line in unquote_lines(lines))
     return {match[1]: match[2].strip() for match in found if match}
 
 
-def attempts(lines: Sequence[str]) -> list[Shown]:
-    shown: list[Shown] = []
-    for heading, block in _blocks(lines, _ATTEMPT):
+def parse_attempts(lines: Sequence[str]) -> list[ShownAttempt]:
+    shown: list[ShownAttempt] = []
+    for heading, block in _split_blocks(lines, _ATTEMPT):
         reward = _REWARD.search(heading[2])
-        steps, final = read_attempt(quoted(block))
-        shown.append(Shown(int(heading[1]), float(reward[1]) if reward else None, steps, final))
+        steps, final = parse_attempt(unquote_lines(block))
+        shown.append(
+            ShownAttempt(int(heading[1]), float(reward[1]) if reward else None, steps, final)
+        )
     return shown
 
 
-def read_attempt(texts: Sequence[str]) -> tuple[tuple[Line, ...], str]:
+def parse_attempt(texts: Sequence[str]) -> tuple[tuple[AttemptLine, ...], str]:
     """Steps and final answer of one attempt; the answer's own line is no step."""
-    steps: list[Line] = []
+    steps: list[AttemptLine] = []
     final = ""
     for text in texts:
         bare = _NUMBERED.sub("", _SPEAKER.sub("", text, count=1), count=1)
         if not bare or _NOTE.match(bare):
             continue
         if match := _FINAL.match(bare):
-            final = plain(next(g for g in match.groups() if g is not None))
+            final = normalise_answer(next(g for g in match.groups() if g is not None))
         elif match := _LABELLED.match(bare):
-            steps.append(Line((match[1] or match[2]).strip(), match[3].strip()))
+            steps.append(AttemptLine((match[1] or match[2]).strip(), match[3].strip()))
         else:
-            steps.append(Line("", bare.strip()))
+            steps.append(AttemptLine("", bare.strip()))
     if not final and steps:
         numbers = re.findall(r"\d[\d,]*(?:\.\d+)?", steps[-1].body)
-        final = plain(numbers[-1]) if numbers else ""
+        final = normalise_answer(numbers[-1]) if numbers else ""
     return tuple(steps), final
 
 
-def plain(answer: str) -> str:
+def normalise_answer(answer: str) -> str:
     """An answer so that 1,200 and $1200.0 are the same."""
     bare = answer.strip().rstrip(".").replace(",", "").replace("$", "").strip().lower()
     return re.sub(r"\.0+$", "", bare)
 
 
-def proposals(lines: Sequence[str]) -> list[Told]:
-    told: list[Told] = []
-    for heading, block in _blocks(lines, _PROPOSAL):
+def parse_proposals(lines: Sequence[str]) -> list[ShownProposal]:
+    told: list[ShownProposal] = []
+    for heading, block in _split_blocks(lines, _PROPOSAL):
         texts, reasons = [], []
-        for text in quoted(block):
+        for text in unquote_lines(block):
             if text.lower().startswith("because:"):
                 reasons.append(text[len("because:") :].strip())
             else:
                 texts.append(text)
         told.append(
-            Told(int(heading[1]), heading[2], heading[3], " ".join(texts), " ".join(reasons))
+            ShownProposal(
+                int(heading[1]), heading[2], heading[3], " ".join(texts), " ".join(reasons)
+            )
         )
     return told
 
 
-def _blocks(
+def _split_blocks(
     lines: Sequence[str], heading: re.Pattern[str]
 ) -> list[tuple[re.Match[str], list[str]]]:
     blocks: list[tuple[re.Match[str], list[str]]] = []
@@ -147,16 +151,18 @@ def _blocks(
     return blocks
 
 
-def expected(lines: Sequence[str]) -> tuple[str, ...]:
+def parse_expected_answers(lines: Sequence[str]) -> tuple[str, ...]:
     """The answers that count as right; none where the prompt tells none."""
-    told = quoted(lines) or [line.strip() for line in lines if line.strip()]
+    told = unquote_lines(lines) or [line.strip() for line in lines if line.strip()]
     if told and told[0] == _ANY_OF:
         return tuple(told[1:])
     truth = " ".join(told)
     return (truth,) if truth and not truth.startswith("(") else ()  # as in "(not shown)"
 
 
-def sides(shown: Sequence[Shown], truth: Sequence[str]) -> tuple[list[Shown], list[Shown]]:
+def split_winners(
+    shown: Sequence[ShownAttempt], truth: Sequence[str]
+) -> tuple[list[ShownAttempt], list[ShownAttempt]]:
     """Winners and losers.
 
     By reward where any is told (an attempt without one is on neither side), else by
@@ -165,7 +171,9 @@ def sides(shown: Sequence[Shown], truth: Sequence[str]) -> tuple[list[Shown], li
     """
     known: Mapping[int, float] = {s.number: s.reward for s in shown if s.reward is not None}
     if not known:
-        right = {plain(text) for text in truth} or _majority([s.final for s in shown])
+        right = {normalise_answer(text) for text in truth} or _majority_answer(
+            [s.final for s in shown]
+        )
         known = {s.number: float(s.final in right) for s in shown if right and s.final}
     best = max(known.values(), default=0.0)
     winners = [s for s in shown if known.get(s.number) == best]
@@ -173,7 +181,7 @@ def sides(shown: Sequence[Shown], truth: Sequence[str]) -> tuple[list[Shown], li
     return (winners, losers) if losers else ([], [])
 
 
-def _majority(answers: Sequence[str]) -> set[str]:
+def _majority_answer(answers: Sequence[str]) -> set[str]:
     """The answer that more attempts give than any other; none where two are level."""
     counts = {a: answers.count(a) for a in dict.fromkeys(answers) if a}
     best = max(counts.values(), default=0)

@@ -13,8 +13,8 @@ from typing import Any
 import orjson
 
 from engines.core.ids import digest, seed_for
-from engines.policies.rehearsal.judge import judged, judges
-from engines.policies.rehearsal.reflect import answer, task_of
+from engines.policies.rehearsal.judge import is_judge_prompt, judge_reply
+from engines.policies.rehearsal.reflect import parse_task_name, reflector_reply
 from engines.policies.rehearsal.solve import solve
 
 _CREATED = 1_700_000_000  # a fixed base: `created` must not tell the time
@@ -23,22 +23,22 @@ _CHARS_PER_TOKEN = 4  # the usual rule of thumb; there is no tokenizer to ask
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
-async def reply(request: Mapping[str, Any]) -> AsyncIterator[bytes]:
+async def stream_reply(request: Mapping[str, Any]) -> AsyncIterator[bytes]:
     """Yield the response body for a decoded request body.
 
     With `stream` true: server-sent events, one a piece, up to `data: [DONE]`; else one
-    JSON object. A malformed request yields the error object; adapters ask `problem_with`
+    JSON object. A malformed request yields the error object; adapters ask `request_error`
     first, because it decides the status.
     """
-    if problem := problem_with(request):
+    if problem := request_error(request):
         yield error_body(problem)
         return
-    text, finish = completed(request)
-    prompt_tokens = sum(_tokens(_content(m)) + 4 for m in request["messages"])
+    text, finish = complete_request(request)
+    prompt_tokens = sum(_token_count(_content_text(m)) + 4 for m in request["messages"])
     usage = {
         "prompt_tokens": prompt_tokens,
-        "completion_tokens": _tokens(text),
-        "total_tokens": prompt_tokens + _tokens(text),
+        "completion_tokens": _token_count(text),
+        "total_tokens": prompt_tokens + _token_count(text),
     }
     mark = digest(dict(request))
     head: dict[str, Any] = {
@@ -54,43 +54,49 @@ async def reply(request: Mapping[str, Any]) -> AsyncIterator[bytes]:
         )
         return
     head["object"] = "chat.completion.chunk"
-    yield _event(head, {"role": "assistant", "content": ""})
+    yield _sse_event(head, {"role": "assistant", "content": ""})
     for start in range(0, len(text), _PIECE):
-        yield _event(head, {"content": text[start : start + _PIECE]})
+        yield _sse_event(head, {"content": text[start : start + _PIECE]})
         await asyncio.sleep(0)  # many replies stream at once; none should hold up the others
-    yield _event(head, {}, finish)
+    yield _sse_event(head, {}, finish)
     if (request.get("stream_options") or {}).get("include_usage"):
         yield b"data: " + orjson.dumps({**head, "choices": [], "usage": usage}) + b"\n\n"
     yield b"data: [DONE]\n\n"
 
 
-def completed(request: Mapping[str, Any]) -> tuple[str, str]:
+def complete_request(request: Mapping[str, Any]) -> tuple[str, str]:
     """Text and finish reason for a well-formed request."""
-    text = _written(request["messages"], request)
+    text = _write_text(request["messages"], request)
     stops = request.get("stop") or ()
     for stop in (stops,) if isinstance(stops, str) else stops:
         text = text.split(stop, 1)[0]
     limit = request.get("max_completion_tokens") or request.get("max_tokens")
-    if limit is not None and _tokens(text) > limit:
+    if limit is not None and _token_count(text) > limit:
         return text[: limit * _CHARS_PER_TOKEN], "length"
     return text, "stop"
 
 
-def _written(messages: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> str:
+def _write_text(messages: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> str:
     seed = int(request.get("seed") or 0)
-    asked = [_content(m) for m in messages if m["role"] == "user"]
-    if asked and (task_of(asked[0]) or judges(asked[0])):
+    asked = [_content_text(m) for m in messages if m["role"] == "user"]
+    if asked and (parse_task_name(asked[0]) or is_judge_prompt(asked[0])):
         # Asked for a repair, the plain JSON is given: a fence may have been what was wrong.
         repairing = asked[-1].startswith("# Task: repair")
         fenced = not repairing and seed_for(seed, "fence", digest(asked[0])) % 3 == 0
-        return judged(asked[0], fenced) if judges(asked[0]) else answer(asked[0], fenced)
-    instructions = "\n".join(_content(m) for m in messages if m["role"] in ("system", "developer"))
+        return (
+            judge_reply(asked[0], fenced)
+            if is_judge_prompt(asked[0])
+            else reflector_reply(asked[0], fenced)
+        )
+    instructions = "\n".join(
+        _content_text(m) for m in messages if m["role"] in ("system", "developer")
+    )
     temperature = request.get("temperature")
     question = asked[-1].strip() if asked else ""
     return solve(question, instructions, seed, 1.0 if temperature is None else float(temperature))
 
 
-def problem_with(request: object) -> str | None:
+def request_error(request: object) -> str | None:
     """What is wrong with a request, as a sentence; None for one that can be answered."""
     if not isinstance(request, Mapping):
         return "The body must be a JSON object."
@@ -102,12 +108,12 @@ def problem_with(request: object) -> str | None:
     for n, message in enumerate(messages):
         if not isinstance(message, Mapping) or message.get("role") not in _ROLES:
             return f'"messages[{n}].role" must be one of {", ".join(_ROLES)}.'
-        if not _readable(message.get("content")):
+        if not _is_readable(message.get("content")):
             return f'"messages[{n}].content" must be text, an array of text parts or null.'
-    return _problem_with_numbers(request)
+    return _number_error(request)
 
 
-def _problem_with_numbers(request: Mapping[str, Any]) -> str | None:
+def _number_error(request: Mapping[str, Any]) -> str | None:
     for name in ("max_tokens", "max_completion_tokens"):
         limit = request.get(name)
         if limit is not None and (not _is_int(limit) or limit < 1):
@@ -142,7 +148,7 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _readable(content: object) -> bool:
+def _is_readable(content: object) -> bool:
     if isinstance(content, list):
         return all(
             isinstance(part, Mapping)
@@ -153,17 +159,19 @@ def _readable(content: object) -> bool:
     return content is None or isinstance(content, str)
 
 
-def _content(message: Mapping[str, Any]) -> str:
+def _content_text(message: Mapping[str, Any]) -> str:
     content = message.get("content")
     if isinstance(content, list):
         return "".join(part["text"] for part in content)
     return content or ""
 
 
-def _tokens(text: str) -> int:
+def _token_count(text: str) -> int:
     return -(-len(text) // _CHARS_PER_TOKEN)
 
 
-def _event(head: Mapping[str, Any], delta: Mapping[str, str], finish: str | None = None) -> bytes:
+def _sse_event(
+    head: Mapping[str, Any], delta: Mapping[str, str], finish: str | None = None
+) -> bytes:
     choice = {"index": 0, "delta": delta, "finish_reason": finish}
     return b"data: " + orjson.dumps({**head, "choices": [choice]}) + b"\n\n"

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mutabl
 from typing import Any
 
 from engines.core.errors import ConfigError
-from engines.policies.rehearsal.endpoint import Answer, answer
+from engines.policies.rehearsal.endpoint import EndpointReply, answer_request
 
 Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
@@ -29,25 +29,25 @@ async def serve(
     Raises:
         ConfigError: the port cannot be had.
     """
-    async with running(port, host) as base_url:
+    async with background_server(port, host) as base_url:
         if on_ready is not None:
             on_ready(base_url)
         await asyncio.get_running_loop().create_future()
 
 
 @contextlib.asynccontextmanager
-async def running(port: int = 0, host: str = "127.0.0.1") -> AsyncIterator[str]:
+async def background_server(port: int = 0, host: str = "127.0.0.1") -> AsyncIterator[str]:
     """Serve inside the `with`; yields the base URL. Port 0 takes any free one."""
     import uvicorn
 
-    class Quiet(uvicorn.Server):
+    class QuietServer(uvicorn.Server):
         """Leaves signals to the process it runs in."""
 
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
             yield
 
-    listener = _listener(port, host)
+    listener = _open_listener(port, host)
     config = uvicorn.Config(
         app,
         http="h11",
@@ -58,7 +58,7 @@ async def running(port: int = 0, host: str = "127.0.0.1") -> AsyncIterator[str]:
         access_log=False,
         timeout_graceful_shutdown=1,
     )
-    server = Quiet(config)
+    server = QuietServer(config)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         # Early connections wait in the listener's queue, so there is nothing to wait for.
@@ -74,12 +74,12 @@ async def app(scope: Event, receive: Receive, send: Send) -> None:
     """The ASGI application."""
     if scope["type"] != "http":
         raise ValueError(f"{scope['type']} is not served")
-    body = await _body(receive)
+    body = await _read_body(receive)
     if body is not None:
-        await _send(answer(scope["method"], scope["path"], body), send)
+        await _send_reply(answer_request(scope["method"], scope["path"], body), send)
 
 
-async def _send(made: Answer, send: Send) -> None:
+async def _send_reply(made: EndpointReply, send: Send) -> None:
     headers = [(b"content-type", made.content_type.encode())]
     await send({"type": "http.response.start", "status": made.status, "headers": headers})
     try:
@@ -90,7 +90,7 @@ async def _send(made: Answer, send: Send) -> None:
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _body(receive: Receive) -> bytes | None:
+async def _read_body(receive: Receive) -> bytes | None:
     """The request's body; None when the client left before it was whole."""
     parts: list[bytes] = []
     while True:
@@ -102,7 +102,7 @@ async def _body(receive: Receive) -> bytes | None:
             return b"".join(parts)
 
 
-def _listener(port: int, host: str) -> socket.socket:
+def _open_listener(port: int, host: str) -> socket.socket:
     if not 0 <= port <= 65535:
         raise ConfigError(f"--port {port}", "there is no such port.", "Choose one from 0 to 65535.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

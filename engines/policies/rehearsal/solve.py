@@ -22,7 +22,7 @@ _CHANCES: dict[Stance, tuple[float, float]] = {  # at one trap, and less for eac
 }
 
 
-def chance(task: Task, experiences: Stance) -> float:
+def success_probability(task: Task, experiences: Stance) -> float:
     """How likely the right solution is."""
     start, less = _CHANCES[experiences]
     return start - less * min(max(task.traps - 1, 0), 2)
@@ -36,14 +36,14 @@ def solve(question: str, instructions: str, seed: int, temperature: float) -> st
     task = recognise(question)
     if task is None:
         return UNKNOWN
-    p = chance(task, stance(task.family, instructions))
+    p = success_probability(task, stance(task.family, instructions))
     luck = 0.5 if temperature == 0 else seed_for(seed, "rehearsal", question) / 2**31
     if luck < p:
-        return _written(task.right, task.answer)
-    return _written(task.wrong, task.wrong_answer)
+        return _solution_text(task.right, task.answer)
+    return _solution_text(task.wrong, task.wrong_answer)
 
 
-def _written(steps: tuple[Step, ...], answer: int) -> str:
+def _solution_text(steps: tuple[Step, ...], answer: int) -> str:
     lines = [
         f"Step {n} ({step.label}): {step.clause}: {step.instance}."
         for n, step in enumerate(steps, 1)

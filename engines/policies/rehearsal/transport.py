@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator
 
 import httpx2
 
-from engines.policies.rehearsal.endpoint import Answer, answer
+from engines.policies.rehearsal.endpoint import EndpointReply, answer_request
 
 
 class RehearsalTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        made = answer(request.method, request.url.path, await request.aread())
+        made = answer_request(request.method, request.url.path, await request.aread())
         headers = {"content-type": made.content_type}
         return httpx2.Response(made.status, headers=headers, stream=_Body(made))
 
@@ -23,7 +23,7 @@ class RehearsalTransport(httpx2.AsyncBaseTransport):
 class _Body(httpx2.AsyncByteStream):
     """Hands on each piece as it is made; closing it ends the reply."""
 
-    def __init__(self, made: Answer) -> None:
+    def __init__(self, made: EndpointReply) -> None:
         self._made = made
 
     async def __aiter__(self) -> AsyncIterator[bytes]:

@@ -18,14 +18,14 @@ _PLAIN = frozenset(_SMALL_WORDS.split())
 _NOT = frozenset(_DENIALS.split())
 
 
-def split(text: str) -> tuple[str, str]:
+def split_experience(text: str) -> tuple[str, str]:
     """Name and sentence of an experience; the name is empty where there is none."""
     if match := _NAME.match(text.strip()):
         return match[1].strip(), match[2].strip()
     return "", text.strip()
 
 
-def words(text: str) -> frozenset[str]:
+def content_words(text: str) -> frozenset[str]:
     """The words that carry meaning, with plain endings cut."""
     found = re.findall(r"[^\W_]+(?:'[^\W_]+)?", text.lower())
     return (
@@ -33,22 +33,22 @@ def words(text: str) -> frozenset[str]:
     )
 
 
-def denies(text: str) -> bool:
+def has_negation(text: str) -> bool:
     return any(w in _NOT for w in re.findall(r"[\w']+", text.lower()))
 
 
-def likeness(one: str, other: str) -> float:
+def word_similarity(one: str, other: str) -> float:
     """Shared words as a share of all words of both sentences, names left out; 0 to 1."""
-    a, b = words(split(one)[1]), words(split(other)[1])
+    a, b = content_words(split_experience(one)[1]), content_words(split_experience(other)[1])
     return len(a & b) / len(a | b) if a | b else 1.0
 
 
-def covers(text: str, part: str) -> float:
+def word_coverage(text: str, part: str) -> float:
     """How much of the part's words the text has; 0 to 1."""
-    wanted = words(part)
-    return len(wanted & words(text)) / len(wanted) if wanted else 1.0
+    wanted = content_words(part)
+    return len(wanted & content_words(text)) / len(wanted) if wanted else 1.0
 
 
-def same_name(one: str, other: str) -> bool:
-    a, b = split(one)[0].casefold(), split(other)[0].casefold()
+def has_same_name(one: str, other: str) -> bool:
+    a, b = split_experience(one)[0].casefold(), split_experience(other)[0].casefold()
     return bool(a) and a == b

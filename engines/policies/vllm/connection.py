@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from engines.policies.chat.client import CONNECT_S
-from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings, transient
+from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings, is_transient
 from engines.policies.chat.retry import retry_after_s
-from engines.policies.chat.size_limits import LINE_BYTES, capped
+from engines.policies.chat.size_limits import LINE_BYTES, read_capped
 
 if TYPE_CHECKING:
     import httpx2
@@ -30,7 +30,7 @@ class VLLMServer:
         self._client: httpx2.AsyncClient | None = None
 
     async def get(self, path: str) -> dict[str, Any]:
-        return await self._asked("GET", path, None)
+        return await self._request("GET", path, None)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """The JSON object of the reply; {} where it is another text, as that of loading is.
@@ -38,35 +38,35 @@ class VLLMServer:
         Raises:
             EndpointFailed: no reply came, or an error status.
         """
-        return await self._asked("POST", path, orjson.dumps(body))
+        return await self._request("POST", path, orjson.dumps(body))
 
     async def aclose(self) -> None:
         if self._client is not None:
             await self._client.aclose()
             self._client = None
 
-    async def _asked(self, method: str, path: str, content: bytes | None) -> dict[str, Any]:
+    async def _request(self, method: str, path: str, content: bytes | None) -> dict[str, Any]:
         import httpx2
 
         own = self.endpoint
         url = f"{own.address.rstrip('/')}/{path}"
         try:
-            async with self._opened().stream(method, url, content=content) as response:
-                whole = await capped(response.aiter_bytes(), LINE_BYTES)
+            async with self._open_client().stream(method, url, content=content) as response:
+                whole = await read_capped(response.aiter_bytes(), LINE_BYTES)
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-            text = f"no connection to {own.url}: {own.clean(str(error))}"
+            text = f"no connection to {own.url}: {own.redact(str(error))}"
             raise EndpointFailed("refused", text, transient=True) from None
         except httpx2.TimeoutException:
             raise EndpointFailed("timeout", f"{own.url} fell silent", transient=True) from None
         except httpx2.HTTPError as error:
-            text = f"the reply of {own.url} was cut: {own.clean(str(error))}"
+            text = f"the reply of {own.url} was cut: {own.redact(str(error))}"
             raise EndpointFailed("cut", text, transient=True) from None
         if not response.is_success:
             said = whole.decode("utf-8", "replace")
             raise EndpointFailed(
                 "status",
-                f"{response.status_code} from {own.url}: {own.clean(_message(said))}",
-                transient=transient(response.status_code),
+                f"{response.status_code} from {own.url}: {own.redact(_error_message(said))}",
+                transient=is_transient(response.status_code),
                 status=response.status_code,
                 wait_s=retry_after_s(response.headers, datetime.now(UTC)),
                 body=said,
@@ -77,7 +77,7 @@ class VLLMServer:
                 return read
         return {}
 
-    def _opened(self) -> httpx2.AsyncClient:
+    def _open_client(self) -> httpx2.AsyncClient:
         """The client, made at first use: importing it takes a while."""
         if self._client is None:
             import httpx2
@@ -90,12 +90,12 @@ class VLLMServer:
                 headers=headers,
                 limits=httpx2.Limits(max_connections=None, max_keepalive_connections=256),
                 timeout=httpx2.Timeout(self._silence_s, connect=CONNECT_S, pool=None),
-                trust_env=not own.local,  # no proxy stands between a machine and itself
+                trust_env=not own.is_local,  # no proxy stands between a machine and itself
             )
         return self._client
 
 
-def _message(said: str) -> str:
+def _error_message(said: str) -> str:
     """Of an error: `{"error": {"message": …}}`, in older versions `{"message": …}`."""
     try:
         read = orjson.loads(said)

@@ -24,7 +24,7 @@ from engines.policies.chat.client import PING_S, Sleep
 from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings
 from engines.policies.chat.retry import asked_wait_s, backoff_s
 from engines.policies.vllm.connection import VLLMServer
-from engines.policies.vllm.reply import ScoredReply, likeliest, read_reply
+from engines.policies.vllm.reply import ScoredReply, parse_reply, parse_top_logprob
 
 Encode = Callable[[Sequence[Message], Sequence[Mapping[str, Any]]], list[int]]
 """The ids of messages and of the tools on offer, as the policy that is trained is shown them."""
@@ -105,8 +105,8 @@ class VLLMRollouts:
         limit_s = self.server.endpoint.timeout_s
         try:
             async with deadline(limit_s) as until:
-                reply = await self._sampled(ids, sampling)
-                true_to = await self._scores_are_the_policys(sampling)
+                reply = await self._sample(ids, sampling)
+                true_to = await self._has_policy_scores(sampling)
         except TimeoutError:
             if not until.expired:
                 raise
@@ -128,7 +128,7 @@ class VLLMRollouts:
             prompt_ids=tuple(ids),
         )
 
-    async def serve(self, name: str, folder: Path) -> None:
+    async def serve_adapter(self, name: str, folder: Path) -> None:
         """Have every later request answered with an adapter.
 
         Args:
@@ -151,15 +151,15 @@ class VLLMRollouts:
                 raise PolicyError(
                     f"policy {self.name} at {self.server.endpoint.url}",
                     f"the server did not take the adapter in {folder} "
-                    f"({_reason(failed) or f'nothing within {LOAD_S:g} s'}).",
-                    _loading_move(failed),
+                    f"({_reason_text(failed) or f'nothing within {LOAD_S:g} s'}).",
+                    _loading_move_text(failed),
                 ) from None
         self.adapter = name
         if before is not None:
             try:
                 await self._server.post("unload_lora_adapter", {"lora_name": before})
             except EndpointFailed as failed:
-                self._tell(f"the adapter {before} stays on the server ({_reason(failed)})")
+                self._tell(f"the adapter {before} stays on the server ({_reason_text(failed)})")
 
     async def ping(self) -> None:
         """Sample one token, so that what training needs of a reply is known to come back.
@@ -173,11 +173,11 @@ class VLLMRollouts:
         sampling = Sampling(self.server.temperature, max_tokens=1, seed=1)
         try:
             async with asyncio.timeout(PING_S):
-                await self._tried(self._body(ids, sampling, await self._model()))
-                right = await self._scores_are_the_policys(sampling)
+                await self._try(self._request_body(ids, sampling, await self._model_name()))
+                right = await self._has_policy_scores(sampling)
         except (CallFailed, TimeoutError) as failed:
-            cause = _reason(failed) or f"nothing came within {PING_S:g} s"
-            raise PolicyError(place, f"{cause}.", _move(failed)) from None
+            cause = _reason_text(failed) or f"nothing came within {PING_S:g} s"
+            raise PolicyError(place, f"{cause}.", _move_text(failed)) from None
         if not right:
             raise PolicyError(
                 place,
@@ -189,12 +189,12 @@ class VLLMRollouts:
     async def aclose(self) -> None:
         await self._server.aclose()
 
-    async def _sampled(self, ids: list[int], sampling: Sampling) -> ScoredReply:
+    async def _sample(self, ids: list[int], sampling: Sampling) -> ScoredReply:
         """One reply, after as many tries as the endpoint is granted."""
         own, failures = self.server.endpoint, 0
         while True:
             try:
-                return await self._tried(self._body(ids, sampling, await self._model()))
+                return await self._try(self._request_body(ids, sampling, await self._model_name()))
             except EndpointFailed as failed:
                 failures += 1
                 if not failed.transient or failures > own.max_retries:
@@ -204,10 +204,10 @@ class VLLMRollouts:
             wait_s = backoff_s(*drawn) if asked is None else asked_wait_s(asked, *drawn)
             await self._sleep(wait_s)
 
-    async def _tried(self, body: Mapping[str, Any]) -> ScoredReply:
-        return read_reply(await self._server.post("completions", body), body["prompt"])
+    async def _try(self, body: Mapping[str, Any]) -> ScoredReply:
+        return parse_reply(await self._server.post("completions", body), body["prompt"])
 
-    async def _scores_are_the_policys(self, sampling: Sampling) -> bool:
+    async def _has_policy_scores(self, sampling: Sampling) -> bool:
         """Whether the server's log-probabilities are log_softmax(logits / T) without cuts."""
         if sampling.top_p not in (None, 1.0) or not sampling.temperature:
             return False
@@ -215,26 +215,28 @@ class VLLMRollouts:
             return True
         async with self._measuring:
             if self._processed is None:
-                self._processed = await self._measured()
+                self._processed = await self._is_temperature_applied()
         return self._processed
 
-    async def _measured(self) -> bool:
+    async def _is_temperature_applied(self) -> bool:
         """Whether temperature shows in log-probabilities: it never does in vLLM's default mode.
 
         The likeliest next token is asked for at two temperatures; a doubtful answer (a token
         that is certain at both) counts as the default mode.
         """
         ids = self.server.encode((Message("user", "Name a number."),), ())
-        model = await self._model()
+        model = await self._model_name()
         found = []
         for temperature in (1.0, 3.0):
             once = Sampling(temperature, max_tokens=1, seed=1)
             found.append(
-                likeliest(await self._server.post("completions", self._body(ids, once, model)))
+                parse_top_logprob(
+                    await self._server.post("completions", self._request_body(ids, once, model))
+                )
             )
         return abs(found[0] - found[1]) > SAME
 
-    def _body(self, ids: list[int], sampling: Sampling, model: str) -> dict[str, Any]:
+    def _request_body(self, ids: list[int], sampling: Sampling, model: str) -> dict[str, Any]:
         own, window = self.server.endpoint, self.server.window
         limits = [limit for limit in (sampling.max_tokens or own.max_tokens,) if limit]
         if window is not None:
@@ -266,7 +268,7 @@ class VLLMRollouts:
             **own.extra_body,
         }
 
-    async def _model(self) -> str:
+    async def _model_name(self) -> str:
         """What requests name: the adapter, else the base model."""
         if self.adapter is None and not self._base:
             listed = (await self._server.get("models")).get("data")
@@ -278,13 +280,13 @@ class VLLMRollouts:
         return self.adapter or self._base
 
 
-def _reason(failed: BaseException) -> str:
+def _reason_text(failed: BaseException) -> str:
     """Without the word for its kind and the full stop at its end."""
     text = str(failed)
     return (text.partition(": ")[2] or text).rstrip(".")
 
 
-def _loading_move(failed: BaseException) -> str:
+def _loading_move_text(failed: BaseException) -> str:
     match getattr(failed, "status", None):
         case 404 | 405:
             return START
@@ -293,10 +295,10 @@ def _loading_move(failed: BaseException) -> str:
                 "See that --max-lora-rank is at least the adapter's rank and that the server "
                 "sees the folder; its log says more."
             )
-    return _move(failed)
+    return _move_text(failed)
 
 
-def _move(failed: BaseException) -> str:
+def _move_text(failed: BaseException) -> str:
     kind = str(failed).partition(": ")[0]
     match kind:
         case "shape":

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from engines.record import lines
-from engines.record.appender import sync_folder, write_whole
-from engines.record.lock import writing
+from engines.record.appender import sync_folder, write_atomic
+from engines.record.lock import write_lock
 
 _WORDS = {
     "OperationDecided": "decision",
@@ -31,7 +31,7 @@ _WORDS = {
 _KIND = re.compile(rb'"kind":"(\w+)"')
 
 
-def cut_aside(path: Path, end: int) -> tuple[Path, str]:
+def cut_with_backup(path: Path, end: int) -> tuple[Path, str]:
     """Cut a file and keep it as it was in `NAME.damaged-N`; returns that and what was cut.
 
     Raises:
@@ -40,7 +40,7 @@ def cut_aside(path: Path, end: int) -> tuple[Path, str]:
     data = path.read_bytes()
     rest = data[end:]
     aside = free_name(path)
-    write_whole(aside, data)
+    write_atomic(aside, data)
     os.truncate(path, end)
     sync_folder(path.parent)
     return aside, _describe(path, rest)
@@ -62,8 +62,8 @@ def cut_move(path: Path, end: int) -> str:
 
 def mend_by_cut(folder: Path, path: Path, end: int) -> Callable[[], str]:
     def mend() -> str:
-        with writing(folder):
-            aside, told = cut_aside(path, end)
+        with write_lock(folder):
+            aside, told = cut_with_backup(path, end)
         return f"cut; {aside.name} is the file as it was; cut: {told}"
 
     return mend
@@ -82,7 +82,7 @@ def _describe(path: Path, rest: bytes) -> str:
         replies = max(1, rest.count(b"\n"))
         return "1 reply" if replies == 1 else f"{replies} replies"
     kinds = Counter(_WORDS.get(kind.decode()) for kind in _KIND.findall(rest))
-    told = ", ".join(_counted(kinds[word], word) for word in _WORDS.values() if kinds[word])
+    told = ", ".join(_count_text(kinds[word], word) for word in _WORDS.values() if kinds[word])
     return told or f"{len(rest)} bytes that hold nothing of weight"
 
 
@@ -90,5 +90,5 @@ def _is_journal(path: Path) -> bool:
     return path.name == "journal.jsonl"
 
 
-def _counted(n: int, what: str) -> str:
+def _count_text(n: int, what: str) -> str:
     return f"{n} {what}" if n == 1 else f"{n} {what}s"

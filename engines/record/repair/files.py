@@ -8,9 +8,9 @@ from pathlib import Path
 
 from engines.core.errors import DamagedError, StudioError
 from engines.record import lines
-from engines.record.journal import Entry, entry_of
-from engines.record.lines import Contents, Line
-from engines.record.lock import is_held, writing
+from engines.record.journal import Entry, parse_entry
+from engines.record.lines import Contents, StoredLine
+from engines.record.lock import is_held, write_lock
 from engines.record.repair.cut import cut_move, mend_by_cut
 from engines.record.repair.trouble import Trouble
 
@@ -19,7 +19,7 @@ from engines.record.repair.trouble import Trouble
 class FileCheck:
     """A chained or unchained file as far as it can be trusted."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[StoredLine, ...]
     contents: Contents | None  # None where a complete line is damaged
     error: DamagedError | None = None
 
@@ -31,7 +31,7 @@ class FileCheck:
 
 def examine(path: Path, *, chained: bool) -> FileCheck:
     """Read a file up to its first damaged line."""
-    found: list[Line] = []
+    found: list[StoredLine] = []
     try:
         contents = lines.read(path, chained=chained, visit=found.append)
     except DamagedError as error:
@@ -51,8 +51,8 @@ def file_troubles(path: Path, *, chained: bool, folder: Path) -> Iterator[Troubl
     if (contents.torn or contents.newline_missing) and not is_held(folder):
 
         def mend_end() -> str:
-            with writing(folder):
-                lines.mend_end(path, lines.read(path, chained=chained))
+            with write_lock(folder):
+                lines.repair_end(path, lines.read(path, chained=chained))
             return "its last line is whole again" if contents.newline_missing else "cut"
 
         cause = (
@@ -64,8 +64,8 @@ def file_troubles(path: Path, *, chained: bool, folder: Path) -> Iterator[Troubl
         yield Trouble(str(path), cause, move, mend_end, damage=False)
 
 
-def read_entry(path: Path, line: Line) -> Entry | Trouble:
+def read_entry(path: Path, line: StoredLine) -> Entry | Trouble:
     try:
-        return entry_of(path, line)
+        return parse_entry(path, line)
     except StudioError as error:
         return Trouble(error.place, error.cause, error.move)

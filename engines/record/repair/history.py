@@ -9,9 +9,9 @@ from engines.core.errors import StudioError
 from engines.core.library import Library
 from engines.core.state.run_state import RunState
 from engines.record import lines
-from engines.record.journal import Entry, entry_of
+from engines.record.journal import Entry, parse_entry
 from engines.record.libraries import LibraryFolder
-from engines.record.lines import Line
+from engines.record.lines import StoredLine
 from engines.record.repair.cut import cut_move, mend_by_cut
 from engines.record.repair.files import examine
 from engines.record.repair.trouble import Trouble
@@ -23,7 +23,7 @@ def library_mismatches(
     workspace: Workspace,
     state: RunState,
     entries: list[Entry],
-    found: tuple[Line, ...],
+    found: tuple[StoredLine, ...],
 ) -> Iterator[Trouble]:
     assert state.started is not None
     folder = workspace.library(state.started.library)
@@ -39,7 +39,7 @@ def library_mismatches(
     except StudioError:
         return  # told of where libraries are looked at
     for entry, line in zip(entries, found, strict=True):
-        if _follows(entry.event, [library for library, _ in history]):
+        if _is_consistent(entry.event, [library for library, _ in history]):
             continue
         place = f"{run.journal}:{line.number}"
         cause = f"it stands on a version that library {folder.name} does not have."
@@ -50,10 +50,10 @@ def library_mismatches(
             mend = mend_by_cut(run.path, run.journal, line.offset)
             yield Trouble(place, cause, cut_move(run.journal, line.offset), mend)
         return
-    yield from _ahead(run, state, folder)
+    yield from _untold_version_troubles(run, state, folder)
 
 
-def _follows(event: ev.DurableEvent, versions: list[Library]) -> bool:
+def _is_consistent(event: ev.DurableEvent, versions: list[Library]) -> bool:
     match event:
         case ev.LessonCommitted(library_version=version):
             known = version < len(versions)
@@ -65,7 +65,9 @@ def _follows(event: ev.DurableEvent, versions: list[Library]) -> bool:
     return True
 
 
-def _ahead(run: RunDir, state: RunState, folder: LibraryFolder) -> Iterator[Trouble]:
+def _untold_version_troubles(
+    run: RunDir, state: RunState, folder: LibraryFolder
+) -> Iterator[Trouble]:
     """Versions this run made in steps that its journal, since it was cut, does not know of."""
     now = state.current
     # The gate recognises the commit of the step under way by itself.
@@ -97,7 +99,7 @@ def _ahead(run: RunDir, state: RunState, folder: LibraryFolder) -> Iterator[Trou
     offset = next(
         line.offset
         for line in chain
-        if isinstance(event := entry_of(folder.journal_path, line).event, ev.LibraryCommitted)
+        if isinstance(event := parse_entry(folder.journal_path, line).event, ev.LibraryCommitted)
         and event.version == first
     )
     mend = mend_by_cut(folder.path, folder.journal_path, offset)

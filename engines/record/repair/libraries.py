@@ -10,8 +10,8 @@ from engines.core.errors import StudioError
 from engines.core.library import Library
 from engines.core.state.fold import fold_library
 from engines.record import lines
-from engines.record.libraries import LibraryFolder, version_file, write_version
-from engines.record.lock import writing
+from engines.record.libraries import LibraryFolder, version_path, write_version
+from engines.record.lock import write_lock
 from engines.record.repair.cut import cut_move, free_name, mend_by_cut
 from engines.record.repair.files import examine, file_troubles, read_entry
 from engines.record.repair.trouble import Trouble
@@ -43,7 +43,7 @@ def library_troubles(folder: LibraryFolder) -> Iterator[Trouble]:
 
 
 def _version_file_troubles(folder: LibraryFolder, versions: list[Library]) -> Iterator[Trouble]:
-    known = {version_file(folder.path, v.version): v for v in versions}
+    known = {version_path(folder.path, v.version): v for v in versions}
     for path in sorted(folder.path.glob("v[0-9]*.yaml")):
         library = known.get(path)
         wanted = f"content_hash: {library.content_hash}\n" if library else None
@@ -66,11 +66,11 @@ def _mend_by_moving(
     folder: LibraryFolder, path: Path, library: Library | None
 ) -> Callable[[], str]:
     def mend() -> str:
-        with writing(folder.path):
+        with write_lock(folder.path):
             aside = free_name(path)
             path.rename(aside)
             if library is not None:
-                write_version(folder.path, library, _maker(folder, library.version))
+                write_version(folder.path, library, _committing_run(folder, library.version))
         return f"moved to {aside.name}" + (", and written again" if library else "")
 
     return mend
@@ -78,13 +78,13 @@ def _mend_by_moving(
 
 def _mend_by_writing(folder: LibraryFolder, library: Library) -> Callable[[], str]:
     def mend() -> str:
-        with writing(folder.path):
-            write_version(folder.path, library, _maker(folder, library.version))
+        with write_lock(folder.path):
+            write_version(folder.path, library, _committing_run(folder, library.version))
         return "written again from the journal"
 
     return mend
 
 
-def _maker(folder: LibraryFolder, version: int) -> str:
+def _committing_run(folder: LibraryFolder, version: int) -> str:
     commit = folder.history()[version][1]
     return commit.run if commit else ""

@@ -10,13 +10,13 @@ from engines.core import events as ev
 from engines.core.errors import RecordError
 from engines.core.types import RecordRef
 from engines.record import lines
-from engines.record.lines import Line
+from engines.record.lines import StoredLine
 from engines.record.repair.cut import cut_move, mend_by_cut
 from engines.record.repair.trouble import Trouble
 from engines.record.run_dir import RunDir
 
 
-def _refs(event: ev.DurableEvent) -> tuple[RecordRef, ...]:
+def _record_refs(event: ev.DurableEvent) -> tuple[RecordRef, ...]:
     match event:
         case ev.RolloutFinished():
             return event.refs
@@ -31,7 +31,7 @@ def _refs(event: ev.DurableEvent) -> tuple[RecordRef, ...]:
 
 def note_shown(shown: dict[str, list[RecordRef]], steps: list[tuple[int, ev.DurableEvent]]) -> None:
     for _, event in steps:
-        for ref in _refs(event):
+        for ref in _record_refs(event):
             shown.setdefault(ref.file, []).append(ref)
     steps.clear()
 
@@ -42,7 +42,7 @@ def shown_troubles(run: RunDir, shown: Mapping[str, list[RecordRef]]) -> Iterato
         path = run.records / name
         held: dict[int, str] = {}
 
-        def hold(line: Line, held: dict[int, str] = held) -> None:
+        def hold(line: StoredLine, held: dict[int, str] = held) -> None:
             held[line.offset] = line.digest
 
         try:
@@ -62,7 +62,7 @@ def shown_troubles(run: RunDir, shown: Mapping[str, list[RecordRef]]) -> Iterato
 
 
 def reference_troubles(
-    run: RunDir, steps: list[tuple[int, ev.DurableEvent]], found: tuple[Line, ...]
+    run: RunDir, steps: list[tuple[int, ev.DurableEvent]], found: tuple[StoredLine, ...]
 ) -> Iterator[Trouble]:
     """The first reply that the step under way needs and that is not there, or not for long.
 
@@ -70,7 +70,7 @@ def reference_troubles(
     """
     held: dict[str, dict[int, str]] = {}  # checksums by offset, by file
     for at, event in steps:
-        for ref in _refs(event):
+        for ref in _record_refs(event):
             path = run.records / ref.file
             if ref.file not in held:
                 held[ref.file] = _checksums(path)
@@ -91,7 +91,7 @@ def _checksums(path: Path) -> dict[int, str]:
     """The checksum of each record by its offset, up to the first that is damaged."""
     held: dict[int, str] = {}
 
-    def hold(line: Line) -> None:
+    def hold(line: StoredLine) -> None:
         held[line.offset] = line.digest
 
     # The damage itself is told of where record files are looked at.

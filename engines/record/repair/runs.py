@@ -43,7 +43,7 @@ def run_troubles(run: RunDir, workspace: Workspace) -> Iterator[Trouble]:
             note_shown(shown, steps)
         steps.append((at, entry.event))
         fold(state, entry.event)
-    if _is_through(state):
+    if _is_step_done(state):
         note_shown(shown, steps)
     yield from reference_troubles(run, steps, found.lines)
     yield from shown_troubles(run, shown)
@@ -51,7 +51,7 @@ def run_troubles(run: RunDir, workspace: Workspace) -> Iterator[Trouble]:
         yield from library_mismatches(run, workspace, state, entries, found.lines)
 
 
-def _is_through(state: RunState) -> bool:
+def _is_step_done(state: RunState) -> bool:
     """Whether nothing reads the replies of the newest step again but to show them."""
     now = state.current
     return now is None or now.lesson is not None or now.committed

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from engines.verifiers.foreign import standins
-from engines.verifiers.foreign.signature import Chosen, Signature, fitting
+from engines.verifiers.foreign.signature import ChosenFunction, Signature, accepted_arguments
 
 if TYPE_CHECKING:
     from engines.core.types import Problem, Rollout
@@ -26,7 +26,9 @@ class WrongReturn(Exception):
     """The function returned what its framework does not allow."""
 
 
-def question(problem: Problem, rollouts: Sequence[Rollout], timeout_score: float) -> dict[str, Any]:
+def build_question(
+    problem: Problem, rollouts: Sequence[Rollout], timeout_score: float
+) -> dict[str, Any]:
     """The part of a call's message that says what is judged."""
     return {
         "problem": {
@@ -53,8 +55,8 @@ def question(problem: Problem, rollouts: Sequence[Rollout], timeout_score: float
     }
 
 
-def arguments(
-    chosen: Chosen,
+def build_arguments(
+    chosen: ChosenFunction,
     order: Mapping[str, Any],
     ask: standins.Ask,
     logged: dict[str, float],
@@ -65,7 +67,7 @@ def arguments(
 
     Args:
         chosen: the function.
-        order: a call's message, see `question`.
+        order: a call's message, see `build_question`.
         ask: the run's judge.
         logged: receives what the function logs as metrics.
         as_messages: completions are lists of one message, not texts.
@@ -76,20 +78,24 @@ def arguments(
     problem, rollouts = order["problem"], order["rollouts"]
     match chosen.signature:
         case "youtu":
-            llm = standins.SimplifiedAsyncOpenAI().bound(ask)
+            llm = standins.SimplifiedAsyncOpenAI().bind(ask)
             offered = {"timeout_score": order["timeout_score"], "llm": llm}
-            return [sample(problem, rollouts[0])], fitting(chosen.call, offered, skip=1)
+            return [build_sample(problem, rollouts[0])], accepted_arguments(
+                chosen.call, offered, skip=1
+            )
         case "agentscope":
-            models = standins.AuxiliaryModels(judge=standins.ChatModelBase().bound(ask))
-            named = fitting(chosen.call, {"auxiliary_models": models}, skip=2)
-            return [row(problem), standins.Answer(rollouts[0]["answer"])], named
+            models = standins.AuxiliaryModels(judge=standins.ChatModelBase().bind(ask))
+            named = accepted_arguments(chosen.call, {"auxiliary_models": models}, skip=2)
+            return [build_row(problem), standins.Answer(rollouts[0]["answer"])], named
         case "trl":
-            offered = columns(problem, rollouts, as_messages=as_messages)
+            offered = build_columns(problem, rollouts, as_messages=as_messages)
             offered["log_metric"] = logged.__setitem__
-            return [], fitting(chosen.call, offered)
+            return [], accepted_arguments(chosen.call, offered)
 
 
-def sample(problem: Mapping[str, Any], rollout: Mapping[str, Any]) -> standins.EvaluationSample:
+def build_sample(
+    problem: Mapping[str, Any], rollout: Mapping[str, Any]
+) -> standins.EvaluationSample:
     """What Youtu-Agent's functions get. What the loop does not know stays None."""
     meta, messages = problem["meta"], rollout["messages"]
     prompt = next((m["content"] for m in messages if m["role"] == "user"), problem["question"])
@@ -114,14 +120,14 @@ def sample(problem: Mapping[str, Any], rollout: Mapping[str, Any]) -> standins.E
     )
 
 
-def row(problem: Mapping[str, Any]) -> dict[str, Any]:
+def build_row(problem: Mapping[str, Any]) -> dict[str, Any]:
     """The data row: question, answer and truth under their usual names, then all else."""
     answer = problem["answer"]
     usual = {"question": problem["question"], "answer": answer, "ground_truth": answer}
     return {**usual, "solution": answer, "source": problem["source"], **problem["meta"]}
 
 
-def columns(
+def build_columns(
     problem: Mapping[str, Any], rollouts: Sequence[Mapping[str, Any]], *, as_messages: bool
 ) -> dict[str, Any]:
     """What TRL's functions get: one entry a rollout in every column."""
@@ -132,7 +138,7 @@ def columns(
         prompt = [{"role": "user", "content": prompt}]
         completions = [[{"role": "assistant", "content": text}] for text in completions]
     return {
-        **{name: [value] * n for name, value in row(problem).items()},
+        **{name: [value] * n for name, value in build_row(problem).items()},
         "prompts": [prompt] * n,
         "completions": completions,
         "completion_ids": [[] for _ in range(n)],
@@ -141,7 +147,7 @@ def columns(
     }
 
 
-def columns_of(*sets: Sequence[Problem]) -> frozenset[str] | None:
+def shared_columns(*sets: Sequence[Problem]) -> frozenset[str] | None:
     """The columns beside question and answer that every set of problems has somewhere.
 
     A row without one is told when its turn comes. None where there are no problems.
@@ -150,7 +156,7 @@ def columns_of(*sets: Sequence[Problem]) -> frozenset[str] | None:
     return frozenset.intersection(*found) if found else None
 
 
-def check_columns(chosen: Chosen, known: Collection[str]) -> None:
+def check_columns(chosen: ChosenFunction, known: Collection[str]) -> None:
     """Check that a reward function of TRL can be given all that it needs.
 
     Args:
@@ -162,11 +168,11 @@ def check_columns(chosen: Chosen, known: Collection[str]) -> None:
     """
     if chosen.signature == "trl":
         problem = {"question": "", "answer": None, "source": "", "meta": dict.fromkeys(known)}
-        offered = columns(problem, (), as_messages=False)
-        fitting(chosen.call, {**offered, "log_metric": None})
+        offered = build_columns(problem, (), as_messages=False)
+        accepted_arguments(chosen.call, {**offered, "log_metric": None})
 
 
-def read_results(
+def parse_results(
     returned: Any, signature: Signature, count: int, logged: Mapping[str, float]
 ) -> list[dict[str, Any]]:
     """What was returned as {"reward", "critique", "metrics"} for each rollout.
@@ -175,18 +181,18 @@ def read_results(
         WrongReturn: it has not the shape that the framework documents.
     """
     if signature != "trl":
-        return [_one(returned)]
+        return [_parse_result(returned)]
     if hasattr(returned, "tolist"):  # an array or tensor
         returned = returned.tolist()
     if not isinstance(returned, list | tuple):
-        raise WrongReturn(f"the verifier returned {_shown(returned)}, not a list of rewards")
+        raise WrongReturn(f"the verifier returned {_value_text(returned)}, not a list of rewards")
     if len(returned) != count:
         raise WrongReturn(f"the verifier returned {len(returned)} rewards for {count} completions")
-    metrics = _metrics(logged)
-    return [{"reward": _number(x), "critique": None, "metrics": metrics} for x in returned]
+    metrics = _parse_metrics(logged)
+    return [{"reward": _parse_number(x), "critique": None, "metrics": metrics} for x in returned]
 
 
-def scaled(reward: float, low: float, high: float) -> float:
+def rescale_reward(reward: float, low: float, high: float) -> float:
     """A reward of [low, high] in [0, 1].
 
     Raises:
@@ -200,12 +206,12 @@ def scaled(reward: float, low: float, high: float) -> float:
     return min(1.0, max(0.0, (reward - low) / (high - low)))
 
 
-def _one(returned: Any) -> dict[str, Any]:
+def _parse_result(returned: Any) -> dict[str, Any]:
     if returned is None:
         raise WrongReturn("the verifier returned None, not a reward")
     if isinstance(returned, Mapping):
         if "reward" not in returned:
-            raise WrongReturn(f'the verifier returned {_shown(returned)}, without "reward"')
+            raise WrongReturn(f'the verifier returned {_value_text(returned)}, without "reward"')
         fields = dict(returned)
     elif hasattr(returned, "reward"):
         names = ("reward", "reasoning", "metrics")
@@ -214,36 +220,36 @@ def _one(returned: Any) -> dict[str, Any]:
         fields = {"reward": returned}
     critique = fields.get("reasoning")
     if critique is not None and not isinstance(critique, str):
-        raise WrongReturn(f"the verifier returned {_shown(critique)} as reasoning, not a text")
-    reward, metrics = _number(fields["reward"]), _metrics(fields.get("metrics"))
+        raise WrongReturn(f"the verifier returned {_value_text(critique)} as reasoning, not a text")
+    reward, metrics = _parse_number(fields["reward"]), _parse_metrics(fields.get("metrics"))
     return {"reward": reward, "critique": (critique or "")[:MAX_CRITIQUE], "metrics": metrics}
 
 
-def _number(value: Any) -> float | None:
+def _parse_number(value: Any) -> float | None:
     """None stays None: the function has no opinion. NaN stays, for whoever knows its cause."""
     if value is None:
         return None
     if isinstance(value, str | bytes):
-        raise WrongReturn(f"the verifier returned {_shown(value)}, not a number")
+        raise WrongReturn(f"the verifier returned {_value_text(value)}, not a number")
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise WrongReturn(f"the verifier returned {_shown(value)}, not a number") from error
+        raise WrongReturn(f"the verifier returned {_value_text(value)}, not a number") from error
 
 
-def _metrics(given: Any) -> dict[str, float]:
+def _parse_metrics(given: Any) -> dict[str, float]:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise WrongReturn(f"the verifier returned {_shown(given)} as metrics, not a dict")
+        raise WrongReturn(f"the verifier returned {_value_text(given)} as metrics, not a dict")
     metrics = {}
     for name, value in given.items():
-        number = _number(value)
+        number = _parse_number(value)
         if number is None or not math.isfinite(number):
-            raise WrongReturn(f"the verifier's metric {_shown(name)} is {_shown(value)}")
+            raise WrongReturn(f"the verifier's metric {_value_text(name)} is {_value_text(value)}")
         metrics[str(name)] = number
     return metrics
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     return reprlib.repr(value)

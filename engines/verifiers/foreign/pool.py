@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from engines.core.errors import CallFailed, VerifierError
 from engines.verifiers.foreign.process import ForeignProcess, Message
 from engines.verifiers.process_pool.process import Trouble
-from engines.verifiers.stated_answer import shown
+from engines.verifiers.stated_answer import short_text
 
 GRACE_S = 1.0  # for a coroutine to end once it is cancelled; one that blocks its loop does not
 ENDED = Trouble("failed", "the verifier's process ended (crash, exit or out of memory)")
@@ -28,7 +28,7 @@ DIED = {
 CLOSED = Trouble("failed", "the verifier was closed")
 
 
-class Asking(Protocol):
+class ModelAccess(Protocol):
     """Answers what one call asks a model."""
 
     async def answer(self, messages: list[dict[str, str]]) -> str:
@@ -39,7 +39,7 @@ class Asking(Protocol):
 class Call:
     """A question to the function, until it is settled."""
 
-    def __init__(self, question: Message, open_asking: Callable[[], Asking]) -> None:
+    def __init__(self, question: Message, open_asking: Callable[[], ModelAccess]) -> None:
         self.question, self.open_asking = question, open_asking
         self.future: asyncio.Future[Message | Trouble] = asyncio.get_running_loop().create_future()
         self.alone = False  # True once it may have hung or killed a process
@@ -55,7 +55,7 @@ class Call:
         self.late = False  # True once its time was up, while others run beside it
 
     def settle(self, answer: Message | Trouble) -> None:
-        self.leave()
+        self.cancel_work()
         if self.future.done():  # whoever called was cancelled
             return
         if self.raised is not None:
@@ -63,7 +63,7 @@ class Call:
         else:
             self.future.set_result(answer)
 
-    def leave(self) -> None:
+    def cancel_work(self) -> None:
         """Stop its clock and its questions."""
         if self.timer:
             self.timer.cancel()
@@ -125,13 +125,13 @@ class ForeignPool:
         if self.loaded is None:
             if load is not None and self._lanes[0].opening is None:
                 self._load = load
-            await asyncio.shield(self._opening(self._lanes[0]))
+            await asyncio.shield(self._start_opening(self._lanes[0]))
         assert self.loaded is not None
         return self.loaded
 
     async def ask(
-        self, question: Message, open_asking: Callable[[], Asking]
-    ) -> tuple[Message | Trouble, Asking]:
+        self, question: Message, open_asking: Callable[[], ModelAccess]
+    ) -> tuple[Message | Trouble, ModelAccess]:
         """One call's answer, and the asking of the attempt that gave it."""
         if self._closed:
             return CLOSED, open_asking()
@@ -161,7 +161,7 @@ class ForeignPool:
             if lane.opening:
                 lane.opening.cancel()
                 await asyncio.gather(lane.opening, return_exceptions=True)
-            for call in self._emptied(lane):
+            for call in self._empty_lane(lane):
                 call.settle(CLOSED)
         await asyncio.gather(*self._ends)
 
@@ -170,15 +170,15 @@ class ForeignPool:
             call = self._waiting[0]
             if call.future.done():
                 self._waiting.popleft()
-            elif lane := next((lane for lane in self._lanes if self._fits(lane, call)), None):
+            elif lane := next((lane for lane in self._lanes if self._has_room(lane, call)), None):
                 self._send(lane, self._waiting.popleft())
             else:
                 idle = [lane for lane in self._lanes if lane.process is None]
                 if idle and not any(lane.opening for lane in idle):
-                    self._opening(idle[0])
+                    self._start_opening(idle[0])
                 return
 
-    def _fits(self, lane: _Lane, call: Call) -> bool:
+    def _has_room(self, lane: _Lane, call: Call) -> bool:
         if lane.process is None:
             return False
         if call.alone:
@@ -191,20 +191,20 @@ class ForeignPool:
         call.restart(self._deadline_s)
         lane.calls[number] = call
         lane.process.send({"call": number, **call.question})
-        self._tick(lane, number, call)
+        self._start_timer(lane, number, call)
 
-    def _tick(self, lane: _Lane, number: int, call: Call) -> None:
+    def _start_timer(self, lane: _Lane, number: int, call: Call) -> None:
         loop = asyncio.get_running_loop()
         call.since = loop.time()
-        call.timer = loop.call_later(max(0.0, call.left_s), self._expired, lane, number)
+        call.timer = loop.call_later(max(0.0, call.left_s), self._handle_timeout, lane, number)
 
-    def _opening(self, lane: _Lane) -> asyncio.Task[None]:
+    def _start_opening(self, lane: _Lane) -> asyncio.Task[None]:
         if lane.opening is None:
-            lane.opening = asyncio.create_task(self._open(lane))
-            lane.opening.add_done_callback(lambda task: self._opened(lane, task))
+            lane.opening = asyncio.create_task(self._open_process(lane))
+            lane.opening.add_done_callback(lambda task: self._finish_opening(lane, task))
         return lane.opening
 
-    def _opened(self, lane: _Lane, task: asyncio.Task[None]) -> None:
+    def _finish_opening(self, lane: _Lane, task: asyncio.Task[None]) -> None:
         lane.opening = None
         error = None if task.cancelled() else task.exception()
         if error is not None and not any(lane.process for lane in self._lanes):
@@ -214,25 +214,25 @@ class ForeignPool:
         elif error is None:  # else no further try before another process has room
             self._assign()
 
-    async def _open(self, lane: _Lane) -> None:
+    async def _open_process(self, lane: _Lane) -> None:
         first: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         gone = asyncio.Event()
 
-        def heard(message: Message) -> None:
+        def on_message(message: Message) -> None:
             if first.done():
-                self._heard(lane, message)
+                self._handle_message(lane, message)
             else:
                 first.set_result(message)
 
-        def ended() -> None:
+        def on_exit() -> None:
             gone.set()
             if lane.process is not None:
-                self._ended(lane)
+                self._handle_exit(lane)
             elif not first.done():
                 first.set_result({"refused": DIED})
 
         try:
-            process = await ForeignProcess.start(heard, ended)
+            process = await ForeignProcess.start(on_message, on_exit)
         except OSError as error:
             raise VerifierError(
                 self._place,
@@ -253,23 +253,25 @@ class ForeignPool:
             await process.close()
             place = f"{self._place}:{refused['line']}" if refused.get("line") else self._place
             # An exception's text is the file's own: no escape sequence reaches a terminal.
-            raise VerifierError(place, shown(refused["cause"], 500), shown(refused["move"], 500))
+            raise VerifierError(
+                place, short_text(refused["cause"], 500), short_text(refused["move"], 500)
+            )
         loaded: Mapping[str, Any] = message["loaded"]
         self.loaded = loaded
         self._capacity = self._concurrency if loaded["async"] else 1
         lane.process = process
         if gone.is_set():
-            self._ended(lane)
+            self._handle_exit(lane)
 
-    def _heard(self, lane: _Lane, message: Message) -> None:
+    def _handle_message(self, lane: _Lane, message: Message) -> None:
         if "done" in message:
             if call := lane.calls.pop(message["done"], None):
-                call.settle(self._timeout() if call.late else message)
+                call.settle(self._timeout_trouble() if call.late else message)
             self._assign()
         elif "ask" in message and (call := lane.calls.get(message["call"])):
-            self._questioned(lane, call, message)
+            self._answer_question(lane, call, message)
 
-    def _questioned(self, lane: _Lane, call: Call, message: Message) -> None:
+    def _answer_question(self, lane: _Lane, call: Call, message: Message) -> None:
         """Answer what a call asks its model; its clock stands still meanwhile."""
         loop = asyncio.get_running_loop()
         if call.timer:
@@ -289,57 +291,57 @@ class ForeignPool:
             call.questions.discard(task)
             if lane.process and call in lane.calls.values():
                 if not call.questions and not call.late:
-                    self._tick(lane, message["call"], call)
+                    self._start_timer(lane, message["call"], call)
                 lane.process.send(reply)
 
         task = loop.create_task(answer())
         call.questions.add(task)
 
-    def _expired(self, lane: _Lane, number: int) -> None:
+    def _handle_timeout(self, lane: _Lane, number: int) -> None:
         """Time is up: cancel a coroutine among others, kill a process with nothing else."""
         call = lane.calls[number]
         if len(lane.calls) == 1 or not lane.process:
             del lane.calls[number]
-            call.settle(self._timeout())
-            self._again_alone(lane)
+            call.settle(self._timeout_trouble())
+            self._retry_alone(lane)
             return
         call.late = True
         lane.process.send({"cancel": number})
         # Where this does nothing, some call blocks the loop. Which, shows when each runs alone.
         loop = asyncio.get_running_loop()
         grace_s = min(GRACE_S, self._deadline_s)
-        call.timer = loop.call_later(grace_s, self._again_alone, lane)
+        call.timer = loop.call_later(grace_s, self._retry_alone, lane)
 
     def _abandon(self, call: Call) -> None:
         """Nobody waits for it any more: its time is up."""
         for lane in self._lanes:
             for number, other in list(lane.calls.items()):
                 if other is call:
-                    call.leave()
-                    self._expired(lane, number)
+                    call.cancel_work()
+                    self._handle_timeout(lane, number)
 
-    def _timeout(self) -> Trouble:
+    def _timeout_trouble(self) -> Trouble:
         return Trouble("timeout", f"no verdict within {self._deadline_s:g} s")
 
-    def _ended(self, lane: _Lane) -> None:
+    def _handle_exit(self, lane: _Lane) -> None:
         """A process died. A call that was alone in it for the second time did it."""
         for number, call in list(lane.calls.items()):
             if call.alone:
                 lane.calls.pop(number).settle(ENDED)
-        self._again_alone(lane)
+        self._retry_alone(lane)
 
-    def _again_alone(self, lane: _Lane) -> None:
-        calls = self._emptied(lane)
+    def _retry_alone(self, lane: _Lane) -> None:
+        calls = self._empty_lane(lane)
         for call in calls:
             call.alone = True
         self._waiting.extendleft(reversed(calls))
         self._assign()
 
-    def _emptied(self, lane: _Lane) -> list[Call]:
+    def _empty_lane(self, lane: _Lane) -> list[Call]:
         """The calls of a lane whose process is ended, ready to be sent again."""
         calls, lane.calls = list(lane.calls.values()), {}
         for call in calls:
-            call.leave()
+            call.cancel_work()
         if lane.process:
             end = asyncio.create_task(lane.process.close())
             self._ends.add(end)

@@ -24,7 +24,7 @@ Message = Mapping[str, Any]
 MAX_LINE = 64 << 20
 
 
-def understood(line: bytes) -> Message | None:
+def parse_message(line: bytes) -> Message | None:
     """A message of the worker; None where it is none."""
     try:
         message: Any = json.loads(line)
@@ -93,7 +93,7 @@ class ForeignProcess(asyncio.Protocol):
         for line in lines:
             if self._closing or self._dropped:
                 return
-            message = understood(line)
+            message = parse_message(line)
             if message is None:
                 self._drop()  # a fork of the user's code wrote here: what follows is its, too
             else:

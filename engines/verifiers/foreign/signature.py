@@ -31,7 +31,7 @@ _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-class Refused(Exception):
+class FileRefused(Exception):
     """The file cannot serve as a verifier; becomes the parent's VerifierError.
 
     Args:
@@ -46,7 +46,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenFunction:
     """The function that judges."""
 
     name: str
@@ -60,7 +60,7 @@ class Chosen:
         )
 
 
-def kind_of(names: Sequence[str]) -> Signature | None:
+def detect_signature(names: Sequence[str]) -> Signature | None:
     """Tell the framework by parameter names; None where none fits."""
     if names[:1] == ["sample"] or names[:1] == ("sample",):
         return "youtu"
@@ -71,7 +71,9 @@ def kind_of(names: Sequence[str]) -> Signature | None:
     return None
 
 
-def choose(module: ModuleType, name: str | None, wanted: Signature | None) -> Chosen:
+def choose_function(
+    module: ModuleType, name: str | None, wanted: Signature | None
+) -> ChosenFunction:
     """Find the function to use.
 
     Args:
@@ -83,29 +85,35 @@ def choose(module: ModuleType, name: str | None, wanted: Signature | None) -> Ch
     Raises:
         Refused: there is none, or it does not have the signature it should have.
     """
-    name = name or _the_only(module)
+    name = name or _only_function(module)
     if not hasattr(module, name):
-        known = _functions(module)
-        raise Refused(f'there is no function "{name}".', _offer(name, known))
+        known = _public_functions(module)
+        raise FileRefused(f'there is no function "{name}".', _known_names_text(name, known))
     call = getattr(module, name)
     if not callable(call):
-        raise Refused(f'"{name}" is not a function but {_a(type(call).__name__)}.', _KNOWN)
-    line = _line(module, call)
+        raise FileRefused(
+            f'"{name}" is not a function but {_with_article(type(call).__name__)}.', _KNOWN
+        )
+    line = _definition_line(module, call)
     try:
         parameters = list(inspect.signature(call).parameters.values())
     except (TypeError, ValueError) as error:
-        raise Refused(f'the parameters of "{name}" cannot be told ({error}).', _KNOWN) from error
+        raise FileRefused(
+            f'the parameters of "{name}" cannot be told ({error}).', _KNOWN
+        ) from error
     found = f"{name}({', '.join(map(str, parameters))})"
-    signature = wanted or kind_of([parameter.name for parameter in parameters])
+    signature = wanted or detect_signature([parameter.name for parameter in parameters])
     if signature is None:
-        raise Refused(f"{found} has none of the known signatures.", _KNOWN, line)
-    if objection := _objection(parameters, signature):
+        raise FileRefused(f"{found} has none of the known signatures.", _KNOWN, line)
+    if objection := _objection_text(parameters, signature):
         move = f"Give it the form of {FORMS[signature]}."
-        raise Refused(f"{found} {objection}.", move, line)
-    return Chosen(name, call, signature)
+        raise FileRefused(f"{found} {objection}.", move, line)
+    return ChosenFunction(name, call, signature)
 
 
-def fitting(call: Callable[..., Any], offered: Mapping[str, Any], skip: int = 0) -> dict[str, Any]:
+def accepted_arguments(
+    call: Callable[..., Any], offered: Mapping[str, Any], skip: int = 0
+) -> dict[str, Any]:
     """Those of the offered keyword arguments that a function takes.
 
     Args:
@@ -117,11 +125,11 @@ def fitting(call: Callable[..., Any], offered: Mapping[str, Any], skip: int = 0)
         Refused: it needs one that is not offered.
     """
     parameters = list(inspect.signature(call).parameters.values())[skip:]
-    missing = [p.name for p in parameters if _needed(p) and p.name not in offered]
+    missing = [p.name for p in parameters if _is_required(p) and p.name not in offered]
     if missing:
         named = ", ".join(f'"{name}"' for name in missing)
         has = ", ".join(sorted(offered))
-        raise Refused(f"it needs {named}, and the data has only: {has}.", "Add the column.")
+        raise FileRefused(f"it needs {named}, and the data has only: {has}.", "Add the column.")
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
         return dict(offered)
     return {p.name: offered[p.name] for p in parameters if p.name in offered}
@@ -153,21 +161,25 @@ def reads_messages(tree: ast.Module, name: str) -> bool:
     return False
 
 
-def _the_only(module: ModuleType) -> str:
-    known = [name for name, call in _functions(module).items() if kind_of(_names(call))]
+def _only_function(module: ModuleType) -> str:
+    known = [
+        name
+        for name, call in _public_functions(module).items()
+        if detect_signature(_parameter_names(call))
+    ]
     if len(known) == 1:
         return known[0]
     if hasattr(module, DEFAULT_FUNCTION):
         return DEFAULT_FUNCTION
     if known:
-        raise Refused(
+        raise FileRefused(
             f"several functions could be meant: {', '.join(known)}.",
             "Name one of them as function.",
         )
-    raise Refused("no function has one of the known signatures.", _KNOWN)
+    raise FileRefused("no function has one of the known signatures.", _KNOWN)
 
 
-def _functions(module: ModuleType) -> dict[str, Callable[..., Any]]:
+def _public_functions(module: ModuleType) -> dict[str, Callable[..., Any]]:
     """The public functions that the file itself defines."""
     return {
         name: value
@@ -178,21 +190,21 @@ def _functions(module: ModuleType) -> dict[str, Callable[..., Any]]:
     }
 
 
-def _names(call: Callable[..., Any]) -> list[str]:
+def _parameter_names(call: Callable[..., Any]) -> list[str]:
     return list(inspect.signature(call).parameters)
 
 
-def _needed(parameter: inspect.Parameter) -> bool:
+def _is_required(parameter: inspect.Parameter) -> bool:
     return parameter.default is parameter.empty and parameter.kind not in _VARIADIC
 
 
-def _objection(parameters: Sequence[inspect.Parameter], signature: Signature) -> str | None:
+def _objection_text(parameters: Sequence[inspect.Parameter], signature: Signature) -> str | None:
     """What keeps a function from being called the way of a framework."""
     if signature == "trl":
         by_name = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
         if not by_name and "completions" not in [p.name for p in parameters]:
             return "does not take completions"
-        unreachable = [p.name for p in parameters if _needed(p) and p.kind is _BY_PLACE[0]]
+        unreachable = [p.name for p in parameters if _is_required(p) and p.kind is _BY_PLACE[0]]
         return f"takes {', '.join(unreachable)} by place only" if unreachable else None
     place, offered = {
         "youtu": (1, {"timeout_score", "llm"}),
@@ -204,16 +216,16 @@ def _objection(parameters: Sequence[inspect.Parameter], signature: Signature) ->
     ):
         return "takes too few arguments"
     rest = parameters[len(first) :]
-    more = [p.name for p in rest if _needed(p) and p.name not in offered]
+    more = [p.name for p in rest if _is_required(p) and p.name not in offered]
     return f"needs {', '.join(more)}, which nothing gives it" if more else None
 
 
-def _line(module: ModuleType, call: Callable[..., Any]) -> int | None:
+def _definition_line(module: ModuleType, call: Callable[..., Any]) -> int | None:
     code = getattr(inspect.unwrap(call), "__code__", None)
     return code.co_firstlineno if code and code.co_filename == module.__file__ else None
 
 
-def _offer(name: str, known: Iterable[str]) -> str:
+def _known_names_text(name: str, known: Iterable[str]) -> str:
     names = list(known)
     nearest = difflib.get_close_matches(name, names, n=1)
     start = f'Did you mean "{nearest[0]}"? ' if nearest else ""
@@ -221,5 +233,5 @@ def _offer(name: str, known: Iterable[str]) -> str:
     return start + there
 
 
-def _a(noun: str) -> str:
+def _with_article(noun: str) -> str:
     return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"

@@ -117,7 +117,7 @@ class Msg:
         self.name, self.content, self.role, self.metadata = name, content, role, metadata
 
     def get_text_content(self) -> str | None:
-        return text_of(self.content)
+        return content_text(self.content)
 
 
 class ChatResponse:
@@ -128,26 +128,26 @@ class ChatResponse:
         return str(self.content[0]["text"])
 
 
-class Asking:
+class JudgeClient:
     """A client bound to one call; unbound, it asks for whichever call makes use of it."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self._ask: Ask | None = None
 
-    def bound(self, ask: Ask) -> Any:
+    def bind(self, ask: Ask) -> Any:
         self._ask = ask
         return self
 
     async def _reply(self, messages: Any) -> str:
-        return await (self._ask or current_ask.get())(as_chat(messages))
+        return await (self._ask or current_ask.get())(to_chat_messages(messages))
 
 
-class SimplifiedAsyncOpenAI(Asking):
+class SimplifiedAsyncOpenAI(JudgeClient):
     async def query_one(self, messages: Any = "", **_: Any) -> str:
         return await self._reply(messages)
 
 
-class ChatModelBase(Asking):
+class ChatModelBase(JudgeClient):
     model_name = "judge"
     stream = False
 
@@ -162,7 +162,7 @@ class AuxiliaryModels(dict[str, ChatModelBase]):
         return self["judge"]
 
 
-def as_chat(messages: Any) -> list[dict[str, str]]:
+def to_chat_messages(messages: Any) -> list[dict[str, str]]:
     """Messages of any of the frameworks' forms, as role and text."""
     if not isinstance(messages, list | tuple):
         messages = [messages]
@@ -172,14 +172,16 @@ def as_chat(messages: Any) -> list[dict[str, str]]:
             chat.append({"role": "user", "content": str(message)})
         elif isinstance(message, Mapping):
             role = str(message.get("role", "user"))
-            chat.append({"role": role, "content": text_of(message.get("content")) or ""})
+            chat.append({"role": role, "content": content_text(message.get("content")) or ""})
         else:
             role = str(getattr(message, "role", "user"))
-            chat.append({"role": role, "content": text_of(getattr(message, "content", "")) or ""})
+            chat.append(
+                {"role": role, "content": content_text(getattr(message, "content", "")) or ""}
+            )
     return chat
 
 
-def text_of(content: Any) -> str | None:
+def content_text(content: Any) -> str | None:
     """The text of a message's content: itself, or that of its text blocks."""
     if content is None or isinstance(content, str):
         return content
@@ -187,7 +189,7 @@ def text_of(content: Any) -> str | None:
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
-def _name_only(module: str, name: str) -> type:
+def _placeholder_class(module: str, name: str) -> type:
     def refuse(self: object, *_: Any, **__: Any) -> None:
         package = module.partition(".")[0]
         raise RuntimeError(
@@ -198,42 +200,46 @@ def _name_only(module: str, name: str) -> type:
     return type(name, (), {"__init__": refuse, "__module__": module})
 
 
-def _module(name: str, *classes: type, names: tuple[str, ...] = (), **more: Any) -> ModuleType:
+def _build_module(
+    name: str, *classes: type, names: tuple[str, ...] = (), **more: Any
+) -> ModuleType:
     module = ModuleType(name, "Stand-in of the practice studio.")
     module.__path__ = []  # a package as far as imports go
     for given in classes:
         setattr(module, given.__name__, given)
     for only in names:
-        setattr(module, only, _name_only(name, only))
+        setattr(module, only, _placeholder_class(name, only))
     for key, value in more.items():
         setattr(module, key, value)
     return module
 
 
-def modules() -> dict[str, ModuleType]:
+def build_modules() -> dict[str, ModuleType]:
     """Fresh stand-in modules by full name."""
     found = [
-        _module("utu"),
-        _module("utu.db", EvaluationSample, DatasetSample),
-        _module("utu.utils", SimplifiedAsyncOpenAI, get_logger=logging.getLogger),
-        _module("utu.config", names=("ConfigLoader", "EvalConfig", "ModelConfigs")),
-        _module("agentscope"),
-        _module(
+        _build_module("utu"),
+        _build_module("utu.db", EvaluationSample, DatasetSample),
+        _build_module("utu.utils", SimplifiedAsyncOpenAI, get_logger=logging.getLogger),
+        _build_module("utu.config", names=("ConfigLoader", "EvalConfig", "ModelConfigs")),
+        _build_module("agentscope"),
+        _build_module(
             "agentscope.tuner",
             *(JudgeOutput, WorkflowOutput),
             names=("AlgorithmConfig", "DatasetConfig", "TunerChatModel", "TunerModelConfig"),
             JudgeType=Callable[..., Awaitable[JudgeOutput]],
             WorkflowType=Callable[..., Awaitable[WorkflowOutput]],
-            tune=_name_only("agentscope.tuner", "tune"),
+            tune=_placeholder_class("agentscope.tuner", "tune"),
         ),
-        _module(
+        _build_module(
             "agentscope.model",
             *(ChatModelBase, ChatResponse),
             names=("DashScopeChatModel", "OpenAIChatModel", "TrinityChatModel"),
         ),
-        _module("agentscope.message", Msg, TextBlock),
-        _module("agentscope.agent", names=("AgentBase", "ReActAgent")),
-        _module("agentscope.formatter", names=("DashScopeChatFormatter", "OpenAIChatFormatter")),
+        _build_module("agentscope.message", Msg, TextBlock),
+        _build_module("agentscope.agent", names=("AgentBase", "ReActAgent")),
+        _build_module(
+            "agentscope.formatter", names=("DashScopeChatFormatter", "OpenAIChatFormatter")
+        ),
     ]
     for module in found:
         parent, _, child = module.__name__.rpartition(".")
@@ -243,10 +249,10 @@ def modules() -> dict[str, ModuleType]:
     return {module.__name__: module for module in found}
 
 
-def described() -> str:
+def imports_text() -> str:
     """Which imports they serve, in words for whoever misses one."""
     parts = []
-    for name, module in modules().items():
+    for name, module in build_modules().items():
         given = [key for key, value in vars(module).items() if _is_offered(value)]
         if given:
             parts.append(f"{name} ({', '.join(given)})")
@@ -257,12 +263,12 @@ def _is_offered(value: object) -> bool:
     return isinstance(value, type) or value is logging.getLogger
 
 
-def imported_late(tree: ast.Module) -> bool:
+def has_deferred_import(tree: ast.Module) -> bool:
     """True when a function of the file imports what we stand in for, at each call."""
     functions = [
         node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
-    known = modules()
+    known = build_modules()
     for function in functions:
         for node in ast.walk(function):
             match node:
@@ -274,7 +280,7 @@ def imported_late(tree: ast.Module) -> bool:
 
 
 @contextlib.contextmanager
-def installed(*, lasting: bool = False) -> Iterator[None]:
+def serve_imports(*, lasting: bool = False) -> Iterator[None]:
     """Serve imports of packages that are not there, until the end of the block.
 
     Args:
@@ -283,7 +289,7 @@ def installed(*, lasting: bool = False) -> Iterator[None]:
     """
     there = {
         name: module
-        for name, module in modules().items()
+        for name, module in build_modules().items()
         if importlib.util.find_spec(name.partition(".")[0]) is None
     }
     sys.modules.update(there)

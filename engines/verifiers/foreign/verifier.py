@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from engines.core.codec import sound
-from engines.core.errors import CallFailed, VerifierError, lost_to
+from engines.core.codec import fix_surrogates
+from engines.core.errors import CallFailed, VerifierError, lost_usage
 from engines.core.types import NO_USAGE, Message, Problem, RecordRef, Role, Rollout, Usage, Verdict
-from engines.verifiers.foreign.calls import WrongReturn, question, scaled
-from engines.verifiers.foreign.pool import Asking, ForeignPool
+from engines.verifiers.foreign.calls import WrongReturn, build_question, rescale_reward
+from engines.verifiers.foreign.pool import ForeignPool, ModelAccess
 from engines.verifiers.foreign.signature import Signature
-from engines.verifiers.judge_context import Judging, judge_key
+from engines.verifiers.judge_context import JudgeContext, judge_key
 from engines.verifiers.process_pool.process import Trouble
-from engines.verifiers.stated_answer import rollout_trouble, shown
+from engines.verifiers.stated_answer import short_text, unjudgeable_verdict
 
 Completions = Literal["auto", "text", "messages"]
 
@@ -62,8 +62,8 @@ class FunctionSettings:
     completions: Completions = "auto"
 
     def __post_init__(self) -> None:
-        _check_word("signature", self.signature, ("auto", *get_args(Signature)))
-        _check_word("completions", self.completions, get_args(Completions))
+        _check_choice("signature", self.signature, ("auto", *get_args(Signature)))
+        _check_choice("completions", self.completions, get_args(Completions))
         if self.function is not None and not (
             isinstance(self.function, str) and self.function.isidentifier()
         ):
@@ -112,7 +112,7 @@ class FunctionVerifier:
         self,
         settings: FunctionSettings,
         path: Path,
-        judging: Judging | None = None,
+        judging: JudgeContext | None = None,
         *,
         columns: frozenset[str] | None = None,
         load_s: float = LOAD_S,
@@ -145,7 +145,7 @@ class FunctionVerifier:
         if self._pool.loaded is not None:
             return
         if not self._path.is_file():
-            raise _no_file(self._path)
+            raise _missing_file_error(self._path)
         if self._path.suffix != ".py":
             raise VerifierError(
                 str(self._path), "it is not a Python file.", "Give a file that ends in .py."
@@ -165,7 +165,7 @@ class FunctionVerifier:
             VerifierError: as `check`, where that was not called before.
         """
         # A truth is not required: the function may do without.
-        verdicts = [rollout_trouble(rollout, (problem,)) for rollout in rollouts]
+        verdicts = [unjudgeable_verdict(rollout, (problem,)) for rollout in rollouts]
         todo = [n for n, verdict in enumerate(verdicts) if verdict is None]
         if todo:
             if self._pool.loaded is None:
@@ -188,12 +188,12 @@ class FunctionVerifier:
         score = self._settings.timeout_score
         # A function that hands back our NaN, as Youtu-Agent's do after a timeout of their
         # own, has no verdict; its default of 0 would say "wrong". Others never see it.
-        given = question(problem, rollouts, math.nan if score is None else score)
-        asking: Asking
+        given = build_question(problem, rollouts, math.nan if score is None else score)
+        asking: ModelAccess
         answer, asking = await self._pool.ask(
-            given, lambda: _Asking(self._judging, problem, rollouts[0])
+            given, lambda: _JudgeAccess(self._judging, problem, rollouts[0])
         )
-        assert isinstance(asking, _Asking)
+        assert isinstance(asking, _JudgeAccess)
         verdicts = self._verdicts(answer, asking, len(rollouts))
         paid = [(asking.usage, tuple(asking.refs)), *[(NO_USAGE, ())] * (len(rollouts) - 1)]
         return [
@@ -202,44 +202,44 @@ class FunctionVerifier:
         ]
 
     def _verdicts(
-        self, answer: Mapping[str, Any] | Trouble, asking: _Asking, count: int
+        self, answer: Mapping[str, Any] | Trouble, asking: _JudgeAccess, count: int
     ) -> list[Verdict]:
         if isinstance(answer, Trouble):
-            return [self._troubled(answer)] * count
+            return [self._trouble_verdict(answer)] * count
         if "error" in answer:
-            return [_failed(answer["error"])] * count
+            return [_failed_verdict(answer["error"])] * count
         if asking.unanswered:
             # Functions are known to make a reward of this; it is nobody's verdict.
-            return [_failed(f"the judge gave no reply: {asking.unanswered}")] * count
+            return [_failed_verdict(f"the judge gave no reply: {asking.unanswered}")] * count
         return [self._verdict(result) for result in answer["results"]]
 
     def _verdict(self, result: Mapping[str, Any]) -> Verdict:
         reward, metrics = result["reward"], result["metrics"]
-        critique = sound(result["critique"]) if result["critique"] else None
+        critique = fix_surrogates(result["critique"]) if result["critique"] else None
         if reward is None:
             return Verdict(None, critique, metrics)
         given_up = self._pool.loaded is not None and self._pool.loaded["signature"] == "youtu"
         if math.isnan(reward) and given_up and self._settings.timeout_score is None:
             return Verdict(None, critique, metrics, "timeout: the function gave up on it")
         try:
-            return Verdict(scaled(reward, *self._settings.range), critique, metrics)
+            return Verdict(rescale_reward(reward, *self._settings.range), critique, metrics)
         except WrongReturn as error:
             assert self._pool.loaded is not None
             place = f"{self._pool.loaded['function']} in {self._path.name}"
             return Verdict(None, critique, metrics, f"failed: {error} ({place})")
 
-    def _troubled(self, trouble: Trouble) -> Verdict:
-        text = f"{trouble.kind}: {shown(trouble.text, 300)}"
+    def _trouble_verdict(self, trouble: Trouble) -> Verdict:
+        text = f"{trouble.kind}: {short_text(trouble.text, 300)}"
         score = self._settings.timeout_score
         if trouble.kind == "timeout" and score is not None:
-            return Verdict(scaled(score, *self._settings.range), text, {"timeout": 1.0})
+            return Verdict(rescale_reward(score, *self._settings.range), text, {"timeout": 1.0})
         return Verdict(None, error=text)
 
 
-class _Asking:
+class _JudgeAccess:
     """What one call of the function asks the judge, each question once in the record."""
 
-    def __init__(self, judging: Judging | None, problem: Problem, rollout: Rollout) -> None:
+    def __init__(self, judging: JudgeContext | None, problem: Problem, rollout: Rollout) -> None:
         self._judging, self._problem, self._rollout = judging, problem, rollout
         self._turn = 0
         self.usage: Usage = NO_USAGE
@@ -254,14 +254,14 @@ class _Asking:
                 raise CallFailed("refused", "no judge is configured (`judge:` in the run file)")
             judging = self._judging
             completion, ref = await judging.ledger.ask(
-                key, judging.policy, [_message(m) for m in messages], judging.sampling
+                key, judging.policy, [_parse_message(m) for m in messages], judging.sampling
             )
         except CallFailed as error:
             self.unanswered = str(error)
             self.usage += error.usage
             raise
         except asyncio.CancelledError as cut:
-            self.usage += lost_to(cut)
+            self.usage += lost_usage(cut)
             raise
         self.unanswered = ""
         self.usage += completion.usage
@@ -269,25 +269,25 @@ class _Asking:
         return completion.text
 
 
-def _message(given: Mapping[str, str]) -> Message:
+def _parse_message(given: Mapping[str, str]) -> Message:
     role = _ROLES.get(given["role"])
     if role is None:
-        raise CallFailed("shape", f"no message has the role {shown(given['role'])!r}")
-    return Message(role, sound(given["content"]))
+        raise CallFailed("shape", f"no message has the role {short_text(given['role'])!r}")
+    return Message(role, fix_surrogates(given["content"]))
 
 
-def _failed(text: str) -> Verdict:
-    return Verdict(None, error=f"failed: {shown(text, 400)}")
+def _failed_verdict(text: str) -> Verdict:
+    return Verdict(None, error=f"failed: {short_text(text, 400)}")
 
 
-def _check_word(name: str, given: object, known: Sequence[str]) -> None:
+def _check_choice(name: str, given: object, known: Sequence[str]) -> None:
     if given not in known:
         raise VerifierError(
             _PLACE, f'{name} "{given}" is unknown.', f"Use one of: {', '.join(known)}."
         )
 
 
-def _no_file(path: Path) -> VerifierError:
+def _missing_file_error(path: Path) -> VerifierError:
     if path.is_dir():
         return VerifierError(str(path), "it is a folder.", "Give a Python file.")
     there = sorted(other.name for other in path.parent.glob("*.py"))

@@ -35,8 +35,18 @@ from types import ModuleType
 from typing import Any
 
 from engines.verifiers.foreign import standins
-from engines.verifiers.foreign.calls import WrongReturn, arguments, check_columns, read_results
-from engines.verifiers.foreign.signature import Chosen, Refused, choose, reads_messages
+from engines.verifiers.foreign.calls import (
+    WrongReturn,
+    build_arguments,
+    check_columns,
+    parse_results,
+)
+from engines.verifiers.foreign.signature import (
+    ChosenFunction,
+    FileRefused,
+    choose_function,
+    reads_messages,
+)
 
 MODULE = "practice_verifier"
 """Under which the user's file is in `sys.modules`: dataclasses look their module up."""
@@ -81,10 +91,10 @@ class Channel:
     def _listen(self) -> None:
         with contextlib.suppress(OSError):
             for line in self._socket.makefile("rb"):
-                self._take(json.loads(line))
+                self._handle_message(json.loads(line))
         os._exit(0)  # the parent is gone or wants us gone
 
-    def _take(self, message: Order) -> None:
+    def _handle_message(self, message: Order) -> None:
         if "reply" in message:
             waiting = self._awaited.pop(message["reply"])
             if not waiting.set_running_or_notify_cancel():
@@ -99,19 +109,19 @@ class Channel:
             self.orders.put(message)
 
 
-class Loaded:
+class LoadedFunction:
     """A user's function with how it is called."""
 
     def __init__(self, order: Order) -> None:
         self.file = str(order["file"])
-        tree = _parsed(order["source"].encode("latin-1"), self.file)
+        tree = _parse_source(order["source"].encode("latin-1"), self.file)
         folder = str(Path(self.file).parent)
-        _refuse_hiding(self.file, tree)
+        _refuse_name_clash(self.file, tree)
         _add_folder(folder)
-        with standins.installed(lasting=standins.imported_late(tree)):
-            module = _executed(self.file, tree)
+        with standins.serve_imports(lasting=standins.has_deferred_import(tree)):
+            module = _execute_module(self.file, tree)
         wanted = None if order["signature"] == "auto" else order["signature"]
-        self.chosen: Chosen = choose(module, order["function"], wanted)
+        self.chosen: ChosenFunction = choose_function(module, order["function"], wanted)
         if order["columns"] is not None:
             check_columns(self.chosen, order["columns"])
         self.messages = order["completions"] == "messages" or (
@@ -119,10 +129,10 @@ class Loaded:
         )
 
 
-class Call:
+class FunctionCall:
     """One call of the function."""
 
-    def __init__(self, loaded: Loaded, order: Order, channel: Channel) -> None:
+    def __init__(self, loaded: LoadedFunction, order: Order, channel: Channel) -> None:
         self._loaded, self._order, self._channel = loaded, order, channel
         self._logged: dict[str, float] = {}
 
@@ -133,45 +143,45 @@ class Call:
         """Call the function; what it returns may have to be awaited."""
         standins.current_ask.set(self.ask)
         chosen, as_messages = self._loaded.chosen, self._loaded.messages
-        given, named = arguments(
+        given, named = build_arguments(
             chosen, self._order, self.ask, self._logged, as_messages=as_messages
         )
         return chosen.call(*given, **named)
 
-    def ended(self, returned: Any) -> dict[str, Any]:
+    def result_message(self, returned: Any) -> dict[str, Any]:
         signature, count = self._loaded.chosen.signature, len(self._order["rollouts"])
-        results = read_results(returned, signature, count, self._logged)
+        results = parse_results(returned, signature, count, self._logged)
         return {"done": self._order["call"], "results": results}
 
-    def failed(self, error: BaseException) -> dict[str, Any]:
+    def error_message(self, error: BaseException) -> dict[str, Any]:
         chosen, file = self._loaded.chosen, self._loaded.file
-        return {"done": self._order["call"], "error": told(error, file, chosen.name)}
+        return {"done": self._order["call"], "error": error_line(error, file, chosen.name)}
 
 
-def work(loaded: Loaded, channel: Channel) -> None:
+def answer_calls(loaded: LoadedFunction, channel: Channel) -> None:
     """Answer calls one at a time."""
-    channel.send(_description(loaded))
+    channel.send(_loaded_message(loaded))
     while True:
-        call = Call(loaded, channel.orders.get(), channel)
+        call = FunctionCall(loaded, channel.orders.get(), channel)
         try:
             returned = call.start()
             if inspect.isawaitable(returned):
-                returned = asyncio.run(_awaited(returned))
-            answer = call.ended(returned)
+                returned = asyncio.run(_await_result(returned))
+            answer = call.result_message(returned)
         except BaseException as error:  # math_verify's timeout and sys.exit are no Exceptions
-            answer = call.failed(error)
+            answer = call.error_message(error)
         channel.send(answer)
 
 
-async def work_together(loaded: Loaded, channel: Channel) -> None:
+async def answer_calls_concurrently(loaded: LoadedFunction, channel: Channel) -> None:
     """Answer calls as they come."""
     tasks: dict[int, asyncio.Task[None]] = {}
 
-    async def one(call: Call) -> None:
+    async def answer_call(call: FunctionCall) -> None:
         try:
-            answer = call.ended(await call.start())
+            answer = call.result_message(await call.start())
         except BaseException as error:  # being cancelled ends the call, too
-            answer = call.failed(error)
+            answer = call.error_message(error)
         channel.send(answer)
 
     def deliver(order: Order) -> None:
@@ -180,26 +190,26 @@ async def work_together(loaded: Loaded, channel: Channel) -> None:
                 task.cancel()
             return
         number = order["call"]
-        tasks[number] = asyncio.create_task(one(Call(loaded, order, channel)))
+        tasks[number] = asyncio.create_task(answer_call(FunctionCall(loaded, order, channel)))
         tasks[number].add_done_callback(lambda _: tasks.pop(number))
 
     channel.deliver, channel.loop = deliver, asyncio.get_running_loop()
-    channel.send(_description(loaded))
+    channel.send(_loaded_message(loaded))
     await asyncio.get_running_loop().create_future()
 
 
-def told(error: BaseException, file: str, function: str) -> str:
+def error_line(error: BaseException, file: str, function: str) -> str:
     """An exception in one line, with the function, its file and the line there that raised it."""
-    if isinstance(error, Refused):
+    if isinstance(error, FileRefused):
         return f"the function cannot be called: {error.cause}"
     if isinstance(error, WrongReturn):
         text, place = str(error), ""
     else:
-        text, place = _named(error), _place(error, file)
+        text, place = _typed_error_text(error), _error_place(error, file)
     return f"{text} ({function} in {place or Path(file).name})"
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """The text of an exception of the user's code: one line, printable, not too long."""
     try:
         text = str(error)[: 4 * MAX_SAID]
@@ -209,27 +219,29 @@ def said(error: BaseException) -> str:
     return text if len(text) <= MAX_SAID else f"{text[: MAX_SAID - 1]}…"
 
 
-def _named(error: BaseException) -> str:
-    text = said(error)
+def _typed_error_text(error: BaseException) -> str:
+    text = error_text(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _place(error: BaseException, file: str) -> str:
+def _error_place(error: BaseException, file: str) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     frame = next((frame for frame in reversed(frames) if frame.filename == file), None)
     return f"{Path(file).name}:{frame.lineno}" if frame else ""
 
 
-def _parsed(source: bytes, file: str) -> ast.Module:
+def _parse_source(source: bytes, file: str) -> ast.Module:
     try:
         return ast.parse(source, file)
     except SyntaxError as error:
-        raise Refused(f"it is not Python ({error.msg}).", "Mend it.", error.lineno) from error
+        raise FileRefused(f"it is not Python ({error.msg}).", "Mend it.", error.lineno) from error
     except ValueError as error:
-        raise Refused(f"it is not Python ({said(error)}).", "Give a Python file.") from error
+        raise FileRefused(
+            f"it is not Python ({error_text(error)}).", "Give a Python file."
+        ) from error
 
 
-def _refuse_hiding(file: str, tree: ast.Module) -> None:
+def _refuse_name_clash(file: str, tree: ast.Module) -> None:
     """Refuse a file that imports an installed module of its own name: it would get itself."""
     own, folder = Path(file).stem, str(Path(file).parent)
     if own in sys.stdlib_module_names:
@@ -247,7 +259,7 @@ def _refuse_hiding(file: str, tree: ast.Module) -> None:
             own, elsewhere
         ):
             cause = f'it imports "{own}", and by its own name hides the installed module.'
-            raise Refused(cause, "Rename the file.", node.lineno)
+            raise FileRefused(cause, "Rename the file.", node.lineno)
 
 
 def _add_folder(folder: str) -> None:
@@ -256,19 +268,19 @@ def _add_folder(folder: str) -> None:
     sys.path.insert(next(third, len(sys.path)), folder)
 
 
-def _executed(file: str, tree: ast.Module) -> ModuleType:
+def _execute_module(file: str, tree: ast.Module) -> ModuleType:
     """Run the file as a module."""
     spec = importlib.util.spec_from_file_location(MODULE, file)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[MODULE] = module
-    with _refusals(file):
+    with _refuse_on_error(file):
         exec(compile(tree, file, "exec"), vars(module))
     return module
 
 
 @contextlib.contextmanager
-def _refusals(file: str) -> Iterator[None]:
+def _refuse_on_error(file: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
@@ -277,21 +289,21 @@ def _refusals(file: str) -> Iterator[None]:
         if isinstance(error, ImportError):
             name = str(error.name or "").partition(".")[0]
             move = f'Install "{name}" beside the studio.' if name else "Mend the import."
-            if name in standins.modules():
-                move = f"Install {name}. Without it there are only {standins.described()}."
-            cause = f"an import fails ({said(error)})."
+            if name in standins.build_modules():
+                move = f"Install {name}. Without it there are only {standins.imports_text()}."
+            cause = f"an import fails ({error_text(error)})."
         else:
-            cause, move = f"it raised {_named(error)} while it was loaded.", "Mend it."
-        raise Refused(cause, move, lines[-1] if lines else None) from error
+            cause, move = f"it raised {_typed_error_text(error)} while it was loaded.", "Mend it."
+        raise FileRefused(cause, move, lines[-1] if lines else None) from error
 
 
-def _description(loaded: Loaded) -> dict[str, Any]:
+def _loaded_message(loaded: LoadedFunction) -> dict[str, Any]:
     chosen = loaded.chosen
     about = {"function": chosen.name, "signature": chosen.signature, "async": chosen.is_async}
     return {"loaded": about}
 
 
-async def _awaited(returned: Any) -> Any:
+async def _await_result(returned: Any) -> Any:
     return await returned
 
 
@@ -305,15 +317,15 @@ def main(descriptor: int) -> None:
         library.prctl(4, 0, 0, 0, 0)
     channel = Channel(descriptor)
     try:
-        loaded = Loaded(channel.orders.get()["load"])
-    except Refused as refused:
+        loaded = LoadedFunction(channel.orders.get()["load"])
+    except FileRefused as refused:
         fields = {"cause": refused.cause, "move": refused.move, "line": refused.line}
         channel.send({"refused": fields})
         return
     if loaded.chosen.is_async:
-        asyncio.run(work_together(loaded, channel))
+        asyncio.run(answer_calls_concurrently(loaded, channel))
     else:
-        work(loaded, channel)
+        answer_calls(loaded, channel)
 
 
 if __name__ == "__main__":

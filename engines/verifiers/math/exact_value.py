@@ -25,7 +25,7 @@ _SPACING = re.compile(r"\\left(?=\()|\\right(?=\))|\\[,;! ]|\s+")
 _NAMED = re.compile(r"([A-Za-z])\s*=([^=]+)")
 
 
-class _Beyond(Exception):
+class _Undecidable(Exception):
     """Not an expression that is decided here."""
 
 
@@ -42,13 +42,15 @@ def same_value(gold: str, answer: str) -> bool | None:
     if gold_name and answer_name and gold_name[1] != answer_name[1]:
         return None
     try:
-        return _same(gold_name[2] if gold_name else gold, answer_name[2] if answer_name else answer)
-    except (_Beyond, ZeroDivisionError):
+        return _same_expression(
+            gold_name[2] if gold_name else gold, answer_name[2] if answer_name else answer
+        )
+    except (_Undecidable, ZeroDivisionError):
         return None
 
 
-def _same(gold: str, answer: str) -> bool | None:
-    ours, theirs = _parts(gold), _parts(answer)
+def _same_expression(gold: str, answer: str) -> bool | None:
+    ours, theirs = _tuple_members(gold), _tuple_members(answer)
     if len(ours) != len(theirs):
         return None
     found = [_same_part(*pair) for pair in zip(ours, theirs, strict=True)]
@@ -58,15 +60,15 @@ def _same(gold: str, answer: str) -> bool | None:
 
 
 def _same_part(gold: str, answer: str) -> bool | None:
-    one, other = _read(gold), _read(answer)
+    one, other = _parse_expression(gold), _parse_expression(answer)
     difference = _sum(one, {key: -number for key, number in other.items()})
     if not difference:
         return True
-    if _letters(one) != _letters(other):
+    if _variables(one) != _variables(other):
         return None  # perhaps a unit, or a word
     if "." not in gold + answer:
         return False
-    if _letters(one) - {"\\pi"}:
+    if _variables(one) - {"\\pi"}:
         return None
     distance = sum(
         float(number) * math.sqrt(root) * math.pi ** len(pis)
@@ -75,37 +77,37 @@ def _same_part(gold: str, answer: str) -> bool | None:
     return False if abs(distance) > 1e-4 else None
 
 
-def _parts(text: str) -> list[str]:
+def _tuple_members(text: str) -> list[str]:
     """The members of a tuple, or the text itself."""
     text = _SPACING.sub(" ", text).strip()
     inner = text[1:-1]
     if not (text.startswith("(") and text.endswith(")") and "," in inner):
         return [text]
     if "(" in inner or "{" in inner.replace("\\frac{", "").replace("\\sqrt{", "").replace("}{", ""):
-        raise _Beyond
+        raise _Undecidable
     return inner.split(",")
 
 
-def _letters(value: Value) -> set[str]:
+def _variables(value: Value) -> set[str]:
     return {letter for _, letters in value for letter in letters}
 
 
-def _read(text: str) -> Value:
+def _parse_expression(text: str) -> Value:
     tokens = []
     for match in _TOKEN.finditer(text):
         if match["odd"]:
-            raise _Beyond
+            raise _Undecidable
         tokens.append(match[0])
-    reader = _Reader(tokens)
-    value = reader.sum(0)
+    reader = _Parser(tokens)
+    value = reader.parse_sum(0)
     if reader.at < len(tokens):
-        raise _Beyond
+        raise _Undecidable
     if list(value) in ([(1, ("e",))], [(1, ("E",))]):
-        raise _Beyond  # e is a number to some and a name to others
+        raise _Undecidable  # e is a number to some and a name to others
     return value
 
 
-class _Reader:
+class _Parser:
     """Recursive descent over one expression's tokens."""
 
     def __init__(self, tokens: list[str]) -> None:
@@ -117,43 +119,43 @@ class _Reader:
     def take(self, wanted: str = "") -> str:
         token = self.peek()
         if not token or (wanted and token != wanted):
-            raise _Beyond
+            raise _Undecidable
         self.at += 1
         return token
 
-    def sum(self, depth: int) -> Value:
+    def parse_sum(self, depth: int) -> Value:
         if depth > MAX_DEPTH:
-            raise _Beyond
+            raise _Undecidable
         value: Value = {}
         sign = Fraction(-1 if self.peek() == "-" else 1)
         if self.peek() in ("-", "+"):
             self.take()
         while True:
-            value = _sum(value, _product({(1, ()): sign}, self.term(depth)))
+            value = _sum(value, _product({(1, ()): sign}, self.parse_term(depth)))
             if self.peek() not in ("-", "+"):
                 return value
             sign = Fraction(-1 if self.take() == "-" else 1)
 
-    def term(self, depth: int) -> Value:
-        value, divided = self.power(depth), False
+    def parse_term(self, depth: int) -> Value:
+        value, divided = self.parse_power(depth), False
         while (token := self.peek()) not in ("", "+", "-", ")", "}"):
             before = self.tokens[self.at - 1]
             if token in ("*", "\\cdot", "\\times"):
                 self.take()
-                value = _product(value, self.power(depth))
+                value = _product(value, self.parse_power(depth))
             elif token == "/":
                 self.take()
-                value, divided = _product(value, _inverse(self.power(depth))), True
+                value, divided = _product(value, _inverse(self.parse_power(depth))), True
             elif divided or token[0].isdigit() or token[0] == "." or token.endswith("frac"):
-                raise _Beyond  # 1/2x, 2 3, and 2 1/2, which is a sum
+                raise _Undecidable  # 1/2x, 2 3, and 2 1/2, which is a sum
             elif before.isalpha() and (token == "(" or token.isalpha()):
-                raise _Beyond  # f(x), cm, odd
+                raise _Undecidable  # f(x), cm, odd
             else:
-                value = _product(value, self.power(depth))
+                value = _product(value, self.parse_power(depth))
         return value
 
-    def power(self, depth: int) -> Value:
-        base = self.atom(depth)
+    def parse_power(self, depth: int) -> Value:
+        base = self.parse_atom(depth)
         if self.peek() != "^":
             return base
         self.take()
@@ -163,36 +165,36 @@ class _Reader:
         if braced:
             self.take("}")
         if not exponent.isdecimal() or len(exponent) > 2 or int(exponent) > MAX_POWER:
-            raise _Beyond
+            raise _Undecidable
         if not braced and len(exponent) > 1:
-            raise _Beyond  # x^12 is x^1 2 to LaTeX
+            raise _Undecidable  # x^12 is x^1 2 to LaTeX
         value: Value = {(1, ()): Fraction(1)}
         for _ in range(int(exponent)):
             value = _product(value, base)
         return value
 
-    def atom(self, depth: int) -> Value:
+    def parse_atom(self, depth: int) -> Value:
         token = self.take()
         if token[0].isdecimal() or token[0] == ".":
             if len(token) > MAX_DIGITS or not token.isascii():
-                raise _Beyond
+                raise _Undecidable
             return _constant(Fraction(token))
         if token == "\\pi" or (token.isalpha() and token not in "iI"):
             return {(1, (token,)): Fraction(1)}
         if token == "(":
-            value = self.sum(depth + 1)
+            value = self.parse_sum(depth + 1)
             self.take(")")
             return value
         if token.endswith("frac"):
-            above = self.braced(depth)
-            return _product(above, _inverse(self.braced(depth)))
+            above = self.parse_braced(depth)
+            return _product(above, _inverse(self.parse_braced(depth)))
         if token == "\\sqrt":
-            return _root(self.braced(depth))
-        raise _Beyond
+            return _root(self.parse_braced(depth))
+        raise _Undecidable
 
-    def braced(self, depth: int) -> Value:
+    def parse_braced(self, depth: int) -> Value:
         self.take("{")
-        value = self.sum(depth + 1)
+        value = self.parse_sum(depth + 1)
         self.take("}")
         return value
 
@@ -210,7 +212,7 @@ def _sum(one: Value, other: Value) -> Value:
 
 def _product(one: Value, other: Value) -> Value:
     if len(one) * len(other) > MAX_TERMS:
-        raise _Beyond
+        raise _Undecidable
     total: Value = {}
     for (root, letters), number in one.items():
         for (other_root, other_letters), other_number in other.items():
@@ -224,10 +226,10 @@ def _inverse(value: Value) -> Value:
     if not value:
         raise ZeroDivisionError
     if len(value) > 1:
-        raise _Beyond
+        raise _Undecidable
     ((root, letters), number), *_ = value.items()
     if letters:
-        raise _Beyond
+        raise _Undecidable
     return _constant(1 / (number * root), root)
 
 
@@ -235,11 +237,11 @@ def _root(value: Value) -> Value:
     if not value:
         return {}
     if list(value) != [(1, ())] or value[1, ()] < 0:
-        raise _Beyond
+        raise _Undecidable
     number = value[1, ()]
     rest = number.numerator * number.denominator
     if rest > MAX_RADICAND:
-        raise _Beyond
+        raise _Undecidable
     outside, free, factor = 1, 1, 2
     while factor**3 <= rest:  # what is left has at most two prime factors
         while rest % factor**2 == 0:

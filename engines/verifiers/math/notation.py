@@ -43,7 +43,7 @@ _DENIED = re.compile(
 )
 
 
-def plain(text: str, *, marked: bool) -> str:
+def ascii_notation(text: str, *, marked: bool) -> str:
     r"""The text with ASCII digits and operators.
 
     Args:
@@ -51,41 +51,45 @@ def plain(text: str, *, marked: bool) -> str:
         marked: it is stated as one; in a whole response a dash between words stays.
     """
     if not text.isascii():
-        text = _ascii(text, marked)
+        text = _convert_unicode(text, marked)
     text = _LONE_SIGN.sub("-", text, count=1) if _LONE_SIGN.match(text) else text
     text = _THIN.sub("", text)
     if _GROUPED.fullmatch(text.strip()):
         text = text.replace(" ", "")
-    return _SCALED.sub(_written_out, text)
+    return _SCALED.sub(_expand_scale, text)
 
 
-def without_denied(text: str) -> str:
+def strip_denial(text: str) -> str:
     """Leave out a closing "not 42", "and not (B)": what is denied is not the answer."""
     found = _DENIED.search(text[-200:])
     return text[: len(text) - len(found[0])] if found else text
 
 
-def _ascii(text: str, marked: bool) -> str:
+def _convert_unicode(text: str, marked: bool) -> str:
     text = _MINUS.sub("-", text).translate(_FULLWIDTH)
     text = _POWER.sub(lambda run: f"^{{{run[0].translate(_RAISED)}}}", text)
     text = _ROOT.sub(lambda found: f"\\sqrt{{{found[1] or found[2] or found[3]}}}", text)
-    text = _MIXED.sub(r"\1 \2/\3", _FRACTION.sub(_vulgar, text)) if _FRACTION.search(text) else text
-    text = "".join(_digit(character) for character in text).replace("π", "\\pi ")
+    text = (
+        _MIXED.sub(r"\1 \2/\3", _FRACTION.sub(_fraction_latex, text))
+        if _FRACTION.search(text)
+        else text
+    )
+    text = "".join(_ascii_digit(character) for character in text).replace("π", "\\pi ")
     return _DASH.sub("-", text) if marked else _DASH_OF_NUMBER.sub("-", text)
 
 
-def _vulgar(found: re.Match[str]) -> str:
+def _fraction_latex(found: re.Match[str]) -> str:
     above, below = unicodedata.normalize("NFKC", found[0]).split("\u2044")
     return f"\\frac{{{above}}}{{{below}}}"
 
 
-def _digit(character: str) -> str:
+def _ascii_digit(character: str) -> str:
     if character.isascii():
         return character
     value = unicodedata.decimal(character, None)
     return character if value is None else str(value)
 
 
-def _written_out(found: re.Match[str]) -> str:
+def _expand_scale(found: re.Match[str]) -> str:
     number = Decimal(found[1].replace(",", "")) * _SCALES[found[2].lower()]
     return f"{number.normalize():f}"

@@ -17,18 +17,18 @@ from dataclasses import dataclass
 
 from engines.core.errors import VerifierError
 from engines.core.types import Problem, Rollout, Verdict
-from engines.verifiers.math.notation import plain, without_denied
+from engines.verifiers.math.notation import ascii_notation, strip_denial
 from engines.verifiers.process_pool.pool import WorkerPool
 from engines.verifiers.process_pool.process import Trouble
 from engines.verifiers.stated_answer import (
     TAIL_CHARS,
-    Stated,
-    rollout_trouble,
-    shown,
-    stated_answer,
-    wanted,
+    StatedAnswer,
+    expected_text,
+    find_stated_answer,
+    short_text,
+    unjudgeable_verdict,
 )
-from engines.verifiers.text import chosen_letter
+from engines.verifiers.text import find_chosen_letter
 
 MAX_CHARS = 2_000
 """Longest expression handed to math-verify; of a response that states none, its tail."""
@@ -129,31 +129,35 @@ class MathVerifier:
         """Nothing to load: processes start with the first answer that needs them."""
 
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
-        expected = tuple(_expected(text) for text in problem.accepted)
+        expected = tuple(_parse_expected(text) for text in problem.accepted_answers)
         verdicts = await asyncio.gather(*(self._judge(rollout, expected) for rollout in rollouts))
         return tuple(verdicts)
 
     async def aclose(self) -> None:
         await self._pool.aclose()
 
-    async def _judge(self, rollout: Rollout, expected: Sequence[Stated]) -> Verdict:
-        if trouble := rollout_trouble(rollout, expected):
+    async def _judge(self, rollout: Rollout, expected: Sequence[StatedAnswer]) -> Verdict:
+        if trouble := unjudgeable_verdict(rollout, expected):
             return trouble
-        stated = _undenied(_stated(rollout.attempt.answer or ""), expected)
-        if stated.marker == "none" and (letter := _named_letter(stated.text, expected)):
-            stated = Stated(letter, "marked")
+        stated = _strip_denial(_find_answer(rollout.attempt.answer or ""), expected)
+        if stated.marker == "none" and (letter := _find_named_letter(stated.text, expected)):
+            stated = StatedAnswer(letter, "marked")
         elif stated.marker == "none":
-            stated = Stated(stated.text[-MAX_CHARS:], "none")
+            stated = StatedAnswer(stated.text[-MAX_CHARS:], "none")
         if not stated.text:
-            return _different("", expected)
+            return _different_verdict("", expected)
         if len(stated.text) > MAX_CHARS:
             error = f"too long: the stated answer has {len(stated.text)} characters"
             return Verdict(None, error=error)
         marked = stated.marker != "none"
-        if _all_integers(stated, expected):
+        if _are_all_integers(stated, expected):
             same = (gold for gold in expected if int(gold.text) == int(stated.text))
             match = next(same, None)
-            return _equal(stated.text, match) if match else _different(stated.text, expected)
+            return (
+                _equal_verdict(stated.text, match)
+                if match
+                else _different_verdict(stated.text, expected)
+            )
         answer = await self._pool.ask(
             {
                 "answer": stated.text,
@@ -169,38 +173,40 @@ class MathVerifier:
             }
         )
         if isinstance(answer, Trouble):
-            return self._troubled(answer, stated)
+            return self._trouble_verdict(answer, stated)
         got = stated.text if marked else str(answer["got"])
         at = answer["match"]
-        return _different(got, expected) if at is None else _equal(got, expected[at])
+        return (
+            _different_verdict(got, expected) if at is None else _equal_verdict(got, expected[at])
+        )
 
-    def _troubled(self, trouble: Trouble, stated: Stated) -> Verdict:
-        text = f"{trouble.kind}: {shown(trouble.text, 120)}"
+    def _trouble_verdict(self, trouble: Trouble, stated: StatedAnswer) -> Verdict:
+        text = f"{trouble.kind}: {short_text(trouble.text, 120)}"
         if trouble.kind == "timeout" and self._settings.timeout_score is not None:
-            critique = f"{text}, checking {shown(stated.text)}"
+            critique = f"{text}, checking {short_text(stated.text)}"
             return Verdict(self._settings.timeout_score, critique, {"timeout": 1.0})
         return Verdict(None, error=text)
 
 
-def _stated(response: str) -> Stated:
-    stated = stated_answer(response, join_boxes=True)
+def _find_answer(response: str) -> StatedAnswer:
+    stated = find_stated_answer(response, join_boxes=True)
     marked = stated.marker != "none"
     text = stated.text if marked else stated.text[-TAIL_CHARS:]
-    return Stated(plain(text, marked=marked), stated.marker)
+    return StatedAnswer(ascii_notation(text, marked=marked), stated.marker)
 
 
-def _expected(text: str) -> Stated:
-    stated = stated_answer(text, join_boxes=True)
-    return Stated(plain(stated.text, marked=True), stated.marker)
+def _parse_expected(text: str) -> StatedAnswer:
+    stated = find_stated_answer(text, join_boxes=True)
+    return StatedAnswer(ascii_notation(stated.text, marked=True), stated.marker)
 
 
-def _undenied(stated: Stated, expected: Sequence[Stated]) -> Stated:
+def _strip_denial(stated: StatedAnswer, expected: Sequence[StatedAnswer]) -> StatedAnswer:
     if any(_NOT.search(gold.text) for gold in expected):
         return stated
-    return Stated(without_denied(stated.text), stated.marker)
+    return StatedAnswer(strip_denial(stated.text), stated.marker)
 
 
-def _named_letter(response: str, expected: Sequence[Stated]) -> str | None:
+def _find_named_letter(response: str, expected: Sequence[StatedAnswer]) -> str | None:
     """The choice that a response names in passing, where one capital letter is expected.
 
     One that stands alone on the last line is chosen, or that labels the only line; of
@@ -214,12 +220,12 @@ def _named_letter(response: str, expected: Sequence[Stated]) -> str | None:
     if labelled := _LABELLED.fullmatch(tail.strip()):
         return labelled[1]
     named = set(_BRACKETED_LETTER.findall(tail) or _NAMED_LETTER.findall(tail))
-    if not named and (label := chosen_letter(tail, string.ascii_letters, stated=False)):
+    if not named and (label := find_chosen_letter(tail, string.ascii_letters, stated=False)):
         return label
     return named.pop() if len(named) == 1 else None
 
 
-def _all_integers(stated: Stated, expected: Sequence[Stated]) -> bool:
+def _are_all_integers(stated: StatedAnswer, expected: Sequence[StatedAnswer]) -> bool:
     """True for plain integers only, whose equality needs no algebra.
 
     Most word problems end here, and a run of nothing else starts no process.
@@ -228,10 +234,10 @@ def _all_integers(stated: Stated, expected: Sequence[Stated]) -> bool:
     return all(_PLAIN_INTEGER.fullmatch(text) for text in texts)
 
 
-def _equal(got: str, match: Stated) -> Verdict:
-    return Verdict(1.0, f"{shown(got) or 'answer'} == {shown(match.text)}")
+def _equal_verdict(got: str, match: StatedAnswer) -> Verdict:
+    return Verdict(1.0, f"{short_text(got) or 'answer'} == {short_text(match.text)}")
 
 
-def _different(got: str, expected: Sequence[Stated]) -> Verdict:
-    found = f"got {shown(got)}" if shown(got) else "found no answer"
-    return Verdict(0.0, f"expected {wanted(gold.text for gold in expected)}, {found}")
+def _different_verdict(got: str, expected: Sequence[StatedAnswer]) -> Verdict:
+    found = f"got {short_text(got)}" if short_text(got) else "found no answer"
+    return Verdict(0.0, f"expected {expected_text(gold.text for gold in expected)}, {found}")

@@ -21,7 +21,7 @@ PIPELINE = 2  # one question in work, one waiting in the socket: the worker neve
 CLOSED = Trouble("failed", "the verifier was closed")
 
 
-class _Asked:
+class _PendingQuestion:
     __slots__ = ("future", "line", "orphaned")
 
     def __init__(self, question: Mapping[str, Any]) -> None:
@@ -48,7 +48,7 @@ class WorkerPool:
     def __init__(self, task: str, *, workers: int, deadline_s: float, memory_mb: int) -> None:
         self._task, self._workers = task, workers
         self._deadline_s, self._memory_mb = deadline_s, memory_mb
-        self._queue: asyncio.Queue[_Asked] = asyncio.Queue()
+        self._queue: asyncio.Queue[_PendingQuestion] = asyncio.Queue()
         self._template: Template | None = None
         self._opening: asyncio.Task[None] | None = None
         self._lanes: list[asyncio.Task[None]] = []
@@ -85,7 +85,7 @@ class WorkerPool:
                     raise  # we are cancelled, and not only the opening, which `aclose` cancels
         if self._closed:
             return CLOSED
-        asked = _Asked(question)
+        asked = _PendingQuestion(question)
         self._queue.put_nowait(asked)
         return await asked.future
 
@@ -104,10 +104,10 @@ class WorkerPool:
             await template.close()
 
     async def _open(self) -> None:
-        await self._ready_template()
-        self._lanes = [asyncio.create_task(self._lane()) for _ in range(self._workers)]
+        await self._open_template()
+        self._lanes = [asyncio.create_task(self._run_lane()) for _ in range(self._workers)]
 
-    async def _ready_template(self) -> Template:
+    async def _open_template(self) -> Template:
         if self._template is None:
             self._template = Template(self._task, self._memory_mb)
             try:
@@ -125,7 +125,7 @@ class WorkerPool:
     async def _fork(self, kill: int = 0) -> Worker:
         async with self._ordering:
             for attempt in (1, 2):
-                template = await self._ready_template()
+                template = await self._open_template()
                 try:
                     return await template.fork(kill)
                 except OSError:
@@ -136,20 +136,20 @@ class WorkerPool:
             raise AssertionError("unreachable")
 
     @staticmethod
-    def _take(asked: _Asked, flight: deque[_Asked]) -> None:
+    def _add_to_flight(asked: _PendingQuestion, flight: deque[_PendingQuestion]) -> None:
         if not asked.future.done():  # done: whoever asked was cancelled while it waited
             flight.append(asked)
 
-    async def _lane(self) -> None:
+    async def _run_lane(self) -> None:
         """Keep one worker busy; after a timeout or a crash go on with a new one."""
-        flight: deque[_Asked] = deque()
+        flight: deque[_PendingQuestion] = deque()
         worker: Worker | None = None
         try:
             while True:
                 if not flight:
-                    self._take(await self._queue.get(), flight)
+                    self._add_to_flight(await self._queue.get(), flight)
                 while len(flight) < PIPELINE and not self._queue.empty():
-                    self._take(self._queue.get_nowait(), flight)
+                    self._add_to_flight(self._queue.get_nowait(), flight)
                 if not flight:
                     continue
                 try:
@@ -161,7 +161,7 @@ class WorkerPool:
                     worker.send(asked.line)
                 worker.sent = len(flight)
                 answer = await worker.answer(self._deadline_s)
-                if worker.usable or not _again(flight[0], worker):
+                if worker.usable or not _can_retry(flight[0], worker):
                     flight.popleft().settle(answer)
                 if not worker.usable:
                     await worker.close()
@@ -175,7 +175,7 @@ class WorkerPool:
                 await worker.close()
 
 
-def _again(asked: _Asked, worker: Worker) -> bool:
+def _can_retry(asked: _PendingQuestion, worker: Worker) -> bool:
     """True when a question gets a second worker: its first may have been killed from outside."""
     if not worker.gone.is_set() or asked.orphaned:
         return False

@@ -47,7 +47,7 @@ _DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+")
 
 
-def math_task() -> Task:
+def build_math_task() -> Task:
     """Which of the expected answers an answer equals, by math-verify.
 
     A reply's `match` is the place of the first equal one, None where none is.
@@ -61,22 +61,25 @@ def math_task() -> Task:
 
     beyond: list[BaseException] = []
 
-    def noting(read_one: Callable[..., Any]) -> Callable[..., Any]:
+    def record_overflow(read_one: Callable[..., Any]) -> Callable[..., Any]:
         """Keep what `parse` swallows: an expression beyond our limits is not a wrong one."""
 
-        def noted(*args: Any, **options: Any) -> Any:
+        def read_recording(*args: Any, **options: Any) -> Any:
             try:
                 return read_one(*args, **options)
             except (MemoryError, RecursionError) as error:
                 beyond.append(error.with_traceback(None))
                 raise
 
-        return noted
+        return read_recording
 
-    parser.latex2sympy, parser.parse_expr = noting(parser.latex2sympy), noting(parser.parse_expr)
+    parser.latex2sympy, parser.parse_expr = (
+        record_overflow(parser.latex2sympy),
+        record_overflow(parser.parse_expr),
+    )
 
     @functools.lru_cache(maxsize=512)
-    def read(text: str) -> tuple[Any, ...]:
+    def parse_cached(text: str) -> tuple[Any, ...]:
         beyond.clear()
         parts = tuple(parse(text, parsing_timeout=None, raise_on_error=True))
         if beyond:
@@ -90,13 +93,13 @@ def math_task() -> Task:
             if True in found or None not in found:
                 match = found.index(True) if True in found else None
                 return {"match": match, "got": question["answer"]}
-        answer = list(read(as_math(question["answer"], question["marker"])))
+        answer = list(parse_cached(to_math_verify(question["answer"], question["marker"])))
         got = next((part for part in reversed(answer) if isinstance(part, str)), "")
         for at, expected in enumerate(question["expected"]):
-            gold = list(read(as_math(expected["text"], expected["marker"])))
-            if same_letters(expected["text"], question["answer"]):
+            gold = list(parse_cached(to_math_verify(expected["text"], expected["marker"])))
+            if has_same_letters(expected["text"], question["answer"]):
                 return {"match": at, "got": got}
-            if decimal_comma(expected["text"], question["answer"]):
+            if is_decimal_comma(expected["text"], question["answer"]):
                 return {"match": at, "got": got}
             if same_value(gold, answer, question["rules"]):
                 return {"match": at, "got": got}
@@ -118,7 +121,7 @@ def math_task() -> Task:
     return check
 
 
-def as_math(text: str, marker: str) -> str:
+def to_math_verify(text: str, marker: str) -> str:
     r"""Dress a stated answer the way math-verify reads it as a whole.
 
     Left bare, `3\sqrt{2}` is read as 3, `2 1/2` as 1 and `1e5` as 1; boxed, `50\%` as text.
@@ -132,8 +135,8 @@ def as_math(text: str, marker: str) -> str:
     if match := _MIXED.fullmatch(text):
         return f"${match[1]} \\frac{{{match[2]}}}{{{match[3]}}}$"
     if marker == "boxed" and not _QUANTITY.fullmatch(text):
-        return f"\\boxed{{{spelt_out(text)}}}"
-    return f"${spelt_out(text)}$" if is_formula(text, word=3) else f"answer: {text}"
+        return f"\\boxed{{{to_latex(text)}}}"
+    return f"${to_latex(text)}$" if is_formula(text, word=3) else f"answer: {text}"
 
 
 def is_formula(text: str, *, word: int) -> bool:
@@ -146,13 +149,13 @@ def is_formula(text: str, *, word: int) -> bool:
     return bool(re.search(r"[A-Za-z\\(){}\[\]<>;!]|\d:\d", text))
 
 
-def spelt_out(text: str) -> str:
+def to_latex(text: str) -> str:
     r"""`sqrt(2)` and `pi/4` as LaTeX."""
     text = re.sub(r"(?<![\\A-Za-z])sqrt\(([^()]*)\)", r"\\sqrt{\1}", text)
     return _SPELT.sub(r"\\\1", text)
 
 
-def same_letters(one: str, other: str) -> bool:
+def has_same_letters(one: str, other: str) -> bool:
     """Equal but for blanks and markup; case counts in formulas (x, X), not in words.
 
     A blank between two digits counts: 2 1/2 is not 21/2.
@@ -166,7 +169,7 @@ def same_letters(one: str, other: str) -> bool:
     return bool(one) and one == other
 
 
-def decimal_comma(one: str, other: str) -> bool:
+def is_decimal_comma(one: str, other: str) -> bool:
     """True for 2,5 and 2.5; 1,000 stays a thousand, and 2,5 beside 2,5 whatever it is."""
     for comma, point in ((one, other), (other, one)):
         comma, point = comma.strip(" $"), point.strip(" $")
@@ -175,7 +178,7 @@ def decimal_comma(one: str, other: str) -> bool:
     return False
 
 
-def pattern_task() -> Task:
+def build_pattern_task() -> Task:
     """The last match of a pattern: what its first group holds, or None.
 
     A question with flags of its own asks only whether there is a match.
@@ -193,7 +196,7 @@ def pattern_task() -> Task:
     return find
 
 
-def work(channel: socket.socket, task: Task) -> None:
+def answer_questions(channel: socket.socket, task: Task) -> None:
     """Answer questions until the parent closes the channel."""
     for line in channel.makefile("rb"):
         try:
@@ -220,7 +223,7 @@ def serve(control: socket.socket, task: Task, memory_bytes: int, parent: int) ->
         message, descriptors, _, _ = socket.recv_fds(control, 4096, 1)
         if not message:
             break
-        stop(children.intersection([json.loads(message)["kill"]]), children)
+        kill_workers(children.intersection([json.loads(message)["kill"]]), children)
         with socket.socket(fileno=descriptors[0]) as channel:
             try:
                 pid = os.fork()
@@ -230,16 +233,16 @@ def serve(control: socket.socket, task: Task, memory_bytes: int, parent: int) ->
             if pid == 0:
                 try:
                     control.close()
-                    confine(memory_bytes)
-                    work(channel, task)
+                    limit_process(memory_bytes)
+                    answer_questions(channel, task)
                 finally:
                     os._exit(0)  # leave without running what the template registered
         children.add(pid)
         control.sendall(json.dumps({"pid": pid}).encode() + b"\n")
-    stop(set(children), children)
+    kill_workers(set(children), children)
 
 
-def stop(pids: set[int], children: set[int]) -> None:
+def kill_workers(pids: set[int], children: set[int]) -> None:
     """Kill and reap. Nothing else reaps, so a pid in `children` is never another process."""
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
@@ -247,7 +250,7 @@ def stop(pids: set[int], children: set[int]) -> None:
         children.discard(pid)
 
 
-def confine(memory_bytes: int) -> None:
+def limit_process(memory_bytes: int) -> None:
     template = os.getppid()
     if sys.platform == "linux":
         import ctypes
@@ -264,7 +267,7 @@ def main(task_name: str, memory_bytes: int, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=0)
     try:
-        task = {"math": math_task, "pattern": pattern_task}[task_name]()
+        task = {"math": build_math_task, "pattern": build_pattern_task}[task_name]()
     except Exception as error:  # becomes the parent's VerifierError
         control.sendall(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode() + b"\n")
         return

@@ -14,19 +14,19 @@ MOST = 10_000
 MOST_ROWS = 1_000_000_000
 
 
-def listed(value: object) -> object:
+def as_list(value: object) -> object:
     """One text where several may stand."""
     return [value] if isinstance(value, str) else value
 
 
-def _no_bool(value: object) -> object:
+def _refuse_bool(value: object) -> object:
     if isinstance(value, bool):
         raise ValueError("a number is needed here, not true or false")
     return value
 
 
-Int = Annotated[int, BeforeValidator(_no_bool)]
-Float = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
+Int = Annotated[int, BeforeValidator(_refuse_bool)]
+Float = Annotated[float, BeforeValidator(_refuse_bool), Field(allow_inf_nan=False)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=120)]
 
 

@@ -28,14 +28,14 @@ from pydantic_core import PydanticCustomError
 from engines.core.ids import digest
 from engines.core.text.prompts import load_prompt
 from engines.policies.open import is_scripted
-from studio.config.settings.base import MOST, MOST_ROWS, Float, Int, Name, Settings, listed
+from studio.config.settings.base import MOST, MOST_ROWS, Float, Int, Name, Settings, as_list
 from studio.config.settings.training import (
     Algorithm,
     GRPOConfig,
     LocalConfig,
     LoraConfig,
     SFTConfig,
-    known_algorithm,
+    parse_algorithm,
 )
 from studio.secrets.rules import names_secret, without_secrets
 
@@ -50,11 +50,11 @@ DEFAULT_INSTRUCTIONS = load_prompt("studio.config", "instructions").render()
 Role = Literal["policy", "reflector", "judge"]
 
 
-def _modelled(value: object) -> object:
+def _model_mapping(value: object) -> object:
     return {"model": value} if isinstance(value, str) else value
 
 
-def _printable(value: str) -> str:
+def _check_printable(value: str) -> str:
     """Refuse what no line of an HTTP request can carry."""
     if not value.isascii():
         raise ValueError("it holds a character that is not ASCII, which no header can carry")
@@ -63,12 +63,12 @@ def _printable(value: str) -> str:
     return value
 
 
-def _key(value: SecretStr) -> SecretStr:
-    _printable(value.get_secret_value())
+def _check_key(value: SecretStr) -> SecretStr:
+    _check_printable(value.get_secret_value())
     return value
 
 
-def _address(value: str) -> str:
+def _check_address(value: str) -> str:
     """Refuse what is no address, before a client stumbles over it."""
     if not value.startswith(("http://", "https://")):
         raise ValueError("it must begin with http:// or https://")
@@ -85,7 +85,7 @@ def _address(value: str) -> str:
 
 
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-ApiKey = Annotated[SecretStr, AfterValidator(_key)]
+ApiKey = Annotated[SecretStr, AfterValidator(_check_key)]
 
 
 class PolicyConfig(Settings):
@@ -123,7 +123,7 @@ class PolicyConfig(Settings):
     max_tokens: Int | None = Field(
         default=None, ge=1, description="of one reply; null: the endpoint's"
     )
-    stop: Annotated[tuple[str, ...], BeforeValidator(listed)] = Field(
+    stop: Annotated[tuple[str, ...], BeforeValidator(as_list)] = Field(
         default=(), description="texts that end a reply"
     )
     timeout_s: Float = Field(
@@ -153,23 +153,23 @@ class PolicyConfig(Settings):
 
     @field_validator("base_url")
     @classmethod
-    def _is_an_address(cls, value: str | None) -> str | None:
-        return value if value is None else _address(value)
+    def _validate_address(cls, value: str | None) -> str | None:
+        return value if value is None else _check_address(value)
 
     @field_validator("headers")
     @classmethod
-    def _can_be_sent(cls, value: dict[str, SecretStr]) -> dict[str, SecretStr]:
+    def _validate_headers(cls, value: dict[str, SecretStr]) -> dict[str, SecretStr]:
         for name, said in value.items():
             if not _HEADER.fullmatch(name):
                 raise ValueError(f"{name!r} cannot be the name of a header")
             try:
-                _printable(said.get_secret_value())
+                _check_printable(said.get_secret_value())
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
         return value
 
     @model_validator(mode="after")
-    def _paces_what_is_scripted(self) -> PolicyConfig:
+    def _validate_pace(self) -> PolicyConfig:
         if self.pace_tokens_per_s is not None and not is_scripted(self.model):
             raise PydanticCustomError(
                 "unmet",
@@ -211,7 +211,9 @@ class AgentConfig(Settings):
 
     @field_validator("experiences")
     @classmethod
-    def _each_once(cls, value: tuple[MountedExperience, ...]) -> tuple[MountedExperience, ...]:
+    def _validate_unique(
+        cls, value: tuple[MountedExperience, ...]
+    ) -> tuple[MountedExperience, ...]:
         for what in ("id", "text"):
             seen = [getattr(experience, what) for experience in value]
             if twice := [one for one in seen if seen.count(one) > 1]:
@@ -237,7 +239,7 @@ class DataConfig(Settings):
 
     @field_validator("fields")
     @classmethod
-    def _known_fields(cls, value: dict[str, str]) -> dict[str, str]:
+    def _validate_fields(cls, value: dict[str, str]) -> dict[str, str]:
         if unknown := sorted(set(value) - {"question", "answer"}):
             raise ValueError(f'"{unknown[0]}" cannot be mapped, only question and answer')
         return value
@@ -246,7 +248,7 @@ class DataConfig(Settings):
 class PracticeConfig(Settings):
     """How it practises."""
 
-    algorithm: Annotated[Algorithm, BeforeValidator(known_algorithm)] = Field(
+    algorithm: Annotated[Algorithm, BeforeValidator(parse_algorithm)] = Field(
         default="training_free",
         description="training_free: a library is learned; grpo, sft: weights are",
     )
@@ -288,7 +290,7 @@ class EvaluationConfig(Settings):
         default="epoch", description="after each epoch or k steps"
     )
     every_steps: Int = Field(default=1, ge=1, description="k, where strategy is steps")
-    data: Annotated[tuple[str, ...], BeforeValidator(listed)] = Field(
+    data: Annotated[tuple[str, ...], BeforeValidator(as_list)] = Field(
         default=(), description="one or more data sets, held out from practice"
     )
     limit: Int | None = Field(
@@ -304,7 +306,7 @@ class EvaluationConfig(Settings):
     )
 
     @model_validator(mode="after")
-    def _has_data(self) -> EvaluationConfig:
+    def _validate_data(self) -> EvaluationConfig:
         if self.do_eval and not self.data:
             raise PydanticCustomError(
                 "unmet",
@@ -393,8 +395,8 @@ class EmbeddingConfig(Settings):
 
     @field_validator("base_url")
     @classmethod
-    def _is_an_address(cls, value: str | None) -> str | None:
-        return value if value is None else _address(value)
+    def _validate_address(cls, value: str | None) -> str | None:
+        return value if value is None else _check_address(value)
 
 
 class LintConfig(Settings):
@@ -405,7 +407,7 @@ class LintConfig(Settings):
     )
     leak_words: Int = Field(default=8, ge=3, description="words in a row that give a question away")
     max_words: Int = Field(default=60, ge=1, description="of an experience, before it is too long")
-    embedding: Annotated[EmbeddingConfig | None, BeforeValidator(_modelled)] = Field(
+    embedding: Annotated[EmbeddingConfig | None, BeforeValidator(_model_mapping)] = Field(
         default=None, description="finds duplicates in other words; null: by wording only"
     )
 
@@ -445,7 +447,7 @@ class RunConfig(Settings):
         return 0 if self.practice.algorithm == "sft" else self.practice.group_size
 
     @model_validator(mode="after")
-    def _can_train(self) -> RunConfig:
+    def _validate_training(self) -> RunConfig:
         if not self.trains:
             return self
         practice = self.practice
@@ -489,7 +491,7 @@ class RunConfig(Settings):
         return self
 
     @model_validator(mode="after")
-    def _paces_rollouts_only(self) -> RunConfig:
+    def _validate_paced_roles(self) -> RunConfig:
         for role in ("reflector", "judge"):
             own: PolicyConfig | None = getattr(self, role)
             if own is not None and own.pace_tokens_per_s is not None:
@@ -527,9 +529,11 @@ class RunConfig(Settings):
         plain = self.model_dump(mode="json")
         for role in ("policy", "reflector", "judge"):
             settings = self.role(role).model_dump(mode="json")
-            settings["extra_body"] = without_secrets(self._as_named(role, settings["extra_body"]))
-            settings["model"] = _portable(settings["model"])
-            settings["adapter"] = _below_runs(settings["adapter"])
+            settings["extra_body"] = without_secrets(
+                self._with_origins(role, settings["extra_body"])
+            )
+            settings["model"] = _portable_model(settings["model"])
+            settings["adapter"] = _relative_adapter(settings["adapter"])
             plain[role] = settings
         plain["data"] |= {
             "practice": Path(self.data.practice or "").stem.removesuffix(".jsonl"),
@@ -538,17 +542,19 @@ class RunConfig(Settings):
         embedding = self.lint.embedding
         plain["lint"]["embedding"] = None if embedding is None else embedding.model
         plain["verifier"] = without_secrets(self.verifier.spec) if verifier is None else verifier
-        return {name: _at(plain, name) for name in RESULT_FIELDS}
+        return {name: _value_at(plain, name) for name in RESULT_FIELDS}
 
-    def _as_named(self, role: Role, value: Any, key: tuple[str, ...] = ()) -> Any:
+    def _with_origins(self, role: Role, value: Any, key: tuple[str, ...] = ()) -> Any:
         """Fields of a request, with what came from `${…}` as that text instead of its value.
 
         A short hash tells values apart, except those of variables that are named as secrets.
         """
         if isinstance(value, dict):
-            return {k: self._as_named(role, inner, (*key, str(k))) for k, inner in value.items()}
+            return {
+                k: self._with_origins(role, inner, (*key, str(k))) for k, inner in value.items()
+            }
         if isinstance(value, list):
-            return [self._as_named(role, v, (*key, str(n))) for n, v in enumerate(value)]
+            return [self._with_origins(role, v, (*key, str(n))) for n, v in enumerate(value)]
         section = role if getattr(self, role) is not None else "policy"
         origin = self._origins.get(".".join((section, "extra_body", *key)))
         if origin is None:
@@ -640,19 +646,19 @@ def every_setting() -> dict[str, str]:
     return found
 
 
-def _portable(model: str) -> str:
+def _portable_model(model: str) -> str:
     scheme, _, rest = model.partition(":")
     if scheme == "hf" and Path(rest).is_absolute():
         return f"hf:{Path(rest).name}"  # its weights are told apart by what they are
     return f"replay:{Path(rest).stem}" if scheme == "replay" else model
 
 
-def _below_runs(adapter: str | None) -> str | None:
+def _relative_adapter(adapter: str | None) -> str | None:
     """An adapter's folder as a moved workspace has it too, where it is a run's."""
     return adapter if adapter is None else adapter.rpartition("/runs/")[2]
 
 
-def _at(tree: Any, name: str) -> Any:
+def _value_at(tree: Any, name: str) -> Any:
     for part in name.split("."):
         tree = tree[part]
     return tree

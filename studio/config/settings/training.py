@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from studio.config.settings.base import MOST, MOST_ROWS, Float, Int, Settings, listed
+from studio.config.settings.base import MOST, MOST_ROWS, Float, Int, Settings, as_list
 
 ALGORITHMS = {
     "training_free": "training_free",
@@ -25,7 +25,7 @@ ALGORITHMS = {
 Algorithm = Literal["training_free", "grpo", "sft"]
 
 
-def known_algorithm(value: object) -> object:
+def parse_algorithm(value: object) -> object:
     """Our name of an algorithm.
 
     Raises:
@@ -78,7 +78,7 @@ class LoraConfig(Settings):
         lt=1,
         description="kept with the adapter for later use; every pass here is without it",
     )
-    targets: Annotated[tuple[str, ...] | None, BeforeValidator(listed)] = Field(
+    targets: Annotated[tuple[str, ...] | None, BeforeValidator(as_list)] = Field(
         default=None, description="names of the layers; null: the seven projections of a block"
     )
 
@@ -148,7 +148,7 @@ class GRPOConfig(Settings):
     lora: LoraConfig = LoraConfig()
 
     @model_validator(mode="after")
-    def _accumulates_evenly(self) -> GRPOConfig:
+    def _validate_accumulation(self) -> GRPOConfig:
         if self.minibatches % self.accumulation:
             raise PydanticCustomError(
                 "unmet",

@@ -19,8 +19,8 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from studio.tui.drawing import themes
-from studio.tui.drawing.cells import crop, glyphs, pad, width
-from studio.tui.drawing.layout import Box, Mode, grid, lines
+from studio.tui.drawing.cells import cell_width, choose_glyphs, crop, pad
+from studio.tui.drawing.layout import Box, Mode, grid, visible_range
 from studio.tui.drawing.pane import Pane, PaneModel
 from studio.tui.drawing.tail import ROWS
 
@@ -65,7 +65,7 @@ class StreamCanvas(Widget, can_focus=True):
         super().__init__(id=id, classes=classes)
         self.follow = True
         self.caption = ""  # title of the wall's box; without one it has no box
-        self._glyphs, self._cap = glyphs(ascii), cap
+        self._glyphs, self._cap = choose_glyphs(ascii), cap
         self._mode: Mode = "group"
         self._columns: int | None = None
         self._panes: dict[str, Pane] = {}
@@ -85,20 +85,20 @@ class StreamCanvas(Widget, can_focus=True):
         return self._mode
 
     @property
-    def focused(self) -> str | None:
+    def focused_id(self) -> str | None:
         """The pane that keys mean."""
         return self._chosen
 
     @property
-    def on_screen(self) -> tuple[str, ...]:
+    def visible_ids(self) -> tuple[str, ...]:
         """Panes that are drawn, in reading order."""
         return tuple(self._boxes)
 
     @property
-    def dirty(self) -> bool:
+    def is_dirty(self) -> bool:
         """Whether a flush would draw something."""
         return any(
-            self._panes[id].waiting or self._panes[id].head != self._panes[id].model
+            self._panes[id].has_pending or self._panes[id].head != self._panes[id].model
             for id in self._boxes
         )
 
@@ -176,11 +176,11 @@ class StreamCanvas(Widget, can_focus=True):
             if budget is not None and spent >= budget and done > len(first):
                 break
             done += 1
-            changed = self._update(id, heads)
+            changed = self._update_pane(id, heads)
             spent += sum(_REGION_BYTES + region.width for region in changed)
             regions += changed
         self._turn += done - len(first)
-        self._mark(regions)
+        self._refresh_regions(regions)
         return spent
 
     # -- focus and scrolling -----------------------------------------------------------------
@@ -194,7 +194,9 @@ class StreamCanvas(Widget, can_focus=True):
         if self._mode == "solo" or id not in self._boxes:
             self._arrange()
         else:
-            self._mark([self._title_region(at) for at in (before, id) if at in self._boxes])
+            self._refresh_regions(
+                [self._title_region(at) for at in (before, id) if at in self._boxes]
+            )
         self.post_message(self.FocusChanged(id))
 
     def move_focus(self, dx: int, dy: int) -> str | None:
@@ -215,7 +217,7 @@ class StreamCanvas(Widget, can_focus=True):
         """Stay where the text is, or go on with its end."""
         self.follow = not self.follow
         if not self.follow:
-            self._scrolled = self._limits()[1]
+            self._scrolled = self._scroll_range()[1]
         self._repaint(self._chosen)
         return self.follow
 
@@ -223,16 +225,16 @@ class StreamCanvas(Widget, can_focus=True):
         """Move within the text of the focused pane, in solo; at its end it is followed again."""
         if self._mode != "solo" or self._chosen not in self._boxes:
             return
-        least, most = self._limits()
+        least, most = self._scroll_range()
         start = most if self.follow else self._scrolled
         self._scrolled = min(max(start + rows, least), most)
         self.follow = rows > 0 and self._scrolled == most
         self._repaint(self._chosen)
 
-    def _limits(self) -> tuple[int, int]:
+    def _scroll_range(self) -> tuple[int, int]:
         if self._chosen not in self._boxes:
             return 0, 0
-        return self._panes[self._chosen].top_of(max(1, self._boxes[self._chosen].height - 2))
+        return self._panes[self._chosen].scroll_range(max(1, self._boxes[self._chosen].height - 2))
 
     def on_resize(self, event: events.Resize) -> None:
         self._arrange()
@@ -256,14 +258,18 @@ class StreamCanvas(Widget, can_focus=True):
 
     def _arrange(self) -> None:
         """Place the panes anew and draw everything."""
-        before = self.on_screen
+        before = self.visible_ids
         columns, rows = self.size
         at = self._order.index(self._chosen) if self._chosen in self._order else 0
         if self._mode == "solo":
             boxes = [Box(at, 0, 0, columns, rows)] if self._order and columns and rows else []
         elif self._mode == "wall":
-            edge = self._edge
-            shown = lines(len(self._order), rows - 2 * edge, at) if columns > 2 * edge else range(0)
+            edge = self._border_width
+            shown = (
+                visible_range(len(self._order), rows - 2 * edge, at)
+                if columns > 2 * edge
+                else range(0)
+            )
             boxes = [
                 Box(index, edge, edge + y, columns - 2 * edge, 1) for y, index in enumerate(shown)
             ]
@@ -276,14 +282,14 @@ class StreamCanvas(Widget, can_focus=True):
                 self._bands.setdefault(y, []).append(id)
         self._strips.clear()
         for id in self._boxes:
-            self._update(id, True)
+            self._update_pane(id, True)
         if self.is_mounted:
             self.refresh()
-            if before != self.on_screen:
-                self.post_message(self.VisibleChanged(self.on_screen))
+            if before != self.visible_ids:
+                self.post_message(self.VisibleChanged(self.visible_ids))
 
     @property
-    def _edge(self) -> int:
+    def _border_width(self) -> int:
         return 1 if self.caption and min(self.size) > 2 else 0
 
     def _title_region(self, id: str) -> Region:
@@ -294,15 +300,15 @@ class StreamCanvas(Widget, can_focus=True):
 
     def _repaint(self, id: str | None) -> None:
         if id is not None and id in self._boxes:
-            self._mark(self._update(id, True))
+            self._refresh_regions(self._update_pane(id, True))
 
-    def _mark(self, regions: list[Region]) -> None:
+    def _refresh_regions(self, regions: list[Region]) -> None:
         if regions and self.is_mounted:
             for region in regions:
                 self._strips.pop(region.y, None)
             self.refresh(*regions)
 
-    def _update(self, id: str, heads: bool) -> list[Region]:
+    def _update_pane(self, id: str, heads: bool) -> list[Region]:
         """Take what came for a pane into what is drawn; returns the cells that change."""
         pane, box = self._panes[id], self._boxes[id]
         regions: list[Region] = []
@@ -319,26 +325,26 @@ class StreamCanvas(Widget, can_focus=True):
                 if self._mode != "wall":
                     regions.append(self._title_region(id))
         if self._mode == "wall":
-            pane.lead, text = pane.wall(box.width, self._glyphs)
+            pane.lead, text = pane.wall_parts(box.width, self._glyphs)
             new, left, top = [pane.lead + text], box.x, box.y
         else:
             left, top, room = box.x + 1, box.y + 1, box.width - 2
             height = box.height - 2
-            text_rows = height - 1 if self._footed(pane, box) else height
+            text_rows = height - 1 if self._has_footer(pane, box) else height
             start = self._scrolled if self._mode == "solo" and not self.follow else None
-            new = pane.look(room, text_rows, self._glyphs, start) if height > 0 else []
-            if self._footed(pane, box):
+            new = pane.visible_rows(room, text_rows, self._glyphs, start) if height > 0 else []
+            if self._has_footer(pane, box):
                 new = [*new, *[""] * (text_rows - len(new)), crop(pane.head.footer, room)]
         old, pane.shown = pane.shown, new
         for at in range(max(len(old), len(new))):
             before = old[at] if at < len(old) else ""
             after = new[at] if at < len(new) else ""
             if before != after:
-                begin, end = _changed(before, after)
+                begin, end = _changed_range(before, after)
                 regions.append(Region(left + begin, top + at, max(1, end - begin), 1))
         return regions
 
-    def _footed(self, pane: Pane, box: Box) -> bool:
+    def _has_footer(self, pane: Pane, box: Box) -> bool:
         return bool(pane.head.footer) and box.height >= 6
 
     # -- drawing -----------------------------------------------------------------------------
@@ -368,51 +374,53 @@ class StreamCanvas(Widget, can_focus=True):
             self._strips.clear()
         strip = self._strips.get(y)
         if strip is None:
-            strip = self._strips[y] = self._strip(y)
+            strip = self._strips[y] = self._make_strip(y)
         return strip
 
-    def _strip(self, y: int) -> Strip:
+    def _make_strip(self, y: int) -> Strip:
         columns, rows = self.size
         spans: list[_Span] = []
         at = 0
         signs = self._glyphs
-        if self._mode == "wall" and self._edge and y in (0, rows - 1):
-            border = signs.top(self.caption, columns) if y == 0 else signs.bottom(columns)
+        if self._mode == "wall" and self._border_width and y in (0, rows - 1):
+            border = (
+                signs.top_border(self.caption, columns) if y == 0 else signs.bottom_border(columns)
+            )
             spans, at = [(border, "")], columns
-        elif self._mode == "wall" and self._edge:
+        elif self._mode == "wall" and self._border_width:
             inside = self._bands.get(y)
-            body = self._row(inside[0], y) if inside else [(" " * (columns - 2), "")]
+            body = self._row_spans(inside[0], y) if inside else [(" " * (columns - 2), "")]
             spans, at = [(signs.v, ""), *body, (signs.v, "")], columns
         else:
             for id in self._bands.get(y, ()):
-                spans += self._row(id, y)
+                spans += self._row_spans(id, y)
                 at += self._boxes[id].width
         if at < columns:
             spans.append((" " * (columns - at), ""))
-        return Strip(self._segments(spans), columns)
+        return Strip(self._make_segments(spans), columns)
 
-    def _row(self, id: str, y: int) -> list[_Span]:
+    def _row_spans(self, id: str, y: int) -> list[_Span]:
         """The cells of a pane in one row."""
         pane, box = self._panes[id], self._boxes[id]
         signs = self._glyphs
         if self._mode == "wall":
             drawn = pane.shown[0] if pane.shown else ""
             style = "focus" if id == self._chosen else pane.head.state
-            rest = pad(drawn[len(pane.lead) :], box.width - width(pane.lead))
+            rest = pad(drawn[len(pane.lead) :], box.width - cell_width(pane.lead))
             return [(pane.lead, style), (rest, "")]
         if y == box.y:
-            title = pane.title(signs, with_footer=not self._footed(pane, box))
-            border = signs.top(title, box.width)
+            title = pane.title(signs, with_footer=not self._has_footer(pane, box))
+            border = signs.top_border(title, box.width)
             inner = border[3:].rstrip(signs.h + signs.tr).rstrip()
             style = "focus" if id == self._chosen else pane.head.state
             return [(border[:3], ""), (inner, style), (border[3 + len(inner) :], "")]
         if y == box.y + box.height - 1:
-            return [(signs.bottom(box.width), "")]
+            return [(signs.bottom_border(box.width), "")]
         at = y - box.y - 1
         text = pane.shown[at] if at < len(pane.shown) else ""
         return [(f"{signs.v}{pad(text, box.width - 2)}{signs.v}", "")]
 
-    def _segments(self, spans: list[_Span]) -> list[Segment]:
+    def _make_segments(self, spans: list[_Span]) -> list[Segment]:
         base = self.rich_style
         theme = self.app.theme
         out: list[Segment] = []
@@ -427,10 +435,10 @@ class StreamCanvas(Widget, can_focus=True):
         return out
 
 
-def _changed(before: str, after: str) -> tuple[int, int]:
+def _changed_range(before: str, after: str) -> tuple[int, int]:
     """The cells, from and to, in which two rows differ at most."""
     if before.isascii() and after.isascii():
         same = commonprefix((before, after))  # noqa: RUF071 - characters are what is meant
         return len(same), max(len(before), len(after))
     # A mark may join the last character that is the same: the whole row is safe.
-    return 0, max(width(before), width(after))
+    return 0, max(cell_width(before), cell_width(after))

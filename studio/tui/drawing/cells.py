@@ -1,7 +1,7 @@
 """Text measured and cut in terminal cells, as every terminal draws it.
 
 Owns width, cutting and wrapping, and no styles. Terminals disagree about joined emoji, variation
-selectors, skin tones and flags, so text is `settled` first: then one character's width
+selectors, skin tones and flags, so text is `normalize_width` first: then one character's width
 is its own everywhere, and a row's is the sum. What hides or steers is the business of
 `studio.secrets.sanitize`, which comes before.
 """
@@ -18,13 +18,13 @@ __all__ = [
     "GLYPHS_UNICODE",
     "ROW_CHARS",
     "Glyphs",
+    "cell_width",
+    "choose_glyphs",
     "crop",
     "fit",
-    "flat",
-    "glyphs",
+    "flatten",
+    "normalize_width",
     "pad",
-    "settled",
-    "width",
     "wrap",
     "wrap_pieces",
 ]
@@ -45,7 +45,7 @@ _TOKEN = re.compile(
 _WORD = re.compile(" +|[^ ]+")
 
 
-def _settle(match: re.Match[str]) -> str:
+def _normalize_char(match: re.Match[str]) -> str:
     char = match[0]
     if char == "\t":
         return TAB
@@ -54,7 +54,7 @@ def _settle(match: re.Match[str]) -> str:
     return ""
 
 
-def settled(text: str) -> str:
+def normalize_width(text: str) -> str:
     """The same with only characters whose width terminals agree on.
 
     Joined emoji stand beside each other, flags become their letters, skin tones and
@@ -62,18 +62,18 @@ def settled(text: str) -> str:
     """
     if text.isascii():
         return text.replace("\t", TAB) if "\t" in text else text
-    return _UNSETTLED.sub(_settle, text)
+    return _UNSETTLED.sub(_normalize_char, text)
 
 
-def width(text: str) -> int:
+def cell_width(text: str) -> int:
     """In cells; that of a strip which holds the settled text."""
-    text = settled(text)
+    text = normalize_width(text)
     return len(text) if text.isascii() and text.isprintable() else cell_len(text)
 
 
-def flat(text: str) -> str:
+def flatten(text: str) -> str:
     """Settled text on one line, which no mark at its beginning joins to what stands before."""
-    text = settled(text.replace("\n", " ") if "\n" in text else text)
+    text = normalize_width(text.replace("\n", " ") if "\n" in text else text)
     if text and not text.isascii() and get_character_cell_size(text[0]) == 0:
         return BASE + text
     return text
@@ -81,10 +81,10 @@ def flat(text: str) -> str:
 
 def crop(text: str, width: int) -> str:
     """As much of one line as fits; a wide character is never halved."""
-    text = flat(text)
+    text = flatten(text)
     if text.isascii():
         return text[: max(0, width)]
-    return text[: _upto(text, width)]
+    return text[: _chars_that_fit(text, width)]
 
 
 def pad(text: str, width: int) -> str:
@@ -95,7 +95,7 @@ def pad(text: str, width: int) -> str:
 
 def fit(text: str, width: int, ellipsis: str = "..") -> str:
     """One line of at most that many cells, with an ellipsis where something was cut."""
-    text = flat(text)
+    text = flatten(text)
     if cell_len(text) <= width:
         return text
     if len(ellipsis) >= width:
@@ -103,7 +103,7 @@ def fit(text: str, width: int, ellipsis: str = "..") -> str:
     return crop(text, width - cell_len(ellipsis)) + ellipsis
 
 
-def _upto(text: str, room: int) -> int:
+def _chars_that_fit(text: str, room: int) -> int:
     """How many characters of it fit into so many cells, those of no width included."""
     used = 0
     for at, char in enumerate(text):
@@ -115,12 +115,12 @@ def _upto(text: str, room: int) -> int:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Rows of at most `width` cells, broken between words and at new lines.
+    """Rows of at most `cell_width` cells, broken between words and at new lines.
 
     A word that is longer than a row is cut, blanks at the end of a row are dropped, and Chinese
     and Japanese break anywhere. A character wider than the row stands alone in one.
     """
-    return [piece.rstrip(" \n") for piece in wrap_pieces(settled(text), width)]
+    return [piece.rstrip(" \n") for piece in wrap_pieces(normalize_width(text), width)]
 
 
 def wrap_pieces(text: str, width: int) -> list[str]:
@@ -135,14 +135,14 @@ def wrap_pieces(text: str, width: int) -> list[str]:
     while True:
         end = text.find("\n", start)
         if end < 0:
-            _rows(text[start:], width, out)
+            _wrap_paragraph(text[start:], width, out)
             return out
-        _rows(text[start:end], width, out)
+        _wrap_paragraph(text[start:end], width, out)
         out[-1] += "\n"
         start = end + 1
 
 
-def _rows(paragraph: str, width: int, out: list[str]) -> None:
+def _wrap_paragraph(paragraph: str, width: int, out: list[str]) -> None:
     size = len(paragraph)
     ascii_only = paragraph.isascii()
     if size <= width and ascii_only:
@@ -161,7 +161,7 @@ def _rows(paragraph: str, width: int, out: list[str]) -> None:
             continue
         if at == start:  # longer than a row; what is left of it is looked at like any other text
             room = ROW_CHARS if blank else width
-            fits = room if ascii_only else _upto(paragraph[start:end], room)
+            fits = room if ascii_only else _chars_that_fit(paragraph[start:end], room)
             at += min(max(1, fits), ROW_CHARS, end - start)
         out.append(paragraph[start:at])
         start, used = at, 0
@@ -195,16 +195,16 @@ class Glyphs:
     br: str = "┘"
 
     def bar(self, done: int, total: int, width: int) -> str:
-        """`[####....]`, all of it `width` cells; full only when all is done."""
+        """`[####....]`, all of it `cell_width` cells; full only when all is done."""
         room = max(1, width - 2)
         full = min(room, room * max(0, done) // total) if total > 0 else 0
         return f"[{self.bar_full * full}{self.bar_empty * (room - full)}]"
 
-    def top(self, title: str, width: int, right: str = "") -> str:
+    def top_border(self, title: str, width: int, right: str = "") -> str:
         """A box's upper border with its title, cut to what fits."""
         return self._border(self.tl, self.tr, title, width, right)
 
-    def bottom(self, width: int, left: str = "", right: str = "") -> str:
+    def bottom_border(self, width: int, left: str = "", right: str = "") -> str:
         return self._border(self.bl, self.br, left, width, right)
 
     def _border(self, first: str, last: str, left: str, width: int, right: str) -> str:
@@ -221,5 +221,5 @@ GLYPHS_UNICODE = Glyphs()
 GLYPHS_ASCII = Glyphs(h="-", v="|", tl="+", tr="+", bl="+", br="+", cursor="_")
 
 
-def glyphs(ascii: bool) -> Glyphs:
+def choose_glyphs(ascii: bool) -> Glyphs:
     return GLYPHS_ASCII if ascii else GLYPHS_UNICODE

@@ -49,31 +49,31 @@ class _Writer:
             self.out.append(f"\x1b[{y + 1};{x + 1}H")
         self._place = (x, y)
 
-    def text(self, text: str, codes: str, cells: int) -> None:
-        self._to(codes)
+    def write_text(self, text: str, codes: str, cells: int) -> None:
+        self._set_codes(codes)
         self.out.append(text)
         if self._place is not None:
             x, y = self._place
             # A wide character may be narrow elsewhere: the next piece says its place itself.
             self._place = (x + cells, y) if text.isascii() else None
 
-    def blanks(self, cells: int) -> None:
+    def erase(self, cells: int) -> None:
         """Without moving."""
-        self._to("")
+        self._set_codes("")
         self.out.append(f"\x1b[{cells}X")
 
-    def end(self) -> str:
-        self._to("")
+    def finish(self) -> str:
+        self._set_codes("")
         return "".join(self.out)
 
-    def _to(self, codes: str) -> None:
+    def _set_codes(self, codes: str) -> None:
         if codes != self._codes:
             self.out.append(f"\x1b[0;{codes}m" if codes else _RESET)
             self._codes = codes
 
 
 @lru_cache(maxsize=4096)
-def _codes(style: Style, colors: ColorSystem | None) -> str:
+def _style_codes(style: Style, colors: ColorSystem | None) -> str:
     """Its numbers; the terminal's own colours need none after a reset."""
     if colors is None:
         return ""
@@ -90,12 +90,12 @@ def _blank_codes(style: Style, colors: ColorSystem | None) -> str:
     """The same for blanks, of which nobody sees that they are bold, dim or red."""
     seen = style.underline or style.underline2 or style.reverse or style.strike or style.overline
     if seen or (style.bgcolor is not None and not style.bgcolor.is_default):
-        return _codes(style, colors)
+        return _style_codes(style, colors)
     return ""
 
 
 @lru_cache(maxsize=8192)
-def _cells(text: str) -> tuple[str, ...]:
+def _split_cells(text: str) -> tuple[str, ...]:
     """A character with its marks for each cell, "" for the second cell of a wide one."""
     out: list[str] = []
     for char in text:
@@ -109,7 +109,7 @@ def _cells(text: str) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=8192)
-def _disputed(cell: str | None) -> bool:
+def _has_ambiguous_width(cell: str | None) -> bool:
     """Whether terminals may give it another width: marks, emoji, what is new in Unicode.
 
     tmux 3.3 draws the vowel signs of Devanagari (U+093F) in cells of their own, and a keycap in
@@ -125,7 +125,7 @@ def _disputed(cell: str | None) -> bool:
     return kind[0] in "MC" or (kind == "So" and get_character_cell_size(cell) != 1)
 
 
-def _cut(cells: Sequence[str], low: int, high: int) -> list[str]:
+def _slice_cells(cells: Sequence[str], low: int, high: int) -> list[str]:
     """Those from `low` to `high`; halves of characters are blank."""
     out = list(cells[low:high])
     if len(out) == len(cells):
@@ -142,7 +142,7 @@ def _cut(cells: Sequence[str], low: int, high: int) -> list[str]:
     return out
 
 
-class Picture:
+class ScreenBuffer:
     """What the terminal shows, as far as it is known: a character and its codes a cell."""
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ class Picture:
         self._rows.clear()
         self._whole = None
 
-    def look(self, size: Size) -> None:
+    def check_size(self, size: Size) -> None:
         """Before an update: forget all where the terminal has another size than it was drawn at.
 
         Its rows have moved, and what is drawn for the old size meanwhile lies anywhere.
@@ -162,7 +162,7 @@ class Picture:
         if self._whole != size:
             self._rows.clear()
 
-    def drew_all(self, size: Size) -> None:
+    def mark_complete(self, size: Size) -> None:
         """After an update of every cell."""
         self._whole = size
 
@@ -187,13 +187,13 @@ class Picture:
                 if x >= x2:
                     break
                 continue
-            cells: Sequence[str] = text if text.isascii() else _cells(text)
-            new = _cut(cells, begin - start, end - start)
+            cells: Sequence[str] = text if text.isascii() else _split_cells(text)
+            new = _slice_cells(cells, begin - start, end - start)
             code = ""
             if style is not None:
-                code = (_blank_codes if text.isspace() else _codes)(style, colors)
+                code = (_blank_codes if text.isspace() else _style_codes)(style, colors)
             if chars[begin:end] != new or codes[begin:end] != [code] * (end - begin):
-                changed += _differing(chars, codes, begin, new, code)
+                changed += _changed_spans(chars, codes, begin, new, code)
                 # Of a wide character that is half overwritten the other half is gone.
                 if begin and chars[begin] == "" != new[0]:
                     chars[begin - 1] = None
@@ -210,33 +210,35 @@ class Picture:
         """
         chars, codes = self._rows[y]
         done = 0
-        for begin, end in _bridged(chars, sorted(changed)):
+        for begin, end in _merge_near_spans(chars, sorted(changed)):
             while begin and chars[begin] == "":
                 begin -= 1
             while end < len(chars) and chars[end] == "":
                 end += 1
-            if not _text(chars[begin:end]).isascii() and any(map(_disputed, chars[begin:end])):
+            if not _join_chars(chars[begin:end]).isascii() and any(
+                map(_has_ambiguous_width, chars[begin:end])
+            ):
                 end = len(chars)
             at = max(begin, done)
             done = max(end, done)
             while at < end:
                 to = at + 1
-                while to < end and chars[to] is not None and _alike(chars, codes, at, to):
+                while to < end and chars[to] is not None and _is_same_style(chars, codes, at, to):
                     to += 1
                 if chars[at] is not None:
                     _write(writer, chars[at:to], codes[at], at, y)
                 at = to
 
 
-def _text(chars: Sequence[str | None]) -> str:
+def _join_chars(chars: Sequence[str | None]) -> str:
     return "".join(char or "" for char in chars)
 
 
-def _alike(chars: Sequence[str | None], codes: Sequence[str], at: int, to: int) -> bool:
+def _is_same_style(chars: Sequence[str | None], codes: Sequence[str], at: int, to: int) -> bool:
     return codes[to] == codes[at] or chars[to] == ""
 
 
-def _differing(
+def _changed_spans(
     chars: list[str | None], codes: list[str], begin: int, new: Sequence[str], code: str
 ) -> list[tuple[int, int]]:
     out: list[tuple[int, int]] = []
@@ -250,7 +252,7 @@ def _differing(
     return out
 
 
-def _bridged(
+def _merge_near_spans(
     chars: Sequence[str | None], changed: Iterable[tuple[int, int]]
 ) -> Iterable[tuple[int, int]]:
     begin = end = -1
@@ -267,16 +269,16 @@ def _bridged(
 
 def _write(writer: _Writer, chars: Sequence[str | None], codes: str, x: int, y: int) -> None:
     """Send cells of one colour; each disputed one where it belongs, on blanks."""
-    if (text := _text(chars)).isascii():
+    if (text := _join_chars(chars)).isascii():
         _write_plain(writer, text, codes, x, y)
         return
     begin = 0
     while begin < len(chars):
         end = begin
-        while end < len(chars) and not _disputed(chars[end]):
+        while end < len(chars) and not _has_ambiguous_width(chars[end]):
             end += 1
         if end > begin:
-            _write_plain(writer, _text(chars[begin:end]), codes, x + begin, y)
+            _write_plain(writer, _join_chars(chars[begin:end]), codes, x + begin, y)
         begin = end
         if begin < len(chars):
             end = begin + 1
@@ -284,9 +286,9 @@ def _write(writer: _Writer, chars: Sequence[str | None], codes: str, x: int, y: 
                 end += 1
             # A terminal that draws it narrower would leave there what was there.
             writer.move(x + begin, y)
-            writer.text(" " * (end - begin), codes, end - begin)
+            writer.write_text(" " * (end - begin), codes, end - begin)
             writer.move(x + begin, y)
-            writer.text(chars[begin] or "", codes, end - begin)
+            writer.write_text(chars[begin] or "", codes, end - begin)
             begin = end
 
 
@@ -298,22 +300,22 @@ def _write_plain(writer: _Writer, text: str, codes: str, x: int, y: int) -> None
         if before := text[done : found.start()]:
             writer.move(at, y)
             size = cell_len(before)
-            writer.text(before, codes, size)
+            writer.write_text(before, codes, size)
             at += size
         writer.move(at, y)
-        writer.blanks(len(found[0]))
+        writer.erase(len(found[0]))
         at += len(found[0])
         done = found.end()
     if rest := text[done:]:
         writer.move(at, y)
-        writer.text(rest, codes, cell_len(rest))
+        writer.write_text(rest, codes, cell_len(rest))
 
 
-class TightUpdate(CompositorUpdate):
+class CompactUpdate(CompositorUpdate):
     """A `ChopsUpdate` or `LayoutUpdate` of Textual, written as above."""
 
     def __init__(
-        self, update: ChopsUpdate | LayoutUpdate, picture: Picture, size: Size | None = None
+        self, update: ChopsUpdate | LayoutUpdate, picture: ScreenBuffer, size: Size | None = None
     ) -> None:
         self._update, self._picture, self._size = update, picture, size
 
@@ -325,7 +327,7 @@ class TightUpdate(CompositorUpdate):
         update, picture = self._update, self._picture
         changed: dict[int, list[tuple[int, int]]] = {}
         if self._size is not None:
-            picture.look(self._size)
+            picture.check_size(self._size)
         if isinstance(update, LayoutUpdate):
             x, y, right, _ = update.region.corners
             for row, strips in enumerate(update.strips, y):
@@ -342,11 +344,11 @@ class TightUpdate(CompositorUpdate):
             if of_row:
                 picture.write(writer, y, of_row)
         if isinstance(update, LayoutUpdate) and update.region.size == self._size:
-            picture.drew_all(update.region.size)
-        return writer.end()
+            picture.mark_complete(update.region.size)
+        return writer.finish()
 
 
-def tightened(renderable: Any, picture: Picture, size: Size | None = None) -> Any:
+def compact_update(renderable: Any, picture: ScreenBuffer, size: Size | None = None) -> Any:
     """The same update, to be written tightly; anything else as it is, and then nothing is known.
 
     Args:
@@ -355,10 +357,10 @@ def tightened(renderable: Any, picture: Picture, size: Size | None = None) -> An
         size: the terminal's now; None where it never changes.
     """
     if type(renderable) in (ChopsUpdate, LayoutUpdate):
-        return TightUpdate(renderable, picture, size)
+        return CompactUpdate(renderable, picture, size)
     if renderable is not None:
         picture.forget()
     return renderable
 
 
-__all__ = ["Picture", "TightUpdate", "tightened"]
+__all__ = ["CompactUpdate", "ScreenBuffer", "compact_update"]

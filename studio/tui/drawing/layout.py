@@ -40,7 +40,7 @@ def grid(
     rows = -(-count // columns)
     shown = min(rows, height // LEAST_HEIGHT)
     top = min(max(0, focus // columns - shown // 2), rows - shown)
-    xs, ys = _shares(width, columns), _shares(height, shown)
+    xs, ys = _split_evenly(width, columns), _split_evenly(height, shown)
     return [
         Box(index, *xs[index % columns][:1], ys[index // columns - top][0],
             xs[index % columns][1], ys[index // columns - top][1])
@@ -48,14 +48,14 @@ def grid(
     ]  # fmt: skip
 
 
-def lines(count: int, height: int, focus: int = 0) -> range:
+def visible_range(count: int, height: int, focus: int = 0) -> range:
     """The panes that have a line on the wall, the focused one among them."""
     shown = min(count, max(0, height))
     top = min(max(0, focus - shown // 2), count - shown)
     return range(top, top + shown)
 
 
-def _shares(total: int, parts: int) -> list[tuple[int, int]]:
+def _split_evenly(total: int, parts: int) -> list[tuple[int, int]]:
     """Starts and sizes that fill `total`; the first ones are larger by one."""
     size, more = divmod(total, parts)
     return [(i * size + min(i, more), size + (i < more)) for i in range(parts)]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from studio.tui.drawing.cells import crop, settled, wrap_pieces
-from studio.tui.drawing.cells import width as cells
+from studio.tui.drawing.cells import cell_width as cells
+from studio.tui.drawing.cells import crop, normalize_width, wrap_pieces
 
 Span = tuple[str, str]
 Line = tuple[Span, ...]
@@ -33,7 +33,7 @@ def line(*parts: str | Span) -> Line:
     return tuple((part, "") if isinstance(part, str) else part for part in parts if part)
 
 
-def plain(of: Line) -> str:
+def plain_text(of: Line) -> str:
     return "".join(text for text, _ in of)
 
 
@@ -42,7 +42,7 @@ def width_of(of: Line) -> int:
     return sum(cells(text) for text, _ in of)
 
 
-def cropped(of: Line, width: int) -> Line:
+def crop_line(of: Line, width: int) -> Line:
     """As much as fits, with an ellipsis where something was cut."""
     if width_of(of) <= width:
         return of
@@ -63,7 +63,7 @@ def cropped(of: Line, width: int) -> Line:
 
 def spread(left: Line, right: Line, width: int) -> Line:
     """Two ends of one line; the left one gives way."""
-    kept = cropped(left, max(0, width - width_of(right) - 1))
+    kept = crop_line(left, max(0, width - width_of(right) - 1))
     gap = width - width_of(kept) - width_of(right)
     return (*kept, (" " * max(0, gap), ""), *right)
 
@@ -73,19 +73,19 @@ def paragraph(spans: Iterable[Span], width: int, indent: str = "") -> list[Line]
 
     A style may change within a word.
     """
-    spans = tuple((settled(text), style) for text, style in spans)
+    spans = tuple((normalize_width(text), style) for text, style in spans)
     joined = "".join(text for text, _ in spans)
     room = max(1, width - cells(indent))
     out: list[Line] = []
     at = 0
     for number, piece in enumerate(wrap_pieces(joined, room)):
-        cut = _between(spans, at, at + len(piece.rstrip(" \n")))
+        cut = _slice_spans(spans, at, at + len(piece.rstrip(" \n")))
         at += len(piece)
         out.append(((indent, ""), *cut) if number and indent else cut)
     return out or [()]
 
 
-def _between(spans: Sequence[Span], start: int, end: int) -> Line:
+def _slice_spans(spans: Sequence[Span], start: int, end: int) -> Line:
     out: list[Span] = []
     at = 0
     for text, style in spans:
@@ -98,7 +98,7 @@ def _between(spans: Sequence[Span], start: int, end: int) -> Line:
     return tuple(out)
 
 
-def labelled(label: str, text: str, width: int, *, label_width: int = 10) -> list[Line]:
+def labelled_lines(label: str, text: str, width: int, *, label_width: int = 10) -> list[Line]:
     """A dim label and its text beside it, wrapped under itself."""
     first, *further = paragraph([(text, "")], max(1, width - label_width))
     indent: Span = (" " * label_width, "")

@@ -29,7 +29,7 @@ _FORGET_S = 60.0
 class Pacer:
     """A token bucket in bytes whose rate follows probes.
 
-    Frames of streams ask `allows`; keys and reviews do not, but what they send counts.
+    Frames of streams ask `allowed_bytes`; keys and reviews do not, but what they send counts.
 
     Args:
         now: the time.
@@ -51,22 +51,22 @@ class Pacer:
         self._lost = 0
 
     @property
-    def knows(self) -> bool:
+    def is_measured(self) -> bool:
         """Whether the terminal answers, so that there is something to follow."""
         return self.answers > 0
 
     @property
-    def deaf(self) -> bool:
+    def is_unresponsive(self) -> bool:
         """Whether it was asked and does not answer: then nothing is held back for it."""
-        return not self.knows and self._lost > 0
+        return not self.is_measured and self._lost > 0
 
-    def sent(self, size: int, now: float) -> None:
+    def record_sent(self, size: int, now: float) -> None:
         """So many bytes were written, by whomever."""
         self._refill(now)
         # A page that is drawn anew may cost a second of streams, and not more.
         self._tokens = max(self._tokens - size, -self.rate)
 
-    def allows(self, now: float, *, queued: bool) -> int:
+    def allowed_bytes(self, now: float, *, queued: bool) -> int:
         """Bytes that a frame of streams may take; 0: it waits.
 
         Args:
@@ -76,7 +76,7 @@ class Pacer:
         self._refill(now)
         if queued:
             return 0
-        if self.deaf:
+        if self.is_unresponsive:
             return int(self.rate)
         if self._asked is not None:
             waited = now - self._asked
@@ -91,18 +91,18 @@ class Pacer:
             return 0
         return max(1, int(self._tokens))
 
-    def limited(self) -> None:
+    def mark_limited(self) -> None:
         """A frame left something out for want of budget: a higher rate would be used."""
         self._limited = True
 
     def wants_probe(self, now: float) -> bool:
-        return self._asked is None and not self.deaf and not self.fixed
+        return self._asked is None and not self.is_unresponsive and not self.fixed
 
-    def probed(self, now: float) -> None:
+    def record_probe(self, now: float) -> None:
         """A probe was written after all that came before."""
         self._asked = now
 
-    def answered(self, now: float) -> None:
+    def record_answer(self, now: float) -> None:
         """The terminal answered; an answer nobody waits for is none of ours."""
         if self._asked is None:
             return
@@ -127,6 +127,10 @@ class Pacer:
         """Such as `link 16 KB/s, RTT 40 ms`."""
         if self.fixed:
             return f"link not measured behind tmux: {self.rate / 1000:.0f} KB/s of streams at most"
-        if not self.knows or self.rtt_s is None:
-            return "link not measured: the terminal does not answer" if self.deaf else "link …"
+        if not self.is_measured or self.rtt_s is None:
+            return (
+                "link not measured: the terminal does not answer"
+                if self.is_unresponsive
+                else "link …"
+            )
         return f"link {self.rate / 1000:.0f} KB/s, RTT {self.rtt_s * 1000:.0f} ms"

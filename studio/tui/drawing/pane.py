@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from studio.tui.drawing.cells import Glyphs, crop, fit, settled, width
+from studio.tui.drawing.cells import Glyphs, cell_width, crop, fit, normalize_width
 from studio.tui.drawing.tail import ROWS, TailBuffer
 
 _PENDING_CHARS = 65_536
@@ -43,7 +43,7 @@ class Pane:
         self._last: str | None = None  # the last line of the text, once somebody asked
 
     @property
-    def waiting(self) -> bool:
+    def has_pending(self) -> bool:
         return bool(self._pending)
 
     @property
@@ -70,7 +70,9 @@ class Pane:
             self._pending, self._size = [], 0
             self._tail.feed(text)
 
-    def look(self, columns: int, rows: int, glyphs: Glyphs, top: int | None = None) -> list[str]:
+    def visible_rows(
+        self, columns: int, rows: int, glyphs: Glyphs, top: int | None = None
+    ) -> list[str]:
         """The rows to draw in a window.
 
         Args:
@@ -101,33 +103,33 @@ class Pane:
             return [fit(self.model.note, columns, glyphs.ellipsis)]
         if self.model.state == "streaming" and start + len(out) == total:
             last = out[-1] if out else ""
-            if width(last) < columns and any(out):
-                out[-1] = f"{last} {glyphs.cursor}" if width(last) < columns - 1 else last
+            if cell_width(last) < columns and any(out):
+                out[-1] = f"{last} {glyphs.cursor}" if cell_width(last) < columns - 1 else last
         return out
 
-    def top_of(self, rows: int) -> tuple[int, int]:
+    def scroll_range(self, rows: int) -> tuple[int, int]:
         """The first row there is, and the last one a window of so many rows may begin with."""
         self._drain()
         return self._tail.first, max(self._tail.first, self._tail.total - rows)
 
-    def wall(self, columns: int, glyphs: Glyphs) -> tuple[str, str]:
+    def wall_parts(self, columns: int, glyphs: Glyphs) -> tuple[str, str]:
         """Its one line on the wall: the head, and the text after it."""
         model = self.head
         mark = getattr(glyphs, model.state, "?")
         tokens = f"{model.tokens:>5}t" if model.tokens is not None else " " * 6
         head = crop(f"{model.title} {mark} {tokens} ", columns)
-        footer = f"{settled(model.footer)} " if model.footer else ""
-        room = max(1, columns - width(head) - width(footer))
+        footer = f"{normalize_width(model.footer)} " if model.footer else ""
+        room = max(1, columns - cell_width(head) - cell_width(footer))
         if model.note and model.state != "streaming":
-            return head, crop(footer + model.note, columns - width(head))
+            return head, crop(footer + model.note, columns - cell_width(head))
         said = (
-            self._under_way(room, glyphs)
+            self._growing_row(room, glyphs)
             if model.state == "streaming"
-            else self._said(room, glyphs)
+            else self._last_line_text(room, glyphs)
         )
-        return head, crop(footer + said, columns - width(head))
+        return head, crop(footer + said, columns - cell_width(head))
 
-    def _under_way(self, columns: int, glyphs: Glyphs) -> str:
+    def _growing_row(self, columns: int, glyphs: Glyphs) -> str:
         """The row that is being filled; after a sign where its line began before it."""
         self._drain()
         lead = f"{glyphs.ellipsis} "
@@ -136,11 +138,11 @@ class Pane:
         for at in (total - 1, total - 2):  # the last one may have just begun
             row = "".join(self._tail.rows(at, at + 1)) if at >= 0 else ""
             if row:
-                said = row if self._tail.begins(at) else lead + row
-                return f"{said} {glyphs.cursor}" if width(said) < columns - 1 else said
+                said = row if self._tail.is_line_start(at) else lead + row
+                return f"{said} {glyphs.cursor}" if cell_width(said) < columns - 1 else said
         return fit(self.model.note, columns, glyphs.ellipsis)
 
-    def _said(self, columns: int, glyphs: Glyphs) -> str:
+    def _last_line_text(self, columns: int, glyphs: Glyphs) -> str:
         """Of a text that is whole how its last line begins: there the answer stands."""
         self._drain()
         if self._last is None:

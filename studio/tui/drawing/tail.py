@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from engines.core.text.sanitize import inert
-from studio.tui.drawing.cells import settled, wrap_pieces
+from engines.core.text.sanitize import escape_unsafe
+from studio.tui.drawing.cells import normalize_width, wrap_pieces
 
 ROWS = 400
 
@@ -20,10 +20,10 @@ _OPEN_END = re.compile(
 """What may be shown otherwise once more is known: joiners, and the beginning of a flag."""
 
 
-class InertStream:
+class StreamSanitizer:
     """Makes text harmless that comes in pieces.
 
-    What it passes on will not change. `provisional` is the rest as it is shown if nothing
+    What it passes on will not change. `provisional_text` is the rest as it is shown if nothing
     follows: some characters at most. Secrets are no business of it, since a text under way
     is masked where it comes from, before it is cut.
     """
@@ -36,8 +36,8 @@ class InertStream:
         self._waiting = ""
 
     @property
-    def provisional(self) -> str:
-        return self._shown(self._waiting) if self._waiting else ""
+    def provisional_text(self) -> str:
+        return self._sanitize(self._waiting) if self._waiting else ""
 
     def feed(self, text: str) -> None:
         text = self._waiting + text
@@ -45,13 +45,13 @@ class InertStream:
         ready = text[: found.start()] if found else text
         self._waiting = text[len(ready) :]
         if ready:
-            self._pass_on(self._shown(ready))
+            self._pass_on(self._sanitize(ready))
             self._before = ready[-1]
 
-    def _shown(self, text: str) -> str:
+    def _sanitize(self, text: str) -> str:
         if not self._before or text.isascii():
-            return inert(text)
-        return inert(self._before + text)[len(inert(self._before)) :]
+            return escape_unsafe(text)
+        return escape_unsafe(self._before + text)[len(escape_unsafe(self._before)) :]
 
 
 class TailBuffer:
@@ -76,14 +76,14 @@ class TailBuffer:
         self._open = ""  # from where the last row begins
         self._first = 0
         self._changed: int | None = 0
-        self._stream = InertStream(self._add)
+        self._stream = StreamSanitizer(self._add)
         if text:
             self.feed(text)
 
     def feed(self, text: str) -> None:
         """Take what comes next; where it was cut does not matter."""
         if text:
-            self._touch()
+            self._mark_changed()
             self._stream.feed(text)
 
     def resize(self, width: int) -> None:
@@ -104,11 +104,11 @@ class TailBuffer:
     @property
     def total(self) -> int:
         """Rows there were, the dropped ones included."""
-        return self._first + len(self._rows) + len(self._end())
+        return self._first + len(self._rows) + len(self._last_rows())
 
     def lines(self) -> list[str]:
         """The rows that are kept, as they are shown."""
-        return self._rows + self._end()
+        return self._rows + self._last_rows()
 
     def rows(self, start: int, end: int) -> list[str]:
         """Rows by their numbers, those that are not there left away."""
@@ -116,15 +116,15 @@ class TailBuffer:
         out = self._rows[start:end]
         if end > len(self._rows):
             done = len(self._rows)
-            out += self._end()[max(0, start - done) : end - done]
+            out += self._last_rows()[max(0, start - done) : end - done]
         return out
 
     @property
     def text(self) -> str:
         """What is kept, inert."""
-        return "".join(self._pieces) + self._open + settled(self._stream.provisional)
+        return "".join(self._pieces) + self._open + normalize_width(self._stream.provisional_text)
 
-    def begins(self, row: int) -> bool:
+    def is_line_start(self, row: int) -> bool:
         """Whether this row is where a line of the text begins, and no rest of one."""
         before = row - 1 - self._first
         if before < 0:
@@ -133,7 +133,7 @@ class TailBuffer:
 
     def last_line(self) -> str:
         """The last line of the text in which something stands, whole as far as it is kept."""
-        line = self._open + settled(self._stream.provisional)
+        line = self._open + normalize_width(self._stream.provisional_text)
         for piece in reversed(self._pieces):
             if piece.endswith("\n"):
                 if line.strip():
@@ -142,17 +142,17 @@ class TailBuffer:
             line = piece + line
         return line.strip()
 
-    def take(self) -> int | None:
+    def take_first_changed(self) -> int | None:
         """The first row that changed since the last time; None where none did."""
         changed, self._changed = self._changed, None
         return changed
 
-    def _touch(self) -> None:
+    def _mark_changed(self) -> None:
         at = self._first + len(self._rows)
         self._changed = at if self._changed is None else min(self._changed, at)
 
     def _add(self, text: str) -> None:
-        self._wrap(self._open + settled(text))
+        self._wrap(self._open + normalize_width(text))
 
     def _wrap(self, text: str) -> None:
         pieces = wrap_pieces(text, self.width)
@@ -165,8 +165,10 @@ class TailBuffer:
                 del self._pieces[:surplus], self._rows[:surplus]
                 self._first += surplus
 
-    def _end(self) -> list[str]:
-        rest = self._stream.provisional
+    def _last_rows(self) -> list[str]:
+        rest = self._stream.provisional_text
         if not rest:
             return [self._open.rstrip(" \n")]
-        return [p.rstrip(" \n") for p in wrap_pieces(self._open + settled(rest), self.width)]
+        return [
+            p.rstrip(" \n") for p in wrap_pieces(self._open + normalize_width(rest), self.width)
+        ]

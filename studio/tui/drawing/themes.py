@@ -97,7 +97,7 @@ def style(name: str, theme: str = ANSI) -> Style:
     return Style.parse(f"{attributes} {colour}".strip() or "none")
 
 
-def _rgb(name: str) -> Theme:
+def _rgb_theme(name: str) -> Theme:
     colours = _COLOURS[name]
     dark = name == DARK
     return Theme(
@@ -118,7 +118,7 @@ def _rgb(name: str) -> Theme:
     )
 
 
-def _sixteen(name: str, **colours: str) -> Theme:
+def _sixteen_colour_theme(name: str, **colours: str) -> Theme:
     plain = "ansi_default"
     return Theme(
         name=name,
@@ -155,9 +155,9 @@ def _sixteen(name: str, **colours: str) -> Theme:
 
 
 THEMES = (
-    _rgb(DARK),
-    _rgb(LIGHT),
-    _sixteen(
+    _rgb_theme(DARK),
+    _rgb_theme(LIGHT),
+    _sixteen_colour_theme(
         ANSI,
         primary="ansi_cyan",
         secondary="ansi_magenta",
@@ -165,11 +165,11 @@ THEMES = (
         error="ansi_red",
         success="ansi_green",
     ),
-    _sixteen(MONO),
+    _sixteen_colour_theme(MONO),
 )
 
 
-def choose(environ: Mapping[str, str], setting: str | None = None) -> str:
+def choose_theme(environ: Mapping[str, str], setting: str | None = None) -> str:
     """Which theme fits a terminal; a person's setting wins.
 
     `NO_COLOR` counts where it is set and not empty (no-color.org). Over SSH without tmux the
@@ -188,7 +188,7 @@ def choose(environ: Mapping[str, str], setting: str | None = None) -> str:
     return LIGHT if light else DARK
 
 
-def ascii_only(environ: Mapping[str, str], encoding: str | None) -> bool:
+def needs_ascii(environ: Mapping[str, str], encoding: str | None) -> bool:
     """Whether lines and signs beyond ASCII could not be shown.
 
     Args:
@@ -203,14 +203,14 @@ def ascii_only(environ: Mapping[str, str], encoding: str | None) -> bool:
     return "utf8" not in locale.lower().replace("-", "")
 
 
-def register(app: App[int], environ: Mapping[str, str], setting: str | None = None) -> str:
+def register_themes(app: App[int], environ: Mapping[str, str], setting: str | None = None) -> str:
     """Let the app know the themes, and use the one that fits; returns its name.
 
     A setting that names no theme is left to the caller's check; any theme of the app is taken.
     """
     for theme in THEMES:
         app.register_theme(theme)
-    name = choose(environ, setting)
+    name = choose_theme(environ, setting)
     if app.is_running:
         app.theme = name
     else:

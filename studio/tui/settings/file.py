@@ -28,7 +28,7 @@ _TOP = ("theme", "ascii", "mouse", "low_bandwidth", "notify", "keys")
 _NOTIFY = ("bell", "desktop", "command")
 
 
-def own_file() -> Path:
+def user_settings_path() -> Path:
     """Where the person's settings for every workspace lie."""
     return Path.home() / ".config" / "practice-studio" / FILE
 
@@ -39,7 +39,7 @@ def read_settings(workspace: Path) -> ScreenSettings:
     Raises:
         ConfigError: the file cannot be read or says something that nobody understands.
     """
-    for path in (workspace / FILE, own_file()):
+    for path in (workspace / FILE, user_settings_path()):
         if path.exists():
             return _read(path)
     return ScreenSettings(place=str(workspace / FILE))
@@ -51,15 +51,15 @@ def write_settings(settings: ScreenSettings, workspace: Path) -> Path:
     Raises:
         RecordError: it cannot be written.
     """
-    from engines.record.appender import make_folder, write_whole
+    from engines.record.appender import make_folder, write_atomic
 
     path = workspace / FILE
     make_folder(workspace)
-    write_whole(path, as_yaml(settings).encode())
+    write_atomic(path, format_settings(settings).encode())
     return path
 
 
-def as_yaml(settings: ScreenSettings) -> str:
+def format_settings(settings: ScreenSettings) -> str:
     """The file's text: every setting, so that the file explains itself."""
     import yaml
 
@@ -80,37 +80,39 @@ def as_yaml(settings: ScreenSettings) -> str:
 
 
 def _read(path: Path) -> ScreenSettings:
-    from studio.config.yaml_positions import parsed
+    from studio.config.yaml_positions import parse_yaml
 
-    node = parsed(path)
+    node = parse_yaml(path)
     settings = ScreenSettings(place=str(path))
     for name, value, place in _fields(node, path, _TOP, ""):
         match name:
             case "theme":
-                settings = replace(settings, theme=_theme(value, place))
+                settings = replace(settings, theme=_parse_theme(value, place))
             case "ascii":
-                settings = replace(settings, ascii=_switch(value, place, auto=True))
+                settings = replace(settings, ascii=_parse_switch(value, place, auto=True))
             case "mouse":
-                settings = replace(settings, mouse=_on(value, place))
+                settings = replace(settings, mouse=_parse_bool(value, place))
             case "low_bandwidth":
-                settings = replace(settings, low_bandwidth=_on(value, place))
+                settings = replace(settings, low_bandwidth=_parse_bool(value, place))
             case "notify":
-                settings = _notify(settings, value, path)
+                settings = _parse_notify(settings, value, path)
             case "keys":
-                found = {key: _keys(one, at) for key, one, at in _fields(value, path, None, "keys")}
+                found = {
+                    key: _parse_keys(one, at) for key, one, at in _fields(value, path, None, "keys")
+                }
                 settings = replace(settings, keys=found)
     return settings
 
 
-def _notify(settings: ScreenSettings, node: yaml.Node, path: Path) -> ScreenSettings:
+def _parse_notify(settings: ScreenSettings, node: yaml.Node, path: Path) -> ScreenSettings:
     for name, value, place in _fields(node, path, _NOTIFY, "notify"):
         match name:
             case "bell":
-                settings = replace(settings, bell=_on(value, place))
+                settings = replace(settings, bell=_parse_bool(value, place))
             case "desktop":
-                settings = replace(settings, desktop=_on(value, place))
+                settings = replace(settings, desktop=_parse_bool(value, place))
             case "command":
-                settings = replace(settings, command=_command(value, place))
+                settings = replace(settings, command=_parse_command(value, place))
     return settings
 
 
@@ -141,7 +143,7 @@ def _fields(
         yield name, value, place
 
 
-def _text(node: yaml.Node, place: str) -> str:
+def _parse_text(node: yaml.Node, place: str) -> str:
     import yaml
 
     if not isinstance(node, yaml.ScalarNode):
@@ -149,8 +151,8 @@ def _text(node: yaml.Node, place: str) -> str:
     return str(node.value).strip()
 
 
-def _switch(node: yaml.Node, place: str, *, auto: bool = False) -> bool | None:
-    text = _text(node, place).lower()
+def _parse_switch(node: yaml.Node, place: str, *, auto: bool = False) -> bool | None:
+    text = _parse_text(node, place).lower()
     if auto and text in _AUTO:
         return None
     if text not in _TRUE:
@@ -159,12 +161,12 @@ def _switch(node: yaml.Node, place: str, *, auto: bool = False) -> bool | None:
     return _TRUE[text]
 
 
-def _on(node: yaml.Node, place: str) -> bool:
-    return _switch(node, place) is True
+def _parse_bool(node: yaml.Node, place: str) -> bool:
+    return _parse_switch(node, place) is True
 
 
-def _theme(node: yaml.Node, place: str) -> str | None:
-    text = _text(node, place)
+def _parse_theme(node: yaml.Node, place: str) -> str | None:
+    text = _parse_text(node, place)
     if text in _AUTO:
         return None
     if text not in NAMES:
@@ -175,8 +177,8 @@ def _theme(node: yaml.Node, place: str) -> str | None:
     return text
 
 
-def _command(node: yaml.Node, place: str) -> str:
-    text = _text(node, place)
+def _parse_command(node: yaml.Node, place: str) -> str:
+    text = _parse_text(node, place)
     try:
         shlex.split(text)
     except ValueError as error:
@@ -186,16 +188,16 @@ def _command(node: yaml.Node, place: str) -> str:
     return text
 
 
-def _keys(node: yaml.Node, place: str) -> str:
+def _parse_keys(node: yaml.Node, place: str) -> str:
     import yaml
 
     parts = node.value if isinstance(node, yaml.SequenceNode) else [node]
-    written = [_text(part, place) for part in parts]
+    written = [_parse_text(part, place) for part in parts]
     single = [one for text in written for one in ([text] if text == "," else text.split(","))]
-    return ",".join(canonical(one.strip()) for one in single)
+    return ",".join(canonical_key(one.strip()) for one in single)
 
 
-def canonical(key: str) -> str:
+def canonical_key(key: str) -> str:
     """A key by the name the screen knows it by: `?` is `question_mark`."""
     if len(key) != 1:
         return key

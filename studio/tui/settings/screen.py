@@ -39,7 +39,7 @@ _MEANING = {
 }
 
 
-def value_of(settings: ScreenSettings, name: str) -> str:
+def value_text(settings: ScreenSettings, name: str) -> str:
     """A setting as its row shows it."""
     value = getattr(settings, name)
     if value is None:
@@ -49,7 +49,7 @@ def value_of(settings: ScreenSettings, name: str) -> str:
     return str(value) or "none"
 
 
-def turned(settings: ScreenSettings, name: str) -> ScreenSettings:
+def with_next_value(settings: ScreenSettings, name: str) -> ScreenSettings:
     """The settings with the next value of one; the command is not one of those."""
     match name:
         case "theme":
@@ -69,7 +69,7 @@ def turned(settings: ScreenSettings, name: str) -> ScreenSettings:
     return settings
 
 
-def rows(settings: ScreenSettings, keys: Sequence[Key], width: int) -> list[Row]:
+def setting_rows(settings: ScreenSettings, keys: Sequence[Key], width: int) -> list[Row]:
     """Settings first, then every key with its id, remapped ones marked.
 
     Args:
@@ -79,7 +79,7 @@ def rows(settings: ScreenSettings, keys: Sequence[Key], width: int) -> list[Row]
     """
     out = []
     for name, meaning in _MEANING.items():
-        value = one_line(value_of(settings, name), 12)
+        value = one_line(value_text(settings, name), 12)
         head = (f"{name:<14}", "title"), (f"{value:<13}", "key")
         out.append(Row(name, line(*head, (meaning, "") if width >= 60 else "")))
     out.append(Row("", ()))
@@ -119,7 +119,7 @@ class SettingsScreen(ModalScreen[None]):
 
     def show(self) -> None:
         view = self.query_one(RowList)
-        view.show_rows(rows(self.studio.settings, self.studio.keys, view.room))
+        view.show_rows(setting_rows(self.studio.settings, self.studio.keys, view.line_width))
 
     def action_leave(self) -> None:
         self.dismiss(None)
@@ -129,7 +129,7 @@ class SettingsScreen(ModalScreen[None]):
         if name == "command":
             self.run_worker(self._ask_command())
         elif name:
-            self._keep(turned(self.studio.settings, name))
+            self._save(with_next_value(self.studio.settings, name))
 
     async def _ask_command(self) -> None:
         text = await self.query_one(Prompt).ask("command:", self.studio.settings.command)
@@ -142,9 +142,9 @@ class SettingsScreen(ModalScreen[None]):
         except ValueError as error:
             self._say(f"not kept: {error}")
             return
-        self._keep(replace(self.studio.settings, command=text.strip()))
+        self._save(replace(self.studio.settings, command=text.strip()))
 
-    def _keep(self, settings: ScreenSettings) -> None:
+    def _save(self, settings: ScreenSettings) -> None:
         app = self.studio
         app.settings = settings
         app.apply_settings()

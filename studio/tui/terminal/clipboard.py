@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from engines.core.errors import RecordError
-from studio.secrets.output import masked
-from studio.tui.terminal.notify import passed_on
+from studio.secrets.output import mask_text
+from studio.tui.terminal.notify import wrap_for_tmux
 
 if TYPE_CHECKING:
     from studio.tui.app import StudioApp
@@ -21,36 +21,36 @@ MOST_BYTES = 74_000
 FILE = "copied.txt"
 
 
-def takes_clipboard(environ: Mapping[str, str]) -> bool:
+def has_clipboard(environ: Mapping[str, str]) -> bool:
     """Whether the terminal may know OSC 52."""
     term = environ.get("TERM", "")
     return bool(term) and term not in ("dumb", "linux", "unknown") and not term.startswith("vt")
 
 
-def copy(app: StudioApp, text: str) -> str:
+def copy_text(app: StudioApp, text: str) -> str:
     """Copy a text; returns what to tell the person."""
-    text = masked(text)
+    text = mask_text(text)
     if not text.strip():
         return "nothing to copy here"
     lines = text.count("\n") + 1
     size = f"{len(text):,} characters" if lines == 1 else f"{lines:,} lines"
     data = base64.b64encode(text.encode("utf-8", "replace")).decode("ascii")
-    if takes_clipboard(app.environ) and len(data) <= MOST_BYTES:
+    if has_clipboard(app.environ) and len(data) <= MOST_BYTES:
         app.copy_to_clipboard(text.encode("utf-8", "replace").decode())
         if app.environ.get("TMUX"):
             # tmux hears applications only with `set-clipboard on`; this goes around it.
-            app.send(passed_on(f"\x1b]52;c;{data}\x07", app.environ))
+            app.send_to_terminal(wrap_for_tmux(f"\x1b]52;c;{data}\x07", app.environ))
         return f"copied {size} (by OSC 52; shift-drag selects where the terminal refuses)"
-    return _to_file(app, text, size)
+    return _copy_to_file(app, text, size)
 
 
-def _to_file(app: StudioApp, text: str, size: str) -> str:
-    from engines.record.appender import make_folder, write_whole
+def _copy_to_file(app: StudioApp, text: str, size: str) -> str:
+    from engines.record.appender import make_folder, write_atomic
 
     path = app.workspace.path / FILE
     try:
         make_folder(path.parent)
-        write_whole(path, text.encode("utf-8", "replace"))
+        write_atomic(path, text.encode("utf-8", "replace"))
     except RecordError as error:
         return str(error)
     return f"copied {size} into {path}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from textual.messages import TerminalSupportsSynchronizedOutput
 
-from studio.tui.drawing.frames import Picture, tightened
+from studio.tui.drawing.frames import ScreenBuffer, compact_update
 from studio.tui.drawing.pacer import UNSEEN_BYTES_PER_S, Pacer
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ PROBE = "\x1b[?2026$p"
 _ENTER = "\x1b[?1049h"
 
 
-class Pump:
+class FrameClock:
     """Drains what came and flushes the canvases, once a beat.
 
     Args:
@@ -58,7 +58,7 @@ class Pump:
         self.held = 0  # beats at which nothing was drawn for want of budget
         self._clock, self._queued, self._probe = clock, queued, probe
         self._unpaced = unpaced
-        self.picture = Picture()
+        self.picture = ScreenBuffer()
         self._drains: list[Callable[[], None]] = []
         self._canvases: list[StreamCanvas] = []
         self._beats = 0
@@ -69,12 +69,12 @@ class Pump:
         """What the line to the terminal carries, in words; "" where nothing is known."""
         return str(self.pacer) if self.pacer is not None else self._unpaced
 
-    def add(self, drain: Callable[[], None]) -> None:
+    def add_drain(self, drain: Callable[[], None]) -> None:
         """Call this at every beat, before canvases are flushed."""
         self._drains.append(drain)
 
     @property
-    def watched(self) -> tuple[StreamCanvas, ...]:
+    def canvases(self) -> tuple[StreamCanvas, ...]:
         return tuple(self._canvases)
 
     def watch(self, canvas: StreamCanvas) -> None:
@@ -96,12 +96,12 @@ class Pump:
         self._beats += 1
         for drain in self._drains:
             drain()
-        shown = [canvas for canvas in self._canvases if canvas.is_on_screen and canvas.dirty]
+        shown = [canvas for canvas in self._canvases if canvas.is_on_screen and canvas.is_dirty]
         if not shown:
             return
         budget: int | None = None
         if self.pacer is not None:
-            budget = self.pacer.allows(self._clock(), queued=self._queued())
+            budget = self.pacer.allowed_bytes(self._clock(), queued=self._queued())
             if budget <= 0:
                 self.held += 1
                 return
@@ -111,33 +111,33 @@ class Pump:
             if budget is not None and self.pacer is not None:
                 budget -= spent
                 if budget <= 0:
-                    self.pacer.limited()
+                    self.pacer.mark_limited()
                     break
 
-    def wrote(self, size: int) -> None:
+    def record_written(self, size: int) -> None:
         """So many bytes went to the driver."""
         self.written += size
         if self.pacer is not None:
-            self.pacer.sent(size, self._clock())
+            self.pacer.record_sent(size, self._clock())
 
-    def drawn(self) -> None:
+    def probe_if_due(self) -> None:
         """An update was written: a probe behind it tells when the terminal has it."""
         now = self._clock()
         if self.pacer is not None and self.pacer.wants_probe(now):
-            self.pacer.probed(now)
+            self.pacer.record_probe(now)
             self._probe()
 
-    def answered(self) -> None:
+    def record_answer(self) -> None:
         if self.pacer is not None:
-            self.pacer.answered(self._clock())
+            self.pacer.record_answer(self._clock())
 
 
-def install(
+def install_frame_clock(
     app: App[Any],
     environ: Mapping[str, str] | None = None,
     *,
     low_bandwidth: bool = False,
-) -> Pump:
+) -> FrameClock:
     """Give an app its pump (`app.pump`); call it once, when the app is mounted.
 
     Without a terminal (tests) there is only the beat. Inside tmux no line can be measured, for
@@ -146,9 +146,9 @@ def install(
     environ = os.environ if environ is None else environ
     driver: Any = app._driver
     if app.is_headless or driver is None or not hasattr(driver, "_writer_thread"):
-        pump = Pump(low_bandwidth=low_bandwidth)
+        pump = FrameClock(low_bandwidth=low_bandwidth)
     else:
-        pump = _paced(app, driver, environ, low_bandwidth)
+        pump = _make_paced_clock(app, driver, environ, low_bandwidth)
     app.pump = pump  # type: ignore[attr-defined]
     for canvas in app.query("StreamCanvas"):  # mounted before the app was
         pump.watch(cast("StreamCanvas", canvas))
@@ -156,7 +156,9 @@ def install(
     return pump
 
 
-def _paced(app: App[Any], driver: Any, environ: Mapping[str, str], low_bandwidth: bool) -> Pump:
+def _make_paced_clock(
+    app: App[Any], driver: Any, environ: Mapping[str, str], low_bandwidth: bool
+) -> FrameClock:
     write = driver.write
     inside_tmux = bool(environ.get("TMUX"))
     # Apple's Terminal prints the probe's last letter (see `LinuxDriver`).
@@ -170,40 +172,40 @@ def _paced(app: App[Any], driver: Any, environ: Mapping[str, str], low_bandwidth
     elif not (inside_tmux or silent):
         pacer = Pacer(time.monotonic())
 
-    def queued() -> bool:
+    def has_queued_output() -> bool:
         writer = driver._writer_thread
         return writer is not None and not writer._queue.empty()
 
-    pump = Pump(
+    pump = FrameClock(
         low_bandwidth=low_bandwidth,
         pacer=pacer,
-        queued=queued,
+        queued=has_queued_output,
         probe=lambda: write(PROBE),
         unpaced=why,
     )
 
-    def counted(data: str) -> None:
+    def write_and_count(data: str) -> None:
         write(data)
         if _ENTER in data:  # a page of its own, which begins empty: also after ctrl+z, or an editor
             pump.picture.forget()
-        pump.wrote(len(data) if data.isascii() else len(data.encode("utf-8", "replace")))
+        pump.record_written(len(data) if data.isascii() else len(data.encode("utf-8", "replace")))
 
     process = driver.process_message
 
-    def heard(message: Message) -> None:
+    def handle_terminal_message(message: Message) -> None:
         if isinstance(message, TerminalSupportsSynchronizedOutput):
-            pump.answered()
+            pump.record_answer()
         process(message)
 
     display = app._display
 
-    def tight(screen: Any, renderable: Any) -> None:
+    def display_compact(screen: Any, renderable: Any) -> None:
         before = pump.written
-        display(screen, tightened(renderable, pump.picture, app.size))
+        display(screen, compact_update(renderable, pump.picture, app.size))
         if pump.written != before:
-            pump.drawn()
+            pump.probe_if_due()
 
     # On the objects, not their classes: other apps of the process keep theirs.
-    driver.write, driver.process_message = counted, heard
-    app._display = tight  # type: ignore[method-assign]
+    driver.write, driver.process_message = write_and_count, handle_terminal_message
+    app._display = display_compact  # type: ignore[method-assign]
     return pump

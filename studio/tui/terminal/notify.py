@@ -21,14 +21,14 @@ AGAIN_S = 15 * 60.0
 SETTLED_S = 1.0
 
 
-def waiting(state: RunState | None) -> int:
+def waiting_count(state: RunState | None) -> int:
     """How many operations and replies a held run needs a person for; 0 while it works."""
     if state is None or state.ending or state.status not in ("reviewing", "held"):
         return 0
-    return len(state.undecided) + len(state.repairs)
+    return len(state.undecided_operations) + len(state.repairs)
 
 
-def passed_on(sequence: str, environ: Mapping[str, str]) -> str:
+def wrap_for_tmux(sequence: str, environ: Mapping[str, str]) -> str:
     """A sequence for the terminal itself, also from within tmux (`allow-passthrough on`)."""
     if not environ.get("TMUX"):
         return sequence
@@ -56,7 +56,7 @@ class Notifier:
             now: seconds of the screen's clock.
             last_key: when the last key was pressed, by the same clock.
         """
-        count = waiting(state)
+        count = waiting_count(state)
         if not count:
             self._since, self._called_at = None, None
         elif self._since is None:
@@ -65,31 +65,31 @@ class Notifier:
             return
         if count != self._waiting:
             self._waiting = count
-            self._title()
+            self._set_title()
         if not count:
             return
         called = self._called_at
         if called is None or (now - called >= AGAIN_S and last_key <= called):
-            self._call(state, now)
+            self._call_person(state, now)
 
-    def leave(self) -> None:
+    def restore_title(self) -> None:
         """Give the terminal its own title back."""
         if self._titled:
             self._titled = False
             # Those that keep a stack of titles take theirs from it, the others a blank one.
             self._send("\x1b]2;\x07\x1b[23;2t")
 
-    def _title(self) -> None:
+    def _set_title(self) -> None:
         before = "" if self._titled else "\x1b[22;2t"
         self._titled = True
         self._send(f"{before}\x1b]2;{f'({self._waiting}) ' if self._waiting else ''}studio\x07")
 
-    def _call(self, state: RunState | None, now: float) -> None:
+    def _call_person(self, state: RunState | None, now: float) -> None:
         app, settings = self._app, self._app.settings
         self._called_at = now
         run = state.started.run if state is not None and state.started is not None else "a run"
         what = "operation waits" if self._waiting == 1 else "operations wait"
-        if state is not None and state.trains:
+        if state is not None and state.trains_weights:
             what = "weight update waits"  # never more than one
         text = one_line(f"{run}: {self._waiting} {what} for you", 120)
         if settings.bell:
@@ -98,11 +98,11 @@ class Notifier:
             # The parts of 777 are separated by semicolons, so a text may hold none.
             parts = f"\x1b]777;notify;studio;{text.replace(';', ',')}\x07"
             for sequence in (f"\x1b]9;studio: {text}\x07", parts):
-                self._send(passed_on(sequence, app.environ))
+                self._send(wrap_for_tmux(sequence, app.environ))
         if settings.command:
-            self._run(settings.command, text)
+            self._run_command(settings.command, text)
 
-    def _run(self, command: str, text: str) -> None:
+    def _run_command(self, command: str, text: str) -> None:
         """Start the person's command, without a shell: no text can become a part of it."""
         import shlex
 
@@ -123,4 +123,4 @@ class Notifier:
 
     def _send(self, sequence: str) -> None:
         self.sent = [*self.sent[-49:], sequence]
-        self._app.send(sequence)
+        self._app.send_to_terminal(sequence)

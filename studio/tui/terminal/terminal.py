@@ -56,36 +56,36 @@ def check_terminal(stderr: TextIO, stdin: TextIO, environ: Mapping[str, str]) ->
 
 
 @contextlib.contextmanager
-def leaving_on_hangup(app: StudioApp) -> Iterator[None]:
+def exit_on_hangup(app: StudioApp) -> Iterator[None]:
     """Leave in good order on SIGHUP and SIGTERM, and with a sane terminal in any case."""
-    before = _attributes()
+    before = _read_attributes()
     handlers: dict[int, Any] = {}
     timers: list[threading.Timer] = []
 
-    def leave(number: int, frame: FrameType | None) -> None:
+    def handle_signal(number: int, frame: FrameType | None) -> None:
         import asyncio
 
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             raise SystemExit(128 + number) from None
-        giving_up = threading.Timer(PATIENCE_S, _give_up, (before, 128 + number))
+        giving_up = threading.Timer(PATIENCE_S, _force_exit, (before, 128 + number))
         giving_up.daemon = True
         giving_up.start()
         timers.append(giving_up)
         app.drafts.save()
         if number == getattr(signal, "SIGHUP", None):
-            _silence(app)
+            _stop_drawing(app)
         loop.call_soon_threadsafe(app.call_later, app.action_detach)
 
     for name in ("SIGHUP", "SIGTERM"):
         if (number := getattr(signal, name, None)) is not None:
-            handlers[number] = signal.signal(number, leave)
+            handlers[number] = signal.signal(number, handle_signal)
     try:
-        with _encoding_that_never_fails():
+        with _lenient_encoding():
             yield
     except BaseException:
-        restore(before)
+        restore_terminal(before)
         raise
     finally:
         for timer in timers:
@@ -94,7 +94,7 @@ def leaving_on_hangup(app: StudioApp) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def as_sized(app: StudioApp, event: events.Resize) -> events.Resize:
+def with_current_size(app: StudioApp, event: events.Resize) -> events.Resize:
     """The event with the size that the terminal has by now.
 
     Textual asks for the size in a signal handler. The next signal can interrupt that between
@@ -108,7 +108,7 @@ def as_sized(app: StudioApp, event: events.Resize) -> events.Resize:
     return event if size == event.size else events.Resize(size, size)
 
 
-def _silence(app: StudioApp) -> None:
+def _stop_drawing(app: StudioApp) -> None:
     """Draw no more: the terminal is gone, and Textual's writer has died of it or will.
 
     What is drawn would wait for room in its queue, for ever. The kernel also sends SIGCONT,
@@ -120,7 +120,7 @@ def _silence(app: StudioApp) -> None:
         driver._writer_thread = None
 
 
-def _attributes() -> list[Any] | None:
+def _read_attributes() -> list[Any] | None:
     with contextlib.suppress(Exception):
         import termios
 
@@ -128,7 +128,7 @@ def _attributes() -> list[Any] | None:
     return None
 
 
-def restore(attributes: list[Any] | None) -> None:
+def restore_terminal(attributes: list[Any] | None) -> None:
     """Give a terminal back that the screen could not."""
     with contextlib.suppress(Exception):
         if sys.__stderr__ is not None and sys.__stderr__.isatty():
@@ -140,9 +140,9 @@ def restore(attributes: list[Any] | None) -> None:
             termios.tcsetattr(sys.__stdin__.fileno(), termios.TCSANOW, attributes)
 
 
-def _give_up(attributes: list[Any] | None, code: int) -> None:
+def _force_exit(attributes: list[Any] | None, code: int) -> None:
     """The run is another process and its journal is whole: nothing is lost by ending here."""
-    restore(attributes)
+    restore_terminal(attributes)
     os._exit(code)
 
 
@@ -202,7 +202,7 @@ def use_ascii(app: StudioApp, plain: bool) -> None:
     app.refresh(layout=True)
 
 
-def _marked(error: UnicodeError) -> tuple[str, int]:
+def _replace_unencodable(error: UnicodeError) -> tuple[str, int]:
     """A question mark for each cell, so that columns stay where they are."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
@@ -210,11 +210,11 @@ def _marked(error: UnicodeError) -> tuple[str, int]:
     return "?" * cell_len(missing), error.end
 
 
-codecs.register_error("cells", _marked)
+codecs.register_error("cells", _replace_unencodable)
 
 
 @contextlib.contextmanager
-def _encoding_that_never_fails() -> Iterator[None]:
+def _lenient_encoding() -> Iterator[None]:
     """Text that the terminal's encoding has not is drawn as question marks of its width."""
     stream = sys.__stderr__
     known = getattr(stream, "encoding", "utf-8") or "utf-8"

@@ -29,17 +29,17 @@ class Activity(LineView):
 
     def say(self, text: str, style: str = "", at: float | None = None) -> None:
         """Put a line at the end; it is drawn with `draw`."""
-        self._told.append(self._line(text, style, at))
+        self._told.append(self._make_line(text, style, at))
         self._changed = True
 
-    def recall(self, before: Iterable[tuple[float, str]]) -> None:
+    def prepend_history(self, before: Iterable[tuple[float, str]]) -> None:
         """Put what happened earlier before what is there."""
         since = list(self._told)
         self._told.clear()
-        self._told.extend([*(self._line(text, "", at) for at, text in before), *since])
+        self._told.extend([*(self._make_line(text, "", at) for at, text in before), *since])
         self._changed = True
 
-    def forget(self) -> None:
+    def clear_lines(self) -> None:
         self._told.clear()
         self._changed = True
 
@@ -59,7 +59,7 @@ class Activity(LineView):
     def on_resize(self) -> None:
         self.show_end()
 
-    def _line(self, text: str, style: str, at: float | None) -> Line:
+    def _make_line(self, text: str, style: str, at: float | None) -> Line:
         return ((f"{self.clock_text(at)} ", "dim"), (one_line(text, 400), style))
 
 

@@ -39,7 +39,7 @@ class Chrome(Widget):
         return strip_of(shown, self.size.width, self.rich_style, self.app.theme)
 
 
-def footer(keys: Sequence[Key], width: int) -> Line:
+def footer_line(keys: Sequence[Key], width: int) -> Line:
     """Keys with their labels, the most important ones where not all fit; help always.
 
     Args:
@@ -50,7 +50,7 @@ def footer(keys: Sequence[Key], width: int) -> Line:
     while True:
         spans: list[Span] = [(" ", "")]
         for number, key in enumerate(shown):
-            spans += [("  " if number else "", ""), (key.written, "key"), (f" {key.label}", "")]
+            spans += [("  " if number else "", ""), (key.key_text, "key"), (f" {key.label}", "")]
         out = line(*spans)
         if width_of(out) <= width or len(shown) <= 1:
             return out

@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 
 from studio.tui.drawing.lines import Line, line
-from studio.tui.keymap import written
+from studio.tui.keymap import format_key
 from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.line_view import LineView
 
@@ -45,7 +45,7 @@ class Confirm(ModalScreen[str]):
         self.query_one(LineView).show_lines(self._shown)
         offered = self.query_one(Chrome)
         for number, (key, what) in enumerate(self._keys.items()):
-            offered.show_line(number, line(" ", (written(key), "key"), f" {what}"))
+            offered.show_line(number, line(" ", (format_key(key), "key"), f" {what}"))
 
     def on_resize(self, event: events.Resize) -> None:
         self._lay_out()

@@ -11,8 +11,8 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widgets import TextArea
 
-from engines.core.text.sanitize import inert
-from studio.tui.drawing.cells import settled
+from engines.core.text.sanitize import escape_unsafe
+from studio.tui.drawing.cells import normalize_width
 from studio.tui.keymap import Key
 
 MOST_CHARS = 200_000
@@ -76,13 +76,15 @@ class EditBox(TextArea):
         strip = super().render_line(y)
         if all(segment.text.isascii() for segment in strip):
             return strip
-        settling = [Segment(settled(text), style, control) for text, style, control in strip]
+        settling = [
+            Segment(normalize_width(text), style, control) for text, style, control in strip
+        ]
         return Strip(settling).adjust_cell_length(strip.cell_length, self.rich_style)
 
     def open(self, text: str, *, several_lines: bool = False) -> None:
         """Show a text with the cursor at its end, and take the keys."""
         self.several_lines, self.warned = several_lines, ""
-        text = inert(text)
+        text = escape_unsafe(text)
         self.load_text(text if several_lines else " ".join(text.split()))
         self.display = True
         self.move_cursor(self.document.end)
@@ -116,7 +118,7 @@ class EditBox(TextArea):
         """Pasted text comes in as it will be kept: nothing hidden, and on one line where one is."""
         event.stop()
         event.prevent_default()
-        text = inert(event.text.replace("\r\n", "\n").replace("\r", "\n"))
+        text = escape_unsafe(event.text.replace("\r\n", "\n").replace("\r", "\n"))
         if not self.several_lines:
             text = " ".join(text.split("\n"))
         if len(self.text) + len(text) > MOST_CHARS:

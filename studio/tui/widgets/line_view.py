@@ -18,8 +18,8 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from studio.tui.drawing import themes
-from studio.tui.drawing.cells import flat
-from studio.tui.drawing.lines import Line, cropped, plain
+from studio.tui.drawing.cells import flatten
+from studio.tui.drawing.lines import Line, crop_line, plain_text
 from studio.tui.keymap import bindings
 
 
@@ -29,15 +29,15 @@ def strip_of(of: Line, width: int, base: Style, theme: str) -> Strip:
 
     The one way from a line to segments: what a view left unsettled is settled here.
     """
-    settled = tuple((flat(text), style) for text, style in of)
+    settled = tuple((flatten(text), style) for text, style in of)
     segments = [
         Segment(text, base + themes.style(style, theme) if style else base)
-        for text, style in cropped(settled, width)
+        for text, style in crop_line(settled, width)
     ]
     return Strip(segments).adjust_cell_length(width, base)
 
 
-class Title:
+class BorderTitle:
     """A title of a border: setting one draws its row alone, and nothing where it is the same.
 
     Textual's own draws the whole widget, with what is in it, whatever the title was.
@@ -73,8 +73,8 @@ class LineView(ScrollView, can_focus=True):
     DEFAULT_CSS = """
     LineView { height: 1fr; width: 1fr; overflow-x: hidden; overflow-y: auto; scrollbar-size: 0 0; }
     """
-    border_title = Title()
-    border_subtitle = Title(below=True)
+    border_title = BorderTitle()
+    border_subtitle = BorderTitle(below=True)
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
@@ -82,14 +82,16 @@ class LineView(ScrollView, can_focus=True):
         self._folded_for = 0  # the room there was when lines were last shown
 
     def on_resize(self) -> None:
-        self._fold_anew()
+        self._rewrap()
 
     def on_show(self) -> None:
-        self._fold_anew()  # hidden, it had no room at all
+        self._rewrap()  # hidden, it had no room at all
 
-    def _fold_anew(self) -> None:
+    def _rewrap(self) -> None:
         """Where the lines were folded for another width their page draws them once more."""
-        if self._folded_for != self.room and (redraw := getattr(self.app, "redraw_soon", None)):
+        if self._folded_for != self.line_width and (
+            redraw := getattr(self.app, "redraw_soon", None)
+        ):
             redraw()
 
     @property
@@ -97,16 +99,16 @@ class LineView(ScrollView, can_focus=True):
         return self._lines
 
     @property
-    def room(self) -> int:
+    def line_width(self) -> int:
         """Cells a line may take; before its place is known, those of the whole screen."""
         return self.scrollable_content_region.width or max(1, self.app.size.width)
 
     def show_lines(self, lines: Sequence[Line]) -> None:
         """Show these; only those that differ from before are drawn again."""
         old, self._lines = self._lines, list(lines)
-        self._folded_for = self.room
+        self._folded_for = self.line_width
         if len(old) != len(self._lines):
-            self.virtual_size = Size(self.room, len(self._lines))
+            self.virtual_size = Size(self.line_width, len(self._lines))
         top = round(self.scroll_y)
         for y in range(self.size.height):
             at = y + top
@@ -117,7 +119,7 @@ class LineView(ScrollView, can_focus=True):
 
     def text(self) -> str:
         """All of it, as `copy_pane` gives it."""
-        return "\n".join(plain(line).rstrip() for line in self._lines)
+        return "\n".join(plain_text(line).rstrip() for line in self._lines)
 
     def line_at(self, at: int) -> Line:
         """How line `at` is drawn; a list puts its cursor there."""

@@ -52,7 +52,7 @@ class Prompt(Horizontal):
         yield _Field(compact=True, select_on_focus=False)
 
     @property
-    def asking(self) -> bool:
+    def is_asking(self) -> bool:
         return self._asked is not None
 
     async def ask(
@@ -86,7 +86,7 @@ class Prompt(Horizontal):
         self.display = False
         before, self._before = self._before, None
         # A page may have opened meanwhile: nothing that is out of sight may hear keys.
-        seen = before is not None and before.is_attached and _shown(before)
+        seen = before is not None and before.is_attached and _is_visible(before)
         self.screen.set_focus(before if seen else None, scroll_visible=False)
         if asked is not None and not asked.done():
             asked.set_result(text)
@@ -96,5 +96,5 @@ class Prompt(Horizontal):
         self.answer(event.value)
 
 
-def _shown(widget: Widget) -> bool:
+def _is_visible(widget: Widget) -> bool:
     return all(one.display for one in widget.ancestors_with_self if isinstance(one, Widget))

@@ -51,15 +51,15 @@ class RowList(LineView):
         before, at = self.key, self._at
         self._rows = list(rows)
         self._at = self._find(wanted, at)
-        self.show_lines([self._drawn(number) for number in range(len(self._rows))])
-        self._into_view()
+        self.show_lines([self._row_line(number) for number in range(len(self._rows))])
+        self._scroll_to_cursor()
         if self.key != before:
             self.post_message(self.Moved(self, self.key))
 
-    def choose(self, keys: frozenset[str]) -> None:
+    def mark_range(self, keys: frozenset[str]) -> None:
         """Mark a range."""
         self.chosen = keys
-        self.show_lines([self._drawn(number) for number in range(len(self._rows))])
+        self.show_lines([self._row_line(number) for number in range(len(self._rows))])
 
     def go_to(self, key: str) -> bool:
         """Put the cursor on a row; False where there is none of that key."""
@@ -78,7 +78,7 @@ class RowList(LineView):
         behind = [n for n in range(at, -1, -1) if self._rows[n].key]
         return next(iter((*ahead, *behind)), -1)
 
-    def _drawn(self, number: int) -> Line:
+    def _row_line(self, number: int) -> Line:
         row = self._rows[number]
         here = number == self._at
         mark = ">" if here else "*" if row.key and row.key in self.chosen else " "
@@ -92,14 +92,14 @@ class RowList(LineView):
         old, self._at = self._at, number
         for changed in (old, number):
             if 0 <= changed < len(self._lines):
-                self._lines[changed] = self._drawn(changed)
+                self._lines[changed] = self._row_line(changed)
                 y = changed - round(self.scroll_y)
                 if 0 <= y < self.size.height:
                     self.refresh(Region(0, y, self.size.width, 1))
-        self._into_view()
+        self._scroll_to_cursor()
         self.post_message(self.Moved(self, self.key))
 
-    def _into_view(self) -> None:
+    def _scroll_to_cursor(self) -> None:
         height, top = self.size.height, round(self.scroll_y)
         if self._at < 0 or not height:
             return
@@ -122,7 +122,7 @@ class RowList(LineView):
         self._move(at)
 
     def on_resize(self) -> None:
-        self._into_view()
+        self._scroll_to_cursor()
 
     def on_click(self, event: Click) -> None:
         at = event.y + round(self.scroll_y)

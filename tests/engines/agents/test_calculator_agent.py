@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from engines.agents.arithmetic import MAX_CHARS, MAX_DIGITS, Uncomputable, value_of
-from engines.agents.calculator import CalculatorLoop, requested, result_of
+from engines.agents.arithmetic import MAX_CHARS, MAX_DIGITS, ExpressionError, value_of
+from engines.agents.calculator import CalculatorLoop, requested_expression, result_line
 from engines.agents.open import KINDS, open_agent
 from engines.agents.single_turn import SingleTurn
 from engines.core.errors import ConfigError
@@ -115,7 +115,7 @@ async def test_silence_after_a_result_is_a_failed_try_with_all_its_messages() ->
     ],
 )
 async def test_words_somewhere_in_a_text_request_nothing(reply: str) -> None:
-    assert requested(reply) is None
+    assert requested_expression(reply) is None
     assert (await tried(reply)).answer == reply
 
 
@@ -125,8 +125,8 @@ async def test_the_word_stop_in_a_request_does_not_end_a_try() -> None:
 
 
 def test_of_several_requests_the_last_line_counts_with_blanks_around_it() -> None:
-    assert requested("calc: 1\n  calc:  2 + 3 \t\r\nSo.") == "2 + 3"
-    assert requested("calc:") == ""
+    assert requested_expression("calc: 1\n  calc:  2 + 3 \t\r\nSo.") == "2 + 3"
+    assert requested_expression("calc:") == ""
 
 
 # Turns are the rollout manager's to record
@@ -150,7 +150,7 @@ async def test_every_turn_keeps_the_ids_it_was_sampled_with(tmp_path: Path) -> N
     manager = RolloutManager(
         CalculatorLoop("", SAMPLING), policy, RecordLedger(tmp_path, 1), Slots(1), 30.0
     )
-    attempt, refs = await manager.roll(a_job())
+    attempt, refs = await manager.roll_out(a_job())
     assert (attempt.answer, len(refs)) == ("A: 5", 2)
     assert [m.token_ids for m in attempt.messages if m.role == "assistant"] == [(1,), (2,)]
     # The second turn was asked with the ids of the first, not with its text alone.
@@ -166,7 +166,7 @@ async def test_a_call_that_fails_in_the_second_turn_is_a_failed_rollout(tmp_path
     manager = RolloutManager(
         CalculatorLoop("", SAMPLING), policy, RecordLedger(tmp_path, 1), Slots(1), 30.0
     )
-    attempt, refs = await manager.roll(a_job())
+    attempt, refs = await manager.roll_out(a_job())
     assert (attempt.status, attempt.answer, len(refs)) == ("failed", None, 1)
     assert attempt.error == "timeout: no answer within 1 s"
     assert attempt.usage.calls == 1  # the first is paid for
@@ -192,7 +192,7 @@ async def test_a_call_that_fails_in_the_second_turn_is_a_failed_rollout(tmp_path
 )
 def test_expressions_are_computed(expression: str, value: int) -> None:
     assert value_of(expression) == value
-    assert result_of(expression) == f"result: {value}"
+    assert result_line(expression) == f"result: {value}"
 
 
 def test_small_expressions_agree_with_python() -> None:
@@ -223,7 +223,7 @@ def test_small_expressions_agree_with_python() -> None:
     ],
 )
 def test_what_is_beyond_it_is_refused_with_the_reason(expression: str, why: str) -> None:
-    with warnings.catch_warnings(), pytest.raises(Uncomputable) as caught:
+    with warnings.catch_warnings(), pytest.raises(ExpressionError) as caught:
         warnings.simplefilter("error")
         value_of(expression)
     assert why in str(caught.value)

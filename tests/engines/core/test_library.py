@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engines.core.events import LibraryCommitted
-from engines.core.library import Library, Reviewed, effective
-from engines.core.state.fold import replay
+from engines.core.library import Library, Reviewed, effective_operation
+from engines.core.state.fold import replay_commit
 from engines.core.types import Decision, Operation
 from tests.support.builders import a_decision, a_library, an_operation, approved
 
@@ -110,7 +110,7 @@ def test_a_commit_of_rejected_and_deferred_operations_changes_nothing(reviewed: 
     ]
     done = library.commit(refused)
     assert replace(done.library, curated=(), remembered=0) == library
-    assert all(idea.rejected for idea in done.library.curated)
+    assert all(idea.is_rejection for idea in done.library.curated)
     assert len(done.outcomes) == len(reviewed)  # a deferred operation has no outcome yet
     assert not any(outcome.applied for outcome in done.outcomes)
 
@@ -123,9 +123,9 @@ def test_replaying_a_commit_gives_the_same_library(reviewed: Reviewed, limit: in
     after = done.library
     if after is not library:
         event = LibraryCommitted(after.version, "r", 3, tuple(reviewed), after.content_hash, limit)
-        assert replay(library, event) == done
+        assert replay_commit(library, event) == done
         with pytest.raises(ValueError, match="does not follow"):
-            replay(library, replace(event, content_hash="0" * 16))
+            replay_commit(library, replace(event, content_hash="0" * 16))
 
 
 def test_a_delete_without_text_is_applied() -> None:
@@ -225,7 +225,7 @@ def test_a_merge_is_an_edit_that_changes_kind_target_and_text() -> None:
 
 def test_an_edit_into_an_addition_drops_the_target() -> None:
     operation = an_operation("modify", "E1", "x")
-    assert effective(operation, a_decision(operation, "edit", kind="add")).target is None
+    assert effective_operation(operation, a_decision(operation, "edit", kind="add")).target is None
 
 
 def test_the_limit_holds_for_additions_and_a_deletion_makes_room() -> None:

@@ -14,9 +14,9 @@ import pytest
 
 from engines.core.errors import DataError
 from engines.core.types import Problem
-from engines.data.checks import doubts
-from engines.data.dataset import examine, read_numbered, read_problems
-from engines.data.folder import splits_of
+from engines.data.checks import doubts_line
+from engines.data.dataset import check_dataset, read_numbered_problems, read_problems
+from engines.data.folder import find_splits
 from engines.data.source import HELD_OUT, PRACTISED, DataSource, resolve_data
 from studio.config.loading import load_run
 from studio.run.models import open_model
@@ -113,7 +113,7 @@ def test_each_format_gives_the_same_problems(
     path = tmp_path / name
     write(path, ROWS)
     assert read(path) == BOTH
-    assert [number for number, _ in read_numbered(path)] == numbers
+    assert [number for number, _ in read_numbered_problems(path)] == numbers
     first, _ = read_problems(path)
     assert first.source == "set"
     assert first.meta == {"level": "3" if name.endswith(".csv") else 3}
@@ -127,7 +127,7 @@ def test_csv_keeps_line_breaks_quotes_and_long_cells_and_counts_lines(tmp_path: 
     path = tmp_path / "set.csv"
     long = "x" * 200_000  # the module's own limit is 131,072
     text(path, f'\ufeffquestion,answer,note\n"a\nb, ""c""",1,\n\n{long},2,n\n')
-    (line, first), (last, second) = read_numbered(path)
+    (line, first), (last, second) = read_numbered_problems(path)
     assert (line, first.question, first.meta) == (2, 'a\nb, "c"', {"note": None})
     assert (last, second.question) == (5, long)
 
@@ -316,11 +316,13 @@ def test_a_folder_has_its_splits_however_it_was_written(tmp_path: Path, layout: 
             as_jsonl(folder / "test/0000.jsonl", [ONE])
         case _:
             saved_dict(folder, train=ROWS, test=[ONE])
-    assert set(splits_of(folder)) == {"train", "test"}
+    assert set(find_splits(folder)) == {"train", "test"}
     train, test = resolve_data("set:train", (tmp_path,)), resolve_data("set:test", (tmp_path,))
     assert read(train) == BOTH
     assert read(test) == BOTH[:1]
-    assert [number for number, _ in read_numbered(train)][-1] == (3 if layout == "csv" else 2)
+    assert [number for number, _ in read_numbered_problems(train)][-1] == (
+        3 if layout == "csv" else 2
+    )
     assert (train.stem, str(test)) == ("set-train", f"{folder}:test")
     assert read_problems(test)[0].source == "set"
 
@@ -366,7 +368,7 @@ def test_no_split_is_passed_over_whatever_its_name(
 ) -> None:
     for name in files:
         as_jsonl(tmp_path / "set" / name, ROWS)
-    assert set(splits_of(tmp_path / "set")) == splits
+    assert set(find_splits(tmp_path / "set")) == splits
     for split in splits:
         assert read(DataSource(tmp_path / "set", split)) == BOTH
 
@@ -451,12 +453,12 @@ def test_everything_doubtful_is_reported_with_its_lines(tmp_path: Path) -> None:
         {"question": "e", "answer": "3"},
     ]
     as_jsonl(path, rows)
-    report = examine(path)
-    assert (report.n, report.unit, report.clean) == (9, "line", False)
+    report = check_dataset(path)
+    assert (report.n, report.unit, report.is_clean) == (9, "line", False)
     assert (report.empty, report.without_answer) == ((2, 4), (5,))
     assert report.duplicates == ((1, 3), (8, 9))
     assert report.contradictory == ((10, 11),)
-    assert doubts(report) == (
+    assert doubts_line(report) == (
         "2 lines without a question, 1 line without an answer, 2 lines that repeat another, "
         "2 lines that contradict each other"
     )
@@ -466,8 +468,8 @@ def test_everything_doubtful_is_reported_with_its_lines(tmp_path: Path) -> None:
 
 def test_a_set_that_has_no_answers_at_all_is_not_doubtful(tmp_path: Path) -> None:
     as_csv(tmp_path / "set.csv", [{"question": "a"}, {"question": "b"}])
-    report = examine(tmp_path / "set.csv")
-    assert (report.without_answer, report.clean, doubts(report)) == ((2, 3), True, None)
+    report = check_dataset(tmp_path / "set.csv")
+    assert (report.without_answer, report.is_clean, doubts_line(report)) == ((2, 3), True, None)
 
 
 def test_rows_are_called_rows_where_a_file_has_no_lines(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from engines.core.errors import DataError
 from engines.core.types import Problem
-from engines.data.checks import check
-from engines.data.dataset import examine, read_numbered, read_problems
+from engines.data.checks import check_rows
+from engines.data.dataset import check_dataset, read_numbered_problems, read_problems
 from engines.data.fields import ANSWER_FIELDS, LISTED_REPLIES, QUESTION_FIELDS, SINGLE_REPLIES
 from engines.data.source import DataSource, resolve_data
 
@@ -108,7 +108,7 @@ def test_blank_lines_a_byte_order_mark_and_a_limit_are_fine(tmp_path: Path) -> N
     path = tmp_path / "x.jsonl"
     row = b'{"question": "q\xe2\x80\xa8r", "answer": 1}'
     path.write_bytes(b"\xef\xbb\xbf" + row + b"\r\n\n" + row + b"\n" + row + b"\n")
-    assert [line for line, _ in read_numbered(path, limit=2)] == [1, 3]
+    assert [line for line, _ in read_numbered_problems(path, limit=2)] == [1, 3]
     assert read_problems(path)[0].question == "q\u2028r"
 
 
@@ -173,15 +173,15 @@ def test_check_finds_repeats_contradictions_and_gaps(tmp_path: Path) -> None:
         {"question": "bbbb", "answer": "333"},
         {"question": "cccccc"},
     )
-    report = check(read_numbered(path, needs_answer=False))
+    report = check_rows(read_numbered_problems(path, needs_answer=False))
     assert (report.n, report.without_answer) == (5, (6,))
     assert report.duplicates == ((1, 3),)
     assert report.contradictory == ((4, 5),)
     # Questions of 2, 2, 4, 4 and 6 characters; answers of 1, 1, 2 and 3.
     assert report.question_chars == (2, 4.0, 6)
     assert report.answer_chars == (1, 1.5, 3)
-    assert not report.clean
-    assert check(read_numbered(path, limit=1)).clean
+    assert not report.is_clean
+    assert check_rows(read_numbered_problems(path, limit=1)).is_clean
 
 
 def test_a_data_name_is_found_in_the_first_root_that_has_it(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_one_question_with_two_outputs_makes_a_data_set_no_log(tmp_path: Path) -
     path = a_file(tmp_path, *rows, {**rows[0], "output": "y"})
     # Only 2 of 5 rows share their question.
     assert [p.meta["output"] for p in read_problems(path)] == ["x0", "x1", "x2", "x3", "y"]
-    report = examine(path)
+    report = check_dataset(path)
     assert (report.duplicates, report.logged_rows) == (((1, 5),), 0)
 
 
@@ -305,9 +305,9 @@ def test_a_log_gives_each_question_once_however_few_are_read(tmp_path: Path) -> 
     (first,) = read_problems(path, limit=1)
     assert first.meta == {"level": 2, "n": 10**30}
     a_file(tmp_path, *replies, {"question": "r", "answer": "2", "response": "c"})
-    report = examine(path)
+    report = check_dataset(path)
     assert (report.n, report.logged_rows, report.logged_questions) == (2, 4, 2)
-    assert report.clean
+    assert report.is_clean
 
 
 def test_rows_that_each_list_replies_to_one_question_are_merged(tmp_path: Path) -> None:

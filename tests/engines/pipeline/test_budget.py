@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from engines.core.errors import CallFailed, lost_to
+from engines.core.errors import CallFailed, lost_usage
 from engines.core.protocols import OnText
 from engines.core.types import NO_USAGE, CallKey, Completion, Message, Sampling, Usage
-from engines.core.waiting.deadline import deadline, standing_still
-from engines.core.waiting.gather import all_of
+from engines.core.waiting.deadline import deadline, pause_deadlines
+from engines.core.waiting.gather import gather_all
 from engines.pipeline.budget import (
     Amounts,
     Budget,
-    Budgeted,
-    Limits,
-    Terms,
-    prompt_tokens,
-    spent_before,
+    BudgetedPolicy,
+    BudgetLimits,
+    CallPricing,
+    earlier_amounts,
+    estimate_prompt_tokens,
 )
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings
@@ -37,7 +37,7 @@ from tests.support.virtual_clock import on_virtual_clock
 
 ASKED = (Message("user", "x" * 30),)  # 30 bytes / 3 + 8 = 18 tokens
 A_SHORT_REPLY = Sampling(max_tokens=100)
-TERMS = Terms(4096, 1.0, 2.0)
+TERMS = CallPricing(4096, 1.0, 2.0)
 
 
 class Endings(list[str]):
@@ -75,9 +75,9 @@ class Busy:
             self.under_way -= 1
         assert sampling.max_tokens is not None
         reply = self._random.randint(1, sampling.max_tokens)
-        asked = self._random.randint(1, prompt_tokens(messages))
+        asked = self._random.randint(1, estimate_prompt_tokens(messages))
         usage = Usage(asked, reply, 1, TERMS.cost_usd(asked, reply))
-        self.spent += TERMS.paid(usage)
+        self.spent += TERMS.amounts_of(usage)
         if self._random.random() < 0.2:
             raise CallFailed("cut", "in the middle", usage)
         return Completion("ok", usage=usage)
@@ -101,12 +101,17 @@ async def until_ended(work: asyncio.Task[list[None]], endings: Endings) -> None:
 async def test_no_limit_is_ever_exceeded_however_long_the_replies_of_32_at_once(seed: int) -> None:
     chance = random.Random(seed)
     limits = chance.choice(
-        [Limits(calls=90), Limits(tokens=6000), Limits(cost_usd=0.012), Limits(150, 9000, 0.01)]
+        [
+            BudgetLimits(calls=90),
+            BudgetLimits(tokens=6000),
+            BudgetLimits(cost_usd=0.012),
+            BudgetLimits(150, 9000, 0.01),
+        ]
     )
     endings = Endings()
     budget = Budget(limits, endings)
     busy = Busy(seed)
-    policy = Throttled(Budgeted(busy, budget, TERMS), Slots(32))
+    policy = Throttled(BudgetedPolicy(busy, budget, TERMS), Slots(32))
 
     async def ask() -> None:
         try:
@@ -114,8 +119,8 @@ async def test_no_limit_is_ever_exceeded_however_long_the_replies_of_32_at_once(
         except CallFailed:
             return
 
-    await until_ended(asyncio.create_task(all_of(ask() for _ in range(300))), endings)
-    assert limits.exceeded(busy.spent) is None
+    await until_ended(asyncio.create_task(gather_all(ask() for _ in range(300))), endings)
+    assert limits.first_exceeded(busy.spent) is None
     assert len(endings) == 1
     assert busy.most_at_once > 4  # the limits did not simply serialise the calls
     assert (budget.spent.calls, budget.spent.tokens) == (busy.spent.calls, busy.spent.tokens)
@@ -124,12 +129,12 @@ async def test_no_limit_is_ever_exceeded_however_long_the_replies_of_32_at_once(
 
 async def test_a_run_that_fits_its_budget_to_the_call_ends_by_itself() -> None:
     endings = Endings()
-    budget = Budget(Limits(calls=3), endings)
-    policy = Budgeted(answering("a", "b", "c"), budget, TERMS)
+    budget = Budget(BudgetLimits(calls=3), endings)
+    policy = BudgetedPolicy(answering("a", "b", "c"), budget, TERMS)
     for _ in range(3):
         await policy.complete(ASKED, A_SHORT_REPLY)
     assert endings == []
-    assert budget.left == {"calls": 0}
+    assert budget.remaining == {"calls": 0}
 
 
 @pytest.mark.parametrize(("told", "calls"), [((), 1), ((NO_USAGE,), 0)])
@@ -142,15 +147,15 @@ async def test_a_call_that_is_cut_is_charged_unless_it_says_that_it_cost_nothing
         ) -> Completion:
             raise asyncio.CancelledError(*told)
 
-    budget = Budget(Limits(calls=3), Endings())
+    budget = Budget(BudgetLimits(calls=3), Endings())
     with pytest.raises(asyncio.CancelledError):
-        await Budgeted(Cut("cut"), budget, TERMS).complete(ASKED, A_SHORT_REPLY)
+        await BudgetedPolicy(Cut("cut"), budget, TERMS).complete(ASKED, A_SHORT_REPLY)
     assert budget.spent.calls == calls
 
 
 async def test_a_reply_that_is_drawn_again_is_not_paid_for_again(tmp_path: Path) -> None:
-    budget = Budget(Limits(calls=1), Endings())
-    policy = Budgeted(answering("a", "a"), budget, TERMS)
+    budget = Budget(BudgetLimits(calls=1), Endings())
+    policy = BudgetedPolicy(answering("a", "a"), budget, TERMS)
     ledger = RecordLedger(tmp_path, 1)
     key = CallKey("rollout", 1, 0, 0, 0)
     for _ in range(2):
@@ -170,9 +175,9 @@ async def test_who_waits_for_money_stands_aside_until_there_is_some() -> None:
         yield
         aside.append("out")
 
-    budget = Budget(Limits(calls=1, tokens=10_000), Endings())
+    budget = Budget(BudgetLimits(calls=1, tokens=10_000), Endings())
     settle = await budget.reserve(Amounts(1, 100))
-    policy = Budgeted(answering("a"), budget, TERMS, aside=standing)
+    policy = BudgetedPolicy(answering("a"), budget, TERMS, aside=standing)
     asking = asyncio.create_task(policy.complete(ASKED, A_SHORT_REPLY))
     await asyncio.sleep(0)
     assert aside == ["in"]
@@ -183,7 +188,7 @@ async def test_who_waits_for_money_stands_aside_until_there_is_some() -> None:
 
 async def test_a_call_waits_for_others_whose_reservations_come_back() -> None:
     endings = Endings()
-    budget = Budget(Limits(tokens=200), endings)
+    budget = Budget(BudgetLimits(tokens=200), endings)
     settle = await budget.reserve(Amounts(1, 150))
     waiting = asyncio.create_task(budget.reserve(Amounts(1, 120)))
     await asyncio.sleep(0)
@@ -195,7 +200,7 @@ async def test_a_call_waits_for_others_whose_reservations_come_back() -> None:
 
 async def test_what_is_under_way_is_awaited_before_the_run_is_given_up() -> None:
     endings = Endings()
-    budget = Budget(Limits(tokens=200), endings)
+    budget = Budget(BudgetLimits(tokens=200), endings)
     settle = await budget.reserve(Amounts(1, 50))
     too_long = asyncio.create_task(budget.reserve(Amounts(1, 500)))
     await asyncio.sleep(0)
@@ -212,7 +217,7 @@ async def test_what_is_under_way_is_awaited_before_the_run_is_given_up() -> None
 
 async def test_nothing_is_begun_once_a_call_was_found_that_never_fits() -> None:
     endings = Endings()
-    budget = Budget(Limits(tokens=200), endings)
+    budget = Budget(BudgetLimits(tokens=200), endings)
     settle = await budget.reserve(Amounts(1, 50))
     never = asyncio.create_task(budget.reserve(Amounts(1, 500)))
     await asyncio.sleep(0)
@@ -226,14 +231,14 @@ async def test_nothing_is_begun_once_a_call_was_found_that_never_fits() -> None:
 
 
 async def test_a_failed_call_gives_back_what_it_did_not_cost() -> None:
-    budget = Budget(Limits(calls=9, tokens=1000), Endings())
+    budget = Budget(BudgetLimits(calls=9, tokens=1000), Endings())
     refused = CallFailed("refused", "nobody there")
     cut = CallFailed("cut", "in the middle", Usage(10, 5, 2))
-    policy = Budgeted(answering(refused, cut), budget, TERMS)
+    policy = BudgetedPolicy(answering(refused, cut), budget, TERMS)
     for _ in range(2):
         with pytest.raises(CallFailed):
             await policy.complete(ASKED, A_SHORT_REPLY)
-    assert budget.left == {"calls": 7, "tokens": 985}
+    assert budget.remaining == {"calls": 7, "tokens": 985}
 
 
 async def test_a_cancelled_call_gives_back_all_but_its_prompt() -> None:
@@ -241,12 +246,14 @@ async def test_a_cancelled_call_gives_back_all_but_its_prompt() -> None:
         async def complete(self, *_: object) -> Completion:
             return await asyncio.get_running_loop().create_future()
 
-    budget = Budget(Limits(tokens=1000), Endings())
-    asking = asyncio.create_task(Budgeted(Hanging(), budget, TERMS).complete(ASKED, A_SHORT_REPLY))
+    budget = Budget(BudgetLimits(tokens=1000), Endings())
+    asking = asyncio.create_task(
+        BudgetedPolicy(Hanging(), budget, TERMS).complete(ASKED, A_SHORT_REPLY)
+    )
     await asyncio.sleep(0)
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
-    assert budget.left == {"tokens": 1000 - 18}
+    assert budget.remaining == {"tokens": 1000 - 18}
 
 
 async def test_waiting_for_money_and_waiting_for_a_slot_never_wait_for_each_other() -> None:
@@ -257,10 +264,12 @@ async def test_waiting_for_money_and_waiting_for_a_slot_never_wait_for_each_othe
     endings = Endings()
     slots = Slots(1)
     replies = answering(*(Completion("ok", usage=Usage(1, 1, 1)) for _ in range(2)))
-    below = Budgeted(replies, Budget(Limits(tokens=120), endings), TERMS)  # for one at a time
+    below = BudgetedPolicy(
+        replies, Budget(BudgetLimits(tokens=120), endings), TERMS
+    )  # for one at a time
 
     async with asyncio.timeout(5):
-        async with slots.hold():
+        async with slots.acquire():
             reflecting = asyncio.create_task(
                 Throttled(below, slots, (0,)).complete(ASKED, Sampling(max_tokens=90))
             )
@@ -271,18 +280,18 @@ async def test_waiting_for_money_and_waiting_for_a_slot_never_wait_for_each_othe
 
 
 async def test_an_endpoint_that_counts_nothing_is_counted_by_the_length_of_its_texts() -> None:
-    budget = Budget(Limits(tokens=1000), Endings())
+    budget = Budget(BudgetLimits(tokens=1000), Endings())
     uncounted = Completion("y" * 30, usage=Usage(calls=1))
-    reply = await Budgeted(answering(uncounted), budget, TERMS).complete(ASKED, A_SHORT_REPLY)
+    reply = await BudgetedPolicy(answering(uncounted), budget, TERMS).complete(ASKED, A_SHORT_REPLY)
     assert (reply.usage.prompt_tokens, reply.usage.completion_tokens) == (18, 10)
     assert reply.usage.cost_usd == pytest.approx(38e-6)  # 18 at $1 and 10 at $2 a million
-    assert budget.left == {"tokens": 972}
+    assert budget.remaining == {"tokens": 972}
 
 
 async def test_prompts_that_were_longer_than_estimated_make_later_estimates_longer() -> None:
-    budget = Budget(Limits(tokens=1000), Endings())
+    budget = Budget(BudgetLimits(tokens=1000), Endings())
     long = Completion("a", usage=Usage(180, 2, 1))  # ten times the 18 that were estimated
-    policy = Budgeted(answering(long, "b"), budget, TERMS)
+    policy = BudgetedPolicy(answering(long, "b"), budget, TERMS)
     await policy.complete(ASKED, A_SHORT_REPLY)
     # 818 are left: 18 + 700 would fit, 180 + 700 does not.
     second = asyncio.create_task(policy.complete(ASKED, Sampling(max_tokens=700)))
@@ -293,7 +302,7 @@ async def test_prompts_that_were_longer_than_estimated_make_later_estimates_long
 
 async def test_a_reply_without_a_limit_of_its_own_is_reserved_at_the_endpoints() -> None:
     endings = Endings()
-    policy = Budgeted(answering("a"), Budget(Limits(tokens=4000), endings), TERMS)
+    policy = BudgetedPolicy(answering("a"), Budget(BudgetLimits(tokens=4000), endings), TERMS)
     asking = asyncio.create_task(policy.complete(ASKED, Sampling()))
     await asyncio.wait_for(endings.happened.wait(), 5)
     assert "the next call may take 4114" in endings[0]  # 18 + 4096
@@ -302,16 +311,18 @@ async def test_a_reply_without_a_limit_of_its_own_is_reserved_at_the_endpoints()
 
 def test_what_was_recorded_without_a_price_is_priced_by_the_run_file() -> None:
     paid = [("m", Usage(1000, 1000, 1, None)), ("m", Usage(0, 0, 1, 0.5)), ("n", Usage(7, 1, 1))]
-    found = spent_before(paid, {"m": TERMS})
+    found = earlier_amounts(paid, {"m": TERMS})
     # 1,000 at $1 and 1,000 at $2 a million are $0.003; what is recorded with a cost keeps it.
     assert (found.calls, found.tokens) == (3, 2008)
     assert found.cost_usd == pytest.approx(0.503)
 
 
 def test_the_first_limit_that_does_not_hold_is_named() -> None:
-    assert Limits(calls=1, tokens=5).exceeded(Amounts(1, 6)) == "tokens"
-    assert Limits(cost_usd=0.3).exceeded(Amounts(9, 9, 0.1 + 0.2)) is None  # sums of prices
-    assert not Limits() and Limits(calls=1)
+    assert BudgetLimits(calls=1, tokens=5).first_exceeded(Amounts(1, 6)) == "tokens"
+    assert (
+        BudgetLimits(cost_usd=0.3).first_exceeded(Amounts(9, 9, 0.1 + 0.2)) is None
+    )  # sums of prices
+    assert not BudgetLimits() and BudgetLimits(calls=1)
 
 
 async def at_once(_: float) -> None:
@@ -322,14 +333,14 @@ async def test_retries_of_calls_that_cost_something_pass_no_limit() -> None:
     endings = Endings()
     async with fake_endpoint(sends(delta(content="hello "), cut=True)) as fake:
         endpoint = OpenAICompat(EndpointSettings("m", fake.base_url, max_retries=4), sleep=at_once)
-        budget = Budget(Limits(calls=10), endings)
-        policy = Throttled(Budgeted(endpoint, budget, Terms(100)), Slots(32))
+        budget = Budget(BudgetLimits(calls=10), endings)
+        policy = Throttled(BudgetedPolicy(endpoint, budget, CallPricing(100)), Slots(32))
 
         async def ask(seed: int) -> None:
             with contextlib.suppress(CallFailed):
                 await policy.complete(ASKED, Sampling(seed=seed))
 
-        await until_ended(asyncio.create_task(all_of(ask(seed) for seed in range(30))), endings)
+        await until_ended(asyncio.create_task(gather_all(ask(seed) for seed in range(30))), endings)
         await endpoint.aclose()
     assert len(fake.requests) == budget.spent.calls == 10
     assert len(endings) == 1
@@ -339,9 +350,9 @@ async def test_a_lone_call_is_tried_again_as_often_as_its_budget_allows() -> Non
     endings = Endings()
     async with fake_endpoint(sends(delta(content="hello "), cut=True)) as fake:
         endpoint = OpenAICompat(EndpointSettings("m", fake.base_url, max_retries=9), sleep=at_once)
-        budget = Budget(Limits(calls=3), endings)
+        budget = Budget(BudgetLimits(calls=3), endings)
         asking = asyncio.create_task(
-            Budgeted(endpoint, budget, Terms(100)).complete(ASKED, Sampling(seed=1))
+            BudgetedPolicy(endpoint, budget, CallPricing(100)).complete(ASKED, Sampling(seed=1))
         )
         await asyncio.wait_for(endings.happened.wait(), 5)
         asking.cancel()
@@ -349,7 +360,7 @@ async def test_a_lone_call_is_tried_again_as_often_as_its_budget_allows() -> Non
             await asking
         await endpoint.aclose()
     assert (len(fake.requests), budget.spent.calls) == (3, 3)
-    assert lost_to(cut.value).calls == 3  # what its tries have cost is told with the end
+    assert lost_usage(cut.value).calls == 3  # what its tries have cost is told with the end
 
 
 async def test_a_call_that_waits_to_be_tried_again_holds_no_money() -> None:
@@ -362,9 +373,9 @@ async def test_a_call_that_waits_to_be_tried_again_holds_no_money() -> None:
 
     async with fake_endpoint(refuses(500), says("4")) as fake:
         endpoint = OpenAICompat(EndpointSettings("m", fake.base_url), sleep=rest)
-        budget = Budget(Limits(calls=2), Endings())
+        budget = Budget(BudgetLimits(calls=2), Endings())
         asking = asyncio.create_task(
-            Budgeted(endpoint, budget, Terms(100)).complete(ASKED, Sampling(seed=1))
+            BudgetedPolicy(endpoint, budget, CallPricing(100)).complete(ASKED, Sampling(seed=1))
         )
         await resting.wait()
         settle = await asyncio.wait_for(budget.reserve(Amounts(2, 10)), 5)
@@ -377,7 +388,7 @@ async def test_a_call_that_waits_to_be_tried_again_holds_no_money() -> None:
 
 def test_waiting_for_money_is_no_part_of_a_deadline() -> None:
     async def main() -> tuple[str, float]:
-        budget = Budget(Limits(calls=1), Endings())
+        budget = Budget(BudgetLimits(calls=1), Endings())
         settle = await budget.reserve(Amounts(1))
         loop = asyncio.get_running_loop()
         loop.call_later(3600, settle, Amounts())  # an hour for others
@@ -387,12 +398,12 @@ def test_waiting_for_money_is_no_part_of_a_deadline() -> None:
                 await asyncio.sleep(20)
                 return await super().complete(*given)
 
-        policy = Budgeted(Slow().enqueue(["4"]), budget, TERMS)
+        policy = BudgetedPolicy(Slow().enqueue(["4"]), budget, TERMS)
         async with deadline(30):
             reply = await policy.complete(ASKED, A_SHORT_REPLY)
         with pytest.raises(TimeoutError):
             async with deadline(30), deadline(60):
-                with standing_still():
+                with pause_deadlines():
                     await asyncio.sleep(100)
                 await asyncio.sleep(31)
         return reply.text, loop.time()
@@ -402,9 +413,9 @@ def test_waiting_for_money_is_no_part_of_a_deadline() -> None:
 
 
 async def test_what_stands_before_every_prompt_does_not_multiply_long_ones() -> None:
-    budget = Budget(Limits(tokens=10_000), Endings())
+    budget = Budget(BudgetLimits(tokens=10_000), Endings())
     short = Completion("a", usage=Usage(1518, 2, 1))  # 18 estimated, 1,500 of the endpoint's own
-    policy = Budgeted(answering(short, "b"), budget, TERMS)
+    policy = BudgetedPolicy(answering(short, "b"), budget, TERMS)
     await policy.complete(ASKED, A_SHORT_REPLY)
     long = (Message("user", "y" * 9000),)  # 3,008 estimated; 85 times as many do not fit
     assert (await asyncio.wait_for(policy.complete(long, A_SHORT_REPLY), 5)).text == "b"
@@ -413,7 +424,7 @@ async def test_what_stands_before_every_prompt_does_not_multiply_long_ones() -> 
 async def test_a_long_prompt_tells_how_far_off_estimates_are_in_proportion() -> None:
     endings = Endings()
     dense = Completion("a", usage=Usage(9024, 2, 1))  # three times the 3,008 that were estimated
-    policy = Budgeted(answering(dense), Budget(Limits(tokens=20_000), endings), TERMS)
+    policy = BudgetedPolicy(answering(dense), Budget(BudgetLimits(tokens=20_000), endings), TERMS)
     long = (Message("user", "y" * 9000),)
     await policy.complete(long, A_SHORT_REPLY)
     longer = (Message("user", "y" * 18_000),)
@@ -425,9 +436,9 @@ async def test_a_long_prompt_tells_how_far_off_estimates_are_in_proportion() -> 
 
 async def test_limits_among_further_fields_and_several_replies_are_reserved() -> None:
     endings = Endings()
-    terms = Terms(100, further_max_tokens=5000, replies=2)
+    terms = CallPricing(100, further_max_tokens=5000, replies=2)
     asking = asyncio.create_task(
-        Budgeted(answering(), Budget(Limits(tokens=4000), endings), terms).complete(
+        BudgetedPolicy(answering(), Budget(BudgetLimits(tokens=4000), endings), terms).complete(
             ASKED, A_SHORT_REPLY
         )
     )

@@ -15,11 +15,11 @@ import pytest
 from engines.core import events as ev
 from engines.core.errors import ConfigError
 from engines.core.types import NO_USAGE, Usage
-from engines.pipeline.context import Practice
-from engines.policies.rehearsal.endpoint import answer
+from engines.pipeline.context import RunContext
+from engines.policies.rehearsal.endpoint import answer_request
 from engines.record import lines
 from engines.record.catalogue import run_row
-from engines.record.ledger import spent
+from engines.record.ledger import read_usage
 from engines.record.run_dir import RunDir
 from studio.config.loading import load_run
 from studio.run.budget import open_budget
@@ -36,7 +36,7 @@ PRICED = (
 
 def recorded(run: RunDir) -> tuple[int, int, float]:
     """Calls, tokens and dollars that the records say were paid."""
-    usages = [usage for _, usage in spent(run.records)]
+    usages = [usage for _, usage in read_usage(run.records)]
     cost = sum(usage.cost_usd or 0.0 for usage in usages)
     return sum(u.calls for u in usages), sum(u.tokens for u in usages), cost
 
@@ -137,7 +137,7 @@ async def test_a_stop_after_the_step_does_not_hide_that_the_budget_is_spent(
 ) -> None:
     """The step can never end, so waiting for its end would be waiting for ever."""
 
-    def stopping(practice: Practice) -> Practice:
+    def stopping(practice: RunContext) -> RunContext:
         practice.recorder.listen(
             lambda event: (
                 practice.control.stop("after this step", after_step=True)
@@ -153,13 +153,13 @@ async def test_a_stop_after_the_step_does_not_hide_that_the_budget_is_spent(
 
 def all_recorded(run: RunDir) -> Usage:
     """Sums of prices are not exact: the order they are added in shows."""
-    found = sum((usage for _, usage in spent(run.records)), NO_USAGE)
+    found = sum((usage for _, usage in read_usage(run.records)), NO_USAGE)
     cost_usd: Any = None if found.cost_usd is None else pytest.approx(found.cost_usd)
     return replace(found, cost_usd=cost_usd)
 
 
-def stopping_at(event: type[object], n: int = 1) -> Callable[[Practice], Practice]:
-    def change(practice: Practice) -> Practice:
+def stopping_at(event: type[object], n: int = 1) -> Callable[[RunContext], RunContext]:
+    def change(practice: RunContext) -> RunContext:
         seen = itertools.count(1)
 
         def stop(heard: object) -> None:
@@ -179,14 +179,14 @@ async def test_what_a_run_says_it_spent_is_what_its_records_hold_however_it_ends
     for limit in ("budget.calls=9", "budget.calls=25", "budget.calls=60"):  # evaluation, step, step
         cut = await practised(tmp_path, *run, limit)
         assert cut.state.ending == "budget"
-        assert cut.state.spent == all_recorded(cut.run)
+        assert cut.state.total_usage == all_recorded(cut.run)
     for event in (ev.RolloutFinished, ev.GroupReflected, ev.EvaluationProgressed):
         cut = await practised(tmp_path, *run, change=stopping_at(event, 2))
-        assert cut.state.spent == all_recorded(cut.run)
-        assert run_row(cut.run)["tokens"] == cut.state.spent.tokens
+        assert cut.state.total_usage == all_recorded(cut.run)
+        assert run_row(cut.run)["tokens"] == cut.state.total_usage.tokens
     done = await practised(tmp_path, *run)
     assert done.state.ending == "finished"
-    assert done.state.spent == all_recorded(done.run)
+    assert done.state.total_usage == all_recorded(done.run)
 
 
 class Once:
@@ -200,7 +200,7 @@ class Once:
         if body.get("max_tokens") != 1 and not self.hung:
             self.hung = True
             await asyncio.get_running_loop().create_future()
-        made = answer("POST", exchange.request.path, orjson.dumps(body))
+        made = answer_request("POST", exchange.request.path, orjson.dumps(body))
         whole = b"".join([piece async for piece in made.body])
         await exchange.head(made.status, made.content_type, {"content-length": str(len(whole))})
         await exchange.write(whole)
@@ -216,13 +216,13 @@ async def test_a_call_that_was_cut_counts_after_a_resume_too(tmp_path: Path) -> 
         cut = await practised(tmp_path, *run, change=stopping_at(ev.RolloutFinished, 3))
         lost = [r for r in records(cut.run) if r["lost"]]
         assert "cancelled" in {record["lost"] for record in lost}
-        assert cut.state.spent == all_recorded(cut.run)
+        assert cut.state.total_usage == all_recorded(cut.run)
         loaded = load_run("rehearsal", [*run], tmp_path, {})
         budget = open_budget(loaded, loaded.config, cut.run.records, lambda _: None)
-        assert budget is not None and budget.spent.calls == cut.state.spent.calls
+        assert budget is not None and budget.spent.calls == cut.state.total_usage.calls
         done = await practised(tmp_path, *run)
     assert done.state.ending == "finished"
-    assert done.state.spent == all_recorded(done.run)
+    assert done.state.total_usage == all_recorded(done.run)
 
 
 def records(run: RunDir) -> list[dict[str, Any]]:
@@ -237,9 +237,9 @@ async def test_a_budget_leaves_an_endpoint_that_takes_few_at_a_time_its_say(
     tmp_path: Path,
 ) -> None:
     """Through the very parts that a run has: the slots fall, and nothing is lost."""
-    held: list[Practice] = []
+    held: list[RunContext] = []
 
-    def keep(practice: Practice) -> Practice:
+    def keep(practice: RunContext) -> RunContext:
         held.append(practice)
         return practice
 
@@ -270,7 +270,9 @@ class NarrowRehearsal:
         try:
             for _ in range(20):  # turns of the loop, in which others come
                 await asyncio.sleep(0)
-            made = answer("POST", exchange.request.path, orjson.dumps(exchange.request.body))
+            made = answer_request(
+                "POST", exchange.request.path, orjson.dumps(exchange.request.body)
+            )
             whole = b"".join([piece async for piece in made.body])
             length = {"content-length": str(len(whole))}
             await exchange.head(made.status, made.content_type, length)

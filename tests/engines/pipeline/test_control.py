@@ -8,8 +8,8 @@ import pytest
 
 from engines.core import events as ev
 from engines.core.errors import RecordError
-from engines.core.state.fold import folded
-from engines.pipeline.control import Control
+from engines.core.state.fold import fold_events
+from engines.pipeline.control import RunControl
 from engines.pipeline.recorder import Recorder
 from tests.support.builders import a_run, a_step
 
@@ -30,7 +30,7 @@ class Log:
 
 def a_recorder() -> tuple[Recorder, Log]:
     log = Log()
-    return Recorder(log, folded([a_run(), a_step()])), log
+    return Recorder(log, fold_events([a_run(), a_step()])), log
 
 
 async def test_listeners_hear_an_event_after_disk_and_state() -> None:
@@ -65,10 +65,10 @@ async def test_a_transient_event_is_passed_on_and_not_written() -> None:
 
 async def test_a_pause_holds_whatever_is_to_begin_until_it_ends() -> None:
     recorder, log = a_recorder()
-    control = Control(recorder)
+    control = RunControl(recorder)
     await control.pause()
     await control.pause()  # the second one changes nothing
-    waiting = asyncio.create_task(control.cleared())
+    waiting = asyncio.create_task(control.wait_while_paused())
     await asyncio.sleep(0)
     assert not waiting.done()
     await control.resume()
@@ -78,24 +78,24 @@ async def test_a_pause_holds_whatever_is_to_begin_until_it_ends() -> None:
 
 async def test_a_stepped_run_pauses_again_after_its_step() -> None:
     recorder, log = a_recorder()
-    control = Control(recorder)
+    control = RunControl(recorder)
     await control.pause()
     await control.step()
-    await control.cleared()
+    await control.wait_while_paused()
     await recorder.record(ev.StepFinished(1, 1))
-    assert await control.step_done(1) is False
+    assert await control.finish_step(1) is False
     assert log.events[-1] == ev.RunPaused()
 
 
 @pytest.mark.parametrize("first", ["stop", "drive"])
 async def test_a_stop_cancels_the_run_also_when_it_comes_before_it(first: str) -> None:
-    control = Control(a_recorder()[0])
+    control = RunControl(a_recorder()[0])
     begun, got_through = asyncio.Event(), []
 
     async def run() -> None:
         main = asyncio.current_task()
         assert main is not None
-        control.drives(main)
+        control.set_main_task(main)
         begun.set()
         await asyncio.Event().wait()
         got_through.append(True)
@@ -112,9 +112,9 @@ async def test_a_stop_cancels_the_run_also_when_it_comes_before_it(first: str) -
 
 
 async def test_a_stop_that_comes_while_the_ending_is_recorded_changes_nothing() -> None:
-    control = Control(a_recorder()[0])
+    control = RunControl(a_recorder()[0])
     task = asyncio.create_task(asyncio.Event().wait())
-    control.drives(task)
+    control.set_main_task(task)
     control.ended = True
     control.stop("Ctrl-C")
     await asyncio.sleep(0)
@@ -124,19 +124,19 @@ async def test_a_stop_that_comes_while_the_ending_is_recorded_changes_nothing() 
 
 
 async def test_a_stop_after_the_step_lets_the_step_end() -> None:
-    control = Control(a_recorder()[0])
+    control = RunControl(a_recorder()[0])
     await control.pause()
     control.stop("ctl", after_step=True)
-    await control.cleared()  # a paused run has to go on to reach its end
-    assert await control.step_done(1) is True
+    await control.wait_while_paused()  # a paused run has to go on to reach its end
+    assert await control.finish_step(1) is True
 
 
 async def test_a_run_that_is_given_up_ends_although_it_was_to_stop_after_its_step() -> None:
     recorder, _ = a_recorder()
-    control = Control(recorder)
+    control = RunControl(recorder)
     control.stop("after this step", after_step=True)
     main: asyncio.Task[object] = asyncio.ensure_future(asyncio.sleep(60))
-    control.drives(main)
+    control.set_main_task(main)
     control.give_up("budget", "budget.calls=1: 1 spent")
     assert await asyncio.gather(main, return_exceptions=True)
     assert main.cancelled()
@@ -145,13 +145,13 @@ async def test_a_run_that_is_given_up_ends_although_it_was_to_stop_after_its_ste
 
 async def test_the_first_reason_to_end_counts() -> None:
     recorder, _ = a_recorder()
-    control = Control(recorder)
+    control = RunControl(recorder)
     control.give_up("failed", "the last 16 rollouts failed")
     control.give_up("budget", "budget.calls=1: 1 spent")
     control.stop("Ctrl-C")
     assert (control.ending, control.stop_reason) == ("failed", "the last 16 rollouts failed")
 
-    other = Control(recorder)
+    other = RunControl(recorder)
     other.stop("Ctrl-C")
     other.give_up("failed", "the last 16 rollouts failed")
     assert (other.ending, other.stop_reason) == ("stopped", "Ctrl-C")

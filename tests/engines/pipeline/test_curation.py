@@ -17,14 +17,14 @@ from engines.core.errors import ConfigError, PolicyError
 from engines.core.library import Library
 from engines.core.types import NO_USAGE, Decision, Flag, Lesson, Operation, Problem
 from engines.data.dataset import read_problems
-from engines.pipeline.reviewers.human import Auto
-from engines.record.ledger import spent
+from engines.pipeline.reviewers.human import AutoReviewer
+from engines.record.ledger import read_usage
 from engines.record.run_dir import RunDir, Workspace
 from engines.training_free.lint import OperationLinter
 from studio.config.loading import load_run
 from studio.evaluation.trial import without_lessons
 from studio.run.budget import check_budget, open_budget
-from studio.run.linter import _endpoint, open_run_embedder, run_linter
+from studio.run.linter import _embedding_endpoint, make_linter, open_run_embedder
 from tests.engines.pipeline.test_settings import prompt_of, requests
 from tests.support.builders import a_library, an_operation
 from tests.support.fake_endpoint import answers, fake_endpoint, refuses
@@ -126,7 +126,7 @@ async def test_a_run_that_was_cut_back_is_withheld_nothing_by_its_own_later_reje
     done = await rejected(tmp_path, *ONE_EPOCH)
     _cut_before(tmp_path / "runs/rehearsal/journal.jsonl", "StepStarted")
     if below == "others":
-        with Workspace(tmp_path).library("rehearsal").committing() as library:
+        with Workspace(tmp_path).library("rehearsal").lock_for_commit() as library:
             idea = an_operation("add", None, "Elsewhere: an odd idea.")
             library.commit([(idea, replace(rejecting(idea), at=5.0))], run="other", step=1)
     resumed = await rejected(tmp_path, *ONE_EPOCH)
@@ -145,7 +145,7 @@ async def test_a_fork_takes_no_rejection_that_came_after_its_last_adopted_step(
     run = Workspace(tmp_path).run("rehearsal").state()
     version = run.steps[1].committed_version
     assert version == run.library_version  # so that only what is remembered has moved since
-    with Workspace(tmp_path).library("rehearsal").committing() as library:
+    with Workspace(tmp_path).library("rehearsal").lock_for_commit() as library:
         idea = an_operation("add", None, "Later: an odd idea.")
         library.commit([(idea, replace(rejecting(idea), at=5.0))], run="other", step=1)
     fork = await practised(tmp_path, *TWO_EPOCHS, restart_step=1)
@@ -161,7 +161,7 @@ async def test_rejections_from_elsewhere_change_no_request_of_a_step_that_is_res
     shutil.copytree(whole, cut)
     _cut_before(cut / "runs/rehearsal/journal.jsonl", "GroupReflected")
     shutil.copy(_first_line(cut / "libraries/rehearsal/journal.jsonl"), cut)
-    with Workspace(cut).library("rehearsal").committing() as library:
+    with Workspace(cut).library("rehearsal").lock_for_commit() as library:
         idea = an_operation("add", None, lessons(done.run)[0].operations[0].text, id="op9.9")
         library.commit([(idea, replace(rejecting(idea), at=5.0))], run="other", step=1)
     resumed = await practised(cut, *ONE_EPOCH)
@@ -181,7 +181,7 @@ async def test_a_step_that_begins_later_is_shown_what_others_rejected_meanwhile(
     tmp_path: Path,
 ) -> None:
     await practised(tmp_path, *ONE_EPOCH, review="auto")
-    with Workspace(tmp_path).library("rehearsal").committing() as library:
+    with Workspace(tmp_path).library("rehearsal").lock_for_commit() as library:
         idea = an_operation("add", None, "Elsewhere: an odd idea.")
         library.commit([(idea, replace(rejecting(idea), at=5.0))], run="other", step=1)
     done = await practised(tmp_path, *TWO_EPOCHS)
@@ -233,7 +233,7 @@ async def test_auto_leaves_a_held_out_question_to_a_person_and_no_other_flag() -
     leak = Flag(names.HELD_OUT_LEAK, 1.0, "repeats 9 words in a row of a held-out question")
     held = replace(an_operation(id="op1.1"), flags=(leak,))
     near = replace(an_operation(id="op1.2"), flags=(Flag(names.LEAK, 1.0, "x"),))
-    decided = [d async for d in Auto().review([held, near], a_library())]
+    decided = [d async for d in AutoReviewer().review([held, near], a_library())]
     assert [(d.action, d.reason) for d in decided] == [("defer", leak.detail), ("approve", "")]
 
 
@@ -259,7 +259,7 @@ async def test_the_words_that_give_a_question_away_are_as_many_as_the_run_file_s
 
     async def flagged(*overrides: str) -> bool:
         config = load_run("rehearsal", overrides, tmp_path, {}).config
-        found = await run_linter(config, [problem], []).flags(near, a_library())
+        found = await make_linter(config, [problem], []).flags(near, a_library())
         return names.LEAK in [flag.name for flag in found]
 
     assert not await flagged()  # seven words in a row, and eight are wanted
@@ -298,7 +298,7 @@ async def test_embeddings_use_the_policy_s_endpoint_unless_they_name_one(tmp_pat
             with pytest.raises(PolicyError, match=re.escape(f"127.0.0.1{address}")):
                 await open_run_embedder(loaded, Workspace(tmp_path), stack)
             assert loaded.config.lint.embedding is not None
-            assert _endpoint(loaded.config, loaded.config.lint.embedding).api_key == key
+            assert _embedding_endpoint(loaded.config, loaded.config.lint.embedding).api_key == key
 
 
 async def test_a_budget_in_dollars_needs_the_price_of_embeddings(tmp_path: Path) -> None:
@@ -327,10 +327,10 @@ async def test_what_embeddings_cost_is_counted_by_a_budget_after_a_resume(tmp_pa
         asked = len(fake.requests) - 1  # the ping is not counted
         again = await practised(tmp_path, *run, "budget.tokens=10000000")
     assert asked > 0 and again.asked == 0
-    embedded = [usage for name, usage in spent(done.run.records) if name == "openai:e"]
+    embedded = [usage for name, usage in read_usage(done.run.records) if name == "openai:e"]
     assert (len(embedded), sum(usage.tokens for usage in embedded)) == (asked, 5000 * asked)
-    total = sum((usage for _, usage in spent(done.run.records)), NO_USAGE)
-    assert done.state.spent == again.state.spent == total
+    total = sum((usage for _, usage in read_usage(done.run.records)), NO_USAGE)
+    assert done.state.total_usage == again.state.total_usage == total
     loaded = load_run("rehearsal", [*run, "budget.tokens=10000000"], tmp_path, {})
     budget = open_budget(loaded, loaded.config, done.run.records, lambda _: None)
     assert budget is not None and budget.spent.tokens == total.tokens

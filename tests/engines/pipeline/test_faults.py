@@ -16,7 +16,7 @@ import pytest
 
 from engines.core import events as ev
 from engines.core.errors import CallFailed
-from engines.core.state.fold import folded
+from engines.core.state.fold import fold_events
 from engines.core.types import Completion, Proposal, Reflection, Sampling, Usage
 from engines.policies.limits.throttle import Priority, Slots
 from engines.record.ledger import RecordLedger
@@ -24,7 +24,7 @@ from engines.record.run_dir import Workspace
 from engines.training_free.engine import TrainingFreeEngine
 from engines.training_free.settings import TrainingFreeSettings
 from engines.verifiers.judge import JudgeSettings, JudgeVerifier
-from engines.verifiers.judge_context import Judging
+from engines.verifiers.judge_context import JudgeContext
 from tests.support.builders import a_group, a_library, a_problem, a_rollout, answering
 from tests.support.faulty_endpoint import KINDS, LASTING, faulty_endpoint
 from tests.support.harness import practised
@@ -123,7 +123,7 @@ async def test_the_real_program_ends_with_exit_4_and_says_what_was_lost(tmp_path
     assert [line["how"] for line in endings] == ["finished"], endings
     assert err.decode().count("refuses some calls as too many") == 1
     (run,) = Workspace(tmp_path).runs()
-    state = folded(entry.event for entry in run.entries())
+    state = fold_events(entry.event for entry in run.entries())
     (step,) = state.steps.values()
     assert sum(step.groups.values()) == 24
     assert state.lost["rollout"] > 0
@@ -188,7 +188,7 @@ async def test_a_judge_without_a_reply_leaves_the_answer_unjudged(
     reply: Completion, tmp_path: Path
 ) -> None:
     ledger = RecordLedger(tmp_path, 1)
-    judging = Judging(answering(reply, reply), Sampling(), ledger)
+    judging = JudgeContext(answering(reply, reply), Sampling(), ledger)
     (verdict,) = await JudgeVerifier(JudgeSettings(), judging).verify(a_problem(), [a_rollout("5")])
     await ledger.aclose()
     assert verdict.reward is None
@@ -206,7 +206,7 @@ async def test_a_call_of_a_role_that_failed_is_charged_where_it_was_made(tmp_pat
     reflection = Reflection(1, 0, "used", (found,))
     lesson = await engine.consolidate([a_group([1, 0])], [reflection], a_library())
     assert lesson.usage == spent
-    judge = JudgeVerifier(JudgeSettings(), Judging(answering(failed), Sampling(), ledger))
+    judge = JudgeVerifier(JudgeSettings(), JudgeContext(answering(failed), Sampling(), ledger))
     (verdict,) = await judge.verify(a_problem(), [a_rollout("5")])
     await ledger.aclose()
     assert (verdict.reward, verdict.usage) == (None, spent)

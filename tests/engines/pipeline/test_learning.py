@@ -12,7 +12,7 @@ import pytest
 from engines.core.library import Library
 from engines.core.protocols import OnText, Policy
 from engines.core.types import Completion, Job, Message, Sampling
-from engines.pipeline.context import Practice
+from engines.pipeline.context import RunContext
 from tests.support.harness import Practised, heldout_rewards, paired_interval, practised
 
 
@@ -63,7 +63,7 @@ async def test_lessons_swapped_between_families_do_not_help(
 async def test_when_solution_steps_are_renamed_the_lesson_changes_with_them(
     learned: Practised, tmp_path: Path
 ) -> None:
-    def renamed(practice: Practice) -> Practice:
+    def renamed(practice: RunContext) -> RunContext:
         rollouts = replace(practice.rollouts, policy=Renaming(practice.rollouts.policy))
         return replace(practice, rollouts=rollouts)
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from engines.core import events as ev
-from engines.core.state.fold import fold, folded
+from engines.core.state.fold import fold, fold_events
 from engines.core.state.run_state import RunState
 from engines.core.types import (
     CallKey,
     Lesson,
-    Loss,
+    LostWork,
     Operation,
     RecordRef,
     Reflection,
@@ -30,7 +30,7 @@ REF = RecordRef("step-0001.jsonl", 0, 9, "d")
 def told(events: Sequence[ev.DurableEvent], begun: RunState | None = None) -> list[str]:
     """The reasons to give up that a run with these events after its first step gave."""
     reasons: list[str] = []
-    state = begun or folded([a_run(), a_step()])
+    state = begun or fold_events([a_run(), a_step()])
     hear = Outage(reasons.append).watch(state)
     for event in events:
         fold(state, event)
@@ -50,7 +50,7 @@ def test_sixteen_failed_rollouts_in_a_row_are_an_outage_with_its_cause() -> None
 def test_failures_are_no_outage_while_as_many_are_under_way_that_may_work() -> None:
     """What fails fails at once; with 64 slow calls under way sixteen of these prove nothing."""
     reasons: list[str] = []
-    state = folded([a_run(), a_step()])
+    state = fold_events([a_run(), a_step()])
     hear = Outage(reasons.append).watch(state)
     key = CallKey("rollout", 1, 1)
     for _ in range(40):
@@ -109,10 +109,10 @@ def test_reflections_whose_calls_fail_are_an_outage_but_replies_that_cannot_be_r
     None
 ):
     failed = [
-        Reflection(1, at, "failed", losses=(Loss("extraction", f"s1p{at}", DOWN),))
+        Reflection(1, at, "failed", losses=(LostWork("extraction", f"s1p{at}", DOWN),))
         for at in range(20)
     ]
-    unread = [replace(r, losses=(Loss("extraction", "s1p0", "no JSON", "hm"),)) for r in failed]
+    unread = [replace(r, losses=(LostWork("extraction", "s1p0", "no JSON", "hm"),)) for r in failed]
     assert told(reflections(*failed[:16])) == [f"the last 16 reflections failed: {DOWN}"]
     assert told(reflections(*unread)) == []
     assert told(reflections(*failed[:15], unread[15], *failed[16:])) == []
@@ -126,14 +126,14 @@ def test_groups_about_which_nothing_was_asked_do_not_count(outcome: str) -> None
 
 def test_three_consolidations_in_a_row_are_an_outage() -> None:
     def lesson(step: int, *, works: bool) -> list[ev.DurableEvent]:
-        losses = () if works else (Loss("consolidation", f"s{step}", DOWN),)
+        losses = () if works else (LostWork("consolidation", f"s{step}", DOWN),)
         operations = (Operation(f"op{step}.1", "keep", "E1"),) if works else ()
         refs = (REF,) if works else ()
         found = Lesson(step, 0, operations, losses=losses, refs=refs)
         return [a_step(step), ev.LessonProposed(step, found), ev.StepFinished(1, step)]
 
     failed = [event for step in (1, 2, 3) for event in lesson(step, works=False)]
-    reasons = told(failed, folded([a_run()]))
+    reasons = told(failed, fold_events([a_run()]))
     assert LESSONS_IN_A_ROW == 3 and reasons == [f"the last 3 consolidations failed: {DOWN}"]
     between = [
         *lesson(1, works=False),
@@ -141,11 +141,11 @@ def test_three_consolidations_in_a_row_are_an_outage() -> None:
         *lesson(3, works=True),
         *lesson(4, works=False),
     ]
-    assert told(between, folded([a_run(steps_per_epoch=9)])) == []
+    assert told(between, fold_events([a_run(steps_per_epoch=9)])) == []
 
 
 def test_one_lost_consolidation_is_enough_where_the_calls_before_it_failed_too() -> None:
-    lost = ev.LessonProposed(1, Lesson(1, 0, losses=(Loss("consolidation", "s1", DOWN),)))
+    lost = ev.LessonProposed(1, Lesson(1, 0, losses=(LostWork("consolidation", "s1", DOWN),)))
     reason = f"the calls before and the consolidation failed: {DOWN}"
     assert told([*failing(3), lost]) == [reason]
     assert told([*failing(2), lost]) == []
@@ -187,7 +187,7 @@ def test_a_resume_after_an_outage_tries_again_what_failed_and_keeps_what_worked(
         a_rollout_finished(1, 1),
         ended(),
     ]
-    before = folded(events)
+    before = fold_events(events)
     step = before.steps[1]
     assert before.lost == {"rollout": 1, "verdict": 1}
     assert (step.failed, step.unjudged, step.rollouts_done) == (1, 1, 4)
@@ -205,30 +205,30 @@ def test_a_resume_after_an_outage_tries_again_what_failed_and_keeps_what_worked(
 @pytest.mark.parametrize("how", ["stopped", "budget", "held"])
 def test_other_endings_forget_nothing(how: str) -> None:
     events: list[ev.DurableEvent] = [a_run(), a_step(), *failing(2), ended(how), resumed()]
-    state = folded(events)
+    state = fold_events(events)
     assert state.lost == {"rollout": 2} and len(state.steps[1].rollouts) == 2
 
 
 def test_a_process_killed_after_the_resume_forgets_no_second_time() -> None:
     again = [*failing(1), resumed()]
-    state = folded([a_run(), a_step(), *failing(2), ended(), resumed(), *again])
+    state = fold_events([a_run(), a_step(), *failing(2), ended(), resumed(), *again])
     assert state.lost == {"rollout": 1} and set(state.steps[1].rollouts) == {(0, 0)}
 
 
 def test_a_second_outage_is_forgotten_like_the_first() -> None:
     events = [a_run(), a_step(), *failing(2), ended(), resumed(), *failing(2), ended(), resumed()]
-    state = folded(events)
+    state = fold_events(events)
     assert state.lost == {} and state.steps[1].rollouts_done == 0
 
 
 def test_a_step_whose_lesson_was_proposed_keeps_what_failed_in_it() -> None:
     lesson = ev.LessonProposed(1, Lesson(1, 0, (Operation("op1.1", "add", None, "Say it."),)))
-    state = folded([a_run(), a_step(), *failing(2), lesson, ended(), resumed()])
+    state = fold_events([a_run(), a_step(), *failing(2), lesson, ended(), resumed()])
     assert state.lost == {"rollout": 2}
 
 
 def test_a_lesson_that_failed_with_its_call_is_asked_for_again() -> None:
-    lesson = Lesson(1, 0, losses=(Loss("consolidation", "s1", DOWN),))
-    state = folded([a_run(), a_step(), ev.LessonProposed(1, lesson), ended(), resumed()])
+    lesson = Lesson(1, 0, losses=(LostWork("consolidation", "s1", DOWN),))
+    state = fold_events([a_run(), a_step(), ev.LessonProposed(1, lesson), ended(), resumed()])
     assert state.steps[1].lesson is None and state.lost == {}
     assert state.status == "running"

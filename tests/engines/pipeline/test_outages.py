@@ -13,8 +13,8 @@ from engines.core import events as ev
 from engines.core.errors import CallFailed
 from engines.core.protocols import OnText, Policy
 from engines.core.types import Completion, Message, Problem, Rollout, Sampling, Usage, Verdict
-from engines.pipeline.context import Practice
-from engines.record.ledger import spent
+from engines.pipeline.context import RunContext
+from engines.record.ledger import read_usage
 from tests.support.harness import Practised, practised
 
 RUN = ("data.truncate=24", "practice.batch_size=12", "practice.group_size=4", "practice.epochs=1")
@@ -46,18 +46,18 @@ class Failing:
     async def aclose(self) -> None: ...
 
 
-def rollouts_fail(works: Callable[[int], bool]) -> Callable[[Practice], Practice]:
-    def change(practice: Practice) -> Practice:
+def rollouts_fail(works: Callable[[int], bool]) -> Callable[[RunContext], RunContext]:
+    def change(practice: RunContext) -> RunContext:
         policy = Failing(practice.rollouts.policy, works)
         return replace(practice, rollouts=replace(practice.rollouts, policy=policy))
 
     return change
 
 
-def lessons_fail(works: Callable[[int], bool]) -> Callable[[Practice], Practice]:
+def lessons_fail(works: Callable[[int], bool]) -> Callable[[RunContext], RunContext]:
     """What the reflector is asked fails; looks behind the engine, which has no seam there."""
 
-    def change(practice: Practice) -> Practice:
+    def change(practice: RunContext) -> RunContext:
         engine = practice.engine
         engine._reflector = Failing(engine._reflector, works)  # type: ignore[attr-defined]
         return practice
@@ -69,8 +69,8 @@ class Killed(Exception):
     """As if the process had died: nothing is recorded any more."""
 
 
-def killed_after(events: int) -> Callable[[Practice], Practice]:
-    def change(practice: Practice) -> Practice:
+def killed_after(events: int) -> Callable[[RunContext], RunContext]:
+    def change(practice: RunContext) -> RunContext:
         seen = itertools.count(1)
 
         def kill(event: object) -> None:
@@ -86,7 +86,7 @@ def killed_after(events: int) -> Callable[[Practice], Practice]:
 def same_as(found: Practised, straight: Practised) -> None:
     assert (found.texts, found.decisions()) == (straight.texts, straight.decisions())
     assert found.state.lost == straight.state.lost
-    assert found.state.groups() == straight.state.groups()
+    assert found.state.group_outcomes() == straight.state.group_outcomes()
     steps = zip(found.state.steps.values(), straight.state.steps.values(), strict=True)
     for one, other in steps:
         assert (one.rewards, one.failed, one.unjudged) == (
@@ -140,7 +140,7 @@ async def test_answers_that_were_fine_are_not_paid_for_again(tmp_path: Path) -> 
     done = await practised(tmp_path, *RUN)
     rollouts = 24 * 4
     # Every rollout once, and the failed ones' prompts, which had been paid for.
-    usages = [usage for _, usage in spent(done.run.records)]
+    usages = [usage for _, usage in read_usage(done.run.records)]
     lost = sum(usage == Usage(5, 0, 1) for usage in usages)
     assert done.state.ending == "finished" and lost >= 16
     asked_for_rollouts = sum(
@@ -167,7 +167,7 @@ async def test_a_run_too_small_for_an_outage_ends_by_itself_with_its_losses(
     small = ("data.truncate=2", "practice.group_size=3", "practice.epochs=1")
     found = await practised(tmp_path, *small, change=rollouts_fail(lambda _: False))
     assert (found.state.ending, found.state.lost["rollout"]) == ("finished", 6)
-    assert found.state.groups() == {"failed": 2}
+    assert found.state.group_outcomes() == {"failed": 2}
 
 
 async def test_reflections_that_all_fail_end_the_run(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ async def test_reflections_that_all_fail_end_the_run(tmp_path: Path) -> None:
     assert cut.state.reason.endswith(f" reflections failed: {DOWN}")
     done = await practised(workspace, *long)
     assert (done.state.ending, done.state.lost) == ("finished", {})
-    assert straight.state.groups() == done.state.groups()
+    assert straight.state.group_outcomes() == done.state.group_outcomes()
 
 
 async def test_a_consolidation_that_failed_is_made_good_where_it_ended_the_run(
@@ -186,7 +186,7 @@ async def test_a_consolidation_that_failed_is_made_good_where_it_ended_the_run(
 ) -> None:
     run = ("data.truncate=12", "practice.batch_size=4", "practice.group_size=3")
 
-    def consolidations_fail(practice: Practice) -> Practice:
+    def consolidations_fail(practice: RunContext) -> RunContext:
         engine = practice.engine
         inner = engine._reflector  # type: ignore[attr-defined]
 
@@ -242,11 +242,11 @@ async def test_a_verifier_without_an_opinion_ends_no_run(tmp_path: Path) -> None
     silent = Broken(Verdict(None))
     found = await practised(tmp_path, *RUN, change=lambda p: replace(p, verifier=silent))
     assert (found.state.ending, found.state.lost) == ("finished", {})
-    assert found.state.groups() == {"unjudged": 24}
+    assert found.state.group_outcomes() == {"unjudged": 24}
 
 
 async def test_held_out_rollouts_that_all_fail_end_the_run(tmp_path: Path) -> None:
-    def change(practice: Practice) -> Practice:
+    def change(practice: RunContext) -> RunContext:
         assert practice.evaluation is not None
         measuring = practice.evaluation.measuring
         failing = Failing(measuring.rollouts.policy, lambda n: n <= 7)
@@ -266,7 +266,7 @@ async def test_tries_that_failed_in_a_run_that_was_stopped_are_made_again(tmp_pa
     """No outage was called: a few calls failed, and somebody pressed Ctrl-C."""
     straight = await practised(tmp_path / "straight", *RUN)
 
-    def some_fail(practice: Practice) -> Practice:
+    def some_fail(practice: RunContext) -> RunContext:
         practice = rollouts_fail(lambda n: n % 9 != 0)(practice)
         seen = itertools.count(1)
 
@@ -289,4 +289,4 @@ async def test_tries_that_failed_in_a_run_that_was_stopped_are_made_again(tmp_pa
     done = await practised(workspace, *RUN)
     assert done.state.ending == "finished"
     assert kept < step.failed and done.state.lost["rollout"] == kept
-    assert done.state.groups().total() == straight.state.groups().total()
+    assert done.state.group_outcomes().total() == straight.state.group_outcomes().total()

@@ -10,11 +10,11 @@ import pytest
 
 from engines.core import events as ev
 from engines.core.errors import ConfigError
-from engines.pipeline.context import Practice
-from engines.policies.limits.paced import Paced
-from engines.policies.replay import Replay
+from engines.pipeline.context import RunContext
+from engines.policies.limits.paced import StreamPacedPolicy
+from engines.policies.replay import ReplayPolicy
 from studio.config.loading import load_run
-from studio.run.models import pace_of, repeats
+from studio.run.models import pace_of, short_log_note
 from tests.support.harness import Practised, comparable, practised
 from tests.support.virtual_clock import on_virtual_clock
 
@@ -40,7 +40,7 @@ def timed(folder: Path, *overrides: str) -> tuple[Practised, dict[str, float]]:
                 return
             last = clock()
 
-        def listening(practice: Practice) -> Practice:
+        def listening(practice: RunContext) -> RunContext:
             practice.recorder.listen(hear)
             return practice
 
@@ -79,7 +79,7 @@ async def test_a_resumed_run_takes_any_other_pace(tmp_path: Path) -> None:
 
 
 async def test_a_run_that_is_stopped_in_the_middle_of_a_reply_ends_at_once(tmp_path: Path) -> None:
-    def stopping(practice: Practice) -> Practice:
+    def stopping(practice: RunContext) -> RunContext:
         def hear(event: ev.DurableEvent | ev.TransientEvent) -> None:
             if isinstance(event, ev.TextStreamed):
                 practice.control.stop("enough")
@@ -99,7 +99,7 @@ def test_a_pause_on_the_spot_stops_the_text_and_going_on_ends_the_run(tmp_path: 
     heard: list[str] = []
     quiet: list[int] = []
 
-    def pausing(practice: Practice) -> Practice:
+    def pausing(practice: RunContext) -> RunContext:
         async def pause() -> None:
             await practice.control.pause(now=True)
             before = len(heard)
@@ -175,12 +175,12 @@ def test_a_pace_that_cannot_be_kept_is_refused_with_its_name(
 async def test_a_short_log_is_told_of_also_where_it_is_paced(tmp_path: Path) -> None:
     told: list[str | None] = []
 
-    def asked(practice: Practice) -> Practice:
+    def asked(practice: RunContext) -> RunContext:
         policy = practice.rollouts.policy
-        assert isinstance(policy, Paced)
-        assert isinstance(policy.inner, Replay)
-        told.append(repeats(policy, practice.problems, 99))
-        told.append(repeats(policy.inner, practice.problems, 99))
+        assert isinstance(policy, StreamPacedPolicy)
+        assert isinstance(policy.inner, ReplayPolicy)
+        told.append(short_log_note(policy, practice.problems, 99))
+        told.append(short_log_note(policy.inner, practice.problems, 99))
         return replace(practice)
 
     await practised(tmp_path, "policy.pace_tokens_per_s=1e6", preset="replay", change=asked)

@@ -19,13 +19,13 @@ import pytest
 from engines.core import events as ev
 from engines.core.codec import from_dict
 from engines.core.errors import DamagedError, StudioError
-from engines.core.state.fold import folded
+from engines.core.state.fold import fold_events
 from engines.core.state.run_state import RunState
 from engines.core.types import Decision
 from engines.record import lines
 from engines.record.journal import Entry, Journal, read_journal
 from engines.record.ledger import Record, RecordLedger
-from engines.record.libraries import LibraryFolder, version_file
+from engines.record.libraries import LibraryFolder, version_path
 from engines.record.run_dir import Workspace
 from studio.workspace.doctor import diagnose
 from tests.engines.pipeline.test_resume import library_commits, recorded
@@ -64,7 +64,7 @@ def prefixes(path: Path) -> tuple[list[RunState], list[int]]:
     ends = [0]
     for line in lines.read(path, chained=True).lines:
         ends.append(line.offset + line.length)
-    return [folded(events[:n]) for n in range(len(events) + 1)], ends
+    return [fold_events(events[:n]) for n in range(len(events) + 1)], ends
 
 
 def cuts(path: Path) -> range:
@@ -87,7 +87,7 @@ def test_a_run_journal_cut_at_every_byte_of_its_last_8_kb_is_a_beginning_and_tol
         journal = Journal(path, tell=told.append)
         journal.close()
         kept = sum(end - 1 <= cut for end in ends[1:])  # a line that lacks its newline is whole
-        assert folded(entry.event for entry in journal.taken()) == states[kept], cut
+        assert fold_events(entry.event for entry in journal.take_entries()) == states[kept], cut
         assert bool(told) is (cut not in ends), cut
         assert path.read_bytes() == whole[: ends[kept]], cut
 
@@ -105,7 +105,7 @@ def test_a_library_journal_cut_at_every_byte_is_an_earlier_version_and_told(
             assert not folder.exists()
             continue
         told: list[str] = []
-        with folder.committing(told.append) as library:
+        with folder.lock_for_commit(told.append) as library:
             assert library.head in versions
         assert folder.journal_path.read_bytes() == whole[: ends[kept]]
         assert bool(told) is (cut not in ends), cut
@@ -162,7 +162,7 @@ async def test_two_thousand_flipped_bits_are_repaired_harmless_or_refused_with_t
     names = [f"{RUN}/journal.jsonl", f"{LIBRARY}/journal.jsonl"]
     names += [f"{RUN}/records/{p.name}" for p in sorted((copy / RUN / "records").iterdir())]
     files = {name: (copy / name).read_bytes() for name in names}
-    whole = folded(entry.event for entry in read_journal(copy / names[0]))
+    whole = fold_events(entry.event for entry in read_journal(copy / names[0]))
     head = LibraryFolder(copy / LIBRARY).head()
     outcomes = {"refused": 0, "repaired": 0}
     for name, place, bit in [*flips(files), *((n, len(files[n]) - 1, 3) for n in names)]:
@@ -175,9 +175,9 @@ async def test_two_thousand_flipped_bits_are_repaired_harmless_or_refused_with_t
             if name == names[0]:
                 journal = Journal(path, tell=told.append)
                 journal.close()
-                assert folded(entry.event for entry in journal.taken()) == whole
+                assert fold_events(entry.event for entry in journal.take_entries()) == whole
             elif name == names[1]:
-                with LibraryFolder(copy / LIBRARY).committing(told.append) as library:
+                with LibraryFolder(copy / LIBRARY).lock_for_commit(told.append) as library:
                     assert library.head == head
             else:
                 await _reopened(path, undisturbed[0] / name, told)
@@ -201,14 +201,14 @@ def cut_at(workspace: Path, cut: int) -> None:
     """Leave of a workspace what a process would have that died with so much of its journal."""
     path, folder = workspace / RUN / "journal.jsonl", LibraryFolder(workspace / LIBRARY)
     path.write_bytes(path.read_bytes()[:cut])
-    version = folded(entry.event for entry in read_journal(path)).library_version
+    version = fold_events(entry.event for entry in read_journal(path)).library_version
     whole = lines.read(folder.journal_path, chained=True).lines
     entries = tuple(read_journal(folder.journal_path))
     for line, entry in zip(whole, entries, strict=True):
         if isinstance(entry.event, ev.LibraryCommitted) and entry.event.version > version:
             data = folder.journal_path.read_bytes()
             folder.journal_path.write_bytes(data[: line.offset])
-            version_file(folder.path, entry.event.version).unlink()
+            version_path(folder.path, entry.event.version).unlink()
             return
 
 
@@ -258,14 +258,14 @@ async def test_a_damaged_journal_is_cut_by_the_doctor_and_a_resume_pays_for_noth
         path.write_bytes(data)
         with pytest.raises(StudioError, match=rf"journal\.jsonl:{line.number}: "):
             await practised(workspace, *SMALL)
-        assert not diagnose(Workspace(workspace), repair=False).well
+        assert not diagnose(Workspace(workspace), repair=False).is_healthy
         assert path.read_bytes() == bytes(data)
         diagnosis = diagnose(Workspace(workspace), repair=True)
-        assert diagnosis.well
+        assert diagnosis.is_healthy
         assert any("journal.jsonl.damaged-1 is the file" in f.mended for f in diagnosis.findings)
         kept = (workspace / RUN / "journal.jsonl.damaged-1").read_bytes()
         assert kept == bytes(data)  # nothing is thrown away
-        assert diagnose(Workspace(workspace), repair=False).well
+        assert diagnose(Workspace(workspace), repair=False).is_healthy
         await as_undisturbed(workspace, undisturbed, f"line {line.number}")
 
 
@@ -280,11 +280,11 @@ async def test_a_library_cut_back_by_damage_is_committed_again_by_its_run(
     data[last.offset + 70] ^= 0x01
     folder.journal_path.write_bytes(data)
     diagnosis = diagnose(Workspace(copy), repair=True)
-    assert diagnosis.well
+    assert diagnosis.is_healthy
     assert folder.head().version == 0
     assert (folder.path / "v0001.yaml.damaged-1").exists()
     await as_undisturbed(copy, undisturbed, "library")
-    assert diagnose(Workspace(copy), repair=False).well
+    assert diagnose(Workspace(copy), repair=False).is_healthy
 
 
 def until(workspace: Path, kind: type[ev.DurableEvent]) -> None:
@@ -319,12 +319,12 @@ async def test_records_that_the_step_under_way_needs_are_refused_then_repaired_t
         await practised(copy, *SMALL)
     if path.exists():  # as it was before that try, which may have gone on beside the damage
         path.write_bytes(data[: first.length] if how == "cut" else data)
-    assert diagnose(Workspace(copy), repair=True).well
-    assert diagnose(Workspace(copy), repair=False).well
+    assert diagnose(Workspace(copy), repair=True).is_healthy
+    assert diagnose(Workspace(copy), repair=False).is_healthy
     got = await practised(copy, *SMALL)
     assert got.texts == undisturbed[1].texts
     assert got.decisions() == undisturbed[1].decisions()
     paid_again = {"gone": None, "cut": None, "flipped": 1, "swallowed newline": 0}[how]
     if paid_again is not None:
         assert got.asked == paid_again
-    assert diagnose(Workspace(copy), repair=False).well
+    assert diagnose(Workspace(copy), repair=False).is_healthy

@@ -17,9 +17,9 @@ ROLLOUTS = DATA / "gsm8k/rollouts.jsonl"
 
 async def test_the_bundled_log_gives_a_library(tmp_path: Path) -> None:
     done = await practised(tmp_path, preset="replay")
-    assert done.state.groups()["used"] == 10  # ten of its twelve groups are mixed
-    assert done.state.groups()["all-right"] == 1
-    assert done.state.groups()["all-wrong"] == 1
+    assert done.state.group_outcomes()["used"] == 10  # ten of its twelve groups are mixed
+    assert done.state.group_outcomes()["all-right"] == 1
+    assert done.state.group_outcomes()["all-wrong"] == 1
     assert done.texts
 
 
@@ -52,6 +52,6 @@ async def test_real_logged_rollouts_are_scored_as_their_authors_did(tmp_path: Pa
         "all-right": sum(set(group) == {1.0} for group in flags),
         "all-wrong": sum(set(group) == {0.0} for group in flags),
     }
-    assert {name: done.state.groups()[name] for name in expected} == expected  # type: ignore[index]
+    assert {name: done.state.group_outcomes()[name] for name in expected} == expected  # type: ignore[index]
     assert sum(expected.values()) == 200
     assert done.texts

@@ -19,7 +19,12 @@ import pytest
 from engines.core import events as ev
 from engines.core.errors import ConflictError
 from engines.core.types import Decision, Operation
-from engines.pipeline.replay_training import _plans, catch_up, history_of, policy_version_after
+from engines.pipeline.replay_training import (
+    _planned_steps,
+    load_history,
+    policy_version_after,
+    replay_training,
+)
 from engines.pipeline.run import practise
 from engines.record import lines
 from engines.record.ledger import read_record
@@ -209,10 +214,10 @@ async def test_a_plan_counts_the_steps_that_an_epoch_has_meanwhile(tmp_path: Pat
         pass  # a process that took it up and did nothing
     async with opened(cut, steps=5) as run:
         (chapter,) = run.practice.history
-        plans = _plans([chapter])
+        plans = _planned_steps([chapter])
         assert plans == {1: 3}
         await practise(run.practice)
-    assert _plans([chapter]) == {1: 3, 2: 5, 3: 5, 4: 5, 5: 5}
+    assert _planned_steps([chapter]) == {1: 3, 2: 5, 3: 5, 4: 5, 5: 5}
 
 
 async def test_a_fork_of_more_epochs_computes_what_it_adopts_as_its_parent_did(
@@ -249,9 +254,9 @@ async def test_other_figures_are_told_by_name_and_value(tmp_path: Path) -> None:
     async with opened(tmp_path, steps=1) as run:
         shutil.rmtree(run.run.path / "checkpoints")
         run.engine.weights.value = 2.0  # not what the run began with
-        chapters = history_of(run.run, Workspace(tmp_path))
+        chapters = load_history(run.run, Workspace(tmp_path))
         told: list[str] = []
-        await catch_up(run.engine, chapters, run.practice.problems, told.append)
+        await replay_training(run.engine, chapters, run.practice.problems, told.append)
     proposed = next(e.event for e in run.run.entries() if isinstance(e.event, ev.LessonProposed))
     loss = proposed.lesson.update.metrics["loss"]
     assert told[-1] == (
@@ -274,7 +279,7 @@ async def test_a_problem_that_is_gone_from_the_data_is_named(tmp_path: Path) -> 
     async with opened(tmp_path) as run:
         shutil.rmtree(run.run.path / "checkpoints")
         with pytest.raises(ConflictError, match="Put the data set back"):
-            await catch_up(run.engine, run.practice.history, run.practice.problems[:2])
+            await replay_training(run.engine, run.practice.history, run.practice.problems[:2])
 
 
 @pytest.mark.parametrize("adopted", [1, 2])
@@ -303,7 +308,7 @@ async def test_a_fork_of_a_fork_reads_each_step_where_it_was_practised(tmp_path:
     assert last.value == whole.value
     assert last.engine.consolidated == [1, 2, 3, 4, 5]
     workspace = Workspace(tmp_path)
-    chapters = history_of(workspace.run("c"), workspace)
+    chapters = load_history(workspace.run("c"), workspace)
     assert [chapter.upto for chapter in chapters] == [1, 3, None]
     assert policy_version_after(chapters[:2]) == 3
 
@@ -327,13 +332,15 @@ def test_a_run_without_a_parent_is_one_chapter_even_before_it_began(tmp_path: Pa
     folder = tmp_path / "runs/exp"
     folder.mkdir(parents=True)
     (folder / "journal.jsonl").write_text("")
-    (chapter,) = history_of(RunDir(folder), Workspace(tmp_path))
-    assert list(chapter.told()) == []
+    (chapter,) = load_history(RunDir(folder), Workspace(tmp_path))
+    assert list(chapter.own_events()) == []
 
 
 async def test_nothing_is_restored_or_told_where_nothing_was_learned_yet(tmp_path: Path) -> None:
     async with opened(tmp_path) as run:
-        await catch_up(run.engine, run.practice.history, run.practice.problems, run.told.append)
+        await replay_training(
+            run.engine, run.practice.history, run.practice.problems, run.told.append
+        )
         assert (run.told, run.engine.consolidated) == ([], [])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engines.policies.rehearsal.server import running
+from engines.policies.rehearsal.server import background_server
 from tests.support.harness import comparable, practised
 
 
@@ -23,7 +23,7 @@ async def test_another_seed_gives_another_journal(tmp_path: Path) -> None:
 
 async def test_over_real_http_the_library_is_the_same_as_in_process(tmp_path: Path) -> None:
     inside = await practised(tmp_path / "inside", "practice.epochs=1")
-    async with running() as url:
+    async with background_server() as url:
         outside = await practised(
             tmp_path / "outside",
             "practice.epochs=1",

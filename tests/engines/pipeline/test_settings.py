@@ -15,12 +15,12 @@ from engines.core import events as ev
 from engines.core.errors import CallFailed, ConfigError, ConflictError, PolicyError
 from engines.core.protocols import OnText
 from engines.core.types import Completion, Message, Sampling
-from engines.pipeline.context import Practice
-from engines.policies.rehearsal.server import running
+from engines.pipeline.context import RunContext
+from engines.policies.rehearsal.server import background_server
 from engines.record import lines
 from engines.record.ledger import read_record
 from engines.record.run_dir import RunDir, Workspace
-from studio.run.headless import _Quiet
+from studio.run.headless import _QuietListener
 from tests.support.harness import practised
 
 SMALL = (
@@ -115,7 +115,7 @@ async def test_without_ground_truth_all_groups_are_kept_and_nothing_is_given_awa
         "practice.given_ground_truth=false",
         f"data.practice={data}",
     )
-    assert done.state.groups()["used"] == 2
+    assert done.state.group_outcomes()["used"] == 2
     assert not done.state.lost  # nothing to judge by is no loss
     for record in requests(done.run, "extraction"):
         assert "reward" not in prompt_of(record).partition("## Attempts")[2].partition("## ")[0]
@@ -124,7 +124,7 @@ async def test_without_ground_truth_all_groups_are_kept_and_nothing_is_given_awa
 
 async def test_hidden_truth_is_hidden_also_where_the_data_has_it(tmp_path: Path) -> None:
     done = await practised(tmp_path, *SMALL, "practice.given_ground_truth=false")
-    assert done.state.groups()["used"] == 4  # all of them, also those without contrast
+    assert done.state.group_outcomes()["used"] == 4  # all of them, also those without contrast
     for record in requests(done.run, "extraction"):
         assert "· reward" not in prompt_of(record)
         assert "verifier:" not in prompt_of(record)
@@ -135,7 +135,7 @@ async def test_summarise_decides_which_attempts_are_retold(
     mode: str, asked: int, tmp_path: Path
 ) -> None:
     done = await practised(tmp_path, *SMALL, f"practice.summarise={mode}")
-    used = done.state.groups()["used"]
+    used = done.state.group_outcomes()["used"]
     assert used > 0
     assert len(requests(done.run, "summary")) == asked * used * 3
 
@@ -159,9 +159,9 @@ async def test_a_rollout_past_its_deadline_is_a_counted_loss_and_no_reward(
     tmp_path: Path,
 ) -> None:
     done = await practised(tmp_path, *SMALL, "practice.task_timeout_s=0.000001")
-    assert done.state.groups()["failed"] == 4
+    assert done.state.group_outcomes()["failed"] == 4
     assert done.state.lost["rollout"] == 12
-    assert done.state.by_epoch()[1].n == 0
+    assert done.state.rewards_by_epoch()[1].n == 0
     assert "timeout" in done.state.losses[0].reason
     assert done.texts == []
 
@@ -276,7 +276,7 @@ async def test_a_step_under_way_keeps_its_problems_even_when_changes_are_accepte
     await practised(tmp_path, *SMALL)
 
 
-def cancelled_at_review(practice: Practice) -> Practice:
+def cancelled_at_review(practice: RunContext) -> RunContext:
     """The practice, cut off when its first lesson is on disk."""
 
     def listener(event: object) -> None:
@@ -290,9 +290,9 @@ def cancelled_at_review(practice: Practice) -> Practice:
 async def test_a_named_verifier_and_its_settings_judge(tmp_path: Path) -> None:
     contains = await practised(tmp_path / "a", *SMALL, "verifier={name: text, mode: contains}")
     exact = await practised(tmp_path / "b", *SMALL, "verifier={name: text, mode: exact}")
-    assert contains.state.by_epoch()[1].n == exact.state.by_epoch()[1].n == 12
+    assert contains.state.rewards_by_epoch()[1].n == exact.state.rewards_by_epoch()[1].n == 12
     math = await practised(tmp_path / "c", *SMALL)
-    assert exact.state.by_epoch()[1].total == math.state.by_epoch()[1].total
+    assert exact.state.rewards_by_epoch()[1].total == math.state.rewards_by_epoch()[1].total
 
 
 async def test_unpriced_tokens_cost_nothing_that_is_shown_and_priced_ones_what_they_cost(
@@ -300,7 +300,7 @@ async def test_unpriced_tokens_cost_nothing_that_is_shown_and_priced_ones_what_t
 ) -> None:
     unpriced = await practised(tmp_path / "a", *SMALL)
     assert unpriced.state.usage.cost_usd is None
-    async with running() as url:
+    async with background_server() as url:
         priced = await practised(
             tmp_path / "b",
             *SMALL,
@@ -349,7 +349,7 @@ class Out:
     async def aclose(self) -> None: ...
 
 
-def blind(practice: Practice) -> Practice:
+def blind(practice: RunContext) -> RunContext:
     """The practice, with an endpoint that is out whenever it evaluates."""
     assert practice.evaluation is not None
     measuring = practice.evaluation.measuring
@@ -407,7 +407,7 @@ async def test_rules_are_found_again_from_another_folder(
     rules.write_text("rules:\n  - {do: defer, reason: later}\n")
     monkeypatch.chdir(rules.parent)
     first = await practised(tmp_path / "p", *SMALL, review="rules:rules.yaml")
-    assert first.state.open
+    assert first.state.open_operations
     monkeypatch.chdir(tmp_path)
     again = await practised(tmp_path / "p", *SMALL, "practice.epochs=2")
     assert again.state.reviewer == f"rules:{rules}"
@@ -417,8 +417,8 @@ async def test_a_listener_that_fails_to_be_told_does_not_end_the_run(tmp_path: P
     def deaf(_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    def heard(practice: Practice) -> Practice:
-        practice.recorder.listen(_Quiet(deaf))
+    def heard(practice: RunContext) -> RunContext:
+        practice.recorder.listen(_QuietListener(deaf))
         return practice
 
     done = await practised(tmp_path, *SMALL, change=heard)
@@ -426,7 +426,7 @@ async def test_a_listener_that_fails_to_be_told_does_not_end_the_run(tmp_path: P
 
 
 async def test_a_stop_after_the_last_step_finds_the_run_finished(tmp_path: Path) -> None:
-    def stopping(practice: Practice) -> Practice:
+    def stopping(practice: RunContext) -> RunContext:
         practice.control.stop("after this step", after_step=True)
         return practice
 
@@ -437,7 +437,7 @@ async def test_a_stop_after_the_last_step_finds_the_run_finished(tmp_path: Path)
 async def test_the_policy_s_own_concurrency_limits_its_rollouts(tmp_path: Path) -> None:
     found: list[int] = []
 
-    def seen(practice: Practice) -> Practice:
+    def seen(practice: RunContext) -> RunContext:
         found.append(practice.rollouts.slots.limit)
         return practice
 

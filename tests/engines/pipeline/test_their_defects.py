@@ -27,7 +27,7 @@ from engines.agents.single_turn import SingleTurn
 from engines.core import events as ev
 from engines.core.errors import CallFailed, StudioError, VerifierError
 from engines.core.protocols import OnText, Policy
-from engines.core.text.reply import ReplyProblem, ask_with_repair, objects_in
+from engines.core.text.reply import ReplyProblem, ask_with_repair, parse_objects
 from engines.core.types import (
     Attempt,
     CallKey,
@@ -39,7 +39,7 @@ from engines.core.types import (
     Usage,
 )
 from engines.data.sampler import Sampler
-from engines.pipeline.context import Practice
+from engines.pipeline.context import RunContext
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.limits.throttle import Slots
@@ -49,9 +49,9 @@ from engines.record.ledger import RecordLedger
 from engines.record.run_dir import RunDir
 from engines.rollouts.manager import RolloutManager
 from engines.training_free.engine import TrainingFreeEngine
-from engines.training_free.parse import suggestions
+from engines.training_free.parse import parse_suggestions
 from engines.training_free.settings import TrainingFreeSettings
-from engines.verifiers.judge import read_judgement
+from engines.verifiers.judge import parse_judgement
 from studio.config.loading import load_run
 from studio.report.summary import exit_code
 from tests.support.builders import (
@@ -136,7 +136,9 @@ def an_engine(policy: FakePolicy, folder: Path) -> TrainingFreeEngine:
 
 
 def read(reply: str, *library: str) -> Any:
-    return suggestions(reply, a_library(*library), sources="attempts", known=[0, 1], limit=None)
+    return parse_suggestions(
+        reply, a_library(*library), sources="attempts", known=[0, 1], limit=None
+    )
 
 
 def problems_in(folder: Path, *rows: dict[str, str]) -> str:
@@ -268,9 +270,9 @@ async def test_a_group_whose_reply_cannot_be_read_is_counted_as_failed(tmp_path:
 
 
 def folded_to_the_end(events: Sequence[ev.DurableEvent]) -> Any:
-    from engines.core.state.fold import folded
+    from engines.core.state.fold import fold_events
 
-    return folded([*events, ev.LessonCommitted(1, 0, "", ()), ev.StepFinished(1, 1)])
+    return fold_events([*events, ev.LessonCommitted(1, 0, "", ()), ev.StepFinished(1, 1)])
 
 
 def test_an_id_is_never_given_again_and_never_moves() -> None:
@@ -334,7 +336,7 @@ async def test_a_question_that_stands_twice_makes_two_groups(tmp_path: Path) -> 
         "practice.batch_size=2", "practice.group_size=3",
     )  # fmt: skip
     assert len(set(done.state.steps[1].problems)) == 2
-    assert (done.state.steps[1].rollouts_done, done.state.groups().total()) == (6, 2)
+    assert (done.state.steps[1].rollouts_done, done.state.group_outcomes().total()) == (6, 2)
 
 
 def test_groups_without_contrast_are_counted(tmp_path: Path) -> None:
@@ -347,7 +349,7 @@ def test_groups_without_contrast_are_counted(tmp_path: Path) -> None:
             change=rolling(Scripted("yes")),
         )
     )  # fmt: skip
-    assert done.state.groups() == {"all-right": 2, "all-wrong": 1}
+    assert done.state.group_outcomes() == {"all-right": 2, "all-wrong": 1}
 
 
 async def test_a_verifier_that_cannot_be_loaded_stops_the_run_before_anything_is_asked(
@@ -427,13 +429,13 @@ def test_hung_calls_hold_their_own_slots_and_no_others(tmp_path: Path) -> None:
     policy = Scripted(hang=frozenset({(0, 0), (0, 1)}))
     done: list[float] = []
 
-    def watched(practice: Practice) -> Practice:
+    def watched(practice: RunContext) -> RunContext:
         def listen(event: object) -> None:
             if isinstance(event, ev.GroupReflected):
                 done.append(asyncio.get_running_loop().time())
 
         practice.recorder.listen(listen)
-        changed: Practice = rolling(policy)(practice)
+        changed: RunContext = rolling(policy)(practice)
         return changed
 
     limits = ("practice.concurrency=4", "practice.task_timeout_s=50")
@@ -560,10 +562,10 @@ def test_prompts_do_not_depend_on_which_call_ends_first(tmp_path: Path) -> None:
             )
 
     def prompts(folder: Path, late: bool) -> list[tuple[str, Any]]:
-        def change(practice: Practice) -> Practice:
+        def change(practice: RunContext) -> RunContext:
             # A reflector that is asked with the slots and priority that it has in every run.
             practice.engine._reflector._policy = Scripted(json.dumps([ADD]))  # type: ignore[attr-defined]
-            changed: Practice = rolling(Unequal(late=late))(practice)
+            changed: RunContext = rolling(Unequal(late=late))(practice)
             return changed
 
         settings = yes_or_no(folder)
@@ -612,13 +614,13 @@ def test_a_deadline_interrupts_what_it_ends(tmp_path: Path) -> None:
             return Attempt((), "late")
 
     manager = RolloutManager(Stubborn(), FakePolicy(), RecordLedger(tmp_path, 1), Slots(1), 5.0)
-    attempt, _ = on_virtual_clock(manager.roll(a_job()))
+    attempt, _ = on_virtual_clock(manager.roll_out(a_job()))
     assert (attempt.status, interrupted) == ("failed", [5.0])
 
 
 async def test_a_plan_that_is_right_is_read_at_once_and_asked_for_only_once() -> None:
     """M: json.loads over what was decoded already raised, so every plan "failed to parse"."""
-    assert objects_in(f"```json\n{json.dumps([ADD])}\n```") == [ADD]
+    assert parse_objects(f"```json\n{json.dumps([ADD])}\n```") == [ADD]
     policy = answering(json.dumps([ADD]))
 
     async def ask(turn: int, messages: Sequence[Message]) -> tuple[Completion, RecordRef]:
@@ -641,7 +643,7 @@ async def test_the_address_of_the_run_file_is_the_one_that_is_asked() -> None:
 def test_a_word_within_a_reply_is_no_verdict(reply: str) -> None:
     """M: "STOP" anywhere in a reply counted as the signal, "do not STOP" included."""
     with pytest.raises(ReplyProblem):
-        read_judgement(reply, "binary")
+        parse_judgement(reply, "binary")
 
 
 async def test_an_endpoint_that_fails_is_no_wrong_answer(tmp_path: Path) -> None:
@@ -649,7 +651,7 @@ async def test_an_endpoint_that_fails_is_no_wrong_answer(tmp_path: Path) -> None
     manager = RolloutManager(
         SingleTurn("", Sampling()), answering(a_timeout()), RecordLedger(tmp_path, 1), Slots(1), 5.0
     )
-    attempt, _ = await manager.roll(a_job(a_problem()))
+    attempt, _ = await manager.roll_out(a_job(a_problem()))
     assert (attempt.status, attempt.answer) == ("failed", None)
     group = a_group([None, None], texts=[None, None])
-    assert (group.contrast, group.rewards) == ("failed", ())
+    assert (group.reward_outcome, group.rewards) == ("failed", ())

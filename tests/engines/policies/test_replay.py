@@ -12,10 +12,10 @@ from engines.core.errors import CallFailed, DataError
 from engines.core.protocols import Policy
 from engines.core.types import CallKey, Job, Message, Problem, Sampling, Usage
 from engines.data.dataset import read_problems
-from engines.data.rollout_log import read_log
+from engines.data.rollout_log import read_rollout_log
 from engines.policies.open import open_policy
-from engines.policies.replay import Replay, normalised
-from studio.run.models import repeats
+from engines.policies.replay import ReplayPolicy, normalise_text
+from studio.run.models import short_log_note
 from tests.support.builders import a_problem, answering
 
 DATA = Path(os.environ.get("PRACTICE_DATA", "../shared/data"))
@@ -33,11 +33,11 @@ def a_log(folder: Path, *rows: object) -> Path:
     return path
 
 
-def a_replay(path: Path) -> Replay:
-    return Replay(path, read_log(path))
+def a_replay(path: Path) -> ReplayPolicy:
+    return ReplayPolicy(path, read_rollout_log(path))
 
 
-def bound(policy: Replay, index: int, epoch: int = 1) -> Policy:
+def bound(policy: ReplayPolicy, index: int, epoch: int = 1) -> Policy:
     key = CallKey("rollout", epoch, 1, 0, index)
     return policy.for_job(Job(Problem("p", "How many?"), "", key, 0, 0))
 
@@ -145,10 +145,10 @@ async def test_replies_are_found_as_other_systems_log_them(
     tmp_path: Path, row: dict[str, object], said: list[str]
 ) -> None:
     path = a_log(tmp_path, row)
-    assert [reply.text for reply in read_log(path)[ASKED]] == said
+    assert [reply.text for reply in read_rollout_log(path)[ASKED]] == said
     as_array = tmp_path / "log.json"
     as_array.write_bytes(orjson.dumps([row]))
-    assert read_log(as_array) == read_log(path)
+    assert read_rollout_log(as_array) == read_rollout_log(path)
 
 
 def test_a_log_may_be_a_split_of_a_folder(tmp_path: Path) -> None:
@@ -158,14 +158,14 @@ def test_a_log_may_be_a_split_of_a_folder(tmp_path: Path) -> None:
             tmp_path / "logs" / f"{split}.jsonl"
         )
     for name, reply in (("logs:test", "test"), ("logs:train", "train"), ("logs", "train")):
-        assert [r.text for r in read_log(tmp_path / name)[ASKED]] == [reply]
+        assert [r.text for r in read_rollout_log(tmp_path / name)[ASKED]] == [reply]
     with pytest.raises(DataError, match=r'no split "tset".*logs:test'):
-        read_log(tmp_path / "logs:tset")
+        read_rollout_log(tmp_path / "logs:tset")
 
 
 def test_a_model_is_that_of_the_reply_or_else_of_the_row(tmp_path: Path) -> None:
     row = {"question": ASKED, "rollouts": [{"response": "a", "model": "own"}, "b"], "model": "m"}
-    assert [reply.model for reply in read_log(a_log(tmp_path, row))[ASKED]] == ["own", "m"]
+    assert [reply.model for reply in read_rollout_log(a_log(tmp_path, row))[ASKED]] == ["own", "m"]
 
 
 def test_tables_of_prompts_and_completions_are_read_as_csv_and_parquet(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_tables_of_prompts_and_completions_are_read_as_csv_and_parquet(tmp_path:
         'prompt,completion,step\nHow many?,"a, ""b""",1\nWhy?,because,1\nHow many?,"c\nd",2\n'
     )
     for name in ("log.parquet", "log.csv"):
-        log = read_log(tmp_path / name)
+        log = read_rollout_log(tmp_path / name)
         assert {q: [r.text for r in replies] for q, replies in log.items()} == {
             ASKED: ['a, "b"', "c\nd"],
             "Why?": ["because"],
@@ -226,14 +226,17 @@ def test_a_damaged_line_is_named_with_its_number(tmp_path: Path, row: object, ca
 
 def test_a_missing_or_empty_log_is_refused_when_it_is_opened(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no such file.*after replay:"):
-        open_policy("replay:none.jsonl", folder=tmp_path, read_log=read_log)
+        open_policy("replay:none.jsonl", folder=tmp_path, read_log=read_rollout_log)
     with pytest.raises(DataError, match="empty"):
         a_replay(a_log(tmp_path, b""))
 
 
 async def test_a_relative_log_is_looked_up_in_the_given_folder(tmp_path: Path) -> None:
     a_log(tmp_path, a_row("How many?", "a"))
-    assert await said(open_policy("replay:log.jsonl", folder=tmp_path, read_log=read_log)) == "a"
+    assert (
+        await said(open_policy("replay:log.jsonl", folder=tmp_path, read_log=read_rollout_log))
+        == "a"
+    )
 
 
 async def test_the_public_rollout_log_is_answered_row_by_row_as_it_stands() -> None:
@@ -242,8 +245,8 @@ async def test_the_public_rollout_log_is_answered_row_by_row_as_it_stands() -> N
         pytest.skip(f"{path} is absent; set PRACTICE_DATA to the folder that holds gsm8k/")
     policy = a_replay(path)
     rows = [orjson.loads(line) for line in path.read_bytes().splitlines()]
-    asked = {normalised(question) for question in read_log(path)}
-    assert asked == {normalised(row["question"]) for row in rows} and len(asked) == 1000
+    asked = {normalise_text(question) for question in read_rollout_log(path)}
+    assert asked == {normalise_text(row["question"]) for row in rows} and len(asked) == 1000
     for row in rows[:100]:
         for index, logged in enumerate(row["rollouts"]):
             prompt = f"Solve the problem.\n\n{row['question']}\n"
@@ -253,10 +256,12 @@ async def test_the_public_rollout_log_is_answered_row_by_row_as_it_stands() -> N
 def test_a_log_too_short_for_its_groups_says_how_many_questions_repeat(tmp_path: Path) -> None:
     replay = a_replay(a_log(tmp_path, a_row("A?", "1"), a_row("B?", "1", "2"), a_row("C?", "1")))
     problems = [a_problem(question) for question in ("A?", "B?", "A?", "not logged?")]
-    assert repeats(replay, problems, 1) is None
-    assert repeats(replay, problems, 2) == (
+    assert short_log_note(replay, problems, 1) is None
+    assert short_log_note(replay, problems, 2) == (
         "replay:log: 1 question has fewer replies in the log than practice.group_size=2; "
         "some stand in a group twice"
     )
-    assert (repeats(replay, problems, 4) or "").startswith("replay:log: 2 questions have fewer")
-    assert repeats(answering("5"), problems, 4) is None
+    assert (short_log_note(replay, problems, 4) or "").startswith(
+        "replay:log: 2 questions have fewer"
+    )
+    assert short_log_note(answering("5"), problems, 4) is None

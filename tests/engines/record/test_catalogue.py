@@ -10,7 +10,13 @@ import pytest
 from engines.core import events as ev
 from engines.core.errors import ConflictError, RecordError
 from engines.core.types import Usage, Verdict
-from engines.record.catalogue import catalogue, note_library, note_run, rebuild, run_rows
+from engines.record.catalogue import (
+    load_run_rows,
+    open_catalogue,
+    rebuild,
+    write_library_rows,
+    write_run_row,
+)
 from engines.record.journal import Journal
 from engines.record.run_dir import RunDir, Workspace
 from tests.engines.record.test_journal import file_size_limit
@@ -39,7 +45,7 @@ def test_a_run_row_gives_rates_with_their_n(tmp_path: Path) -> None:
     judged = (ev.RolloutJudged(1, 0, n, verdict) for n, verdict in enumerate(verdicts))
     tried = (a_rollout_finished(0, n) for n in range(3))
     a_recorded_run(workspace, "exp", a_step(), *tried, *judged)
-    row = note_run(workspace, workspace.run("exp"))
+    row = write_run_row(workspace, workspace.run("exp"))
     assert row["rewards"] == {"1": {"mean": 0.5, "n": 2}}
     assert (row["status"], row["steps"], row["losses"], row["began"]) == ("running", 0, 1, 5)
     # 3 rollouts of 3 + 4 tokens
@@ -49,19 +55,19 @@ def test_a_run_row_gives_rates_with_their_n(tmp_path: Path) -> None:
 def test_rows_older_than_their_journal_are_made_again(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     a_recorded_run(workspace, "exp")
-    assert [row["status"] for row in run_rows(workspace)] == ["running"]
+    assert [row["status"] for row in load_run_rows(workspace)] == ["running"]
     a_recorded_run(workspace, "exp", ev.RunEnded("finished"))
-    assert [row["status"] for row in run_rows(workspace)] == ["finished"]
+    assert [row["status"] for row in load_run_rows(workspace)] == ["finished"]
 
 
 def test_runs_are_listed_oldest_first_and_removed_ones_leave(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     a_recorded_run(workspace, "zeta", at=1)
     a_recorded_run(workspace, "alpha", at=2)
-    assert [row["run"] for row in run_rows(workspace)] == ["zeta", "alpha"]
+    assert [row["run"] for row in load_run_rows(workspace)] == ["zeta", "alpha"]
     (workspace.runs_folder / "zeta" / "journal.jsonl").unlink()
-    assert [row["run"] for row in run_rows(workspace)] == ["alpha"]
-    with catalogue(workspace) as database:
+    assert [row["run"] for row in load_run_rows(workspace)] == ["alpha"]
+    with open_catalogue(workspace) as database:
         assert [row["run"] for row in database.table("runs")] == ["alpha"]
 
 
@@ -73,10 +79,10 @@ def test_a_library_and_its_live_experiences_are_noted_once(tmp_path: Path) -> No
     for step, reviewed in enumerate(
         (approved(one, two), approved(an_operation("delete", "E1", id="op2.1"))), 1
     ):
-        with folder.committing() as library:
+        with folder.lock_for_commit() as library:
             library.commit(reviewed, run="exp", step=step)
-        note_library(workspace, folder.head())
-    with catalogue(workspace) as database:
+        write_library_rows(workspace, folder.head())
+    with open_catalogue(workspace) as database:
         (row,) = database.table("libraries").all()
         assert (row["library"], row["version"], row["experiences"]) == ("lib", 2, 1)
         (experience,) = database.table("experiences").all()
@@ -95,33 +101,33 @@ def test_a_lost_or_damaged_catalogue_is_rebuilt_from_the_journals(
     workspace = Workspace(tmp_path)
     a_recorded_run(workspace, "exp")
     workspace.library("lib").create(None)
-    before = run_rows(workspace)
+    before = load_run_rows(workspace)
     workspace.catalogue.write_bytes(damage)
-    assert run_rows(workspace) == before
+    assert load_run_rows(workspace) == before
     workspace.catalogue.unlink()
     rebuild(workspace)
-    assert run_rows(workspace) == before
-    with catalogue(workspace) as database:
+    assert load_run_rows(workspace) == before
+    with open_catalogue(workspace) as database:
         assert [row["library"] for row in database.table("libraries")] == ["lib"]
 
 
 def test_stale_temporary_files_are_cleaned_at_opening(tmp_path: Path) -> None:
     stale = tmp_path / ".catalogue.json.1.tmp"
     stale.write_text("half")
-    with catalogue(Workspace(tmp_path)):
+    with open_catalogue(Workspace(tmp_path)):
         assert not stale.exists()
 
 
 def test_a_fresh_run_of_a_name_counts_on_and_the_newest_is_found(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
-    assert workspace.newest("exp") is None
+    assert workspace.newest_run("exp") is None
     for run in ("exp", "exp-2", "exp-3"):
-        fresh = workspace.fresh("exp")
+        fresh = workspace.new_run_dir("exp")
         assert fresh.run == run
         journal = Journal(fresh.journal)
         journal.append_now(a_run(run=run, exp_id="exp"))
         journal.close()
-    newest = workspace.newest("exp")
+    newest = workspace.newest_run("exp")
     assert newest is not None and newest.run == "exp-3"
 
 
@@ -129,10 +135,10 @@ def test_an_experiment_called_like_a_second_run_is_an_experiment_of_its_own(tmp_
     workspace = Workspace(tmp_path)
     a_recorded_run(workspace, "exp")
     a_recorded_run(workspace, "exp-2")  # of the experiment "exp-2"
-    newest = workspace.newest("exp")
+    newest = workspace.newest_run("exp")
     assert newest == RunDir(workspace.runs_folder / "exp")
-    assert workspace.newest("exp-2") == RunDir(workspace.runs_folder / "exp-2")
-    assert workspace.fresh("exp").run == "exp-3"  # and its folder is not taken over
+    assert workspace.newest_run("exp-2") == RunDir(workspace.runs_folder / "exp-2")
+    assert workspace.new_run_dir("exp").run == "exp-3"  # and its folder is not taken over
 
 
 def test_an_unknown_run_is_told_with_those_there_are(tmp_path: Path) -> None:
@@ -155,7 +161,7 @@ def test_the_state_of_a_living_run_is_read_from_its_journal(tmp_path: Path) -> N
         ev.OperationDecided(1, a_decision(operation, "defer")),
     )
     state = workspace.run("exp").state()
-    assert state.open == (operation,)
+    assert state.open_operations == (operation,)
 
 
 def test_a_clock_set_back_puts_no_later_run_of_a_name_before_an_earlier_one(
@@ -168,21 +174,21 @@ def test_a_clock_set_back_puts_no_later_run_of_a_name_before_an_earlier_one(
     a_recorded_run(workspace, "before", at=10)
     a_recorded_run(workspace, "after", at=200)
     assert [run.run for run in workspace.runs()] == ["before", "exp", "exp-2", "exp-10", "after"]
-    newest = workspace.newest("exp")
+    newest = workspace.newest_run("exp")
     assert newest is not None
-    assert [row["run"] for row in run_rows(workspace)][-2] == "exp-10"
+    assert [row["run"] for row in load_run_rows(workspace)][-2] == "exp-10"
 
 
 def test_a_catalogue_that_finds_no_room_stays_as_it_was(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     a_recorded_run(workspace, "exp")
-    run_rows(workspace)
+    load_run_rows(workspace)
     before = workspace.catalogue.read_bytes()
     a_recorded_run(workspace, "exp", ev.RunEnded("finished"))
     with file_size_limit(50), pytest.raises(RecordError, match="Make room"):
-        note_run(workspace, workspace.run("exp"))
+        write_run_row(workspace, workspace.run("exp"))
     assert workspace.catalogue.read_bytes() == before
-    assert [row["status"] for row in run_rows(workspace)] == ["finished"]
+    assert [row["status"] for row in load_run_rows(workspace)] == ["finished"]
 
 
 def test_a_catalogue_is_rebuilt_without_what_is_damaged(tmp_path: Path) -> None:
@@ -192,7 +198,7 @@ def test_a_catalogue_is_rebuilt_without_what_is_damaged(tmp_path: Path) -> None:
     journal = workspace.run("bad").journal
     journal.write_bytes(journal.read_bytes().replace(b"RunPaused", b"RunPoused"))
     rebuild(workspace, [{"name": "mine", "n": 3}])
-    with catalogue(workspace) as database:
+    with open_catalogue(workspace) as database:
         assert [row["run"] for row in database.table("runs")] == ["good"]
         assert [row["name"] for row in database.table("datasets")] == ["mine"]
 
@@ -202,5 +208,5 @@ def test_a_run_of_an_endpoint_that_was_believed_too_much_can_be_listed(tmp_path:
     absurd = replace(a_rollout_finished(0, 0), usage=Usage(2**62, 2**62, 1))
     again = replace(absurd, index=1)
     a_recorded_run(workspace, "exp", a_step(), absurd, again)
-    assert note_run(workspace, workspace.run("exp"))["tokens"] == 2**63 - 1
-    assert [row["run"] for row in run_rows(workspace)] == ["exp"]
+    assert write_run_row(workspace, workspace.run("exp"))["tokens"] == 2**63 - 1
+    assert [row["run"] for row in load_run_rows(workspace)] == ["exp"]

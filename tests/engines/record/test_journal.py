@@ -16,11 +16,11 @@ import pytest
 from engines.core import events as ev
 from engines.core.errors import DamagedError, LockedError, RecordError
 from engines.core.events import event_to_dict
-from engines.core.state.fold import folded
+from engines.core.state.fold import fold_events
 from engines.record import lines
-from engines.record.appender import Appender, write_whole
+from engines.record.appender import Appender, write_atomic
 from engines.record.journal import Journal, read_journal
-from engines.record.lock import is_held, writing
+from engines.record.lock import is_held, write_lock
 from tests.support.builders import a_decision, a_lesson, a_run, a_step, an_operation
 
 EVENTS: tuple[ev.DurableEvent, ...] = (
@@ -160,7 +160,7 @@ def test_a_journal_of_format_1_is_read_goes_on_in_format_2_and_adds_up_the_same(
     old.write_bytes(raw)
     a_journal(path, *events)
     assert events_of(old) == events_of(path)
-    assert folded(events_of(old)) == folded(events_of(path))
+    assert fold_events(events_of(old)) == fold_events(events_of(path))
     journal = Journal(old)
     journal.append_now(ev.RunEnded("stopped"))
     journal.close()
@@ -180,7 +180,7 @@ def test_a_clock_that_goes_backwards_changes_neither_order_nor_content(tmp_path:
     found = tuple(read_journal(path))
     assert [entry.at for entry in found] == [9.0, 3.0, 7.0, -1.0]
     assert [entry.seq for entry in found] == [1, 2, 3, 4]
-    assert folded(entry.event for entry in found) == folded(EVENTS)
+    assert fold_events(entry.event for entry in found) == fold_events(EVENTS)
 
 
 async def test_concurrent_appends_keep_the_order_of_their_calls(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ async def test_a_file_that_can_neither_be_written_nor_cut_is_an_error_and_no_end
     assert [type(error) for error in tried] == [RecordError, RecordError]
     with pytest.raises(RecordError, match="cannot be written"):
         file.append_now(b"c\n")
-    await file.settle()
+    await file.wait_idle()
     file.close()
 
 
@@ -260,30 +260,30 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="--workspace"):
         Appender(blocked / "journal.jsonl")
     with pytest.raises(RecordError, match="cannot be written"):
-        write_whole(tmp_path / "none" / "x.json", b"{}")
+        write_atomic(tmp_path / "none" / "x.json", b"{}")
 
 
 def test_a_whole_write_leaves_the_old_file_when_it_fails(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
-    write_whole(path, b"old")
+    write_atomic(path, b"old")
     with file_size_limit(10), pytest.raises(RecordError, match="Make room"):
-        write_whole(path, b"n" * 100)
+        write_atomic(path, b"n" * 100)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_only_one_holder_writes_and_the_second_is_told_who(tmp_path: Path) -> None:
-    with writing(tmp_path):
+    with write_lock(tmp_path):
         assert is_held(tmp_path)
-        with pytest.raises(LockedError, match=f"pid {os.getpid()}"), writing(tmp_path):
+        with pytest.raises(LockedError, match=f"pid {os.getpid()}"), write_lock(tmp_path):
             pass
     assert not is_held(tmp_path)
-    with writing(tmp_path):  # and it is free again
+    with write_lock(tmp_path):  # and it is free again
         pass
 
 
 def test_a_full_disk_does_not_keep_a_holder_from_its_work(tmp_path: Path) -> None:
-    with file_size_limit(0), writing(tmp_path):
+    with file_size_limit(0), write_lock(tmp_path):
         assert is_held(tmp_path)
 
 

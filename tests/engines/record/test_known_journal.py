@@ -19,7 +19,7 @@ def a_folder(tmp_path: Path) -> LibraryFolder:
 
 
 def commit(folder: LibraryFolder, text: str) -> None:
-    with folder.committing() as library:
+    with folder.lock_for_commit() as library:
         library.commit(approved(an_operation("add", None, text)))
 
 
@@ -58,7 +58,7 @@ def test_damage_to_the_last_line_that_was_read_is_refused(tmp_path: Path) -> Non
     assert texts(folder) == ["One."]
     data = folder.journal_path.read_bytes()
     folder.journal_path.write_bytes(data.replace(b"One.", b"0ne."))
-    with pytest.raises(DamagedError), folder.committing():
+    with pytest.raises(DamagedError), folder.lock_for_commit():
         pass
 
 

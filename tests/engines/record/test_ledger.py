@@ -20,17 +20,17 @@ from engines.core.types import (
     ToolCall,
     Usage,
 )
-from engines.pipeline.budget import Amounts, Budget, Budgeted, Limits, Terms
+from engines.pipeline.budget import Amounts, Budget, BudgetedPolicy, BudgetLimits, CallPricing
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.limits.throttle import Slots, Throttled
 from engines.record.ledger import (
     RecordLedger,
-    file_name,
     read_record,
+    read_trajectory,
+    read_usage,
+    record_file_name,
     request_hash,
-    spent,
-    trajectory,
 )
 from tests.support.builders import FakePolicy, a_timeout, answering
 from tests.support.fake_endpoint import delta, fake_endpoint, hangs
@@ -145,7 +145,7 @@ async def test_a_try_of_several_turns_is_read_back_whole_and_stored_once(tmp_pat
     ledger = a_ledger(tmp_path)
     messages, refs = await several_turns(ledger)
     await ledger.aclose()
-    assert trajectory(tmp_path, refs) == messages
+    assert read_trajectory(tmp_path, refs) == messages
     # Turn 0 brings system and user; every later one its predecessor's reply and one more.
     assert [len(read_record(tmp_path, ref).messages) for ref in refs] == [2, 2, 2]
     assert [read_record(tmp_path, ref).base for ref in refs] == [0, 2, 4]
@@ -166,7 +166,7 @@ async def test_a_try_that_was_cut_between_turns_goes_on_with_the_same_bases(tmp_
     ]
     await again.aclose()
     assert (len(policy.requests), taken[:2]) == (1, refs[:2])
-    assert trajectory(tmp_path, taken) == messages
+    assert read_trajectory(tmp_path, taken) == messages
 
 
 async def test_a_context_rewritten_between_turns_is_recorded_as_it_was(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ async def test_a_context_rewritten_between_turns_is_recorded_as_it_was(tmp_path:
     ]
     await ledger.aclose()
     assert read_record(tmp_path, refs[1]).base == 1  # they share the system message only
-    assert trajectory(tmp_path, refs) == (*short, Message("assistant", "two"))
+    assert read_trajectory(tmp_path, refs) == (*short, Message("assistant", "two"))
 
 
 async def test_a_record_cut_at_any_byte_costs_only_itself(tmp_path: Path) -> None:
@@ -249,11 +249,14 @@ async def test_evaluations_have_files_of_their_own_and_steps_can_be_forgotten(
     tmp_path: Path,
 ) -> None:
     evaluation = CallKey("evaluation", 0, 3, 0, 1, problem="p1")
-    assert (file_name(KEY), file_name(evaluation)) == ("step-0003.jsonl", "eval-0003.jsonl")
+    assert (record_file_name(KEY), record_file_name(evaluation)) == (
+        "step-0003.jsonl",
+        "eval-0003.jsonl",
+    )
     ledger, policy = a_ledger(tmp_path), answering("a", "b")
     await ledger.ask(KEY, policy, ASKED, WARM)
     await ledger.ask(evaluation, policy, ASKED, WARM)
-    ledger.forget("step")
+    ledger.release_files("step")
     reply, _ = await ledger.ask(KEY, answering(), ASKED, WARM)  # read again from disk
     assert reply.text == "a"
     await ledger.aclose()
@@ -277,7 +280,7 @@ async def test_a_call_that_was_cancelled_after_it_was_sent_is_recorded_as_lost(
             await asking
         await policy.aclose()
     await ledger.aclose()
-    ((name, usage),) = spent(tmp_path)
+    ((name, usage),) = read_usage(tmp_path)
     assert (name, usage.calls, usage.completion_tokens) == ("openai:m", 1, 100)
     assert ledger.paid == usage
     again = a_ledger(tmp_path)
@@ -288,20 +291,20 @@ async def test_a_call_that_was_cancelled_after_it_was_sent_is_recorded_as_lost(
 
 async def test_a_call_cancelled_before_it_was_sent_costs_nothing(tmp_path: Path) -> None:
     ledger, slots = a_ledger(tmp_path), Slots(1)
-    budget = Budget(Limits(calls=1), lambda _: None)
+    budget = Budget(BudgetLimits(calls=1), lambda _: None)
     settle = await budget.reserve(Amounts(1))
     for policy in (
         Throttled(answering(), slots),
-        Budgeted(answering(), budget, Terms(100)),
+        BudgetedPolicy(answering(), budget, CallPricing(100)),
     ):
-        async with slots.hold():
+        async with slots.acquire():
             asking = asyncio.create_task(ledger.ask(KEY, policy, ASKED, WARM))
             await asyncio.sleep(0)
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
     settle(Amounts())
     await ledger.aclose()
-    assert (list(spent(tmp_path)), ledger.paid) == ([], NO_USAGE)
+    assert (list(read_usage(tmp_path)), ledger.paid) == ([], NO_USAGE)
 
 
 async def test_what_a_budget_reserved_for_a_prompt_is_recorded_where_nobody_knows_better(
@@ -311,15 +314,15 @@ async def test_what_a_budget_reserved_for_a_prompt_is_recorded_where_nobody_know
         async def complete(self, *_: object) -> Completion:
             return await asyncio.get_running_loop().create_future()
 
-    ledger, budget = a_ledger(tmp_path), Budget(Limits(calls=9), lambda _: None)
-    policy = Budgeted(Hanging(), budget, Terms(100, 1.0, 1.0))
+    ledger, budget = a_ledger(tmp_path), Budget(BudgetLimits(calls=9), lambda _: None)
+    policy = BudgetedPolicy(Hanging(), budget, CallPricing(100, 1.0, 1.0))
     asking = asyncio.create_task(ledger.ask(KEY, policy, ASKED, WARM))
     for _ in range(5):
         await asyncio.sleep(0)
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
     await ledger.aclose()
-    ((_, usage),) = spent(tmp_path)
+    ((_, usage),) = read_usage(tmp_path)
     assert usage.calls == budget.spent.calls == 1
     assert usage.tokens == budget.spent.tokens > 0
     assert usage.cost_usd == pytest.approx(usage.tokens / 1e6)
@@ -327,13 +330,13 @@ async def test_what_a_budget_reserved_for_a_prompt_is_recorded_where_nobody_know
 
 async def test_other_costs_stand_in_the_records_and_answer_nothing(tmp_path: Path) -> None:
     ledger = a_ledger(tmp_path)
-    ledger.note(CallKey("embedding", 0, 0), "openai:e", Usage(7, 0, 1), "vectors of texts")
+    ledger.record_cost(CallKey("embedding", 0, 0), "openai:e", Usage(7, 0, 1), "vectors of texts")
     assert ledger.paid == Usage(7, 0, 1)
     await ledger.aclose()
     again = a_ledger(tmp_path)
-    again.note(CallKey("embedding", 0, 0), "openai:e", Usage(8, 0, 1), "vectors of texts")
+    again.record_cost(CallKey("embedding", 0, 0), "openai:e", Usage(8, 0, 1), "vectors of texts")
     await again.aclose()
-    assert [usage.tokens for _, usage in spent(tmp_path)] == [7, 8]
+    assert [usage.tokens for _, usage in read_usage(tmp_path)] == [7, 8]
 
 
 def test_a_request_hashes_as_it_did_before_messages_could_hold_token_ids() -> None:

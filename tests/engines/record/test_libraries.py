@@ -11,10 +11,10 @@ from engines.core import events as ev
 from engines.core.errors import ConflictError, DamagedError, LockedError, RecordError
 from engines.core.library import Reviewed
 from engines.core.types import GATE
-from engines.record.export import agent_yaml
+from engines.record.export import format_agent_yaml
 from engines.record.journal import Journal
 from engines.record.libraries import LibraryFolder
-from engines.record.lock import writing
+from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
 from tests.engines.record.test_journal import file_size_limit
 from tests.support.builders import a_decision, a_library, an_operation, approved
@@ -29,7 +29,7 @@ def a_folder(tmp_path: Path, *texts: str) -> LibraryFolder:
 
 
 def commit(folder: LibraryFolder, reviewed: Reviewed, *, run: str = "r", step: int = 1) -> None:
-    with folder.committing() as library:
+    with folder.lock_for_commit() as library:
         library.commit(reviewed, run=run, step=step)
 
 
@@ -44,7 +44,7 @@ def test_a_new_library_is_empty_or_a_copy_whose_ids_count_on(tmp_path: Path) -> 
 def test_a_commit_is_a_version_that_reads_the_same_again(tmp_path: Path) -> None:
     folder = a_folder(tmp_path, "one")
     commit(folder, [(ADD, a_decision(ADD, assigned="E2"))])
-    with folder.committing() as library:
+    with folder.lock_for_commit() as library:
         made = library.commit(approved(an_operation("delete", "E1")), run="r", step=2).library
         assert library.head == made
     assert folder.head() == made
@@ -81,7 +81,7 @@ def test_a_rejection_is_remembered_once_and_makes_no_version(tmp_path: Path) -> 
     commit(folder, rejected, run="r", step=1)  # as after a crash between the two journals
     head = folder.head()
     assert (head.version, len(folder.versions())) == (0, 1)
-    assert [(c.text, c.reason, c.rejected) for c in head.curated] == [(ADD.text, "no", True)]
+    assert [(c.text, c.reason, c.is_rejection) for c in head.curated] == [(ADD.text, "no", True)]
 
 
 def test_an_earlier_try_of_the_same_commit_is_found_by_run_and_step_after_its_base(
@@ -91,13 +91,13 @@ def test_an_earlier_try_of_the_same_commit_is_found_by_run_and_step_after_its_ba
     reviewed = [(ADD, a_decision(ADD, assigned="E2"))]
     commit(folder, reviewed, run="r", step=3)
     commit(folder, approved(an_operation("delete", "E1", id="op9")), run="other", step=1)
-    with folder.committing() as library:
-        found = library.earlier("r", 3, 0)
+    with folder.lock_for_commit() as library:
+        found = library.earlier_commit("r", 3, 0)
         assert found is not None
         assert (found.library.version, found.outcomes[0].id) == (1, "E2")
-        assert library.earlier("r", 2, 0) is None
-        assert library.earlier("other", 3, 0) is None
-        assert library.earlier("r", 3, 1) is None
+        assert library.earlier_commit("r", 2, 0) is None
+        assert library.earlier_commit("other", 3, 0) is None
+        assert library.earlier_commit("r", 3, 1) is None
 
 
 def test_deferred_operations_are_not_part_of_a_commit(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_torn_commit_leaves_the_version_before(tmp_path: Path) -> None:
     folder.journal_path.write_bytes(folder.journal_path.read_bytes()[:-7])
     assert folder.head().version == 0
     told: list[str] = []
-    with folder.committing(told.append) as library:
+    with folder.lock_for_commit(told.append) as library:
         library.commit(approved(ADD), run="r", step=1)
     assert folder.head().version == 1
     assert "cut" in told[0]
@@ -167,18 +167,18 @@ def test_a_torn_commit_leaves_the_version_before(tmp_path: Path) -> None:
 
 def test_a_library_held_by_someone_else_cannot_be_begun(tmp_path: Path) -> None:
     folder = LibraryFolder(tmp_path / "libraries" / "lib")
-    with writing(folder.path), pytest.raises(LockedError):
+    with write_lock(folder.path), pytest.raises(LockedError):
         folder.create(None)
 
 
 def test_the_enhanced_agent_holds_what_it_was_and_its_experiences() -> None:
     agent = {"name": "a", "instructions": "Be brief.\nThink.", "model": "openai:m"}
-    data = yaml.safe_load(agent_yaml(agent, a_library("one", "two"), "exp"))
+    data = yaml.safe_load(format_agent_yaml(agent, a_library("one", "two"), "exp"))
     assert data == {
         **agent,
         "experiences": [{"id": "E1", "text": "one"}, {"id": "E2", "text": "two"}],
     }
-    assert b"library lib@0, run exp" in agent_yaml(agent, a_library(), "exp")
+    assert b"library lib@0, run exp" in format_agent_yaml(agent, a_library(), "exp")
 
 
 def test_a_library_whose_beginning_was_cut_is_none_and_is_begun_again(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_a_commit_that_finds_no_room_changes_nothing_and_is_made_once_there_is(
     with (
         file_size_limit(len(before) + 40),
         pytest.raises(RecordError, match="Make room"),
-        folder.committing() as library,
+        folder.lock_for_commit() as library,
     ):
         library.commit(approved(ADD), run="r", step=1)
     assert folder.journal_path.read_bytes() == before
@@ -220,6 +220,6 @@ def test_a_version_file_that_found_no_room_is_written_at_the_next_opening(tmp_pa
     path = folder.path / "v0001.yaml"
     text = path.read_bytes()
     path.unlink()
-    with folder.committing():
+    with folder.lock_for_commit():
         pass
     assert path.read_bytes() == text

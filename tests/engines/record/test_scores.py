@@ -9,7 +9,7 @@ import pytest
 
 from engines.core.errors import RecordError
 from engines.core.types import Problem, Usage
-from engines.record.scores import Score, ScoreBook, content_of
+from engines.record.scores import Score, ScoreBook, problem_digest
 from tests.engines.record.test_journal import file_size_limit
 from tests.support.builders import a_problem
 
@@ -18,7 +18,7 @@ ABOUT = {"policy.model": "m", "experiences": ""}
 
 
 def a_score(index: int = 0, reward: float = 1.0) -> Score:
-    return Score(content_of(PROBLEM), index, reward, "right", {"m": 0.5}, "ok", Usage(3, 4, 1))
+    return Score(problem_digest(PROBLEM), index, reward, "right", {"m": 0.5}, "ok", Usage(3, 4, 1))
 
 
 def kept(folder: Path, *scores: Score) -> ScoreBook:
@@ -32,9 +32,12 @@ def kept(folder: Path, *scores: Score) -> ScoreBook:
 def test_what_one_book_keeps_another_of_the_same_measurement_finds(tmp_path: Path) -> None:
     kept(tmp_path, a_score(0), a_score(1, 0.0))
     again = ScoreBook(tmp_path, ABOUT)
-    assert again.find(content_of(PROBLEM), 0) == a_score(0)
-    assert again.find(content_of(PROBLEM), 1) == a_score(1, 0.0)
-    assert (again.missing([content_of(PROBLEM)], 2), again.missing([content_of(PROBLEM)], 5)) == (
+    assert again.find(problem_digest(PROBLEM), 0) == a_score(0)
+    assert again.find(problem_digest(PROBLEM), 1) == a_score(1, 0.0)
+    assert (
+        again.count_missing([problem_digest(PROBLEM)], 2),
+        again.count_missing([problem_digest(PROBLEM)], 5),
+    ) == (
         0,
         3,
     )
@@ -43,7 +46,7 @@ def test_what_one_book_keeps_another_of_the_same_measurement_finds(tmp_path: Pat
 @pytest.mark.parametrize("about", [{**ABOUT, "experiences": "- [E1] x"}, {**ABOUT, "seed": 2}])
 def test_another_measurement_finds_nothing(tmp_path: Path, about: dict[str, object]) -> None:
     kept(tmp_path, a_score())
-    assert ScoreBook(tmp_path, about).find(content_of(PROBLEM), 0) is None
+    assert ScoreBook(tmp_path, about).find(problem_digest(PROBLEM), 0) is None
 
 
 @pytest.mark.parametrize(
@@ -58,12 +61,12 @@ def test_a_problem_that_a_verifier_could_judge_otherwise_is_another(
     tmp_path: Path, other: Problem
 ) -> None:
     kept(tmp_path, a_score())
-    assert ScoreBook(tmp_path, ABOUT).find(content_of(other), 0) is None
+    assert ScoreBook(tmp_path, ABOUT).find(problem_digest(other), 0) is None
 
 
 def test_rows_with_numbers_of_any_size_have_content(tmp_path: Path) -> None:
     huge = replace(PROBLEM, meta={"n": 10**40, "odd": {1, 2}})
-    assert content_of(huge) != content_of(PROBLEM)
+    assert problem_digest(huge) != problem_digest(PROBLEM)
 
 
 @pytest.mark.parametrize("cut", [1, 5, 40])
@@ -72,12 +75,12 @@ def test_a_line_cut_anywhere_costs_only_itself(tmp_path: Path, cut: int) -> None
     file = book.path / "scores.jsonl"
     file.write_bytes(file.read_bytes()[:-cut])
     after = ScoreBook(tmp_path, ABOUT)
-    assert after.find(content_of(PROBLEM), 0) == a_score(0)
-    assert after.find(content_of(PROBLEM), 1) is None
+    assert after.find(problem_digest(PROBLEM), 0) == a_score(0)
+    assert after.find(problem_digest(PROBLEM), 1) is None
     after.add(a_score(2))
     after.close()
     last = ScoreBook(tmp_path, ABOUT)
-    assert (last.find(content_of(PROBLEM), 0), last.find(content_of(PROBLEM), 2)) == (
+    assert (last.find(problem_digest(PROBLEM), 0), last.find(problem_digest(PROBLEM), 2)) == (
         a_score(0),
         a_score(2),
     )
@@ -90,25 +93,25 @@ def test_two_writers_at_a_time_lose_nothing(tmp_path: Path) -> None:
         other.add(a_score(index + 1))
     one.close()
     other.close()
-    assert ScoreBook(tmp_path, ABOUT).missing([content_of(PROBLEM)], 40) == 0
+    assert ScoreBook(tmp_path, ABOUT).count_missing([problem_digest(PROBLEM)], 40) == 0
 
 
 def test_what_another_process_adds_meanwhile_is_found_and_stands(tmp_path: Path) -> None:
     one, other = ScoreBook(tmp_path, ABOUT), ScoreBook(tmp_path, ABOUT)
     one.add(a_score(0, 1.0))
-    assert other.find(content_of(PROBLEM), 0) == a_score(0, 1.0)
+    assert other.find(problem_digest(PROBLEM), 0) == a_score(0, 1.0)
     assert other.add(a_score(0, 0.0)) == a_score(0, 1.0)
 
 
 def test_the_first_score_of_a_try_stands(tmp_path: Path) -> None:
     kept(tmp_path, a_score(0, 1.0), a_score(0, 0.0))
-    found = ScoreBook(tmp_path, ABOUT).find(content_of(PROBLEM), 0)
+    found = ScoreBook(tmp_path, ABOUT).find(problem_digest(PROBLEM), 0)
     assert found is not None
     assert found.reward == 1.0
 
 
 def test_looking_writes_nothing(tmp_path: Path) -> None:
-    ScoreBook(tmp_path, ABOUT).missing([content_of(PROBLEM)], 3)
+    ScoreBook(tmp_path, ABOUT).count_missing([problem_digest(PROBLEM)], 3)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -127,7 +130,7 @@ def test_a_score_that_finds_no_room_is_told_and_kept_once_there_is(tmp_path: Pat
             again.add(a_score(1))
         again.close()
         found = ScoreBook(tmp_path, ABOUT)
-        assert found.find(content_of(PROBLEM), 0) == a_score(0)
-        assert found.find(content_of(PROBLEM), 1) is None
+        assert found.find(problem_digest(PROBLEM), 0) == a_score(0)
+        assert found.find(problem_digest(PROBLEM), 1) is None
     kept(tmp_path, a_score(1))
-    assert ScoreBook(tmp_path, ABOUT).find(content_of(PROBLEM), 1) == a_score(1)
+    assert ScoreBook(tmp_path, ABOUT).find(problem_digest(PROBLEM), 1) == a_score(1)

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from engines.core.flags import DUPLICATE, REJECTED_BEFORE
-from engines.core.library import Curated, Library
+from engines.core.library import Library, PastDecision
 from engines.core.types import Flag, Operation, OperationKind
-from engines.training_free.curation import SHOWN, curated_block, sifted
+from engines.training_free.curation import SHOWN, past_decisions_block, withhold_rejected
 from tests.support.builders import a_decision, a_library, an_operation
 
 CARRY = "Carry: when a column adds up to ten or more, carry one into the next column."
 
 
-def an_idea(text: str = CARRY, kind: OperationKind = "add", **more: Any) -> Curated:
+def an_idea(text: str = CARRY, kind: OperationKind = "add", **more: Any) -> PastDecision:
     values: dict[str, Any] = {
         "run": "exp",
         "operation_id": "op1.1",
@@ -27,10 +27,10 @@ def an_idea(text: str = CARRY, kind: OperationKind = "add", **more: Any) -> Cura
         "reviewer": "person",
         "at": 1.0,
     }
-    return Curated(kind=kind, text=text, **{**values, **more})
+    return PastDecision(kind=kind, text=text, **{**values, **more})
 
 
-def remembering(*ideas: Curated) -> Library:
+def remembering(*ideas: PastDecision) -> Library:
     return replace(a_library("one", "two"), curated=ideas, remembered=len(ideas))
 
 
@@ -46,7 +46,7 @@ def an_idea_again(
 
 def test_a_rejected_idea_is_withheld_with_its_reason() -> None:
     again = an_idea_again(CARRY.replace("a column", "the column"))
-    proposed, withheld = sifted([again], remembering(an_idea()))
+    proposed, withheld = withhold_rejected([again], remembering(an_idea()))
     assert proposed == ()
     (flag,) = withheld[0].flags
     assert flag.name == REJECTED_BEFORE and flag.score is not None and flag.score > 0.85
@@ -66,7 +66,7 @@ def test_a_rejected_idea_is_withheld_with_its_reason() -> None:
 )
 def test_new_evidence_brings_it_back_flagged(problems: tuple[str, ...], proposed: bool) -> None:
     again = an_idea_again(problems=problems)
-    taken, withheld = sifted([again], remembering(an_idea()))
+    taken, withheld = withhold_rejected([again], remembering(an_idea()))
     assert (len(taken), len(withheld)) == ((1, 0) if proposed else (0, 1))
     if proposed:
         assert taken[0].flags[0].name == REJECTED_BEFORE
@@ -75,8 +75,8 @@ def test_new_evidence_brings_it_back_flagged(problems: tuple[str, ...], proposed
 
 def test_what_was_rejected_twice_needs_evidence_that_neither_time_had() -> None:
     library = remembering(an_idea(), an_idea(problems=("c",), reason="still vague"))
-    assert sifted([an_idea_again(problems=("d", "e"))], library)[0] == ()
-    (taken,), _ = sifted([an_idea_again(problems=("d", "e", "f"))], library)
+    assert withhold_rejected([an_idea_again(problems=("d", "e"))], library)[0] == ()
+    (taken,), _ = withhold_rejected([an_idea_again(problems=("d", "e", "f"))], library)
     assert "still vague" in taken.flags[0].detail
 
 
@@ -95,9 +95,9 @@ def test_what_was_rejected_twice_needs_evidence_that_neither_time_had() -> None:
     ],
 )
 def test_kind_target_and_wording_make_an_idea(
-    idea: Curated, operation: Operation, withheld: bool
+    idea: PastDecision, operation: Operation, withheld: bool
 ) -> None:
-    assert bool(sifted([operation], remembering(idea))[1]) is withheld
+    assert bool(withhold_rejected([operation], remembering(idea))[1]) is withheld
 
 
 def decided(library: Library, *pairs: tuple[Operation, Any]) -> Library:
@@ -107,21 +107,23 @@ def decided(library: Library, *pairs: tuple[Operation, Any]) -> Library:
 def test_an_idea_that_was_let_in_since_may_be_improved_and_said_again() -> None:
     first = an_idea_again()
     rejected = decided(a_library("one"), (first, a_decision(first, "reject", at=1.0)))
-    assert sifted([first], rejected)[1]
+    assert withhold_rejected([first], rejected)[1]
     taken = replace(first, id="op2.1")
     library = decided(rejected, (taken, a_decision(taken, at=2.0, assigned="E2")))
     better = an_idea_again(CARRY + " Check it.", "modify", "E2")
-    assert sifted([better], library)[1] == ()
-    assert sifted([first], library)[1] == ()
+    assert withhold_rejected([better], library)[1] == ()
+    assert withhold_rejected([first], library)[1] == ()
     refused_again = decided(library, (first, a_decision(first, "reject", at=3.0)))
-    assert sifted([first], refused_again)[1]
+    assert withhold_rejected([first], refused_again)[1]
 
 
 def test_what_says_the_idea_already_may_be_changed_in_spite_of_its_rejection() -> None:
     # Somebody brought E2 along, and then its double was rejected.
     library = replace(a_library("one", CARRY), curated=(an_idea(),), remembered=1)
-    assert sifted([an_idea_again(CARRY + " Check it.", "modify", "E2")], library)[1] == ()
-    assert sifted([an_idea_again(CARRY + " Check it.", "modify", "E1")], library)[1]
+    assert (
+        withhold_rejected([an_idea_again(CARRY + " Check it.", "modify", "E2")], library)[1] == ()
+    )
+    assert withhold_rejected([an_idea_again(CARRY + " Check it.", "modify", "E1")], library)[1]
 
 
 @pytest.mark.parametrize(
@@ -130,17 +132,19 @@ def test_what_says_the_idea_already_may_be_changed_in_spite_of_its_rejection() -
 def test_a_rejected_change_holds_while_its_target_says_what_it_said(again: Operation) -> None:
     library = decided(a_library("Old words about fractions."), (again, a_decision(again, "reject")))
     assert library.curated[0].target_text == "Old words about fractions."
-    assert sifted([again], library)[1]
+    assert withhold_rejected([again], library)[1]
     moved = an_operation("modify", "E1", "Something else about signs altogether.", id="op1.7")
-    assert sifted([again], decided(library, (moved, a_decision(moved))))[1] == ()
+    assert withhold_rejected([again], decided(library, (moved, a_decision(moved))))[1] == ()
 
 
 @pytest.mark.parametrize(("reviewer", "held"), [("rules:r.yaml", False), ("ann", True)])
 def test_a_rule_that_rejects_a_duplicate_leaves_no_tombstone(reviewer: str, held: bool) -> None:
     double = replace(an_idea_again(), flags=(Flag(DUPLICATE, 0.9),))
     library = decided(a_library("one"), (double, a_decision(double, "reject", reviewer=reviewer)))
-    assert bool(sifted([an_idea_again()], library)[1]) is held
-    assert "Rejected 1" in curated_block(library)  # the next prompt is told of it all the same
+    assert bool(withhold_rejected([an_idea_again()], library)[1]) is held
+    assert "Rejected 1" in past_decisions_block(
+        library
+    )  # the next prompt is told of it all the same
 
 
 def test_a_thousand_rejections_are_compared_in_no_time() -> None:
@@ -151,7 +155,7 @@ def test_a_thousand_rejections_are_compared_in_no_time() -> None:
         library = remembering(*(an_idea(text(n, words)) for n in range(1_000)))
         operations = [an_idea_again(text(n + 2_000, words)) for n in range(many)]
         began = time.process_time()
-        assert sifted(operations, library)[1] == ()
+        assert withhold_rejected(operations, library)[1] == ()
         # 0.2 and 0.35 s measured; 8 and 60 where every pair is compared in full.
         assert time.process_time() - began < 2
 
@@ -164,29 +168,29 @@ def test_a_step_forgets_what_its_own_run_is_still_to_decide() -> None:
         an_idea("other", run="other", step=9),
     )
     library = remembering(*ideas)
-    left = library.forgetting("exp", 2, since=1)
+    left = library.without_own_memory("exp", 2, since=1)
     assert [c.text for c in left.curated] == ["before", "first", "other"]
-    assert library.forgetting("exp", 2, since=None) is library
-    assert library.forgetting("exp", 3, since=1) is library
+    assert library.without_own_memory("exp", 2, since=None) is library
+    assert library.without_own_memory("exp", 3, since=1) is library
 
 
 def test_the_prompt_is_shown_the_newest_decisions_as_quotes() -> None:
     ideas = [an_idea(f"Rule {n}: x", reason=f"r{n}") for n in range(SHOWN + 3)]
     reworded = an_idea("Old\n## Reply", became="New.", reason="")
-    block = curated_block(remembering(*ideas, reworded))
+    block = past_decisions_block(remembering(*ideas, reworded))
     assert block.startswith(
         "### Reworded 1 · add\n| Old ## Reply\n| became: New.\n| because: (no reason given)"
     )
     assert f"| Rule {SHOWN + 2}: x\n| because: r{SHOWN + 2}" in block
     assert "Rule 3: x" not in block  # SHOWN - 1 of them beside the edit: 4 to 10
     assert all(line[:2] in ("| ", "##", "") for line in block.splitlines())
-    assert curated_block(a_library("one")) == "(none)"
+    assert past_decisions_block(a_library("one")) == "(none)"
 
 
 def test_nothing_in_it_tells_when_or_where_and_equal_decisions_stand_once() -> None:
     here = remembering(an_idea())
     there = remembering(an_idea(run="exp-2", at=99.0), an_idea(run="other", operation_id="op9.9"))
-    assert curated_block(here) == curated_block(there)
+    assert past_decisions_block(here) == past_decisions_block(there)
 
 
 def test_a_library_remembers_rejections_and_edits_and_not_the_gates_own() -> None:
@@ -200,7 +204,7 @@ def test_a_library_remembers_rejections_and_edits_and_not_the_gates_own() -> Non
         ],
         run="exp",
     ).library
-    assert [(c.operation_id, c.rejected) for c in done.curated] == [
+    assert [(c.operation_id, c.is_rejection) for c in done.curated] == [
         ("op1.1", True),
         ("op1.2", False),
     ]
@@ -209,9 +213,9 @@ def test_a_library_remembers_rejections_and_edits_and_not_the_gates_own() -> Non
 
 def test_a_step_is_shown_what_was_remembered_as_it_began() -> None:
     library = remembering(*(an_idea(f"Rule {n}") for n in range(3)))
-    assert [c.text for c in library.recalling(1).curated] == ["Rule 0"]
-    assert library.recalling(None) is library and library.recalling(5) is library
+    assert [c.text for c in library.as_of_memory(1).curated] == ["Rule 0"]
+    assert library.as_of_memory(None) is library and library.as_of_memory(5) is library
     # The oldest two of five have gone since.
     aged = replace(library, remembered=5)
-    assert [c.text for c in aged.recalling(4).curated] == ["Rule 0", "Rule 1"]
-    assert aged.recalling(1).curated == ()
+    assert [c.text for c in aged.as_of_memory(4).curated] == ["Rule 0", "Rule 1"]
+    assert aged.as_of_memory(1).curated == ()

@@ -27,7 +27,7 @@ from engines.core.types import (
     Turn,
     Usage,
 )
-from engines.pipeline.replay_training import remembered
+from engines.pipeline.replay_training import load_rollout
 from engines.policies.limits.throttle import Slots
 from engines.record.ledger import RecordLedger
 from engines.rollouts.manager import RolloutManager
@@ -92,7 +92,7 @@ async def rolled(
 ) -> tuple[Attempt, tuple[RecordRef, ...]]:
     ledger = RecordLedger(folder, 1)
     try:
-        return await RolloutManager(agent, policy, ledger, Slots(1), timeout_s).roll(JOB)
+        return await RolloutManager(agent, policy, ledger, Slots(1), timeout_s).roll_out(JOB)
     finally:
         await ledger.aclose()
 
@@ -103,7 +103,7 @@ def again(folder: Path, attempt: Attempt, refs: tuple[RecordRef, ...]) -> Attemp
     done = ev.RolloutFinished(
         2, 3, 4, 9, attempt.status, attempt.answer, attempt.error, attempt.usage, 0.0, "", refs
     )
-    rollout = remembered(folder, now, done)
+    rollout = load_rollout(folder, now, done)
     assert rollout.policy_version == 7
     return rollout.attempt
 
@@ -145,7 +145,7 @@ async def test_a_recorded_reply_is_asked_for_again_only_where_tries_attend(tmp_p
         policy, ledger = Scripted([SECOND]), RecordLedger(tmp_path, 1)
         attending = Counted().attending if attends else None
         manager = RolloutManager(Talks(1), policy, ledger, Slots(1), 60.0, None, attending)
-        attempt, _ = await manager.roll(JOB)
+        attempt, _ = await manager.roll_out(JOB)
         assert (attempt.turns, len(policy.asked)) == ((FIRST,), asked)
         assert (ledger.asked, ledger.paid.calls, ledger.reused) == (0, 0, 1)
         await ledger.aclose()
@@ -172,7 +172,7 @@ async def test_a_try_attends_from_its_slot_on_until_it_ends_however_it_does(tmp_
     manager = RolloutManager(
         Talks(1), policy, ledger, Slots(2), 60.0, running.wait, counted.attending
     )
-    tasks = [asyncio.create_task(manager.roll(JOB)) for _ in range(3)]
+    tasks = [asyncio.create_task(manager.roll_out(JOB)) for _ in range(3)]
     for _ in range(10):
         await asyncio.sleep(0)
     assert counted.most == 0  # a pause holds them before

@@ -23,11 +23,11 @@ from engines.core.types import (
     Sampling,
     Usage,
 )
-from engines.pipeline.budget import Amounts, Budget, Budgeted, Limits, Terms
+from engines.pipeline.budget import Amounts, Budget, BudgetedPolicy, BudgetLimits, CallPricing
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.limits.throttle import Slots
-from engines.record.ledger import RecordLedger, spent, trajectory
+from engines.record.ledger import RecordLedger, read_trajectory, read_usage
 from engines.rollouts.manager import RolloutManager
 from tests.support.builders import answering
 from tests.support.fake_endpoint import delta, fake_endpoint, hangs
@@ -79,7 +79,7 @@ async def idle() -> None:
 async def test_no_more_rollouts_run_at_a_time_than_the_limit(tmp_path: Path) -> None:
     policy = Gated()
     rollouts = manager(tmp_path, policy, limit=2)
-    tasks = [asyncio.create_task(rollouts.roll(a_job(n))) for n in range(6)]
+    tasks = [asyncio.create_task(rollouts.roll_out(a_job(n))) for n in range(6)]
     await idle()
     assert policy.asked == 2
     policy.open.set()
@@ -91,7 +91,7 @@ async def test_a_pause_also_holds_jobs_that_had_queued_for_a_slot(tmp_path: Path
     policy, running = Gated(), asyncio.Event()
     running.set()
     rollouts = manager(tmp_path, policy, limit=1, cleared=running.wait)
-    tasks = [asyncio.create_task(rollouts.roll(a_job(n))) for n in range(3)]
+    tasks = [asyncio.create_task(rollouts.roll_out(a_job(n))) for n in range(3)]
     await idle()
     running.clear()
     policy.open.set()
@@ -106,7 +106,7 @@ async def test_a_pause_also_holds_jobs_that_had_queued_for_a_slot(tmp_path: Path
 async def test_a_rollout_past_its_deadline_fails_and_frees_its_slot(tmp_path: Path) -> None:
     policy = Gated()
     rollouts = manager(tmp_path, policy, limit=1, timeout_s=0.01)
-    attempt, refs = await rollouts.roll(a_job())
+    attempt, refs = await rollouts.roll_out(a_job())
     assert (attempt.status, attempt.answer, refs) == ("failed", None, ())
     assert attempt.error == "timeout: no answer within 0.01 s"
     assert policy.now == 0
@@ -131,7 +131,7 @@ class Broken:
 async def test_a_failure_is_a_recorded_fact_with_its_text(
     error: Exception, text: str, tmp_path: Path
 ) -> None:
-    attempt, _ = await manager(tmp_path, Gated(), agent=Broken(error)).roll(a_job())
+    attempt, _ = await manager(tmp_path, Gated(), agent=Broken(error)).roll_out(a_job())
     assert attempt.status == "failed"
     assert attempt.error == text
     assert attempt.usage == NO_USAGE
@@ -140,12 +140,12 @@ async def test_a_failure_is_a_recorded_fact_with_its_text(
 async def test_a_record_that_cannot_be_written_is_no_fact_of_practice(tmp_path: Path) -> None:
     broken = Broken(RecordError("disk", "is full.", "Make room."))
     with pytest.raises(RecordError):
-        await manager(tmp_path, Gated(), agent=broken).roll(a_job())
+        await manager(tmp_path, Gated(), agent=broken).roll_out(a_job())
 
 
 async def test_a_cancelled_rollout_passes_the_cancellation_on(tmp_path: Path) -> None:
     rollouts = manager(tmp_path, Gated())
-    task = asyncio.create_task(rollouts.roll(a_job()))
+    task = asyncio.create_task(rollouts.roll_out(a_job()))
     await idle()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -169,10 +169,10 @@ async def test_every_turn_is_recorded_under_its_own_key(tmp_path: Path) -> None:
     policy = Gated()
     policy.open.set()
     rollouts = manager(tmp_path, policy, agent=Twice())
-    attempt, refs = await rollouts.roll(a_job())
+    attempt, refs = await rollouts.roll_out(a_job())
     assert len(refs) == 2
-    assert trajectory(tmp_path, refs) == attempt.messages
-    await rollouts.roll(a_job())  # the same try again costs nothing
+    assert read_trajectory(tmp_path, refs) == attempt.messages
+    await rollouts.roll_out(a_job())  # the same try again costs nothing
     assert policy.asked == 2
 
 
@@ -203,7 +203,7 @@ async def test_a_try_whose_replies_grow_too_long_together_fails_and_is_paid(
     tmp_path: Path,
 ) -> None:
     rollouts = manager(tmp_path, Talkative(), agent=Endless())  # type: ignore[arg-type]
-    attempt, refs = await rollouts.roll(a_job())
+    attempt, refs = await rollouts.roll_out(a_job())
     assert attempt.error == "too long: the replies of one try have more than 4,000,000 characters"
     assert (attempt.status, attempt.usage.calls, len(refs)) == ("failed", 5, 5)
 
@@ -217,7 +217,7 @@ async def test_a_rollout_that_failed_still_tells_what_its_call_may_have_cost(
             raise CallFailed("cut", "in the middle", Usage(9, 4, 2))
 
     rollouts = manager(tmp_path, Lost(), agent=SingleTurn("", Sampling()))  # type: ignore[arg-type]
-    attempt, _ = await rollouts.roll(a_job())
+    attempt, _ = await rollouts.roll_out(a_job())
     assert (attempt.status, attempt.usage) == ("failed", Usage(9, 4, 2))
 
 
@@ -228,24 +228,24 @@ async def test_a_rollout_cut_by_its_deadline_is_charged_for_the_call_that_was_cu
         policy = OpenAICompat(EndpointSettings("m", fake.base_url))
         ledger = RecordLedger(tmp_path, 1)
         rollouts = RolloutManager(SingleTurn("", Sampling()), policy, ledger, Slots(1), 0.8)
-        attempt, _ = await rollouts.roll(a_job())
+        attempt, _ = await rollouts.roll_out(a_job())
         await policy.aclose()
         await ledger.aclose()
     assert attempt.error == "timeout: no answer within 0.8 s"
-    ((_, recorded),) = spent(tmp_path)
+    ((_, recorded),) = read_usage(tmp_path)
     assert attempt.usage == recorded
     assert (recorded.calls, recorded.completion_tokens) == (1, 100)
 
 
 def test_waiting_for_money_is_no_part_of_a_rollout_s_deadline(tmp_path: Path) -> None:
     async def main() -> Attempt:
-        budget = Budget(Limits(calls=1), lambda _: None)
+        budget = Budget(BudgetLimits(calls=1), lambda _: None)
         settle = await budget.reserve(Amounts(1))
         asyncio.get_running_loop().call_later(3600, settle, Amounts())
-        policy = Budgeted(answering("42"), budget, Terms(100))
+        policy = BudgetedPolicy(answering("42"), budget, CallPricing(100))
         ledger = RecordLedger(tmp_path, 1)
         rollouts = RolloutManager(SingleTurn("", Sampling()), policy, ledger, Slots(1), 30.0)
-        attempt, _ = await rollouts.roll(a_job())
+        attempt, _ = await rollouts.roll_out(a_job())
         await ledger.aclose()
         return attempt
 

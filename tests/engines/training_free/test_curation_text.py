@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from engines.core import events as ev
-from engines.core.library import Outcome
-from engines.core.state.fold import folded
+from engines.core.library import OperationOutcome
+from engines.core.state.fold import fold_events
 from engines.core.state.run_state import RunState
-from engines.core.types import GATE, Decision, Flag, Loss, Operation, Reflection
+from engines.core.types import GATE, Decision, Flag, LostWork, Operation, Reflection
 from studio.report.summary import (
     curation_data,
     curation_lines,
@@ -23,8 +23,8 @@ OPS = [an_operation(id=f"op1.{n}") for n in range(1, 6)]
 
 def decided(*pairs: tuple[Operation, Decision], withheld: int = 0) -> RunState:
     lesson = replace(a_lesson(*(op for op, _ in pairs)), withheld=tuple(OPS[:withheld]))
-    outcomes = tuple(Outcome(op.id, "add", True, "E1") for op, _ in pairs)
-    return folded(
+    outcomes = tuple(OperationOutcome(op.id, "add", True, "E1") for op, _ in pairs)
+    return fold_events(
         [
             a_run(),
             a_step(),
@@ -66,10 +66,10 @@ def test_what_auto_approved_although_it_was_flagged_is_counted() -> None:
 
 
 def test_withheld_ideas_and_replies_to_mend_are_told_with_what_to_do() -> None:
-    losses = (Loss("extraction", "s1p0", "no JSON", "hm"),)
+    losses = (LostWork("extraction", "s1p0", "no JSON", "hm"),)
     lost = ev.GroupReflected(1, 0, Reflection(1, 0, "failed", losses=losses))
     lesson = replace(a_lesson(), withheld=(OPS[0], OPS[1]))
-    state = folded(
+    state = fold_events(
         [
             a_run(),
             a_step(),

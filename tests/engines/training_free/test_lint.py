@@ -11,7 +11,7 @@ import pytest
 from engines.core import flags as names
 from engines.core.errors import CallFailed
 from engines.core.library import Library
-from engines.core.protocols import Embedded
+from engines.core.protocols import EmbeddingResult
 from engines.core.types import Flag, Operation, Problem, Usage
 from engines.policies.chat.embedding import RehearsalEmbeddings
 from engines.training_free.lint import LintSettings, OperationLinter
@@ -194,11 +194,11 @@ class Meanings:
     def __init__(self, failing: CallFailed | None = None) -> None:
         self.failing = failing
 
-    async def embed(self, texts: Sequence[str]) -> Embedded:
+    async def embed(self, texts: Sequence[str]) -> EmbeddingResult:
         if self.failing:
             raise self.failing
         vectors = tuple((1.0, 0.0) if "carry" in t.lower() else (0.6, 0.8) for t in texts)
-        return Embedded(vectors, Usage(9, 0, 1))
+        return EmbeddingResult(vectors, Usage(9, 0, 1))
 
 
 async def test_with_an_embedder_the_same_in_other_words_is_a_duplicate() -> None:

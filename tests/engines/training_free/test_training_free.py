@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from engines.core.errors import CallFailed
-from engines.core.library import Curated, Library
+from engines.core.library import Library, PastDecision
 from engines.core.types import (
     Attempt,
     Completion,
@@ -326,7 +326,9 @@ async def test_operations_name_the_problems_behind_them(bench: Bench) -> None:
 async def test_a_rejected_idea_is_withheld_and_the_rest_is_numbered_and_linted(
     bench: Bench,
 ) -> None:
-    rejected = Curated("r", "op1.1", "add", "Carry: add it.", "", "no", ("id-q",), "person", 1.0)
+    rejected = PastDecision(
+        "r", "op1.1", "add", "Carry: add it.", "", "no", ("id-q",), "person", 1.0
+    )
     library = replace(a_library("Other: look twice."), curated=(rejected,), remembered=1)
     groups = [a_group([1, 0], step=2, position=p, problem=a_problem("q")) for p in range(2)]
     twice = {**ADD, "experience": "Other: look twice!"}

@@ -10,7 +10,7 @@ import pytest
 
 from engines.core.errors import VerifierError
 from engines.core.types import Problem, RecordRef, Rollout, Usage, Verdict
-from engines.verifiers.compose import Part, WeightedVerifier, combined
+from engines.verifiers.compose import WeightedCriterion, WeightedVerifier, combine_verdicts
 from tests.support.builders import a_problem, a_rollout
 
 
@@ -36,8 +36,11 @@ class Says:
 
 def of(*weighed: tuple[float, Verdict], names: str = "abcdef") -> Verdict:
     """Combine verdicts of criteria that are called a, b, c and so on."""
-    parts = [Part(name, weight, Says()) for name, (weight, _) in zip(names, weighed, strict=False)]
-    return combined(parts, [verdict for _, verdict in weighed])
+    parts = [
+        WeightedCriterion(name, weight, Says())
+        for name, (weight, _) in zip(names, weighed, strict=False)
+    ]
+    return combine_verdicts(parts, [verdict for _, verdict in weighed])
 
 
 def test_the_reward_is_the_mean_by_weight() -> None:
@@ -109,18 +112,20 @@ async def test_all_criteria_see_the_same_rollouts_at_the_same_time() -> None:
             await meeting.wait()
             return tuple(Verdict(float(rollout.index)) for rollout in rollouts)
 
-    verifier = WeightedVerifier([Part("a", 1, Meets()), Part("b", 3, Meets())])
+    verifier = WeightedVerifier(
+        [WeightedCriterion("a", 1, Meets()), WeightedCriterion("b", 3, Meets())]
+    )
     rollouts = [a_rollout(index=n) for n in range(2)]
     async with asyncio.timeout(60):
         verdicts = await verifier.verify(a_problem(), rollouts)
     assert [verdict.reward for verdict in verdicts] == [0.0, 1.0]
-    assert await WeightedVerifier([Part("a", 1, Says())]).verify(a_problem(), []) == ()
+    assert await WeightedVerifier([WeightedCriterion("a", 1, Says())]).verify(a_problem(), []) == ()
 
 
 async def test_every_criterion_is_checked_and_closed() -> None:
     broken = VerifierError("f.py:3", "no function.", "Write it.")
     fine, wrong = Says(), Says(broken=broken)
-    verifier = WeightedVerifier([Part("a", 1, fine), Part("b", 1, wrong)])
+    verifier = WeightedVerifier([WeightedCriterion("a", 1, fine), WeightedCriterion("b", 1, wrong)])
     with pytest.raises(VerifierError, match="no function"):
         await verifier.check()
     await verifier.aclose()

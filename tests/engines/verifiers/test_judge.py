@@ -11,8 +11,8 @@ from engines.core.text.reply import ReplyProblem
 from engines.core.types import Completion, Problem, Rollout, Sampling, Usage, Verdict
 from engines.policies.open import open_policy
 from engines.record.ledger import RecordLedger, read_record
-from engines.verifiers.judge import JudgeSettings, JudgeVerifier, Score, read_judgement
-from engines.verifiers.judge_context import Judging
+from engines.verifiers.judge import JudgeSettings, JudgeVerifier, Score, parse_judgement
+from engines.verifiers.judge_context import JudgeContext
 from tests.support.builders import FakePolicy, a_problem, a_rollout, a_timeout, answering
 
 RIGHT = '{"reasoning": "It says 5.", "correct": true}'
@@ -20,7 +20,7 @@ WRONG = '{"reasoning": "It says 6.", "correct": false}'
 
 
 def a_judge(policy: FakePolicy, folder: Path, **settings: str) -> JudgeVerifier:
-    judging = Judging(policy, Sampling(0.5), RecordLedger(folder, 1))
+    judging = JudgeContext(policy, Sampling(0.5), RecordLedger(folder, 1))
     return JudgeVerifier(JudgeSettings(**settings), judging)  # type: ignore[arg-type]
 
 
@@ -218,12 +218,12 @@ READABLE: dict[str, tuple[str, Score, float]] = {
 @pytest.mark.parametrize("case", READABLE)
 def test_a_verdict_is_read_in_whatever_form_it_comes(case: str) -> None:
     text, score, reward = READABLE[case]
-    assert read_judgement(text, score).reward == reward
+    assert parse_judgement(text, score).reward == reward
 
 
 def test_tex_in_the_reasoning_keeps_its_commands() -> None:
     text = r'{"reasoning": "\boxed{5} is \frac{10}{2}", "correct": true}'
-    assert read_judgement(text, "binary").reasoning == r"\boxed{5} is \frac{10}{2}"
+    assert parse_judgement(text, "binary").reasoning == r"\boxed{5} is \frac{10}{2}"
 
 
 UNREADABLE: dict[str, tuple[str, Score, str]] = {
@@ -257,7 +257,7 @@ UNREADABLE: dict[str, tuple[str, Score, str]] = {
 def test_what_is_no_verdict_is_said_in_words_for_the_model(case: str) -> None:
     text, score, said = UNREADABLE[case]
     with pytest.raises(ReplyProblem, match=said):
-        read_judgement(text, score)
+        parse_judgement(text, score)
 
 
 # Rehearsal judges too
@@ -268,7 +268,7 @@ async def rehearsed(
 ) -> Verdict:
     policy = open_policy("rehearsal")
     try:
-        judging = Judging(policy, Sampling(0.0), RecordLedger(folder, seed))
+        judging = JudgeContext(policy, Sampling(0.0), RecordLedger(folder, seed))
         judge = JudgeVerifier(JudgeSettings(score=score), judging)
         (verdict,) = await judge.verify(a_problem(answer=answer), [a_rollout(text)])
         return verdict
@@ -306,7 +306,7 @@ async def test_rehearsal_works_a_known_problem_out_where_no_answer_is_expected(
 
 async def test_what_rehearsal_cannot_judge_is_unjudged(tmp_path: Path) -> None:
     policy = open_policy("rehearsal")
-    judging = Judging(policy, Sampling(0.0), RecordLedger(tmp_path, 1))
+    judging = JudgeContext(policy, Sampling(0.0), RecordLedger(tmp_path, 1))
     judge = JudgeVerifier(JudgeSettings(), judging)
     (verdict,) = await judge.verify(Problem("p", "Who wrote Faust?"), [a_rollout("Goethe")])
     await policy.aclose()

@@ -13,9 +13,9 @@ from engines.core.types import Sampling
 from engines.record.ledger import RecordLedger
 from engines.verifiers.compose import WeightedVerifier
 from engines.verifiers.judge import JudgeVerifier
-from engines.verifiers.judge_context import Judging
+from engines.verifiers.judge_context import JudgeContext
 from engines.verifiers.math.verifier import MathVerifier
-from engines.verifiers.open import asks_judge, needs_answer, open_verifier, read_spec
+from engines.verifiers.open import asks_judge, needs_answer, open_verifier, parse_spec
 from engines.verifiers.spec import SpecError, find_file
 from engines.verifiers.text import TextSettings
 from tests.support.builders import a_problem, a_rollout, answering
@@ -23,8 +23,8 @@ from tests.support.builders import a_problem, a_rollout, answering
 FUNCTION = "def verify_func(sample, timeout_score=0, **kwargs):\n    return {'reward': 1.0}\n"
 
 
-def judging(folder: Path, *replies: str) -> Judging:
-    return Judging(answering(*replies), Sampling(0.0), RecordLedger(folder, 1))
+def judging(folder: Path, *replies: str) -> JudgeContext:
+    return JudgeContext(answering(*replies), Sampling(0.0), RecordLedger(folder, 1))
 
 
 def listed(*entries: object) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def listed(*entries: object) -> dict[str, Any]:
 def test_a_name_and_a_mapping_open_the_same_verifier() -> None:
     assert isinstance(open_verifier("math"), MathVerifier)
     assert isinstance(open_verifier({"name": "math", "deadline_s": 1}), MathVerifier)
-    settings = read_spec({"name": "text", "mode": "choice", "letters": "AB"}).settings
+    settings = parse_spec({"name": "text", "mode": "choice", "letters": "AB"}).settings
     assert settings == TextSettings("choice", letters="AB")
 
 
@@ -77,9 +77,9 @@ async def test_a_list_opens_as_one_verifier_with_a_metric_for_each(tmp_path: Pat
 
 
 def test_usual_names_are_numbered_around_given_ones() -> None:
-    ready = read_spec(listed("math", {"name": "text", "as": "math-2"}, "math"))
+    ready = parse_spec(listed("math", {"name": "text", "as": "math-2"}, "math"))
     assert [criterion.name for criterion in ready.of] == ["math", "math-2", "math-3"]
-    ready = read_spec(listed({"name": "math", "as": "sum"}, {"name": "text", "as": "math"}))
+    ready = parse_spec(listed({"name": "math", "as": "sum"}, {"name": "text", "as": "math"}))
     assert [criterion.name for criterion in ready.of] == ["sum", "math"]
 
 
@@ -100,7 +100,7 @@ def test_a_file_is_looked_up_in_order_with_and_without_its_ending(tmp_path: Path
 def test_the_files_a_verifier_would_load_are_known_before_it_is_opened(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(FUNCTION)
     spec = listed("math", {"name": "function", "file": "mine"})
-    ready = read_spec(spec, [tmp_path])
+    ready = parse_spec(spec, [tmp_path])
     assert ready.files == (tmp_path / "mine.py",)
     assert [criterion.name for criterion in ready.of] == ["math", "mine"]
 

@@ -13,9 +13,9 @@ from engines.core.errors import CallFailed, VerifierError
 from engines.core.types import Message, Problem, Rollout, Sampling, Usage, Verdict
 from engines.record.ledger import RecordLedger
 from engines.verifiers import shaping
-from engines.verifiers.judge_context import Judging
-from engines.verifiers.open import asks_judge, needs_answer, open_verifier, read_spec
-from engines.verifiers.shaping import LengthPenalty, ShapedVerifier, shown_steps
+from engines.verifiers.judge_context import JudgeContext
+from engines.verifiers.open import asks_judge, needs_answer, open_verifier, parse_spec
+from engines.verifiers.shaping import LengthPenalty, ShapedVerifier, count_steps
 from engines.verifiers.spec import SpecError
 from tests.support.builders import a_problem, a_rollout, a_timeout, answering
 
@@ -34,7 +34,7 @@ async def verdict_of(
     said: Rollout | str,
     *,
     problem: Problem | None = None,
-    judging: Judging | None = None,
+    judging: JudgeContext | None = None,
     folder: Path = Path(),
 ) -> Verdict:
     verifier = open_verifier(spec, judging, [folder])
@@ -139,7 +139,7 @@ async def test_without_a_token_count_the_length_is_unknown_and_not_zero() -> Non
     ],
 )
 def test_steps_are_lines_with_an_equation_or_a_number_in_front(text: str, steps: int) -> None:
-    assert shown_steps(text) == steps
+    assert count_steps(text) == steps
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ async def test_steps_add_a_bonus_up_to_a_reward_of_one(text: str, reward: float)
 
 async def test_counting_steps_and_matching_is_cheap_on_hostile_text() -> None:
     for text in ("\n" * 500_000, " " * 500_000, "#" * 500_000, "1." * 250_000):
-        assert shown_steps(text) == 0
+        assert count_steps(text) == 0
 
 
 # What a shape shapes
@@ -202,7 +202,7 @@ async def test_a_function_and_a_weighted_list_can_be_shaped(tmp_path: Path) -> N
         spec = {"name": "step", "of": inner}
         verdict = await verdict_of(spec, RIGHT, folder=tmp_path)
         assert (verdict.reward, verdict.metrics[name]) == (reward, reward)
-    assert read_spec({"name": "step", "of": {"file": "mine"}}, [tmp_path]).files == (
+    assert parse_spec({"name": "step", "of": {"file": "mine"}}, [tmp_path]).files == (
         tmp_path / "mine.py",
     )
 
@@ -381,8 +381,8 @@ async def test_closing_a_shape_closes_what_it_shapes() -> None:
 # The judge's fallback
 
 
-def a_judge(folder: Path, *replies: Any) -> Judging:
-    return Judging(answering(*replies), Sampling(0.0), RecordLedger(folder, 1))
+def a_judge(folder: Path, *replies: Any) -> JudgeContext:
+    return JudgeContext(answering(*replies), Sampling(0.0), RecordLedger(folder, 1))
 
 
 @pytest.mark.parametrize(

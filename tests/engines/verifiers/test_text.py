@@ -9,8 +9,8 @@ import pytest
 from engines.core.errors import VerifierError
 from engines.core.types import Attempt, Problem, Rollout, Verdict
 from engines.verifiers.open import open_verifier
-from engines.verifiers.stated_answer import Stated, shown, stated_answer
-from engines.verifiers.text import TextSettings, TextVerifier, chosen_letter, normalised
+from engines.verifiers.stated_answer import StatedAnswer, find_stated_answer, short_text
+from engines.verifiers.text import TextSettings, TextVerifier, find_chosen_letter, normalise_text
 
 
 def a_rollout(answer: str) -> Rollout:
@@ -78,8 +78,8 @@ async def test_contains_wants_whole_words() -> None:
     ],
 )
 def test_the_last_letter_chosen_counts(answer: str, letter: str | None) -> None:
-    stated = stated_answer(answer)
-    assert chosen_letter(stated.text, "ABCDE", stated=stated.marker != "none") == letter
+    stated = find_stated_answer(answer)
+    assert find_chosen_letter(stated.text, "ABCDE", stated=stated.marker != "none") == letter
 
 
 async def test_a_choice_is_compared_with_the_expected_letter() -> None:
@@ -129,29 +129,29 @@ async def test_any_alternative_counts() -> None:
 @pytest.mark.parametrize(
     ("response", "stated"),
     [
-        ("\\boxed{1} and \\boxed{\\frac{1}{2}}", Stated("\\frac{1}{2}", "boxed")),
-        ("\\boxed{1", Stated("\\boxed{1", "none")),
-        ("A: 1\nB: 2\nnothing", Stated("A: 1\nB: 2\nnothing", "none")),
-        ("Answer:\n\n$$5$$\n", Stated("$$5$$", "marked")),
-        ("The answer is 3.5. I hope so.", Stated("3.5", "marked")),
-        ("Answer: 1\nSo the answer is 2", Stated("2", "marked")),
-        ("  plain  ", Stated("plain", "none")),
-        ("", Stated("", "none")),
+        ("\\boxed{1} and \\boxed{\\frac{1}{2}}", StatedAnswer("\\frac{1}{2}", "boxed")),
+        ("\\boxed{1", StatedAnswer("\\boxed{1", "none")),
+        ("A: 1\nB: 2\nnothing", StatedAnswer("A: 1\nB: 2\nnothing", "none")),
+        ("Answer:\n\n$$5$$\n", StatedAnswer("$$5$$", "marked")),
+        ("The answer is 3.5. I hope so.", StatedAnswer("3.5", "marked")),
+        ("Answer: 1\nSo the answer is 2", StatedAnswer("2", "marked")),
+        ("  plain  ", StatedAnswer("plain", "none")),
+        ("", StatedAnswer("", "none")),
     ],
 )
-def test_the_last_statement_of_an_answer_is_found(response: str, stated: Stated) -> None:
-    assert stated_answer(response) == stated
+def test_the_last_statement_of_an_answer_is_found(response: str, stated: StatedAnswer) -> None:
+    assert find_stated_answer(response) == stated
 
 
 def test_what_is_shown_is_one_short_printable_line() -> None:
-    assert shown("a\x1b[31m\n\ud800 b") == "a [31m ? b"
-    assert shown("x" * 50) == "x" * 39 + "…"
+    assert short_text("a\x1b[31m\n\ud800 b") == "a [31m ? b"
+    assert short_text("x" * 50) == "x" * 39 + "…"
 
 
 def test_normalised_text_is_stable() -> None:
-    once = normalised(' "The  ＡNSWER." ')
+    once = normalise_text(' "The  ＡNSWER." ')
     assert once == "the answer"
-    assert normalised(once) == once
+    assert normalise_text(once) == once
 
 
 def test_open_verifier_takes_a_name_or_a_name_with_settings() -> None:

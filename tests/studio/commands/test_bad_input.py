@@ -18,7 +18,7 @@ from typing import Literal
 import pytest
 import typer
 
-from engines.record.lock import writing
+from engines.record.lock import write_lock
 from studio.cli import app
 from tests.support.processes import SMALL
 from tests.support.run_studio import studio
@@ -813,7 +813,7 @@ def locked(row: Row, workspace: Path) -> Iterator[None]:
     with ExitStack() as stack:
         if row.kind == "locked":
             kind = "libraries" if row.command.startswith("library") else "runs"
-            stack.enter_context(writing(workspace / kind / "rehearsal"))
+            stack.enter_context(write_lock(workspace / kind / "rehearsal"))
         yield
 
 

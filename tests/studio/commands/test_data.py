@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engines.record.catalogue import catalogue
+from engines.record.catalogue import open_catalogue
 from engines.record.run_dir import Workspace
 from tests.support.run_studio import studio
 
@@ -39,7 +39,7 @@ def test_an_added_file_is_copied_listed_noted_and_found_by_name(workspace: Path)
         "path": str(workspace / "datasets" / "mine.jsonl"),
         "trouble": "",
     }
-    with catalogue(Workspace(workspace)) as database:
+    with open_catalogue(Workspace(workspace)) as database:
         (row,) = database.table("datasets").all()
     assert (row["name"], row["n"]) == ("mine", 2)
     shown = studio("data", "preview", "mine", "-n", "1", workspace=workspace).stdout

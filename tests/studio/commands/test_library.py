@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from studio.current_user import person
+from studio.current_user import login_name
 from tests.support.processes import SMALL, running
 from tests.support.run_studio import Result, studio
 
@@ -106,11 +106,11 @@ def test_an_edit_is_a_decided_operation_of_a_person_with_a_reason(practised: Pat
     commit = as_json(practised, "history", "rehearsal")[-1]
     (pair,) = commit["reviewed"]
     assert (commit["run"], pair["operation"]["kind"]) == ("", "modify")
-    assert (pair["operation"]["target"], pair["operation"]["proposer"]) == ("E2", person())
-    assert (pair["decision"]["reviewer"], pair["decision"]["reason"]) == (person(), "shorter")
+    assert (pair["operation"]["target"], pair["operation"]["proposer"]) == ("E2", login_name())
+    assert (pair["decision"]["reviewer"], pair["decision"]["reason"]) == (login_name(), "shorter")
     page = library(practised, "history", "rehearsal").stdout.split("v3  by hand")[1]
     assert "[-" in page and "{+" in page
-    assert f"approved by {person()}" in page and "why: shorter" in page
+    assert f"approved by {login_name()}" in page and "why: shorter" in page
     assert (practised / "libraries/rehearsal/v0003.yaml").exists()
 
 
@@ -121,7 +121,7 @@ def test_a_deleted_experience_keeps_its_id_and_history_tells_who_and_why(practis
     assert list(texts(practised)) == ["E2", "E3", "E4", "E5"]
     page = library(practised, "history", "rehearsal", "E1").stdout.split("v3  by hand")[1]
     assert f"- E1  {gone}" in page
-    assert f"approved by {person()}" in page and "why: bad" in page
+    assert f"approved by {login_name()}" in page and "why: bad" in page
 
 
 def test_an_editor_is_given_the_wording_and_what_it_saves_is_committed(

@@ -22,21 +22,21 @@ from typing import Any
 import pytest
 
 from engines.core.errors import StudioError
-from engines.record.lock import writing
+from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
 from studio.commands.screen import show, why_no_screen
 from studio.report.summary import exit_code
-from studio.run.detached import Ready, Refused, Starting, start
+from studio.run.detached import ReadyRun, RefusedStart, StartingProcess, start
 from studio.session import client
-from studio.session.socket_file import bound
+from studio.session.socket_file import bind_path
 from tests.support.processes import SMALL, running
 from tests.support.processes import studio as process
 from tests.support.run_studio import Terminal, studio
 
 
-def started(workspace: Path, *arguments: str) -> Ready | Refused:
+def started(workspace: Path, *arguments: str) -> ReadyRun | RefusedStart:
     """Start a process and wait for what becomes of it."""
-    return asyncio.run(start(arguments, workspace).ready())
+    return asyncio.run(start(arguments, workspace).wait_ready())
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def until_ended(run: RunDir) -> None:
 def test_a_started_run_is_named_serves_its_socket_and_waits_for_a_person(workspace: Path) -> None:
     with ended_after(workspace):
         ready = started(workspace, "--name=mine", "--", "rehearsal", *SMALL)
-        assert isinstance(ready, Ready)
+        assert isinstance(ready, ReadyRun)
         run = Workspace(workspace).run(ready.run)
         assert run.run == "mine"
         assert client.ask(run, "status")["reviewer"] == "wait"
@@ -99,7 +99,7 @@ def test_a_process_that_is_refused_says_so_whole_with_its_code(workspace: Path) 
         (("rehearsal", "policy=openai:m", "policy.base_url=http://127.0.0.1:1/v1"), "127.0.0.1:1"),
     ):
         refused = started(workspace, *words)
-        assert isinstance(refused, Refused)
+        assert isinstance(refused, RefusedStart)
         assert refused.code == 2
         assert refused.text.splitlines()[-1].startswith("studio: ")
         assert says in refused.text
@@ -110,7 +110,7 @@ def test_a_run_that_goes_on_already_is_named_instead_of_started_twice(workspace:
     with ended_after(workspace):
         first = started(workspace, "rehearsal", *SMALL)
         second = started(workspace, "rehearsal", *SMALL)
-        assert isinstance(second, Ready)
+        assert isinstance(second, ReadyRun)
         assert (second.run, second.pid) == (first.run, first.pid)  # type: ignore[union-attr]
         assert "goes on already" in second.text
         assert len(Workspace(workspace).runs()) == 1
@@ -123,12 +123,12 @@ def test_what_a_run_that_goes_on_does_not_go_by_is_told_on_the_screen_and_after_
         started(workspace, "rehearsal", *SMALL)
         asked = ("budget.calls=900", "evaluation.limit=9", "practice.group_size=3")
         second = started(workspace, "--review=auto", "--", "rehearsal", *SMALL, *asked)
-        assert isinstance(second, Ready)
+        assert isinstance(second, ReadyRun)
         assert second.unapplied == ("--review auto", "evaluation.limit=9", "budget.calls=900")
         said = "goes on as it was started; not applied: --review auto, evaluation.limit=9, budget"
         assert said in second.text and said in second.warning
         again = started(workspace, "rehearsal", *SMALL)
-        assert isinstance(again, Ready)
+        assert isinstance(again, ReadyRun)
         assert (again.unapplied, again.warning) == ((), "")
         starting = start(("rehearsal", *SMALL, "budget.calls=900"), workspace)
 
@@ -147,8 +147,8 @@ def test_of_two_starts_at_the_same_moment_the_second_attaches_to_the_first(
 ) -> None:
     with ended_after(workspace):
         both = [start(("rehearsal", *SMALL), workspace) for _ in range(2)]
-        first, second = (asyncio.run(starting.ready()) for starting in both)
-        assert isinstance(first, Ready) and isinstance(second, Ready)
+        first, second = (asyncio.run(starting.wait_ready()) for starting in both)
+        assert isinstance(first, ReadyRun) and isinstance(second, ReadyRun)
         assert (first.run, first.pid) == (second.run, second.pid)
         assert len(Workspace(workspace).runs()) == 1
 
@@ -158,25 +158,25 @@ def test_a_start_waits_for_who_holds_the_run_and_cannot_be_attached_to_yet(
 ) -> None:
     run = RunDir(workspace / "runs" / "rehearsal")
     with (
-        writing(run.path),  # another start, that is
-        bound(run.socket) as place,
+        write_lock(run.path),  # another start, that is
+        bind_path(run.socket) as place,
         socket.socket(socket.AF_UNIX) as listener,
     ):
         starting = start(("rehearsal", *SMALL), workspace)
         while b"looking whether its process answers" not in starting._said:
             select.select([starting], [], [], 60)
-            assert not starting._ended(), starting._said
+            assert not starting._read_pipe(), starting._said
         listener.bind(place)
         listener.listen()
-        ready = asyncio.run(starting.ready())
-        assert isinstance(ready, Ready), ready.text
+        ready = asyncio.run(starting.wait_ready())
+        assert isinstance(ready, ReadyRun), ready.text
         assert (ready.run, ready.pid) == ("rehearsal", os.getpid())
 
 
 def test_a_finished_run_is_named_without_a_process_and_says_how_to_go_on(practised: Path) -> None:
     before = (practised / "runs/rehearsal/journal.jsonl").read_bytes()
     ready = started(practised, "rehearsal", *SMALL)
-    assert isinstance(ready, Ready)
+    assert isinstance(ready, ReadyRun)
     assert (ready.run, ready.pid) == ("rehearsal", 0)
     assert "give more practice.epochs to go on" in ready.text
     assert (practised / "runs/rehearsal/journal.jsonl").read_bytes() == before
@@ -189,13 +189,13 @@ def test_a_resumed_run_keeps_its_reviewer_and_one_given_counts(workspace: Path) 
     assert held.code == 3
     with ended_after(workspace):
         ready = started(workspace, "--review=auto", "--", "rehearsal", *SMALL)
-        assert isinstance(ready, Ready)
+        assert isinstance(ready, ReadyRun)
         until_ended(Workspace(workspace).run(ready.run))
     state = Workspace(workspace).run("rehearsal").state()
     assert (state.reviewer, state.status) == ("auto", "finished")
     again = started(workspace, "rehearsal", *SMALL, "practice.epochs=2")
     with ended_after(workspace):
-        assert isinstance(again, Ready)
+        assert isinstance(again, ReadyRun)
         assert "review: auto" in again.text
 
 
@@ -209,14 +209,14 @@ def test_the_process_outlives_its_starter_which_may_die_before_it_is_ready(
     subprocess.run([sys.executable, "-c", program, str(workspace), *SMALL], check=True, timeout=60)
     with ended_after(workspace):
         # The pipe is broken when it wants to say that it is ready; another starter finds it.
-        async def found() -> Ready | Refused:
+        async def found() -> ReadyRun | RefusedStart:
             async with asyncio.timeout(60):
                 while not any(client.is_alive(run) for run in Workspace(workspace).runs()):
                     await asyncio.sleep(0.02)  # nobody is left who could tell
-            return await start(["rehearsal", *SMALL], workspace).ready()
+            return await start(["rehearsal", *SMALL], workspace).wait_ready()
 
         ready = asyncio.run(found())
-        assert isinstance(ready, Ready)
+        assert isinstance(ready, ReadyRun)
         assert "goes on already" in ready.text
         assert len(Workspace(workspace).runs()) == 1
 
@@ -224,8 +224,8 @@ def test_the_process_outlives_its_starter_which_may_die_before_it_is_ready(
 def test_signals_of_a_terminal_do_not_reach_the_process_and_it_is_reaped(workspace: Path) -> None:
     with ended_after(workspace):
         starting = start(["rehearsal", *SMALL], workspace)
-        ready = asyncio.run(starting.ready())
-        assert isinstance(ready, Ready)
+        ready = asyncio.run(starting.wait_ready())
+        assert isinstance(ready, ReadyRun)
         assert os.getpgid(ready.pid) != os.getpgid(0)
         assert starting.fileno() == -1
         os.kill(ready.pid, signal.SIGKILL)
@@ -238,22 +238,24 @@ def test_a_process_that_dies_without_a_word_is_told_with_its_code(workspace: Pat
     child = subprocess.Popen([sys.executable, "-c", "import sys; sys.exit(7)"])
     ours, theirs = os.pipe()
     os.close(theirs)
-    refused = asyncio.run(Starting(child, ours).ready())
-    assert refused == Refused("its process ended with code 7", 7)
+    refused = asyncio.run(StartingProcess(child, ours).wait_ready())
+    assert refused == RefusedStart("its process ended with code 7", 7)
 
 
 def test_what_is_said_in_pieces_is_read_whole_and_the_wait_can_be_given_up(tmp_path: Path) -> None:
     async def main() -> None:
         child = subprocess.Popen([sys.executable, "-c", ""])
         ours, theirs = os.pipe()
-        starting = Starting(child, ours)
+        starting = StartingProcess(child, ours)
         os.write(theirs, b'note: one\n{"run": "x", "other": 1}\n{"run": "a')
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
-                await starting.ready()
+                await starting.wait_ready()
         os.write(theirs, b'b", "pid": 12}\n')
-        assert await starting.ready() == Ready("ab", 12, 'note: one\n{"run": "x", "other": 1}')
-        assert await starting.ready() == starting.outcome
+        assert await starting.wait_ready() == ReadyRun(
+            "ab", 12, 'note: one\n{"run": "x", "other": 1}'
+        )
+        assert await starting.wait_ready() == starting.outcome
         os.close(theirs)
 
     asyncio.run(main())
@@ -325,11 +327,11 @@ class AScreen:
     seen: tuple[Any, ...] = ()
 
     def __call__(
-        self, workspace: Path, *, run: str | None = None, starting: Starting | None = None
+        self, workspace: Path, *, run: str | None = None, starting: StartingProcess | None = None
     ) -> tuple[AScreen, int]:
         self.seen = (workspace, run, starting)
         if starting is not None:
-            found = asyncio.run(starting.ready())
+            found = asyncio.run(starting.wait_ready())
             self.shown_run = found.run
             self.code = found.code
         else:

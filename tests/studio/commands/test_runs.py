@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from engines.record.catalogue import run_rows
-from engines.record.lock import writing
+from engines.record.catalogue import load_run_rows
+from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
 from studio.workspace.listing import shown_status
 from tests.support.processes import SMALL, Process, running
@@ -146,7 +146,7 @@ def test_a_removed_run_is_gone_from_disk_and_catalogue_and_its_library_stays(
     assert list((practised / "runs").iterdir()) == []
     assert not list(practised.glob(".removed-*"))
     assert "runs/" not in (practised / "catalogue.json").read_text()
-    assert run_rows(Workspace(practised)) == []
+    assert load_run_rows(Workspace(practised)) == []
     assert Workspace(practised).library("rehearsal").head().experiences
 
 
@@ -162,7 +162,7 @@ def test_removal_asks_a_person_and_refuses_without_one(practised: Path) -> None:
 
 
 def test_a_locked_run_is_not_removed(practised: Path) -> None:
-    with writing(practised / "runs" / "rehearsal"):
+    with write_lock(practised / "runs" / "rehearsal"):
         refused = studio("runs", "rm", "rehearsal", "--yes", workspace=practised)
     assert refused.code == 2 and "another process" in refused.stderr
     assert "rehearsal" in listed(practised)

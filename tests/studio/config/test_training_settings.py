@@ -12,8 +12,8 @@ from engines.policies.hf_local.settings import LoraSettings
 from studio.config.loading import LoadedRun, load_run
 from studio.config.paths import newest_checkpoints
 from studio.config.settings.run import RESULT_FIELDS
-from studio.run.local_models import Local
-from studio.run.training import grpo_settings, sft_settings, warnings
+from studio.run.local_models import LocalModels
+from studio.run.training import grpo_settings, sft_settings, training_warnings
 
 
 def loaded(folder: Path, *overrides: str) -> LoadedRun:
@@ -86,12 +86,12 @@ def test_turns_of_an_agent_without_any_are_told_to_have_no_effect(tmp_path: Path
 
 @pytest.mark.parametrize("rate", [0.02, 1e-9])
 def test_an_odd_learning_rate_is_warned_of(tmp_path: Path, rate: float) -> None:
-    (said,) = warnings(loaded(tmp_path, f"grpo.learning_rate={rate}").config)
+    (said,) = training_warnings(loaded(tmp_path, f"grpo.learning_rate={rate}").config)
     assert f"grpo.learning_rate={rate:g}" in said
 
 
 def test_a_usual_learning_rate_is_not(tmp_path: Path) -> None:
-    assert warnings(loaded(tmp_path).config) == []
+    assert training_warnings(loaded(tmp_path).config) == []
 
 
 OTHER: dict[str, Any] = {
@@ -156,17 +156,17 @@ def test_every_setting_of_fine_tuning_reaches_its_engine(
 )
 def test_every_setting_of_a_local_model_reaches_it(tmp_path: Path, name: str, value: Any) -> None:
     config = loaded(tmp_path, f"policy.local.{name}={str(value).lower()}").config
-    assert getattr(Local(config, training=True).settings(config.policy), name) == value
+    assert getattr(LocalModels(config, training=True).settings(config.policy), name) == value
 
 
 def test_the_adapter_is_as_set_and_only_where_it_is_trained(tmp_path: Path) -> None:
     lora = {"rank": 3, "alpha": 5, "dropout": 0.25, "targets": ["q_proj"]}
     given = [f"grpo.lora.{name}={value}" for name, value in lora.items()]
     config = loaded(tmp_path, "seed=11", *given).config
-    made = Local(config, training=True).settings(config.policy)
+    made = LocalModels(config, training=True).settings(config.policy)
     assert made.lora == LoraSettings(3, 5, 0.25, ("q_proj",))
     assert made.seed == 11
-    assert Local(config).settings(config.policy).lora is None
+    assert LocalModels(config).settings(config.policy).lora is None
 
 
 def test_settings_of_the_algorithm_are_results_and_those_of_checkpoints_are_not() -> None:

@@ -16,13 +16,13 @@ import yaml
 from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
 from engines.pipeline.run import practise
-from engines.policies.rehearsal.endpoint import answer
+from engines.policies.rehearsal.endpoint import answer_request
 from engines.record.run_dir import RunDir, Workspace
 from studio.config.loading import load_run
 from studio.config.source import Source
 from studio.config.youtu import youtu_eval, youtu_practice
-from studio.run.assemble import open_practice
-from studio.run.headless import planned
+from studio.run.assemble import open_run_context
+from studio.run.headless import load_plan
 from tests.support.fake_endpoint import Behaviour, Exchange, Request, fake_endpoint
 from tests.support.youtu_checkout import ENV, GONE, checkout
 
@@ -38,7 +38,7 @@ class Traffic:
     peak: dict[str, int] = field(default_factory=dict)
 
     @contextmanager
-    def counted(self, kind: str) -> Iterator[None]:
+    def learn_count(self, kind: str) -> Iterator[None]:
         self.now[kind] = self.now.get(kind, 0) + 1
         self.peak[kind] = max(self.peak.get(kind, 0), self.now[kind])
         yield
@@ -68,8 +68,8 @@ def rehearsing(traffic: Traffic) -> Behaviour:
         request = exchange.request
         traffic.requests.append(request)
         body = orjson.dumps({**request.body, "model": "rehearsal"})
-        told = answer(request.method, request.path.removeprefix("/other"), body)
-        with traffic.counted(kind_of(request)):
+        told = answer_request(request.method, request.path.removeprefix("/other"), body)
+        with traffic.learn_count(kind_of(request)):
             for _ in range(LOOKS):
                 await asyncio.sleep(0)
             pieces = [piece async for piece in told.body]
@@ -112,12 +112,14 @@ async def practised(folder: Path, changes: Mapping[str, object], runs: int = 1) 
                 for key, value in (changes if number == runs - 1 else before).items()
             }
             home = checkout(folder / "youtu", written, {**ENV, "UTU_LLM_BASE_URL": url})
-            plan = planned(workspace, Source((), youtu=youtu_practice(str(home), "math_reasoning")))
+            plan = load_plan(
+                workspace, Source((), youtu=youtu_practice(str(home), "math_reasoning"))
+            )
             outcome = plan.mode
             state = plan.state or RunState()
             if plan.mode != "finished":
                 try:
-                    practice = await open_practice(plan, stack, lambda _: None)
+                    practice = await open_run_context(plan, stack, lambda _: None)
                     state = practice.recorder.state
                     await practise(practice)
                     outcome = state.status
@@ -164,7 +166,7 @@ PROVIDER = "eval.judge_model.model_provider"
 
 
 def mean(seen: Seen) -> object:
-    return seen.state.by_epoch()[1].total / seen.state.by_epoch()[1].n
+    return seen.state.rewards_by_epoch()[1].total / seen.state.rewards_by_epoch()[1].n
 
 
 def steps_of_evaluation(seen: Seen) -> object:

@@ -174,17 +174,17 @@ def test_a_held_out_evaluation_stops_at_its_budget_and_keeps_what_it_measured(
 
 def test_status_says_what_is_left_of_a_budget(tmp_path: Path) -> None:
     from engines.core.state.run_state import RunState
-    from engines.pipeline.budget import Amounts, Budget, Limits
+    from engines.pipeline.budget import Amounts, Budget, BudgetLimits
     from studio.session.client import status_of
     from studio.workspace.run_control import status_lines
 
-    budget = Budget(Limits(calls=9, cost_usd=1.5), lambda _: None, Amounts(4, 100, 0.25))
+    budget = Budget(BudgetLimits(calls=9, cost_usd=1.5), lambda _: None, Amounts(4, 100, 0.25))
     answer = status_of(RunState(), budget)
     assert answer["budget_left"] == {"calls": 5, "cost_usd": 1.25}
     assert "left of the budget: 5 calls, $1.2500" in status_lines(answer)
     assert answer["budget"] == {"calls": 9, "cost_usd": 1.5}
     large = status_of(
-        RunState(), Budget(Limits(tokens=50_000_000), lambda _: None, Amounts(1, 71_800))
+        RunState(), Budget(BudgetLimits(tokens=50_000_000), lambda _: None, Amounts(1, 71_800))
     )
     assert "left of the budget: 49,928,200 tokens" in status_lines(large)
     assert status_of(RunState())["budget_left"] == {}
@@ -192,11 +192,11 @@ def test_status_says_what_is_left_of_a_budget(tmp_path: Path) -> None:
 
 def test_status_says_which_replies_wait_to_be_mended() -> None:
     from engines.core.state.run_state import RunState
-    from engines.core.types import Repair
+    from engines.core.types import UnparsedReply
     from studio.session.client import status_of
     from studio.workspace.run_control import status_lines
 
-    state = RunState(repairs={"s1": Repair("s1", 1, "consolidation", ("no JSON",), "{")})
+    state = RunState(repairs={"s1": UnparsedReply("s1", 1, "consolidation", ("no JSON",), "{")})
     answer = {**status_of(state), "run": "exp"}
     assert "1 reply waits to be mended: studio review exp" in status_lines(answer)
     assert not any("mended" in line for line in status_lines(status_of(RunState())))

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from engines.data.sampler import Sampler
-from engines.pipeline.budget import Terms
-from studio.estimate.cost import Estimate, Facts, Range, Stage, doubled, estimate
-from studio.estimate.facts import judges
-from studio.estimate.text import beyond, estimate_line, estimate_text
+from engines.pipeline.budget import CallPricing
+from studio.estimate.cost import Estimate, Facts, Range, Stage, estimate, estimate_doubled
+from studio.estimate.facts import judge_questions
+from studio.estimate.text import estimate_line, estimate_text, exceeded_limits_text
 
 REPLIES = {
     "rollout": 50.0,
@@ -25,7 +25,7 @@ REPLIES = {
 
 def some_facts(n: int = 10, batch_size: int = 4, epochs: int = 2, **more: Any) -> Facts:
     """Ten problems in steps of 4, 4 and 2, twice; groups of 3, of which half have contrast."""
-    terms = Terms(100, 1.0, 10.0)
+    terms = CallPricing(100, 1.0, 10.0)
     values: dict[str, Any] = {
         "sampler": Sampler(n, batch_size, epochs, 1),
         "group_size": 3,
@@ -60,7 +60,7 @@ def test_rollouts_are_counted_exactly_and_priced() -> None:
 
 def test_half_of_groups_of_three_are_taken_to_show_a_difference() -> None:
     facts = some_facts()
-    assert facts.contrast_with(3) == 0.5  # (3 - 1) / (3 + 1)
+    assert facts.contrast_share(3) == 0.5  # (3 - 1) / (3 + 1)
     found = stage(estimate(facts), "extraction")
     # 20 groups, half of them asked about; at most each is, and again to repair the reply.
     assert found.calls == Range(10, 40)
@@ -68,9 +68,9 @@ def test_half_of_groups_of_three_are_taken_to_show_a_difference() -> None:
 
 def test_a_measured_share_is_carried_to_other_group_sizes() -> None:
     facts = some_facts(contrast=0.3, contrast_of=3)
-    assert facts.contrast_with(3) == pytest.approx(0.3)
-    assert facts.contrast_with(7) == pytest.approx(0.3 * 0.75 / 0.5)
-    assert some_facts(truth_given=False).contrast_with(3) == 1.0
+    assert facts.contrast_share(3) == pytest.approx(0.3)
+    assert facts.contrast_share(7) == pytest.approx(0.3 * 0.75 / 0.5)
+    assert some_facts(truth_given=False).contrast_share(3) == 1.0
 
 
 def test_consolidation_is_asked_once_a_step_where_a_group_had_contrast() -> None:
@@ -117,7 +117,7 @@ def test_tries_are_summarised_only_where_they_are_long() -> None:
     ],
 )
 def test_a_judge_is_asked_where_the_verifier_asks_one(spec: object, questions: Range) -> None:
-    assert judges(spec) == questions
+    assert judge_questions(spec) == questions
 
 
 def test_judging_covers_practice_and_evaluation() -> None:
@@ -164,7 +164,7 @@ def test_a_single_try_a_group_teaches_nothing() -> None:
 def test_doubling_the_batch_halves_the_consolidations_and_their_prompts_hold_twice_as_much() -> (
     None
 ):
-    found = dict(doubled(some_facts(n=16, truth_given=False)))
+    found = dict(estimate_doubled(some_facts(n=16, truth_given=False)))
     whole, batch = found[""], found["practice.batch_size"]
     once, twice = stage(whole, "consolidation"), stage(batch, "consolidation")
     assert (once.calls.likely, twice.calls.likely) == (8, 4)
@@ -176,7 +176,7 @@ def test_doubling_the_batch_halves_the_consolidations_and_their_prompts_hold_twi
 
 def test_doubling_group_size_and_epochs() -> None:
     facts = some_facts(held_out=5, evaluated_after=(0, 3, 6))
-    found = dict(doubled(facts))
+    found = dict(estimate_doubled(facts))
     group, epochs = found["practice.group_size"], found["practice.epochs"]
     assert stage(group, "rollouts").calls.likely == 120
     assert stage(group, "extraction").calls.likely == pytest.approx(20 * 5 / 7)
@@ -186,20 +186,20 @@ def test_doubling_group_size_and_epochs() -> None:
 
 
 def test_a_price_that_is_unknown_makes_the_whole_cost_unknown() -> None:
-    found = estimate(some_facts(reflector=Terms(100)))
+    found = estimate(some_facts(reflector=CallPricing(100)))
     assert stage(found, "rollouts").cost_usd is not None
     assert stage(found, "extraction").cost_usd is None and found.cost_usd is None
-    assert "unknown" in estimate_text(found, doubled(some_facts()), ())
+    assert "unknown" in estimate_text(found, estimate_doubled(some_facts()), ())
     assert "$" not in estimate_line(found)
 
 
 def test_a_limit_that_likely_does_not_do_is_named() -> None:
     found = estimate(some_facts())
     calls = found.calls.likely
-    assert beyond(found, {"calls": calls, "tokens": 10**9, "cost_usd": 10.0}) == ""
-    assert beyond(found, {"calls": calls - 1}) == f"calls ({calls - 1:,.6g} left)"
-    unpriced = estimate(replace(some_facts(), policy=Terms(100)))
-    assert beyond(unpriced, {"tokens": 1}) == "tokens (1 left)"
+    assert exceeded_limits_text(found, {"calls": calls, "tokens": 10**9, "cost_usd": 10.0}) == ""
+    assert exceeded_limits_text(found, {"calls": calls - 1}) == f"calls ({calls - 1:,.6g} left)"
+    unpriced = estimate(replace(some_facts(), policy=CallPricing(100)))
+    assert exceeded_limits_text(unpriced, {"tokens": 1}) == "tokens (1 left)"
 
 
 def test_a_fork_begins_with_an_evaluation_of_what_it_adopted() -> None:
@@ -218,7 +218,12 @@ def test_a_single_try_is_never_read_beside_another(truth_given: bool) -> None:
 
 def test_embeddings_are_a_stage_with_a_price_of_their_own() -> None:
     facts = some_facts(
-        n=4, epochs=1, growth=2.0, experiences=3, experience=10.0, embedding=Terms(0, 5.0, 0.0)
+        n=4,
+        epochs=1,
+        growth=2.0,
+        experiences=3,
+        experience=10.0,
+        embedding=CallPricing(0, 5.0, 0.0),
     )
     found = stage(estimate(facts), "embeddings")
     # One request for two new wordings and three that are there; at most one a group, of
@@ -238,5 +243,5 @@ def test_at_most_prompts_have_more_tokens_for_the_same_bytes() -> None:
 
 
 def test_replies_are_as_long_as_the_longest_limit_of_the_request() -> None:
-    terms = Terms(100, 1.0, 10.0, further_max_tokens=500, replies=2)
+    terms = CallPricing(100, 1.0, 10.0, further_max_tokens=500, replies=2)
     assert stage(estimate(some_facts(policy=terms)), "rollouts").reply_tokens.most == 60 * 1000

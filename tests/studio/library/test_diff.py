@@ -7,12 +7,14 @@ import json
 from engines.core.codec import dumps
 from engines.core.library import Experience, Library
 from studio.library.diff import as_data, as_html, as_lines
-from studio.library.references import Found
+from studio.library.references import FoundVersion
 
 
-def found(*entries: tuple[str, str], version: int = 0, evaluations: tuple[str, ...] = ()) -> Found:
+def found(
+    *entries: tuple[str, str], version: int = 0, evaluations: tuple[str, ...] = ()
+) -> FoundVersion:
     experiences = tuple(Experience(name, text) for name, text in entries)
-    return Found(f"lib@{version}", Library("lib", version, experiences, 9), evaluations)
+    return FoundVersion(f"lib@{version}", Library("lib", version, experiences, 9), evaluations)
 
 
 OLD = found(("E1", "Keep it."), ("E2", "Carry the one."), ("E3", "Go away."))

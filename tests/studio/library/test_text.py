@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engines.core.library import Provenance
-from studio.library.text import origin
+from studio.library.text import origin_line
 
 
 def a_mark(proposer: str, prompt_hash: str) -> Provenance:
@@ -12,5 +12,5 @@ def a_mark(proposer: str, prompt_hash: str) -> Provenance:
 
 
 def test_what_a_person_proposed_names_no_prompt() -> None:
-    assert "proposed by root; approved" in origin(a_mark("root", ""))
-    assert "proposed by a-model, prompt ab12; approved" in origin(a_mark("a-model", "ab12"))
+    assert "proposed by root; approved" in origin_line(a_mark("root", ""))
+    assert "proposed by a-model, prompt ab12; approved" in origin_line(a_mark("a-model", "ab12"))

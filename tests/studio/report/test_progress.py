@@ -8,11 +8,18 @@ from typing import Any
 import pytest
 
 from engines.core import events as ev
-from engines.core.library import Outcome
-from engines.core.state.fold import fold, folded
+from engines.core.library import OperationOutcome
+from engines.core.state.fold import fold, fold_events
 from engines.core.state.run_state import RunState
-from engines.core.types import CallKey, Lesson, Loss, Reflection, Usage, Verdict
-from studio.report.progress import Display, Lines, bar, commit_line, display_lines, duration
+from engines.core.types import CallKey, Lesson, LostWork, Reflection, Usage, Verdict
+from studio.report.progress import (
+    Display,
+    LinePrinter,
+    commit_line,
+    display_lines,
+    duration_text,
+    progress_bar,
+)
 from tests.support.builders import (
     a_decision,
     a_lesson,
@@ -27,9 +34,9 @@ OPERATION = an_operation()
 
 def told(*events: Any, run: ev.RunStarted | None = None) -> list[str]:
     """Every line said about these events of a run, folded as they come."""
-    state = folded([run or a_run(epochs=2)])
+    state = fold_events([run or a_run(epochs=2)])
     said: list[str] = []
-    lines = Lines(state, said.append)
+    lines = LinePrinter(state, said.append)
     for event in events:
         if not isinstance(event, ev.TransientEvent):
             fold(state, event)
@@ -91,8 +98,8 @@ def test_an_idea_that_is_withheld_and_a_lost_consolidation_are_told_with_their_s
         0,
         withheld=(OPERATION,),
         losses=(
-            Loss("extraction", "s1p0", "its JSON is not valid"),
-            Loss("consolidation", "step 1", "timeout: 60 s"),
+            LostWork("extraction", "s1p0", "its JSON is not valid"),
+            LostWork("consolidation", "step 1", "timeout: 60 s"),
         ),
     )
     line = told(a_step(), ev.LessonProposed(1, lesson))[-1]
@@ -103,7 +110,7 @@ def test_an_idea_that_is_withheld_and_a_lost_consolidation_are_told_with_their_s
 
 
 def test_what_a_person_did_with_a_lost_reply_is_told() -> None:
-    lost = Lesson(1, 0, losses=(Loss("consolidation", "step 1", "no JSON", "{"),))
+    lost = Lesson(1, 0, losses=(LostWork("consolidation", "step 1", "no JSON", "{"),))
     events = (a_step(), ev.LessonProposed(1, lost))
     mended = told(*events, ev.ReplyMended(1, "s1", (OPERATION,), "ann"))[-1]
     assert mended == "reply s1: mended by ann; it holds 1 operation"
@@ -129,10 +136,10 @@ def test_a_returned_lesson_says_between_which_versions_the_library_moved() -> No
 
 def test_a_commit_counts_each_kind_and_what_was_rejected() -> None:
     outcomes = (
-        Outcome("a", "add", True, "E1"),
-        Outcome("b", "add", True, "E2"),
-        Outcome("c", "delete", True, "E0"),
-        Outcome("d", "modify", False, None, "it is gone"),
+        OperationOutcome("a", "add", True, "E1"),
+        OperationOutcome("b", "add", True, "E2"),
+        OperationOutcome("c", "delete", True, "E0"),
+        OperationOutcome("d", "modify", False, None, "it is gone"),
     )
     assert commit_line(outcomes, 5) == "library v5: +2 ~0 -1 =0, 1 rejected"
     assert commit_line(outcomes[:1], 5) == "library v5: +1 ~0 -0 =0"
@@ -178,15 +185,15 @@ def test_what_happens_many_times_a_step_is_not_told() -> None:
 
 
 def a_state(**more: Any) -> RunState:
-    return folded([a_run(**more), a_step(), a_rollout_finished(), judged(1.0)])
+    return fold_events([a_run(**more), a_step(), a_rollout_finished(), judged(1.0)])
 
 
 def test_the_block_shows_place_stages_reward_with_n_and_spending() -> None:
     assert display_lines(a_state(), None) == [
         "epoch 1/1  step 1/2  running",
-        f"rollouts  {bar(1, 4)}",  # 2 problems in groups of 2
-        f"verdicts  {bar(1, 4)}",
-        f"groups    {bar(0, 2)}",
+        f"rollouts  {progress_bar(1, 4)}",  # 2 problems in groups of 2
+        f"verdicts  {progress_bar(1, 4)}",
+        f"groups    {progress_bar(0, 2)}",
         "reward so far 1.000 (n=1)  1 calls, 7 tokens",
     ]
 
@@ -220,7 +227,7 @@ def test_between_steps_the_block_is_one_line() -> None:
     ],
 )
 def test_a_bar_is_full_only_when_everything_is_done(done: int, total: int, drawn: str) -> None:
-    assert bar(done, total, 4) == drawn
+    assert progress_bar(done, total, 4) == drawn
 
 
 @pytest.mark.parametrize(
@@ -235,7 +242,7 @@ def test_a_bar_is_full_only_when_everything_is_done(done: int, total: int, drawn
     ],
 )
 def test_a_duration_is_told_in_its_two_largest_units(seconds: float, shown: str) -> None:
-    assert duration(seconds) == shown
+    assert duration_text(seconds) == shown
 
 
 class Terminal(io.StringIO):
@@ -247,7 +254,7 @@ def test_on_a_terminal_the_eta_is_the_median_step_time_times_the_steps_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    state = folded([a_run(steps_per_epoch=5)])
+    state = fold_events([a_run(steps_per_epoch=5)])
     now = [0.0]
     stream = Terminal()
     with Display(state, stream, clock=lambda: now[0]) as display:
@@ -267,7 +274,7 @@ def test_the_time_a_person_takes_to_review_is_not_in_the_eta(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    state = folded([a_run()])
+    state = fold_events([a_run()])
     now = [0.0]
     stream = Terminal()
     # Practice takes 10 s, the person an hour, the commit 2 s.
@@ -276,7 +283,7 @@ def test_the_time_a_person_takes_to_review_is_not_in_the_eta(
         (ev.LessonProposed(1, a_lesson(OPERATION)), 0.0),
         (ev.StageEntered(1, "review"), 3600.0),
         (ev.OperationDecided(1, a_decision(OPERATION)), 0.0),
-        (ev.LessonCommitted(1, 1, "h", (Outcome(OPERATION.id, "add", True, "E1"),)), 2.0),
+        (ev.LessonCommitted(1, 1, "h", (OperationOutcome(OPERATION.id, "add", True, "E1"),)), 2.0),
         (ev.StepFinished(1, 1), 0.0),
         (a_step(2), 0.0),
     )
@@ -292,4 +299,4 @@ def test_the_time_a_person_takes_to_review_is_not_in_the_eta(
 def test_an_evaluation_under_way_has_a_bar_of_its_own() -> None:
     under_way = ev.EvaluationProgressed(0, "held", 3, 8)
     lines = display_lines(a_state(), None, under_way)
-    assert lines[1:] == [f"held-out held  {bar(3, 8)}"]
+    assert lines[1:] == [f"held-out held  {progress_bar(3, 8)}"]

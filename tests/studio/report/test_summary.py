@@ -9,11 +9,18 @@ import pytest
 
 from engines.core import events as ev
 from engines.core.codec import dumps
-from engines.core.library import Library, Outcome
-from engines.core.state.fold import fold, folded
+from engines.core.library import Library, OperationOutcome
+from engines.core.state.fold import fold, fold_events
 from engines.core.state.run_state import Rewards, RunState
-from engines.core.types import Loss, Reflection, Usage, Verdict
-from studio.report.summary import exit_code, mean, progress, spent, summary_data, summary_text
+from engines.core.types import LostWork, Reflection, Usage, Verdict
+from studio.report.summary import (
+    exit_code,
+    mean_reward_text,
+    run_progress,
+    summary_data,
+    summary_text,
+    usage_text,
+)
 from tests.support.builders import (
     a_decision,
     a_lesson,
@@ -30,7 +37,7 @@ BEFORE, AFTER = a_library(), a_library("Carry: mind it.", version=1)
 
 def a_finished_run(**more: Any) -> RunState:
     """Two rollouts of one problem with rewards 1 and 0, one addition, one step of two."""
-    return folded(
+    return fold_events(
         [
             a_run(**more),
             a_step(),
@@ -41,7 +48,7 @@ def a_finished_run(**more: Any) -> RunState:
             ev.GroupReflected(1, 0, Reflection(1, 0, "used")),
             ev.LessonProposed(1, a_lesson(ADD)),
             ev.OperationDecided(1, a_decision(ADD, assigned="E1")),
-            ev.LessonCommitted(1, 1, "hash", (Outcome(ADD.id, "add", True, "E1"),)),
+            ev.LessonCommitted(1, 1, "hash", (OperationOutcome(ADD.id, "add", True, "E1"),)),
             ev.StepFinished(1, 1),
         ]
     )
@@ -86,12 +93,12 @@ def test_scripted_replies_are_called_a_rehearsal_and_only_those() -> None:
 
 
 def test_adopted_steps_are_named_with_the_run_they_come_from() -> None:
-    state = folded([a_run(forked_from="old", forked_steps=2), a_step(3)])
+    state = fold_events([a_run(forked_from="old", forked_steps=2), a_step(3)])
     assert "steps 1-2 adopted from run old" in text_of(state)
 
 
 def test_open_operations_name_the_command_that_decides_them() -> None:
-    state = folded([a_run(), a_step(), ev.LessonProposed(1, a_lesson(ADD))])
+    state = fold_events([a_run(), a_step(), ev.LessonProposed(1, a_lesson(ADD))])
     text = text_of(ended(state, "held", "operations wait for a decision"), after=BEFORE)
     assert "held (operations wait for a decision)" in text
     assert "open     1 operation: studio review exp" in text
@@ -99,7 +106,9 @@ def test_open_operations_name_the_command_that_decides_them() -> None:
 
 def test_losses_are_counted_by_kind_and_the_first_shown_with_their_words() -> None:
     state = a_finished_run()
-    losses = tuple(Loss("extraction", f"s2p{n}", f"said {n}\x1b[31m\nand more") for n in range(5))
+    losses = tuple(
+        LostWork("extraction", f"s2p{n}", f"said {n}\x1b[31m\nand more") for n in range(5)
+    )
     fold(state, a_step(2))
     fold(state, ev.GroupReflected(2, 0, Reflection(2, 0, "used", losses=losses)))
     text = text_of(ended(state))
@@ -120,21 +129,21 @@ def test_held_out_results_come_with_version_n_and_what_was_not_judged() -> None:
 
 
 def test_a_price_is_shown_where_it_is_known_and_never_guessed_as_zero() -> None:
-    assert spent(Usage(1000, 234, 3)) == "3 calls, 1,234 tokens"
-    assert spent(Usage(1000, 234, 3, 0.0123)) == "3 calls, 1,234 tokens, $0.0123"
+    assert usage_text(Usage(1000, 234, 3)) == "3 calls, 1,234 tokens"
+    assert usage_text(Usage(1000, 234, 3, 0.0123)) == "3 calls, 1,234 tokens, $0.0123"
     assert "$" not in text_of(ended(a_finished_run()))
 
 
 def test_a_mean_without_known_rewards_is_no_number() -> None:
-    assert mean(Rewards()) == "none known (n=0)"
-    assert mean(Rewards(2.0, 3)) == "0.667 (n=3)"
+    assert mean_reward_text(Rewards()) == "none known (n=0)"
+    assert mean_reward_text(Rewards(2.0, 3)) == "0.667 (n=3)"
 
 
 def test_progress_counts_steps_over_all_epochs_and_is_zero_before_anything_is_known() -> None:
-    state = folded([a_run(epochs=3, steps_per_epoch=4), a_step(6, epoch=2)])
-    found = progress(state)
+    state = fold_events([a_run(epochs=3, steps_per_epoch=4), a_step(6, epoch=2)])
+    found = run_progress(state)
     assert (found.epoch, found.epochs, found.step, found.steps) == (2, 3, 6, 12)
-    assert progress(RunState()).steps == 0
+    assert run_progress(RunState()).steps == 0
 
 
 @pytest.mark.parametrize(
@@ -168,7 +177,7 @@ def test_what_a_run_ended_for_decides_its_exit_code_in_this_order() -> None:
         state.lost["rollout"] += 1
         return state
 
-    waiting = folded([a_run(), a_step(), ev.LessonProposed(1, a_lesson(ADD))])
+    waiting = fold_events([a_run(), a_step(), ev.LessonProposed(1, a_lesson(ADD))])
     assert exit_code(ended(waiting, "budget", "budget.calls=1: 1 spent")) == 5  # before open
     assert exit_code(ended(lost(a_finished_run()), "budget", "budget.calls=1")) == 5
     assert exit_code(ended(a_finished_run(), "failed", "the last 16 rollouts failed")) == 4
@@ -187,5 +196,5 @@ def test_a_run_that_ended_early_says_how_to_go_on() -> None:
 
 def test_a_verifier_that_judged_nothing_at_all_is_told() -> None:
     said = "the verifier had no opinion on any try"
-    silent = folded([a_run(), a_step(), ev.GroupReflected(1, 0, Reflection(1, 0, "unjudged"))])
+    silent = fold_events([a_run(), a_step(), ev.GroupReflected(1, 0, Reflection(1, 0, "unjudged"))])
     assert said in text_of(ended(silent)) and said not in text_of(ended(a_finished_run()))

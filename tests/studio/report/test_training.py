@@ -13,14 +13,14 @@ from engines.core.library import Library
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from studio.library.diff import as_data, as_html, as_lines
-from studio.library.references import find
-from studio.report.progress import Lines, display_lines
+from studio.library.references import find_version
+from studio.report.progress import LinePrinter, display_lines
 from studio.report.run import run_facts, run_text
 from studio.report.step import step_facts, step_text
 from studio.report.summary import summary_data, summary_text
 from studio.report.training import (
     LEVELS_ASCII,
-    figure,
+    figure_text,
     figures_text,
     reward_curve,
     sparkline,
@@ -29,10 +29,10 @@ from studio.report.training import (
     training_data,
     training_lines,
 )
-from studio.review.evidence import EvidenceRoom
-from studio.review.line_mode import WHOLE, Sitting, change_lines
+from studio.review.evidence import EvidenceLoader
+from studio.review.line_mode import WHOLE, LineReview, change_lines
 from studio.session.client import status_of
-from studio.session.offline import own_desk
+from studio.session.offline import open_offline_review
 from studio.workspace.listing import listed_runs, runs_table
 from studio.workspace.run_control import status_lines
 from tests.support.training_runs import (
@@ -54,7 +54,7 @@ def told(*events: ev.DurableEvent | ev.TransientEvent) -> list[str]:
     """What a person reads on stderr while these happen."""
     state = RunState()
     said: list[str] = []
-    lines = Lines(state, said.append)
+    lines = LinePrinter(state, said.append)
     for event in events:
         if isinstance(event, ev.DurableEvent):
             fold(state, event)
@@ -87,15 +87,15 @@ def test_the_reward_curve_is_drawn_from_0_to_1_however_little_it_moves() -> None
 
 
 def test_figures_are_rounded_by_what_they_are() -> None:
-    assert figure("clip_share", 0.0213) == "2.1 %"
-    assert figure("truncated", 0.125) == "12 %"
-    assert figure("clip_low", 0.0) == "0 %"
-    assert figure("length", 31.4) == "31"
-    assert figure("tokens", 4019.0) == "4,019"
-    assert figure("kl", 0.0031234) == "0.00312"
-    assert figure("kl", 1.2345e-5) == "1.2e-05"
-    assert figure("reward", 0.5) == "0.500"
-    assert figure("grad_norm", math.nan) == "nan"
+    assert figure_text("clip_share", 0.0213) == "2.1 %"
+    assert figure_text("truncated", 0.125) == "12 %"
+    assert figure_text("clip_low", 0.0) == "0 %"
+    assert figure_text("length", 31.4) == "31"
+    assert figure_text("tokens", 4019.0) == "4,019"
+    assert figure_text("kl", 0.0031234) == "0.00312"
+    assert figure_text("kl", 1.2345e-5) == "1.2e-05"
+    assert figure_text("reward", 0.5) == "0.500"
+    assert figure_text("grad_norm", math.nan) == "nan"
 
 
 def test_every_step_says_what_became_of_its_update() -> None:
@@ -284,7 +284,7 @@ def test_a_status_tells_the_policy_and_the_last_step(tmp_path: Path) -> None:
 
 def test_two_steps_of_a_training_run_are_compared_by_figures_and_held_out(tmp_path: Path) -> None:
     workspace = training_workspace(tmp_path, finished())
-    older, newer = find("tiny@step:0", workspace), find("tiny@step:7", workspace)
+    older, newer = find_version("tiny@step:0", workspace), find_version("tiny@step:7", workspace)
     lines = [line.text for line in as_lines(older, newer)]
     assert lines == [
         "tiny@step:0 (weights after step 0) -> tiny@step:7 (weights after step 7)",
@@ -303,7 +303,7 @@ def test_two_steps_of_a_training_run_are_compared_by_figures_and_held_out(tmp_pa
 def test_an_update_rests_on_all_groups_of_its_step_in_sample_order(tmp_path: Path) -> None:
     workspace = training_workspace(tmp_path, [*history(), *tried(7), proposed(7)])
     state = workspace.run("tiny").state()
-    groups = EvidenceRoom(workspace.run("tiny")).of(state.operations["op7.w"])
+    groups = EvidenceLoader(workspace.run("tiny")).operation_groups(state.operations["op7.w"])
     assert [(group.id, group.won, group.n) for group in groups] == [
         ("s7p0", 3, 4), ("s7p1", 1, 4), ("s7p2", 4, 4),
     ]  # fmt: skip
@@ -330,10 +330,10 @@ def test_line_review_takes_or_leaves_an_update_and_refuses_anything_between(
     run = workspace.run("tiny")
     said: list[str] = []
     typed = iter(["e better", "m E1 better", "d", "v", "l", "r it unlearns sums"])
-    with own_desk(workspace, run) as desk:
-        sitting = Sitting(
+    with open_offline_review(workspace, run) as desk:
+        sitting = LineReview(
             desk,
-            EvidenceRoom(run),
+            EvidenceLoader(run),
             reviewer="sam",
             ask=lambda prompt: next(typed, None),
             edit=lambda text: pytest.fail("an update has no wording"),

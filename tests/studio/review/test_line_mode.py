@@ -11,13 +11,22 @@ import pytest
 from engines.core import events as ev
 from engines.core.errors import ConflictError, RecordError
 from engines.core.library import Library
-from engines.core.types import GATE, Decision, Flag, Message, Operation, Repair, Usage, Verdict
-from engines.pipeline.gate.gate import Weighed
-from engines.training_free.resubmit import Mended, Origin, mended
-from studio.review.evidence import GroupEvidence, Witness
-from studio.review.line_mode import Sitting
-from studio.session.offline import Sheet
-from studio.session.unparsed_replies import Behind
+from engines.core.types import (
+    GATE,
+    Decision,
+    Flag,
+    Message,
+    Operation,
+    UnparsedReply,
+    Usage,
+    Verdict,
+)
+from engines.pipeline.gate.gate import DecisionPreview
+from engines.training_free.resubmit import ReplyOrigin, Resubmission, read_resubmission
+from studio.review.evidence import EvidenceRollout, GroupEvidence
+from studio.review.line_mode import LineReview
+from studio.session.offline import ReviewQueue
+from studio.session.unparsed_replies import ReplySource
 from tests.support.builders import a_library, an_operation
 
 LIBRARY = a_library("Carry: mind it.", "Borrow: mind it too.")
@@ -38,14 +47,14 @@ class FakeDesk:
         self.cascade: tuple[str, ...] = ()
         self.gone: set[str] = set()
         self.stale: int | None = None
-        self.repairs: dict[str, Repair] = {}
+        self.repairs: dict[str, UnparsedReply] = {}
         self.flags: tuple[Flag, ...] = ()  # of every edit
         self.objection = ""  # to every edit
         self.linted: list[str | None] = []  # texts asked about before they were decided
         self.mended: list[tuple[str, str, str]] = []
         self.dropped: list[tuple[str, str, str]] = []
 
-    def sheet(self) -> Sheet:
+    def review_queue(self) -> ReviewQueue:
         open_ = [
             op
             for op in self.operations.values()
@@ -56,12 +65,12 @@ class FakeDesk:
         draft = self.library.commit(reviewed).library
         texts = tuple((e.id, e.text) for e in draft.experiences)
         waiting = tuple(self.repairs.values())
-        return Sheet(tuple(open_), tuple(self.decisions.values()), texts, self.stale, waiting)
+        return ReviewQueue(tuple(open_), tuple(self.decisions.values()), texts, self.stale, waiting)
 
-    def lint(self, decision: Decision) -> Weighed:
+    def lint(self, decision: Decision) -> DecisionPreview:
         self._check(decision)
         self.linted.append(decision.text)
-        return Weighed(self.objection, self.flags)
+        return DecisionPreview(self.objection, self.flags)
 
     def decide(self, decision: Decision) -> tuple[Decision, str]:
         self._check(decision)
@@ -84,10 +93,10 @@ class FakeDesk:
             del self.decisions[name]
         return undone
 
-    def mend(self, repair_id: str, text: str, reviewer: str) -> Mended:
+    def mend(self, repair_id: str, text: str, reviewer: str) -> Resubmission:
         repair = self._repair(repair_id)
-        origin = Origin({0: ("s1p0r0",)}, {"s1p0r0": "p0"}, "m", "hash", {})
-        found = mended(repair, text, self.library, origin, reviewer)
+        origin = ReplyOrigin({0: ("s1p0r0",)}, {"s1p0r0": "p0"}, "m", "hash", {})
+        found = read_resubmission(repair, text, self.library, origin, reviewer)
         if not found.problems:
             self.mended.append((repair_id, text, reviewer))
             del self.repairs[repair_id]
@@ -99,7 +108,7 @@ class FakeDesk:
         del self.repairs[repair_id]
         self.dropped.append((repair_id, reason, reviewer))
 
-    def _repair(self, repair_id: str) -> Repair:
+    def _repair(self, repair_id: str) -> UnparsedReply:
         if repair_id not in self.repairs:
             raise ConflictError(f"reply {repair_id}", "it was mended by bob already.", "")
         return self.repairs[repair_id]
@@ -111,9 +120,11 @@ class FakeDesk:
         return ""
 
 
-def a_witness(index: int, reward: float | None, tail: str = "so 5", critique: str = "") -> Witness:
+def a_witness(
+    index: int, reward: float | None, tail: str = "so 5", critique: str = ""
+) -> EvidenceRollout:
     rollout = ev.RolloutFinished(1, 0, index, 1, "ok", None, None, Usage(), 0.1, tail)
-    return Witness(rollout, Verdict(reward, critique or None))
+    return EvidenceRollout(rollout, Verdict(reward, critique or None))
 
 
 class FakeRoom:
@@ -138,13 +149,13 @@ class FakeRoom:
     def groups(self, rollouts: Sequence[str]) -> tuple[GroupEvidence, ...]:
         return (self.group,) if rollouts else ()
 
-    def behind(self, repair: Repair) -> Behind:
-        origin = Origin({0: ("s1p0r0",)}, {"s1p0r0": "p0"}, "a\x1bmodel", "hash", {})
-        return Behind(
+    def reply_source(self, repair: UnparsedReply) -> ReplySource:
+        origin = ReplyOrigin({0: ("s1p0r0",)}, {"s1p0r0": "p0"}, "a\x1bmodel", "hash", {})
+        return ReplySource(
             origin, repair.reply, (Message("user", "Draw a\x1b[2J lesson."),), ("s1p0r0",)
         )
 
-    def messages(self, witness: Witness) -> tuple[Message, ...]:
+    def messages(self, witness: EvidenceRollout) -> tuple[Message, ...]:
         if witness.rollout.index == 1:
             raise RecordError("records/step-0001.jsonl", "its record is gone.", "")
         return Message("user", "What is 37 + 29?"), Message("assistant", f"I say {witness.id}\x07")
@@ -155,7 +166,7 @@ class Heard:
     desk: FakeDesk
     said: str = ""
     prompts: list[str] = field(default_factory=list)
-    offered: list[str] = field(default_factory=list)  # texts given to the editor
+    usable_keys: list[str] = field(default_factory=list)  # texts given to the editor
     decided: int = 0
 
     @property
@@ -180,12 +191,12 @@ def sat(
         return next(typed, None)
 
     def edit(text: str) -> str | None:
-        heard.offered.append(text)
+        heard.usable_keys.append(text)
         return saved
 
     room = FakeRoom()
     ticks = clock or itertools.repeat(0.0)
-    sitting = Sitting(
+    sitting = LineReview(
         heard.desk,
         room,
         reviewer="ann",
@@ -196,7 +207,7 @@ def sat(
     )
     sitting.run()
     assert list(typed) == [], "a key was typed that nobody asked for"
-    heard.said, heard.decided = "\n".join(said), sitting.decided
+    heard.said, heard.decided = "\n".join(said), sitting.decided_count
     return heard
 
 
@@ -230,13 +241,13 @@ def test_e_takes_the_wording_from_the_line_without_opening_an_editor() -> None:
     heard = sat("e Order: times before plus.", "q")
     decision = heard.desk.decisions["op1.1"]
     assert (decision.action, decision.text) == ("edit", "Order: times before plus.")
-    assert heard.offered == []
+    assert heard.usable_keys == []
     assert "approved as edited" in heard.said
 
 
 def test_e_alone_opens_the_proposed_wording_in_the_editor() -> None:
     heard = sat("e", "q", saved="Order: my words.\n")
-    assert heard.offered == ["Order: multiply first."]
+    assert heard.usable_keys == ["Order: multiply first."]
     assert heard.desk.decisions["op1.1"].text == "Order: my words.\n"
 
 
@@ -266,7 +277,7 @@ def test_m_makes_an_addition_a_modification_of_the_named_experience() -> None:
 
 def test_m_with_an_id_alone_offers_both_wordings_to_the_editor() -> None:
     heard = sat("m E1", "q", saved="both in one")
-    assert heard.offered == ["Carry: mind it.\nOrder: multiply first."]
+    assert heard.usable_keys == ["Carry: mind it.\nOrder: multiply first."]
     assert heard.desk.decisions["op1.1"].text == "both in one"
 
 
@@ -333,10 +344,10 @@ def test_u_of_what_a_run_has_committed_meanwhile_says_so_and_goes_on() -> None:
 
 def test_a_decision_that_comes_too_late_is_told_and_the_next_is_shown() -> None:
     desk = FakeDesk([FIRST, SECOND])
-    shown = desk.sheet()
+    shown = desk.review_queue()
     sheets = iter([shown])
-    fresh = desk.sheet
-    desk.sheet = lambda: next(sheets, None) or fresh()  # type: ignore[method-assign]
+    fresh = desk.review_queue
+    desk.review_queue = lambda: next(sheets, None) or fresh()  # type: ignore[method-assign]
     desk.gone.add("op1.1")
     heard = sat("a", "a", desk=desk)
     assert "it is not open in this run" in heard.said
@@ -442,8 +453,10 @@ def test_nothing_open_asks_nothing() -> None:
     assert (heard.prompts, heard.said, heard.decided) == ([], "", 0)
 
 
-GROUP = Repair("s1p0", 1, "extraction", ("no JSON array was found in it.",), "I think.", ("x",))
-LESSON = Repair("s1", 1, "consolidation", ("its JSON is\x1b[2J not valid.",), "[{", ("x",))
+GROUP = UnparsedReply(
+    "s1p0", 1, "extraction", ("no JSON array was found in it.",), "I think.", ("x",)
+)
+LESSON = UnparsedReply("s1", 1, "consolidation", ("its JSON is\x1b[2J not valid.",), "[{", ("x",))
 WHOLE = '[{"operation": "add", "experience": "Order: times first.", "reason": "r"}]'
 
 
@@ -474,10 +487,10 @@ def test_what_a_mended_reply_holds_is_asked_in_the_same_sitting() -> None:
 def test_a_reply_opens_in_the_editor_below_what_is_wrong_with_it() -> None:
     saved = f"#: This reply\n#:\n{WHOLE}\n"
     heard = sat("e", "q", desk=a_desk_to_mend(), saved=saved)
-    opened = heard.offered[0].split("\n")
+    opened = heard.usable_keys[0].split("\n")
     assert opened[-1] == "I think."
     assert all(line.startswith("#: ") for line in opened[:-1])
-    assert "no JSON array was found in it." in heard.offered[0]
+    assert "no JSON array was found in it." in heard.usable_keys[0]
     assert heard.desk.mended == [("s1p0", WHOLE, "ann")], "the comments were taken out again"
 
 
@@ -486,7 +499,7 @@ def test_what_is_still_wrong_is_said_and_the_next_editor_holds_the_last_try() ->
     heard = sat(f"e {still}", "e", "q", desk=a_desk_to_mend(), saved=None)
     assert "still not understood, so nothing of it is taken" in heard.said
     assert '"operation" must be one of add, modify, delete, keep' in heard.said
-    assert heard.offered[0].endswith(still), "nobody types it twice"
+    assert heard.usable_keys[0].endswith(still), "nobody types it twice"
     assert "nothing was saved, so it is as it was" in heard.said
     assert heard.desk.mended == []
     assert [prompt.split()[0] for prompt in heard.prompts] == ["s1p0"] * 3
@@ -510,10 +523,10 @@ def test_v_shows_the_whole_reply_its_prompt_and_its_rollouts_without_control_cha
 
 def test_a_reply_that_someone_else_mended_meanwhile_is_told_with_what_was_typed() -> None:
     desk = a_desk_to_mend()
-    shown = desk.sheet()
+    shown = desk.review_queue()
     sheets = iter([shown])
-    fresh = desk.sheet
-    desk.sheet = lambda: next(sheets, None) or fresh()  # type: ignore[method-assign]
+    fresh = desk.review_queue
+    desk.review_queue = lambda: next(sheets, None) or fresh()  # type: ignore[method-assign]
     del desk.repairs["s1p0"]
     heard = sat(f"e {WHOLE}", "q", desk=desk)
     assert "it was mended by bob already" in heard.said
@@ -567,7 +580,7 @@ def test_a_flagged_edit_that_nobody_accepts_is_not_decided(keys: tuple[str, ...]
 def test_a_flagged_edit_is_edited_again_on_the_line_or_from_what_was_written() -> None:
     desk = flagging(NEAR)
     heard = sat("e one", "e two", "e", "y", desk=desk, saved="three")
-    assert heard.offered == ["two"]
+    assert heard.usable_keys == ["two"]
     assert desk.linted == ["one", "two", "three"]
     assert desk.decisions["op1.1"].text == "three"
 
@@ -589,16 +602,16 @@ def test_an_edit_that_does_not_fit_is_told_and_nothing_is_decided() -> None:
     heard = sat("e Carry: mind it.", "e", "r no", desk=desk)
     told = "E1 already says exactly this: not decided; edit again, or r REASON"
     assert told in heard.said
-    assert heard.offered == ["Carry: mind it."], "the editor holds what was written"
+    assert heard.usable_keys == ["Carry: mind it."], "the editor holds what was written"
     assert heard.actions == {"op1.1": "reject"}
 
 
 def test_an_edit_of_what_was_decided_elsewhere_meanwhile_is_told() -> None:
     desk = flagging()
-    shown = iter([desk.sheet()])
+    shown = iter([desk.review_queue()])
     desk.gone.add("op1.1")
-    fresh = desk.sheet
-    desk.sheet = lambda: next(shown, None) or fresh()  # type: ignore[method-assign]
+    fresh = desk.review_queue
+    desk.review_queue = lambda: next(shown, None) or fresh()  # type: ignore[method-assign]
     heard = sat("e Carry: mind it well.", desk=desk)
     assert "it is not open in this run" in heard.said
 

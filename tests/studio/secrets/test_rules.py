@@ -10,14 +10,14 @@ from engines.core.errors import ConfigError
 from engines.core.text.masking import MASK, PROTOCOL, Mask
 from engines.core.types import Problem, Rollout, Verdict
 from studio.config.loading import LoadedRun, dump_run_yaml, load_run
-from studio.run.plan import _change
-from studio.run.verifier import ANSWER_MASKED, MaskedAnswers, masked_answers
+from studio.run.plan import _change_text
+from studio.run.verifier import ANSWER_MASKED, MaskedAnswers, masked_answers_warning
 from studio.secrets.rules import (
-    as_stored,
+    environment_secrets,
     is_secret,
-    secrets_asked_for,
-    secrets_of_environment,
-    shown_override,
+    mask_override,
+    run_file_secrets,
+    storable_text,
 )
 from tests.support.builders import a_problem, a_rollout
 
@@ -79,7 +79,7 @@ def test_neither_a_switch_nor_a_placeholder_is_a_secret() -> None:
 def test_what_is_spelled_out_beside_a_variable_is_stored_masked(
     key: tuple[str, ...], text: str, stored: str
 ) -> None:
-    assert as_stored(key, text) == stored
+    assert storable_text(key, text) == stored
 
 
 def test_a_run_whose_key_is_masked_in_part_asks_for_it_again(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_variable_that_is_a_part_of_an_address_is_a_secret_by_its_name_or_its_
     assert (value in run.secrets) == remembered
     stored = tmp_path / "run.yaml"
     stored.write_text(dump_run_yaml(run.config))
-    assert (value in secrets_asked_for(stored, {name: value})) == remembered
+    assert (value in run_file_secrets(stored, {name: value})) == remembered
 
 
 def test_a_query_is_known_as_it_is_written_and_as_it_is_read(tmp_path: Path) -> None:
@@ -124,12 +124,12 @@ def test_a_query_is_known_as_it_is_written_and_as_it_is_read(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("value", ["required", "12345678", "true", "correct horse", "Basic"])
 def test_a_word_in_the_environment_that_nobody_asked_for_masks_no_text(value: str) -> None:
-    assert secrets_of_environment({"SOME_AUTH": value}) == frozenset()
+    assert environment_secrets({"SOME_AUTH": value}) == frozenset()
 
 
 @pytest.mark.parametrize("value", ["a1b2c3d4", "AbCdEfGhIjKlMnOpQrStUv"])
 def test_what_looks_drawn_in_the_environment_is_masked_unasked(value: str) -> None:
-    assert secrets_of_environment({"SOME_TOKEN": value}) == {value}
+    assert environment_secrets({"SOME_TOKEN": value}) == {value}
 
 
 def test_a_run_says_which_key_is_a_common_word(tmp_path: Path) -> None:
@@ -167,15 +167,15 @@ async def test_a_try_whose_expected_answer_is_masked_is_unjudged_and_not_wrong()
     assert (verdict.reward, verdict.error) == (None, ANSWER_MASKED)
     (verdict,) = await verifier.verify(plain, [a_rollout()])
     assert verdict.reward == 1.0
-    said = masked_answers([masked, plain], Mask(["seventeen"]))
+    said = masked_answers_warning([masked, plain], Mask(["seventeen"]))
     assert said is not None and said.startswith("1 problem ")
-    assert masked_answers([masked, plain], Mask()) is None
+    assert masked_answers_warning([masked, plain], Mask()) is None
 
 
 def test_a_change_below_the_fields_of_a_request_is_told_by_name() -> None:
     old, new = {"note": "old words", "kept": 1}, {"note": "new words", "kept": 1}
-    assert _change("policy.extra_body", old, new) == "policy.extra_body (in note)"
-    assert _change("seed", 1, 2) == "seed: 1 → 2"
+    assert _change_text("policy.extra_body", old, new) == "policy.extra_body (in note)"
+    assert _change_text("seed", 1, 2) == "seed: 1 → 2"
 
 
 @pytest.mark.parametrize(
@@ -188,9 +188,9 @@ def test_a_change_below_the_fields_of_a_request_is_told_by_name() -> None:
     ],
 )
 def test_an_override_is_shown_without_what_may_be_a_secret(override: str) -> None:
-    assert "words" not in shown_override(override)
-    assert shown_override("policy.max_tokens=64") == "policy.max_tokens=64"
+    assert "words" not in mask_override(override)
+    assert mask_override("policy.max_tokens=64") == "policy.max_tokens=64"
 
 
 def test_a_mask_stays_a_mask() -> None:
-    assert as_stored(("policy", "api_key"), f"${{oc.env:X,{MASK}}}") == f"${{oc.env:X,{MASK}}}"
+    assert storable_text(("policy", "api_key"), f"${{oc.env:X,{MASK}}}") == f"${{oc.env:X,{MASK}}}"

@@ -14,8 +14,8 @@ import orjson
 import pytest
 import yaml
 
-from engines.core.text.sanitize import inert
-from engines.policies.rehearsal.reply import completed
+from engines.core.text.sanitize import escape_unsafe
+from engines.policies.rehearsal.reply import complete_request
 from engines.record.run_dir import Workspace
 from tests.support.run_studio import Result, studio
 from tests.support.threaded_server import Reply, serving, streamed
@@ -56,7 +56,7 @@ class Hostile:
             error = {"message": f"no: {HOSTILE}"}
             return 400, "application/json", orjson.dumps({"error": error})
         asked["messages"][-1]["content"] = prompt.replace(HOSTILE, "")
-        text, _ = completed(asked)
+        text, _ = complete_request(asked)
         if lesson:
             said = json.dumps(f"{HOSTILE} ")[1:-1]
             text = re.sub(r'("(?:text|experience|reason)": ")', lambda m: m[0] + said, text)
@@ -163,7 +163,7 @@ def test_what_a_person_approves_is_what_a_model_reads(workspace: Path, hostile: 
     shown = studio("library", "show", "hostile", workspace=workspace).stdout
     assert head.experiences
     for experience in head.experiences:
-        assert inert(experience.text) == experience.text
+        assert escape_unsafe(experience.text) == experience.text
         assert f"{experience.id}  {experience.text}" in shown
         assert f"[{experience.id}] {experience.text}" in head.guidance()
     written = yaml.safe_load((workspace / "runs/hostile/agent.yaml").read_text())

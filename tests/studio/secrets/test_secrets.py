@@ -24,7 +24,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from engines.policies.rehearsal.reply import completed
+from engines.policies.rehearsal.reply import complete_request
 from tests.support.processes import STUDIO, running
 from tests.support.run_studio import Result, studio
 from tests.support.threaded_server import Reply, serving, streamed
@@ -106,7 +106,7 @@ class Gossip:
         if self.fails:
             error = {"message": f"Incorrect API key provided: {gossip}."}
             return 400, "application/json", orjson.dumps({"error": error})
-        text, _ = completed(asked)
+        text, _ = complete_request(asked)
         if "# Task" not in asked["messages"][-1]["content"]:
             text = f"I was sent {gossip} and {PLANTED['reply']}\n{text}"
         else:

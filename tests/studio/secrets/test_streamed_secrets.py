@@ -14,7 +14,7 @@ from engines.core.state.run_state import RunState
 from engines.core.text.masking import Mask
 from engines.core.types import CallKey, Completion, Message, Sampling
 from engines.record.ledger import RecordLedger
-from studio.session.feed import Feed, Outlet
+from studio.session.feed import Feed, Outbox
 
 KEY = CallKey("rollout", 1, 1, 0, 0)
 KNOWN = "correct-horse-battery"
@@ -60,22 +60,22 @@ async def test_no_piece_and_no_two_pieces_together_hold_a_secret(
     tmp_path: Path, secret: str, size: int
 ) -> None:
     feed = Feed(RunState())
-    outlet = Outlet(feed)
-    feed.join(outlet)
+    outlet = Outbox(feed)
+    feed.add(outlet)
 
     def emit(event: DurableEvent | TransientEvent) -> None:
         feed(event)
 
     emit(RolloutStarted(KEY, "p"))
-    feed.follow(outlet, ["s1p0r0"])
+    feed.subscribe(outlet, ["s1p0r0"])
     wire = Wire()
     ledger = RecordLedger(tmp_path, 1, mask=Mask([KNOWN]))
     policy = Talks(f"the key is {secret} and so {secret} again", size)
 
     def stream(text: str) -> None:
         emit(TextStreamed(KEY, text))
-        feed._batch()  # every piece is sent by itself
-        wire.write(outlet._taken())
+        feed._flush()  # every piece is sent by itself
+        wire.write(outlet._take_batch())
 
     await ledger.ask(KEY, policy, (Message("user", "your key?"),), Sampling(), stream)
     await ledger.aclose()

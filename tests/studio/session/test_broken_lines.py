@@ -16,12 +16,12 @@ import pytest
 from engines.core import events as ev
 from engines.core.errors import ConflictError, LockedError
 from engines.core.types import Decision, Operation
-from engines.record.lock import writing
+from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir
-from studio.session.base import Began, Driven
+from studio.session.base import ControllerChanged, SnapshotReceived
 from studio.session.client import ask, is_alive
-from studio.session.live import MOST_SENT, Attached
-from studio.session.offline_screen import IDLE_S, Stored
+from studio.session.live import MOST_SENT, LiveSession
+from studio.session.offline_screen import IDLE_S, OfflineSession
 from tests.studio.session.test_live import ADD, MORE, Cable, Process, a_screen, a_timed
 
 HOURS = 3600.0
@@ -31,7 +31,7 @@ HOURS = 3600.0
 async def a_process(workspace: Path) -> AsyncIterator[Process]:
     made = Process(workspace)
     await made.propose(ADD, MORE)
-    await made.begin()
+    await made.note_request()
     yield made
     await made.end()
 
@@ -107,11 +107,11 @@ async def test_a_driver_that_is_gone_drives_no_longer_while_its_commit_is_waited
         # Nobody reviews here, so that the commit is not answered before the test is over.
         driver = await a_client(process, who="ann", drive=True)
         async with a_screen(process.run, "bob") as bob:
-            assert bob.session.driver == "ann"
+            assert bob.session.controller == "ann"
             driver.says("commit", step=1, reviewer="ann")
             await bob.until(lambda: len(process.state.decisions) == 2)
             await driver.leave()
-            await bob.until(lambda: bob.told[-1] == Driven(False, ""))
+            await bob.until(lambda: bob.told[-1] == ControllerChanged(False, ""))
 
 
 async def test_a_screen_that_attaches_again_takes_the_place_of_its_own_dead_line(
@@ -184,28 +184,32 @@ async def test_a_commit_that_is_sent_again_while_it_is_under_way_is_one_commit(
 async def test_a_screen_notices_by_itself_that_a_process_is_back(tmp_path: Path) -> None:
     process = Process(tmp_path)
     await process.propose(ADD, MORE)
-    await process.begin()
+    await process.note_request()
     async with a_screen(process.run, look_s=0.0) as screen:
         await process.end()
-        await screen.until(lambda: not screen.session.living and screen.count(Began) == 2)
-        again = await Process(tmp_path).begin()
+        await screen.until(
+            lambda: not screen.session.living and screen.count(SnapshotReceived) == 2
+        )
+        again = await Process(tmp_path).note_request()
         await screen.until(lambda: screen.session.living)
-        assert screen.session.drives
+        assert screen.session.controls
         await again.end()
 
 
 async def test_what_is_asked_once_a_process_is_back_is_asked_of_it(tmp_path: Path) -> None:
     process = Process(tmp_path)
     await process.propose(ADD, MORE)
-    await process.begin()
-    fallback = lambda: Stored(process.workspace, process.run, "ann")  # noqa: E731
+    await process.note_request()
+    fallback = lambda: OfflineSession(process.workspace, process.run, "ann")  # noqa: E731
     async with a_screen(process.run, fallback=fallback, look_s=HOURS) as screen:
         await process.end()
-        await screen.until(lambda: not screen.session.living and screen.count(Began) == 2)
+        await screen.until(
+            lambda: not screen.session.living and screen.count(SnapshotReceived) == 2
+        )
         await screen.session.decide(a_timed())  # in the journal
-        await cast(Attached, screen.session).let_go()
-        again = await Process(tmp_path).begin()
-        assert [op.id for op in (await screen.session.desktop()).open] == ["op1.2"]
+        await cast(LiveSession, screen.session).release_lock()
+        again = await Process(tmp_path).note_request()
+        assert [op.id for op in (await screen.session.review_queue()).open] == ["op1.2"]
         assert screen.session.living, "it was looked for, also to look only"
         await screen.session.decide(Decision("op1.2", "approve", reviewer="ann"))
         assert screen.session.living and len(again.state.decisions) == 2
@@ -220,11 +224,11 @@ async def test_a_process_that_takes_the_run_up_just_before_a_decision_is_asked_i
     await process.journal.aclose()
     begun: list[Process] = []
 
-    class Taken(Stored):
+    class Taken(OfflineSession):
         """Its lock is taken while it is opened."""
 
         async def decide(self, decision: Decision) -> tuple[Decision, str]:
-            begun.append(await Process(tmp_path).begin())
+            begun.append(await Process(tmp_path).note_request())
             return await super().decide(decision)
 
     fallback = lambda: Taken(process.workspace, process.run, "ann")  # noqa: E731
@@ -241,10 +245,10 @@ async def test_a_person_s_screen_holds_the_lock_shortly_and_says_who_it_is(tmp_p
     process = Process(tmp_path)
     await process.propose(ADD)
     await process.journal.aclose()
-    stored = Stored(process.workspace, process.run, "ann")
+    stored = OfflineSession(process.workspace, process.run, "ann")
     await stored.decide(a_timed())
     try:
-        with pytest.raises(LockedError) as refused, writing(process.run.path):
+        with pytest.raises(LockedError) as refused, write_lock(process.run.path):
             pass
     finally:
         await stored.close()
@@ -259,10 +263,10 @@ async def test_a_person_s_screen_holds_the_lock_shortly_and_says_who_it_is(tmp_p
 async def test_a_text_too_long_for_the_line_is_refused_before_it_is_sent(tmp_path: Path) -> None:
     async with a_process(tmp_path) as process, a_screen(process.run) as screen:
         edit = Decision("op1.1", "edit", text="x " * 2_500_000, reviewer="ann")
-        for refused in (screen.session.decide(edit), screen.session.weigh(edit)):
+        for refused in (screen.session.decide(edit), screen.session.preview(edit)):
             with pytest.raises(ConflictError, match=r"too long .* 4,000,000 .* Shorten its text"):
                 await asyncio.wait_for(refused, 20)
-        assert screen.count(Began) == 1 and screen.session.living, "the line was not cut"
+        assert screen.count(SnapshotReceived) == 1 and screen.session.living, "the line was not cut"
         with pytest.raises(ConflictError, match="too long"):
             await asyncio.to_thread(ask, process.run, "decide", decision=edit)
         assert process.state.decisions == {}
@@ -272,11 +276,11 @@ async def test_a_request_that_cuts_the_line_each_time_is_given_up(tmp_path: Path
     process = Process(tmp_path)
     await process.propose(ADD)
     cable = await Cable(process.run).open()
-    await process.begin(cable.far)
+    await process.note_request(cable.far)
     async with a_screen(process.run) as screen:
         cable.cut_answers = lambda said: "id" in said and cable.asked[-1]["do"] == "lint"
         with pytest.raises(ConflictError, match="cut the line each time it was asked to lint"):
-            await asyncio.wait_for(screen.session.weigh(a_timed()), 20)
+            await asyncio.wait_for(screen.session.preview(a_timed()), 20)
         assert [request["do"] for request in cable.asked].count("lint") == MOST_SENT
     await cable.gone()
     await process.end()
@@ -344,7 +348,7 @@ async def test_nothing_is_said_to_a_socket_of_another_user(
         monkeypatch.setattr(os, "getuid", lambda: 12_345)
         with pytest.raises(ConflictError, match="its socket belongs to another user"):
             await asyncio.to_thread(ask, process.run, "pause")
-        screen = Attached(process.run, "ann", look_s=HOURS)
+        screen = LiveSession(process.run, "ann", look_s=HOURS)
         with pytest.raises(ConflictError, match="its socket belongs to another user"):
             await screen.decide(a_timed())
         await screen.close()

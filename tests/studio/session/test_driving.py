@@ -8,12 +8,12 @@ from pathlib import Path
 
 from engines.core import events as ev
 from engines.core.types import Decision
-from engines.pipeline.context import Practice
-from engines.pipeline.reviewers.human import Outside
+from engines.pipeline.context import RunContext
+from engines.pipeline.reviewers.human import HumanReviewer
 from engines.record.run_dir import RunDir, Workspace
-from studio.session.base import Parted, Streamed, Told
-from studio.session.live import Attached
-from studio.session.offline_screen import Stored
+from studio.session.base import Disconnected, EventReceived, TextReceived
+from studio.session.live import LiveSession
+from studio.session.offline_screen import OfflineSession
 from studio.session.server import serve
 from tests.support.harness import ScriptedPerson, practised
 
@@ -25,7 +25,7 @@ SMALL = (
 )
 
 
-def paused_at_first(practice: Practice) -> Practice:
+def paused_at_first(practice: RunContext) -> RunContext:
     """Nothing begins before the screen says so, so that it sees all of it."""
     practice.control._open.clear()
     return practice
@@ -40,14 +40,14 @@ class Run:
         self.task = asyncio.create_task(self._go_on(workspace, overrides))
 
     async def _go_on(self, workspace: Path, overrides: tuple[str, ...]) -> None:
-        opened: asyncio.Queue[Practice] = asyncio.Queue()
+        opened: asyncio.Queue[RunContext] = asyncio.Queue()
 
-        def change(practice: Practice) -> Practice:
+        def change(practice: RunContext) -> RunContext:
             opened.put_nowait(practice)
             return paused_at_first(practice)
 
         running = asyncio.create_task(
-            practised(workspace, *SMALL, *overrides, reviewers=(Outside(),), change=change)
+            practised(workspace, *SMALL, *overrides, reviewers=(HumanReviewer(),), change=change)
         )
         self.practice = await opened.get()
         async with serve(self.practice, self.dir.socket, batch_s=0.0):
@@ -58,34 +58,34 @@ class Run:
 class Person:
     """Sits at a screen and approves whatever is asked."""
 
-    def __init__(self, run: Run, session: Attached) -> None:
+    def __init__(self, run: Run, session: LiveSession) -> None:
         self.run, self.session = run, session
         self.texts: dict[str, str] = {}
         self.whole: dict[str, str] = {}  # as it stood when its rollout was over
         self.said: list[str] = []
-        self.parted: list[Parted] = []
+        self.parted: list[Disconnected] = []
 
     async def works(self, until: Callable[[], bool]) -> None:
         async for message in self.session.messages():
             match message:
-                case Streamed():
+                case TextReceived():
                     for rollout, offset, text in (
                         (piece.rollout, piece.offset, piece.text) for piece in message.pieces
                     ):
                         known = self.texts.get(rollout, "")
                         self.texts[rollout] = known + text if offset == len(known) else text
-                case Told(event=ev.RolloutFinished() as done):
+                case EventReceived(event=ev.RolloutFinished() as done):
                     name = f"s{done.step}p{done.position}r{done.index}"
                     self.whole[name] = self.texts.get(name, "")
-                case Told(event=ev.LessonProposed()):
+                case EventReceived(event=ev.LessonProposed()):
                     asyncio.create_task(self._reviews()).add_done_callback(_raised)
-                case Parted():
+                case Disconnected():
                     self.parted.append(message)
             if until():
                 return
 
     async def _reviews(self) -> None:
-        undecided = self.session.state.undecided
+        undecided = self.session.state.undecided_operations
         for operation in undecided:
             await self.session.decide(Decision(operation.id, "approve", reviewer="ann"))
         if undecided:
@@ -99,7 +99,7 @@ def _raised(task: asyncio.Task[None]) -> None:
 async def test_a_run_is_driven_to_its_end_and_every_token_was_seen(tmp_path: Path) -> None:
     run = Run(tmp_path)
     await run.begun.wait()
-    session = Attached(run.dir, "ann")
+    session = LiveSession(run.dir, "ann")
     person = Person(run, session)
     session.subscribe([f"s{s}p{p}r{i}" for s in (1, 2) for p in range(4) for i in range(3)])
     working = asyncio.create_task(person.works(lambda: bool(person.parted)))
@@ -131,15 +131,17 @@ async def test_a_stopped_run_is_decided_on_in_its_journal_by_the_same_screen(
     run = Run(tmp_path)
     await run.begun.wait()
     workspace = Workspace(tmp_path)
-    session = Attached(run.dir, "ann", fallback=lambda: Stored(workspace, run.dir, "ann"))
+    session = LiveSession(
+        run.dir, "ann", fallback=lambda: OfflineSession(workspace, run.dir, "ann")
+    )
     stopping: list[asyncio.Task[dict[str, object]]] = []
 
     async def listens() -> None:
         async for message in session.messages():
             match message:
-                case Told(event=ev.LessonProposed()):
+                case EventReceived(event=ev.LessonProposed()):
                     stopping.append(asyncio.create_task(session.control("stop")))
-                case Parted(ended=True):
+                case Disconnected(ended=True):
                     return
 
     async with asyncio.timeout(60):
@@ -149,7 +151,7 @@ async def test_a_stopped_run_is_decided_on_in_its_journal_by_the_same_screen(
         await listening
         assert (await stopping[0])["status"] == "stopping"
         assert run.done.state.reason == "by ann"
-        first = session.state.undecided[0]
+        first = session.state.undecided_operations[0]
         decision, _ = await session.decide(Decision(first.id, "approve", reviewer="ann"))
         assert decision.assigned == "E1"
         assert "studio headless --resume" in await session.close()
@@ -160,12 +162,12 @@ async def test_what_a_finished_run_left_open_is_decided_and_committed(tmp_path: 
     later = ScriptedPerson(lambda operation: Decision(operation.id, "defer", reviewer="bob"))
     done = await practised(tmp_path, *SMALL, reviewers=(later,))
     assert done.state.status == "finished" and done.library.version == 0
-    stored = Stored(Workspace(tmp_path), done.run, "ann")
-    opened = (await stored.desktop()).open
+    stored = OfflineSession(Workspace(tmp_path), done.run, "ann")
+    opened = (await stored.review_queue()).open
     await stored.decide(Decision(opened[0].id, "approve", reviewer="ann"))
     assert await stored.commit() == "committed: library rehearsal is at v1"
     assert stored.state == done.run.state()
     assert stored.state.library_version == 1
-    assert [op.id for op in stored.state.open] == [op.id for op in opened[1:]]
+    assert [op.id for op in stored.state.open_operations] == [op.id for op in opened[1:]]
     assert await stored.commit() == "nothing is decided, so nothing was committed"
     await stored.close()

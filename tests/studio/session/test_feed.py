@@ -7,7 +7,7 @@ from typing import Any
 from engines.core.events import EvaluationFinished, EvaluationProgressed
 from engines.core.state.run_state import RunState
 from engines.core.types import NO_USAGE
-from studio.session.feed import Feed, Outlet
+from studio.session.feed import Feed, Outbox
 
 
 class Wire:
@@ -27,9 +27,9 @@ class Wire:
 
 
 async def heard_by_who_joins(feed: Feed) -> list[dict[str, Any]]:
-    outlet, wire = Outlet(feed), Wire()
-    feed.join(outlet)
-    outlet.say(b'{"answer": 1}\n')
+    outlet, wire = Outbox(feed), Wire()
+    feed.add(outlet)
+    outlet.enqueue(b'{"answer": 1}\n')
     await sleep(0)
     outlet.end()
     await outlet.send(wire)  # type: ignore[arg-type]

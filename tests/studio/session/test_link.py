@@ -21,10 +21,10 @@ from engines.core.errors import ConflictError
 from engines.core.types import Decision
 from engines.record.journal import Journal
 from engines.record.run_dir import RunDir, Workspace
-from studio.review.evidence import EvidenceRoom
+from studio.review.evidence import EvidenceLoader
 from studio.session import client, protocol
-from studio.session.offline import LivingDesk
-from studio.session.socket_file import bound, reached
+from studio.session.offline import LiveReviewSession
+from studio.session.socket_file import bind_path, connect_path
 from tests.support.processes import SMALL, STUDIO, running
 from tests.support.processes import studio as processes_studio
 from tests.support.run_studio import studio
@@ -46,7 +46,7 @@ class Client:
     def __init__(self, run: RunDir) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.settimeout(20)
-        with reached(run) as place:
+        with connect_path(run) as place:
             self._socket.connect(place)
         self._file = self._socket.makefile("rwb")
 
@@ -211,7 +211,7 @@ def test_a_run_without_a_process_is_refused_with_the_command_that_starts_one(
 @contextmanager
 def a_process_that(answers: Callable[[socket.socket], None], run: RunDir) -> Iterator[None]:
     """Something that accepts one connection on the run's socket, and is gone afterwards."""
-    with bound(run.socket) as place, socket.socket(socket.AF_UNIX) as listener:
+    with bind_path(run.socket) as place, socket.socket(socket.AF_UNIX) as listener:
         listener.bind(place)
         listener.listen()
 
@@ -261,9 +261,9 @@ def test_a_watch_of_a_process_that_is_killed_ends(practised: Path) -> None:
 
 def test_a_desk_whose_process_has_ended_is_empty_and_says_so(practised: Path) -> None:
     run = Workspace(practised).run("rehearsal")
-    desk = LivingDesk(run)
+    desk = LiveReviewSession(run)
     assert desk.close() == ""
-    assert desk.sheet().open == ()
+    assert desk.review_queue().open == ()
     assert desk.close() == "the process of run rehearsal has ended"
     with pytest.raises(ConflictError):
         desk.decide(Decision("op1.1", "approve"))
@@ -285,16 +285,16 @@ def test_evidence_that_a_run_journals_during_a_sitting_is_found(practised: Path)
     lessons = [e.event.lesson for e in run.entries() if isinstance(e.event, ev.LessonProposed)]
     operation = lessons[-1].operations[0]
     run.journal.write_bytes(whole.splitlines(keepends=True)[0])  # as far as it went at first
-    room = EvidenceRoom(run)
+    room = EvidenceLoader(run)
     run.journal.write_bytes(whole)
-    found = room.of(operation)
+    found = room.operation_groups(operation)
     assert [w.id for group in found for w in group.witnesses] == list(operation.evidence)
     assert all(group.n == 3 for group in found)
 
 
 def test_an_edit_is_linted_over_the_line_and_nothing_is_journalled(living: RunDir) -> None:
-    first = LivingDesk(living).sheet().open[0]
-    desk, before = LivingDesk(living), client.ask(living, "status")["events"]
+    first = LiveReviewSession(living).review_queue().open[0]
+    desk, before = LiveReviewSession(living), client.ask(living, "status")["events"]
     long = Decision(first.id, "edit", kind="add", text="word " * 200, reviewer="ann")
     assert "too long" in [flag.name for flag in desk.lint(long).flags]
     empty = Decision(first.id, "edit", kind="add", text=" ", reviewer="ann")
@@ -311,11 +311,11 @@ def test_a_decision_counts_although_its_process_ended_before_it_answered(
     made = Decision("op1.1", "approve", reviewer="ann", took_s=1.25, assigned="E9")
     asyncio.run(_journal(run, ev.OperationDecided(2, made)))
     with a_process_that(hangs_up_politely, run):
-        told, _ = LivingDesk(run).decide(replace(made, assigned=None))
+        told, _ = LiveReviewSession(run).decide(replace(made, assigned=None))
     assert told == made
     another = replace(made, took_s=2.5)
     with a_process_that(hangs_up_politely, run), pytest.raises(ConflictError):
-        LivingDesk(run).decide(another)
+        LiveReviewSession(run).decide(another)
 
 
 def test_a_decision_of_a_run_that_is_killed_and_resumed_counts_once(workspace: Path) -> None:

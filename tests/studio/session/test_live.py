@@ -16,17 +16,25 @@ import pytest
 from engines.core import events as ev
 from engines.core.errors import ConflictError
 from engines.core.types import NO_USAGE, CallKey, Decision, Operation
-from engines.pipeline.context import Practice
-from engines.pipeline.control import Control
-from engines.pipeline.reviewers.human import Outside
+from engines.pipeline.context import RunContext
+from engines.pipeline.control import RunControl
+from engines.pipeline.reviewers.human import HumanReviewer
 from engines.record.libraries import LibraryFolder
 from engines.record.lock import is_held
 from engines.record.run_dir import RunDir, Workspace
 from studio.session import feed
-from studio.session.base import Began, Driven, Message, Parted, Piece, Streamed, Told
+from studio.session.base import (
+    ControllerChanged,
+    Disconnected,
+    EventReceived,
+    Message,
+    SnapshotReceived,
+    TextPiece,
+    TextReceived,
+)
 from studio.session.client import is_alive
-from studio.session.live import Attached
-from studio.session.offline_screen import Stored
+from studio.session.live import LiveSession
+from studio.session.offline_screen import OfflineSession
 from studio.session.server import serve
 from tests.engines.pipeline.gate.test_gate import Desk
 from tests.support.builders import a_decision, a_library, an_operation
@@ -47,21 +55,21 @@ class Process(Desk):
         if not self.folder.exists():
             self.folder.create(a_library("one", "two"))
         self.killed: list[tuple[object, ...]] = []
-        self.reopen(Outside())
+        self.reopen(HumanReviewer())
         self._stack = AsyncExitStack()
 
-    async def begin(self, path: Path | None = None) -> Process:
+    async def note_request(self, path: Path | None = None) -> Process:
         """Open the socket; `path` where something stands between it and the screens."""
         practice = SimpleNamespace(
             recorder=self.recorder,
             gate=self.gate,
-            control=Control(self.recorder),
+            control=RunControl(self.recorder),
             budget=None,
             pace_tokens_per_s=40.0,
             records=self.run.records,
             rollouts=SimpleNamespace(kill=self._kill),
         )
-        serving = serve(cast(Practice, practice), path or self.run.socket, batch_s=0.0)
+        serving = serve(cast(RunContext, practice), path or self.run.socket, batch_s=0.0)
         await self._stack.enter_async_context(serving)
         return self
 
@@ -88,7 +96,7 @@ class Process(Desk):
 class Screen:
     """Whoever attached, with everything it has been told."""
 
-    def __init__(self, session: Attached | Stored) -> None:
+    def __init__(self, session: LiveSession | OfflineSession) -> None:
         self.session = session
         self.told: list[Message] = []
         self._more = asyncio.Event()
@@ -107,17 +115,19 @@ class Screen:
                 await self._more.wait()
 
     async def attached(self) -> Screen:
-        await self.until(lambda: any(isinstance(message, Driven) for message in self.told))
+        await self.until(
+            lambda: any(isinstance(message, ControllerChanged) for message in self.told)
+        )
         return self
 
     def events(self) -> list[object]:
-        return [message.event for message in self.told if isinstance(message, Told)]
+        return [message.event for message in self.told if isinstance(message, EventReceived)]
 
     def text(self, rollout: str = "s1p0r0") -> str:
         """What a pane of this rollout would show."""
         text = ""
         for message in self.told:
-            for piece in message.pieces if isinstance(message, Streamed) else ():
+            for piece in message.pieces if isinstance(message, TextReceived) else ():
                 if piece.rollout == rollout:
                     text = text + piece.text if piece.offset == len(text) else piece.text
         return text
@@ -202,14 +212,14 @@ class Cable:
 async def process(tmp_path: Path) -> AsyncIterator[Process]:
     made = Process(tmp_path)
     await made.propose(ADD, MORE)
-    await made.begin()
+    await made.note_request()
     yield made
     await made.end()
 
 
 @asynccontextmanager
 async def a_screen(run: RunDir, who: str = "ann", **more: Any) -> AsyncIterator[Screen]:
-    screen = Screen(Attached(run, who, **more))
+    screen = Screen(LiveSession(run, who, **more))
     try:
         yield await screen.attached()
     finally:
@@ -219,16 +229,16 @@ async def a_screen(run: RunDir, who: str = "ann", **more: Any) -> AsyncIterator[
 async def test_a_screen_begins_with_the_journal_and_goes_on_with_events(process: Process) -> None:
     async with a_screen(process.run) as screen:
         session = screen.session
-        assert isinstance(screen.told[0], Began)
+        assert isinstance(screen.told[0], SnapshotReceived)
         assert session.state == process.state and session.state is not process.state
-        assert (session.living, session.drives, session.driver) == (True, True, "ann")
+        assert (session.living, session.controls, session.controller) == (True, True, "ann")
         assert session.pace_tokens_per_s == 40.0  # as its process says
         decision, note = await session.decide(Decision("op1.1", "approve", reviewer="ann"))
         assert (decision.assigned, note) == ("E3", "becomes E3")
         assert session.state == process.state, "the event came before the answer"
         assert [type(event).__name__ for event in screen.events()] in ([], ["OperationDecided"])
         await screen.until(lambda: len(screen.events()) == 1)
-        desktop = await session.desktop()
+        desktop = await session.review_queue()
         assert [op.id for op in desktop.open] == ["op1.2"]
         assert ("E3", "three") in desktop.draft
         assert await session.undo("op1.1") == ("op1.1",)
@@ -240,13 +250,13 @@ async def test_the_socket_is_for_its_user_alone(process: Process) -> None:
 
 async def test_of_two_screens_one_decides_and_the_other_is_told_who(process: Process) -> None:
     async with a_screen(process.run) as ann, a_screen(process.run, "bob") as bob:
-        assert (bob.session.drives, bob.session.driver) == (False, "ann")
+        assert (bob.session.controls, bob.session.controller) == (False, "ann")
         approve = Decision("op1.1", "approve", reviewer="bob")
         for ask in (
             lambda: bob.session.decide(approve),
             lambda: bob.session.undo("op1.1"),
             lambda: bob.session.propose(ADD),
-            lambda: bob.session.mend("s1p0", "x", "bob"),
+            lambda: bob.session.resubmit("s1p0", "x", "bob"),
             lambda: bob.session.drop("s1p0", "x", "bob"),
             lambda: bob.session.commit(),
             lambda: bob.session.control("pause"),
@@ -258,13 +268,13 @@ async def test_of_two_screens_one_decides_and_the_other_is_told_who(process: Pro
             with pytest.raises(ConflictError, match=r"ann drives this run\. Press T"):
                 await ask()
         assert process.state.decisions == {} and process.killed == []
-        assert (await bob.session.weigh(approve)).objection == ""
+        assert (await bob.session.preview(approve)).objection == ""
 
-        await bob.session.drive()
-        assert bob.session.drives
-        await ann.until(lambda: not ann.session.drives)
-        assert ann.session.driver == "bob"
-        assert Driven(False, "bob") in ann.told
+        await bob.session.take_control()
+        assert bob.session.controls
+        await ann.until(lambda: not ann.session.controls)
+        assert ann.session.controller == "bob"
+        assert ControllerChanged(False, "bob") in ann.told
         with pytest.raises(ConflictError, match="bob drives"):
             await ann.session.decide(approve)
         await bob.session.decide(approve)
@@ -276,11 +286,11 @@ async def test_when_the_driver_leaves_nobody_drives_until_somebody_takes_over(
 ) -> None:
     async with a_screen(process.run, "bob") as first:
         async with a_screen(process.run, "ann") as ann:
-            await ann.session.drive()
-        await first.until(lambda: first.told[-1] == Driven(False, ""))
+            await ann.session.take_control()
+        await first.until(lambda: first.told[-1] == ControllerChanged(False, ""))
         with pytest.raises(ConflictError, match="nobody drives now"):
             await first.session.undo("op1.1")
-        await first.session.drive()
+        await first.session.take_control()
         assert (await first.session.control("kill", rollout="s1p0r2"))["killed"] is True
         assert process.killed == [(1, 0, 2, "killed by bob")]
         with pytest.raises(ConflictError, match="no rollout's id"):
@@ -340,7 +350,7 @@ async def test_text_under_way_arrives_whole_and_before_its_rollout_is_over(
         await process.finishes()
         await screen.until(lambda: len(screen.events()) == 1)
         assert screen.text() == "".join(words)
-        assert isinstance(screen.told[-1], Told), "the text came first"
+        assert isinstance(screen.told[-1], EventReceived), "the text came first"
         assert screen.text("s1p0r1") == ""
 
 
@@ -356,7 +366,7 @@ async def test_a_late_screen_gets_the_text_from_its_beginning(process: Process) 
             process.streams("three")
             await early.until(lambda: early.text() == "one two three")
             await late.until(lambda: late.text() == "one two three")
-        offsets = [m.pieces[0].offset for m in late.told if isinstance(m, Streamed)]
+        offsets = [m.pieces[0].offset for m in late.told if isinstance(m, TextReceived)]
         assert offsets[0] == 0
 
 
@@ -365,8 +375,8 @@ async def test_a_late_screen_is_told_which_rollouts_are_under_way(process: Proce
     for index in range(3):
         process.streams("text", index)
     await process.finishes(1)
-    screen = await Screen(Attached(process.run, "ann")).attached()
-    began = next(message for message in screen.told if isinstance(message, Began))
+    screen = await Screen(LiveSession(process.run, "ann")).attached()
+    began = next(message for message in screen.told if isinstance(message, SnapshotReceived))
     assert began.under_way == {"s1p0r0", "s1p0r2"}
     await screen.close()
 
@@ -387,7 +397,7 @@ async def test_what_is_no_longer_subscribed_to_is_not_sent_and_begins_anew_later
         assert screen.text() == "one "
         screen.session.subscribe(["s1p0r0"])
         await screen.until(lambda: screen.text() == "one two")
-        assert Streamed((Piece("s1p0r0", 0, "one two"),)) in screen.told
+        assert TextReceived((TextPiece("s1p0r0", 0, "one two"),)) in screen.told
 
 
 async def test_a_rollout_that_begins_anew_has_none_of_its_old_text(process: Process) -> None:
@@ -419,7 +429,7 @@ async def test_a_text_longer_than_any_line_arrives_in_pieces(process: Process) -
     async with a_screen(process.run) as screen:
         screen.session.subscribe(["s1p0r0"])
         await screen.until(lambda: screen.text() == long)
-        pieces = [p for m in screen.told if isinstance(m, Streamed) for p in m.pieces]
+        pieces = [p for m in screen.told if isinstance(m, TextReceived) for p in m.pieces]
         assert max(len(piece.text) for piece in pieces) <= 500_000
 
 
@@ -443,7 +453,9 @@ async def test_a_screen_that_stops_reading_costs_its_events_only_and_is_let_go_o
             await process.recorder.record(ev.RunPaused())
         await screen.until(lambda: len(screen.events()) == 60)
         assert is_alive(process.run)
-        await screen.until(lambda: Driven(False, "") in screen.told)  # though it reads nothing
+        await screen.until(
+            lambda: ControllerChanged(False, "") in screen.told
+        )  # though it reads nothing
         with suppress(ConnectionError):
             while await reader.read(1_000_000):
                 pass  # up to the end: it was hung up on
@@ -461,7 +473,7 @@ async def test_a_cut_line_is_taken_up_again_and_nothing_is_missing(tmp_path: Pat
     process = Process(tmp_path)
     await process.propose(ADD, MORE)
     cable = await Cable(process.run).open()
-    await process.begin(cable.far)
+    await process.note_request(cable.far)
     async with a_screen(process.run) as screen:
         screen.session.subscribe(["s1p0r0"])
         process.streams("one ")
@@ -469,11 +481,11 @@ async def test_a_cut_line_is_taken_up_again_and_nothing_is_missing(tmp_path: Pat
         cable.cut()
         process.streams("two")
         await process.decide(ADD)
-        await screen.until(lambda: screen.count(Began) == 2)
-        assert [m.ended for m in screen.told if isinstance(m, Parted)] == [False]
+        await screen.until(lambda: screen.count(SnapshotReceived) == 2)
+        assert [m.ended for m in screen.told if isinstance(m, Disconnected)] == [False]
         assert screen.session.state == process.state
         await screen.until(lambda: screen.text() == "one two")
-        assert screen.session.drives, "who drove goes on to"
+        assert screen.session.controls, "who drove goes on to"
     await cable.gone()
     await process.end()
 
@@ -488,17 +500,17 @@ async def test_a_cut_line_is_taken_up_again_and_nothing_is_missing(tmp_path: Pat
     ],
 )
 async def test_what_was_done_before_its_answer_was_cut_is_answered_and_not_done_again(
-    do: str, ask: Callable[[Attached], Any], kind: type[Any], tmp_path: Path
+    do: str, ask: Callable[[LiveSession], Any], kind: type[Any], tmp_path: Path
 ) -> None:
     process = Process(tmp_path)
     await process.propose(ADD, MORE)
     await process.decide(MORE, "reject")
     cable = await Cable(process.run).open()
-    await process.begin(cable.far)
+    await process.note_request(cable.far)
     before = len(process.journalled(kind))
     async with a_screen(process.run) as screen:
         cable.cut_answers = _once("id", cable, do)
-        answer = await ask(cast(Attached, screen.session))
+        answer = await ask(cast(LiveSession, screen.session))
         assert [request.get("again") for request in cable.asked if request["do"] == do] == [
             None,
             True,
@@ -529,7 +541,7 @@ async def test_the_gate_s_own_refusal_is_known_again_as_the_answer(tmp_path: Pat
     process = Process(tmp_path)
     await process.propose(an_operation("modify", "E9", "gone", id="op1.1"))
     cable = await Cable(process.run).open()
-    await process.begin(cable.far)
+    await process.note_request(cable.far)
     async with a_screen(process.run) as screen:
         cable.cut_answers = _once("id", cable, "decide")
         decision, note = await screen.session.decide(a_timed())
@@ -548,7 +560,7 @@ async def test_the_same_decision_made_and_undone_before_is_no_answer_to_a_new_on
     await process.decide(ADD)
     await process.gate.undo(ADD.id)
     cable = await Cable(process.run).open()
-    await process.begin(cable.far)
+    await process.note_request(cable.far)
     async with a_screen(process.run) as screen:
         cable.lose_requests = 1  # the run never hears of it
         await screen.session.decide(a_decision(ADD, "approve"))
@@ -565,7 +577,7 @@ async def test_a_decision_of_a_killed_process_is_found_by_the_one_that_takes_it_
     process = Process(tmp_path)
     await process.propose(ADD)
     cable = await Cable(process.run).open()
-    await process.begin(cable.far)
+    await process.note_request(cable.far)
     resumed: list[Process] = []
 
     async with a_screen(process.run) as screen:
@@ -573,7 +585,7 @@ async def test_a_decision_of_a_killed_process_is_found_by_the_one_that_takes_it_
         deciding = asyncio.create_task(screen.session.decide(a_timed()))
         await screen.until(lambda: bool(process.journalled(ev.OperationDecided)))
         await process.end()  # it is on disk, and its answer never came
-        resumed.append(await Process(tmp_path).begin(cable.far))
+        resumed.append(await Process(tmp_path).note_request(cable.far))
         decision, note = await asyncio.wait_for(deciding, 20)
         assert (decision.assigned, note) == ("E3", "becomes E3")
         assert len(resumed[0].journalled(ev.OperationDecided)) == 1
@@ -588,7 +600,7 @@ async def test_a_decision_of_a_process_that_is_gone_is_found_in_its_journal(
     process = Process(tmp_path)
     await process.propose(ADD, MORE)
     cable = await Cable(process.run).open()
-    await process.begin(cable.far)
+    await process.note_request(cable.far)
     async with a_screen(process.run) as screen:
 
         def dies(said: dict[str, Any]) -> bool:
@@ -602,7 +614,7 @@ async def test_a_decision_of_a_process_that_is_gone_is_found_in_its_journal(
         decision, _ = await screen.session.decide(a_timed())
         assert decision.assigned == "E3"
         assert not screen.session.living
-        assert [m.ended for m in screen.told if isinstance(m, Parted)][-1:] in ([], [True])
+        assert [m.ended for m in screen.told if isinstance(m, Disconnected)][-1:] in ([], [True])
         with pytest.raises(ConflictError, match="no process of it is running"):
             await screen.session.decide(Decision("op1.2", "approve"))
         assert len(process.journalled(ev.OperationDecided)) == 1
@@ -616,26 +628,26 @@ async def test_after_a_process_has_ended_the_fallback_decides_until_one_is_back(
 ) -> None:
     process = Process(tmp_path)
     await process.propose(ADD, MORE)
-    await process.begin()
+    await process.note_request()
     workspace = process.workspace
-    fallback = lambda: Stored(workspace, process.run, "ann")  # noqa: E731
+    fallback = lambda: OfflineSession(workspace, process.run, "ann")  # noqa: E731
     async with a_screen(process.run, fallback=fallback) as screen:
-        session = cast(Attached, screen.session)
+        session = cast(LiveSession, screen.session)
         await process.recorder.record(ev.RunEnded("stopped", "by ann"))
         await process.end()
-        await screen.until(lambda: not session.living and screen.count(Began) == 2)
-        assert Parted("no process of it is running", True) in screen.told
+        await screen.until(lambda: not session.living and screen.count(SnapshotReceived) == 2)
+        assert Disconnected("no process of it is running", True) in screen.told
         assert session.state.ending == "stopped"
         decision, _ = await session.decide(a_timed())
         assert decision.assigned == "E3"
         assert "op1.1" in session.state.decisions
-        assert [op.id for op in (await session.desktop()).open] == ["op1.2"]
+        assert [op.id for op in (await session.review_queue()).open] == ["op1.2"]
         with pytest.raises(ConflictError, match="studio headless --resume exp"):
             await session.control("resume")
-        await session.let_go()
-        again = await Process(tmp_path).begin()
+        await session.release_lock()
+        again = await Process(tmp_path).note_request()
         assert await session.reattach()
-        assert session.drives and session.state == again.state
+        assert session.controls and session.state == again.state
         await session.decide(Decision("op1.2", "approve", reviewer="ann"))
         assert len(again.journalled(ev.OperationDecided)) == 2
         await again.end()
@@ -645,12 +657,12 @@ async def test_a_gap_in_the_events_is_closed_from_the_journal(tmp_path: Path) ->
     process = Process(tmp_path)
     await process.propose(ADD, MORE)
     cable = await Cable(process.run).open()
-    await process.begin(cable.far)
+    await process.note_request(cable.far)
     async with a_screen(process.run) as screen:
-        session = cast(Attached, screen.session)
+        session = cast(LiveSession, screen.session)
         session.state.events -= 1  # as if one had never come
         await process.decide(ADD)
-        await screen.until(lambda: screen.count(Began) == 2)
+        await screen.until(lambda: screen.count(SnapshotReceived) == 2)
         assert session.state == process.state
         assert session.living
     await cable.gone()
@@ -674,11 +686,13 @@ async def test_a_process_of_another_protocol_is_understood_when_it_refuses(
 
     server = await asyncio.start_unix_server(refuses, process.run.socket)
     fallback = lambda: pytest.fail("its process holds the lock")  # noqa: E731
-    screen = Screen(Attached(process.run, "ann", fallback=fallback))
-    await screen.until(lambda: screen.count(Began) == 1)
-    (parted,) = (m for m in screen.told if isinstance(m, Parted))
+    screen = Screen(LiveSession(process.run, "ann", fallback=fallback))
+    await screen.until(lambda: screen.count(SnapshotReceived) == 1)
+    (parted,) = (m for m in screen.told if isinstance(m, Disconnected))
     assert f"this run speaks {version}" in parted.reason and not parted.ended
-    assert [op.id for op in screen.session.state.open] == ["op1.1"], "it shows the journal"
+    assert [op.id for op in screen.session.state.open_operations] == ["op1.1"], (
+        "it shows the journal"
+    )
     with pytest.raises(ConflictError, match="Use that release"):
         await screen.session.decide(a_timed())
     await screen.close()
@@ -689,14 +703,14 @@ async def test_a_process_of_another_protocol_is_understood_when_it_refuses(
 async def test_a_screen_at_a_run_without_a_process_shows_its_journal(tmp_path: Path) -> None:
     process = Process(tmp_path)
     await process.propose(ADD)
-    screen = Screen(Attached(process.run, "ann"))
-    await screen.until(lambda: screen.count(Began) == 1)
-    assert screen.told[0] == Parted("no process of it is running", True)
-    assert not await cast(Attached, screen.session).reattach()
+    screen = Screen(LiveSession(process.run, "ann"))
+    await screen.until(lambda: screen.count(SnapshotReceived) == 1)
+    assert screen.told[0] == Disconnected("no process of it is running", True)
+    assert not await cast(LiveSession, screen.session).reattach()
     with pytest.raises(ConflictError, match="no process"):
         await screen.session.control("pause")
-    assert screen.count(Parted) == 1, "it is told once"
-    await process.begin()
+    assert screen.count(Disconnected) == 1, "it is told once"
+    await process.note_request()
     assert (await screen.session.control("status"))["open"] == 1
     assert screen.session.living
     assert (await screen.session.control("pause"))["status"] == "paused"
@@ -711,19 +725,19 @@ async def test_an_open_run_is_decided_in_its_journal_and_the_lock_is_given_back(
     await process.propose(ADD, MORE)
     await process.recorder.record(ev.RunEnded("stopped", "by ann"))
     await process.journal.aclose()
-    screen = Screen(Stored(process.workspace, process.run, "ann"))
-    stored = cast(Stored, screen.session)
+    screen = Screen(OfflineSession(process.workspace, process.run, "ann"))
+    stored = cast(OfflineSession, screen.session)
     with pytest.raises(ConflictError, match="not open"):
         await stored.decide(Decision("op9.9", "approve"))
     assert _lockable(process), "nothing was decided"
-    await stored.weigh(a_timed())
+    await stored.preview(a_timed())
     assert _lockable(process)
     await stored.decide(a_timed())
     assert not _lockable(process)
     assert await stored.undo("op1.1") == ("op1.1",)
     mine = await stored.propose(Operation("", "add", None, "mine"))
     assert (mine.id, mine.proposer) == ("op1.h1", "ann")
-    assert [op.id for op in (await stored.desktop()).open] == ["op1.1", "op1.2", "op1.h1"]
+    assert [op.id for op in (await stored.review_queue()).open] == ["op1.1", "op1.2", "op1.h1"]
     assert stored.state == process.run.state()
     with pytest.raises(ConflictError, match=r"studio headless --resume exp"):
         await stored.control("resume")
@@ -741,7 +755,7 @@ async def test_an_idle_sitting_gives_the_lock_back_and_takes_it_again(tmp_path: 
     process = Process(tmp_path)
     await process.propose(ADD, MORE)
     await process.journal.aclose()
-    stored = Stored(process.workspace, process.run, "ann", idle_s=0.0)
+    stored = OfflineSession(process.workspace, process.run, "ann", idle_s=0.0)
     await stored.decide(a_timed())
     while not _lockable(process):
         await asyncio.sleep(0)

@@ -13,7 +13,7 @@ from engines.agents.single_turn import SingleTurn
 from engines.core import events as ev
 from engines.core.errors import ConflictError, LockedError
 from engines.core.protocols import OnText, Policy
-from engines.core.state.fold import folded
+from engines.core.state.fold import fold_events
 from engines.core.types import (
     Attempt,
     CallKey,
@@ -26,21 +26,21 @@ from engines.core.types import (
     Sampling,
     Usage,
 )
-from engines.pipeline.budget import Budget, Budgeted, Limits, Terms
-from engines.pipeline.context import Practice
-from engines.pipeline.control import Control
+from engines.pipeline.budget import Budget, BudgetedPolicy, BudgetLimits, CallPricing
+from engines.pipeline.context import RunContext
+from engines.pipeline.control import RunControl
 from engines.pipeline.outage import IN_A_ROW, Outage
 from engines.pipeline.recorder import Listener
-from engines.pipeline.reviewers.human import Auto, Outside
-from engines.policies.limits.pausable import Parked
+from engines.pipeline.reviewers.human import AutoReviewer, HumanReviewer
+from engines.policies.limits.pausable import PausablePolicy
 from engines.policies.limits.throttle import Slots
 from engines.record.journal import read_journal
 from engines.record.ledger import RecordLedger
-from engines.record.lock import writing
+from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
 from engines.rollouts.manager import RolloutManager
 from studio.report.step import step_facts, step_text
-from studio.session.offline import desk_of
+from studio.session.offline import open_review_session
 from tests.engines.pipeline.gate.test_gate import ADD, DELETE, MORE, Desk
 from tests.support.builders import (
     a_decision,
@@ -96,7 +96,7 @@ async def test_an_own_operation_under_review_blocks_the_commit_until_it_is_decid
     made = await desk.gate.propose(OWN, "ann")
     assert (made.id, made.proposer, made.rationale) == ("op1.h1", "ann", "it is asked for")
     await desk.decide(ADD)
-    assert desk.state.undecided == (made,)
+    assert desk.state.undecided_operations == (made,)
     await desk.decide(made)
     done = await desk.gate.commit(1)
     assert [e.text for e in done.library.experiences] == ["one", "two", "three", "Say the unit."]
@@ -112,9 +112,9 @@ async def test_an_own_operation_outside_of_a_lesson_is_open_and_joins_the_next_c
     await desk.gate.commit(1)
     await desk.recorder.record(ev.StepFinished(1, 1))
     made = await desk.gate.propose(OWN, "ann")
-    assert (desk.state.open, desk.state.undecided) == ((made,), ())
+    assert (desk.state.open_operations, desk.state.undecided_operations) == ((made,), ())
     await desk.propose(step=2)  # an empty lesson does not wait for it
-    await desk.opened(Outside(hold_s=0)).review(2)
+    await desk.opened(HumanReviewer(hold_s=0)).review(2)
     await desk.decide(made)
     done = await desk.gate.commit(2)
     assert [(o.operation_id, o.applied) for o in done.outcomes] == [(made.id, True)]
@@ -179,10 +179,10 @@ async def test_an_own_operation_survives_the_process_and_comes_with_its_flags(
     await practised(tmp_path, *TINY, "review.hold_s=0.01", review="wait")
     run = Workspace(tmp_path).run("rehearsal")
     before = run.state()
-    one = before.open[0]
+    one = before.open_operations[0]
     await asyncio.to_thread(_propose_alone, tmp_path, replace(OWN, text=f"{one.text} Indeed."))
     state = run.state()
-    assert [op.id for op in state.undecided][-1] == "op1.h1"
+    assert [op.id for op in state.undecided_operations][-1] == "op1.h1"
     assert [flag.name for flag in state.operations["op1.h1"].flags] == ["duplicate"]
     facts = step_facts(run, 1)
     assert [(op["id"], op["reviewer"]) for op in facts["own"]] == [("op1.h1", "ann")]
@@ -190,28 +190,28 @@ async def test_an_own_operation_survives_the_process_and_comes_with_its_flags(
     assert "proposed by ann" in step_text(facts, prompts=False)
 
     done = await practised(tmp_path, *TINY, review="auto")
-    assert not done.state.open
+    assert not done.state.open_operations
     marks = {e.history[-1].operation_id: e.history[-1] for e in done.library.experiences}
     assert marks["op1.h1"].proposer == "ann"
 
 
 def _propose_alone(workspace: Path, operation: Operation) -> None:
     place = Workspace(workspace)
-    with desk_of(place, place.run("rehearsal")) as desk:
+    with open_review_session(place, place.run("rehearsal")) as desk:
         desk._runner.run(desk._gate.propose(operation, "ann"))  # type: ignore[attr-defined]
 
 
 async def test_a_run_forked_after_an_own_operation_begins_with_the_library_it_made(
     tmp_path: Path,
 ) -> None:
-    def proposing(practice: Practice) -> Practice:
+    def proposing(practice: RunContext) -> RunContext:
         async def propose() -> None:
             await practice.gate.propose(OWN, "ann")
 
         practice.recorder.listen(_at("LessonProposed", propose, once=True))
         return practice
 
-    parent = await practised(tmp_path, *TINY, reviewers=(Slow(), Auto()), change=proposing)
+    parent = await practised(tmp_path, *TINY, reviewers=(Slow(), AutoReviewer()), change=proposing)
     texts = [text for _, text in parent.texts]
     assert "Say the unit." in texts
     child = await practised(tmp_path, *TINY, restart_step=1)
@@ -256,7 +256,7 @@ async def test_a_held_commit_waits_until_it_is_let_go_and_decisions_can_be_undon
     desk: Desk,
 ) -> None:
     await desk.propose(ADD, MORE)
-    gate = desk.opened(Outside())
+    gate = desk.opened(HumanReviewer())
     heard = stages(desk)
     gate.hold_commit(True)
     review = asyncio.create_task(gate.review(1))
@@ -282,7 +282,7 @@ async def test_a_commit_that_is_let_go_goes_through_although_the_next_is_held_at
     desk: Desk,
 ) -> None:
     await desk.propose(ADD, MORE)
-    gate = desk.opened(Outside())
+    gate = desk.opened(HumanReviewer())
     gate.hold_commit(True)
     review = asyncio.create_task(gate.review(1))
     await idle()
@@ -293,7 +293,7 @@ async def test_a_commit_that_is_let_go_goes_through_although_the_next_is_held_at
     await review
     done = await gate.commit(1)
     assert [o.operation_id for o in done.outcomes] == [ADD.id]
-    assert desk.state.open == (MORE,)
+    assert desk.state.open_operations == (MORE,)
     await desk.recorder.record(ev.StepFinished(1, 1))
     await desk.propose(replace(ADD, id="op2.1", text="five"), step=2)
     second = asyncio.create_task(gate.review(2))
@@ -309,7 +309,7 @@ async def test_who_leaves_in_the_middle_and_comes_back_says_when_it_is_committed
     desk: Desk,
 ) -> None:
     await desk.propose(ADD, MORE)
-    gate = desk.opened(Outside())
+    gate = desk.opened(HumanReviewer())
     gate.hold_commit(True)
     review = asyncio.create_task(gate.review(1))
     await idle()
@@ -325,7 +325,7 @@ async def test_who_leaves_in_the_middle_and_comes_back_says_when_it_is_committed
 
 
 async def test_letting_go_of_nothing_lets_no_later_lesson_go(desk: Desk) -> None:
-    gate = desk.opened(Outside())
+    gate = desk.opened(HumanReviewer())
     gate.hold_commit(False)
     gate.hold_commit(True)
     await desk.propose(ADD)
@@ -339,16 +339,16 @@ async def test_letting_go_of_nothing_lets_no_later_lesson_go(desk: Desk) -> None
 
 async def test_an_empty_lesson_and_one_that_no_person_decides_are_never_held(desk: Desk) -> None:
     await desk.propose()
-    gate = desk.opened(Outside())
+    gate = desk.opened(HumanReviewer())
     gate.hold_commit(True)
     await gate.review(1)
     await gate.commit(1)
     await desk.recorder.record(ev.StepFinished(1, 1))
     await desk.propose(replace(ADD, id="op2.1"), step=2)
-    gate = desk.opened(Auto())
+    gate = desk.opened(AutoReviewer())
     gate.hold_commit(True)
     await gate.review(2)
-    gate = desk.opened(Auto(), Outside())
+    gate = desk.opened(AutoReviewer(), HumanReviewer())
     gate.hold_commit(True)
     await gate.review(2)
     assert len((await gate.commit(2)).outcomes) == 1
@@ -359,7 +359,7 @@ async def test_what_a_person_takes_back_from_a_rule_is_not_given_to_the_rule_aga
 ) -> None:
     leaves = Some(ADD.id)
     await desk.propose(ADD, MORE)
-    gate = desk.opened(leaves, Outside())
+    gate = desk.opened(leaves, HumanReviewer())
     gate.hold_commit(True)
     review = asyncio.create_task(gate.review(1))
     await idle()
@@ -367,7 +367,7 @@ async def test_what_a_person_takes_back_from_a_rule_is_not_given_to_the_rule_aga
     await idle()
     await gate.undo(ADD.id)
     await idle()
-    assert desk.state.undecided == (ADD,)
+    assert desk.state.undecided_operations == (ADD,)
     await desk.decide(ADD, "reject", reason="no")
     gate.hold_commit(False)
     await review
@@ -394,7 +394,7 @@ async def test_a_driver_that_leaves_in_the_middle_leaves_a_review_as_it_always_w
     desk: Desk,
 ) -> None:
     await desk.propose(ADD, MORE)
-    gate = desk.opened(Outside())
+    gate = desk.opened(HumanReviewer())
     gate.hold_commit(True)
     review = asyncio.create_task(gate.review(1))
     await idle()
@@ -408,12 +408,12 @@ async def test_a_driver_that_leaves_in_the_middle_leaves_a_review_as_it_always_w
 
 async def test_a_held_run_has_the_journal_of_one_that_was_not(tmp_path: Path) -> None:
     def deciding(hold: bool) -> object:
-        def change(practice: Practice) -> Practice:
+        def change(practice: RunContext) -> RunContext:
             gate = practice.gate
             gate.hold_commit(hold)
 
             async def decide() -> None:
-                for operation in practice.recorder.state.undecided:
+                for operation in practice.recorder.state.undecided_operations:
                     await gate.decide(a_decision(operation))
                 if hold:
                     await asyncio.sleep(0)
@@ -482,11 +482,11 @@ async def test_a_pause_on_the_spot_parks_a_try_at_its_next_call_and_stops_its_de
     desk: Desk, tmp_path: Path
 ) -> None:
     await desk.recorder.record(a_run())
-    control, inner = Control(desk.recorder), Held()
-    policy = Parked(inner, control.cleared_to_call)
+    control, inner = RunControl(desk.recorder), Held()
+    policy = PausablePolicy(inner, control.wait_before_call)
     ledger = RecordLedger(tmp_path / "records", 1)
-    manager = RolloutManager(Talk(3), policy, ledger, Slots(2), 0.2, control.cleared)
-    trying = asyncio.create_task(manager.roll(a_job()))
+    manager = RolloutManager(Talk(3), policy, ledger, Slots(2), 0.2, control.wait_while_paused)
+    trying = asyncio.create_task(manager.roll_out(a_job()))
     await idle()
     await control.pause(now=True)
     assert desk.state.status == "paused"
@@ -503,11 +503,11 @@ async def test_a_pause_as_it_always_was_lets_a_try_under_way_end(
     desk: Desk, tmp_path: Path
 ) -> None:
     await desk.recorder.record(a_run())
-    control, inner = Control(desk.recorder), Held()
-    policy = Parked(inner, control.cleared_to_call)
+    control, inner = RunControl(desk.recorder), Held()
+    policy = PausablePolicy(inner, control.wait_before_call)
     ledger = RecordLedger(tmp_path / "records", 1)
-    manager = RolloutManager(Talk(3), policy, ledger, Slots(2), 9.0, control.cleared)
-    trying = asyncio.create_task(manager.roll(a_job()))
+    manager = RolloutManager(Talk(3), policy, ledger, Slots(2), 9.0, control.wait_while_paused)
+    trying = asyncio.create_task(manager.roll_out(a_job()))
     await idle()
     await control.pause()
     inner.gate.set()
@@ -524,10 +524,10 @@ async def test_whatever_goes_on_after_a_pause_on_the_spot_lets_calls_through(
 ) -> None:
     await desk.recorder.record(a_run())
     await desk.recorder.record(a_step())
-    control = Control(desk.recorder)
+    control = RunControl(desk.recorder)
     await control.pause(now=True)
     calling = asyncio.create_task(
-        Parked(answering("yes"), control.cleared_to_call).complete((), Sampling())
+        PausablePolicy(answering("yes"), control.wait_before_call).complete((), Sampling())
     )
     await idle()
     assert not calling.done()
@@ -542,10 +542,10 @@ async def test_whatever_goes_on_after_a_pause_on_the_spot_lets_calls_through(
 
 
 async def test_who_is_parked_has_reserved_nothing() -> None:
-    budget = Budget(Limits(calls=1), lambda why: None)
+    budget = Budget(BudgetLimits(calls=1), lambda why: None)
     closed = asyncio.Event()
-    inner = Budgeted(answering("yes", "yes"), budget, Terms(100))
-    parked = asyncio.create_task(Parked(inner, closed.wait).complete((), Sampling()))
+    inner = BudgetedPolicy(answering("yes", "yes"), budget, CallPricing(100))
+    parked = asyncio.create_task(PausablePolicy(inner, closed.wait).complete((), Sampling()))
     await idle()
     assert (await inner.complete((), Sampling())).text == "yes"
     parked.cancel()
@@ -554,7 +554,7 @@ async def test_who_is_parked_has_reserved_nothing() -> None:
 async def test_a_run_paused_on_the_spot_asks_no_model_until_it_goes_on(tmp_path: Path) -> None:
     asked: list[int] = []
 
-    def change(practice: Practice) -> Practice:
+    def change(practice: RunContext) -> RunContext:
         async def pause() -> None:
             await practice.control.pause(now=True)
             for _ in range(20):
@@ -585,7 +585,7 @@ async def test_a_killed_rollout_fails_with_who_did_it_and_the_others_go_on(tmp_p
     ledger = RecordLedger(tmp_path, 1)
     slots = Slots(2)
     manager = RolloutManager(Talk(1), inner, ledger, slots, 60.0)
-    tries = [asyncio.create_task(manager.roll(a_job(index))) for index in range(3)]
+    tries = [asyncio.create_task(manager.roll_out(a_job(index))) for index in range(3)]
     await idle()
     assert not manager.kill(1, 0, 2, "killed by ann")  # it waits for a slot: nothing to kill
     assert not manager.kill(1, 1, 0, "killed by ann")
@@ -597,7 +597,7 @@ async def test_a_killed_rollout_fails_with_who_did_it_and_the_others_go_on(tmp_p
     inner.gate.set()
     assert [(await trying)[0].status for trying in tries[1:]] == ["ok", "ok"]
     assert not manager.kill(1, 0, 1, "killed by ann")
-    assert slots.held == 0
+    assert slots.held_count == 0
     await ledger.aclose()
 
 
@@ -605,18 +605,18 @@ async def test_a_killed_rollout_gives_its_reservation_back_and_keeps_what_was_pa
     tmp_path: Path,
 ) -> None:
     inner = Held()
-    budget = Budget(Limits(calls=2), lambda why: None)
+    budget = Budget(BudgetLimits(calls=2), lambda why: None)
     ledger = RecordLedger(tmp_path, 1)
-    policy = Budgeted(inner, budget, Terms(100))
+    policy = BudgetedPolicy(inner, budget, CallPricing(100))
     manager = RolloutManager(SingleTurn("", Sampling()), policy, ledger, Slots(1), 60.0)
-    trying = asyncio.create_task(manager.roll(a_job()))
+    trying = asyncio.create_task(manager.roll_out(a_job()))
     await idle()
     assert manager.kill(1, 0, 0, "killed by ann")
     attempt, _ = await trying
     assert attempt.usage.calls == 1  # it was sent, so it is likely charged for
     assert budget.spent.calls == 1
     inner.gate.set()
-    assert (await manager.roll(a_job(1)))[0].status == "ok"
+    assert (await manager.roll_out(a_job(1)))[0].status == "ok"
     await ledger.aclose()
 
 
@@ -626,7 +626,7 @@ async def test_a_kill_in_the_moment_in_which_a_try_ends_is_no_lie(tmp_path: Path
     manager = RolloutManager(Talk(1), inner, ledger, Slots(1), 60.0)
     for turns in range(12):
         inner.gate.clear()
-        trying = asyncio.create_task(manager.roll(a_job(turns)))
+        trying = asyncio.create_task(manager.roll_out(a_job(turns)))
         await idle()
         inner.gate.set()
         for _ in range(turns):
@@ -640,7 +640,7 @@ async def test_a_kill_in_the_moment_in_which_a_try_ends_is_no_lie(tmp_path: Path
 async def test_a_run_that_is_stopped_while_a_rollout_is_killed_is_stopped(tmp_path: Path) -> None:
     ledger = RecordLedger(tmp_path, 1)
     manager = RolloutManager(Talk(1), Held(), ledger, Slots(1), 60.0)
-    trying = asyncio.create_task(manager.roll(a_job()))
+    trying = asyncio.create_task(manager.roll_out(a_job()))
     await idle()
     manager.kill(1, 0, 0, "killed by ann")
     trying.cancel()
@@ -652,7 +652,7 @@ async def test_a_run_that_is_stopped_while_a_rollout_is_killed_is_stopped(tmp_pa
 async def test_a_killed_rollout_has_no_reward_and_is_tried_again_on_a_resume(
     tmp_path: Path,
 ) -> None:
-    def killing(practice: Practice) -> Practice:
+    def killing(practice: RunContext) -> RunContext:
         def hear(event: ev.DurableEvent | ev.TransientEvent) -> None:
             if (
                 isinstance(event, ev.RolloutStarted)
@@ -684,7 +684,7 @@ async def test_a_killed_rollout_has_no_reward_and_is_tried_again_on_a_resume(
 
 
 async def test_a_group_learns_from_the_others_when_one_of_it_is_killed(tmp_path: Path) -> None:
-    def killing(practice: Practice) -> Practice:
+    def killing(practice: RunContext) -> RunContext:
         def hear(event: ev.DurableEvent | ev.TransientEvent) -> None:
             if isinstance(event, ev.RolloutStarted) and event.key.index == 2:
                 key = event.key
@@ -710,7 +710,7 @@ async def test_a_group_learns_from_the_others_when_one_of_it_is_killed(tmp_path:
 def test_killed_rollouts_are_no_outage() -> None:
     gave_up: list[str] = []
     outage = Outage(gave_up.append)
-    hear = outage.watch(folded([a_run(), a_step()]))
+    hear = outage.watch(fold_events([a_run(), a_step()]))
     for index in range(IN_A_ROW + 1):
         hear(a_rollout_finished(0, index, error="killed by ann"))
     assert gave_up == []
@@ -722,7 +722,7 @@ def test_killed_rollouts_are_no_outage() -> None:
 async def test_a_commit_that_waits_for_the_library_does_not_hold_the_run_up(desk: Desk) -> None:
     await desk.propose(ADD)
     await desk.decide(ADD)
-    with writing(desk.folder.path):
+    with write_lock(desk.folder.path):
         committing = asyncio.create_task(desk.gate.commit(1))
         await idle()  # a wait that held the loop up would be over by now, in vain
         assert not committing.done()
@@ -736,24 +736,24 @@ async def test_a_library_that_is_held_for_too_long_is_named_with_who_holds_it(
     monkeypatch.setattr("engines.pipeline.gate.gate.LOCK_S", 0.0)
     await desk.propose(ADD)
     await desk.decide(ADD)
-    with writing(desk.folder.path), pytest.raises(LockedError, match="is writing here"):
+    with write_lock(desk.folder.path), pytest.raises(LockedError, match="is writing here"):
         await desk.gate.commit(1)
     assert (await desk.gate.commit(1)).library.version == 1
 
 
 async def test_letting_go_once_commits_one_lesson_and_holds_the_next(desk: Desk) -> None:
-    waiting = desk.opened(Outside())
+    waiting = desk.opened(HumanReviewer())
     waiting.hold_commit(True)
     await desk.propose(ADD)
     reviewing = asyncio.create_task(waiting.review(1))
     await idle()
-    waiting.let_go_once()
+    waiting.release_once()
     await idle()
     assert not reviewing.done(), "something of it is undecided"
     await waiting.decide(Decision(ADD.id, "reject", reviewer="ann"))
     await idle()
     assert not reviewing.done(), "it was not let go of"
-    waiting.let_go_once()
+    waiting.release_once()
     await asyncio.wait_for(reviewing, 20)
     await waiting.commit(1)
     await desk.recorder.record(ev.StepFinished(1, 1))

@@ -10,7 +10,7 @@ import pytest
 
 from engines.core.errors import ConflictError
 from engines.record.run_dir import RunDir
-from studio.session.socket_file import LONGEST_PATH, bound, check_owner, reached
+from studio.session.socket_file import LONGEST_PATH, bind_path, check_owner, connect_path
 
 LONG = "/" + "x" * LONGEST_PATH
 
@@ -28,7 +28,7 @@ def test_a_run_with_a_short_path_is_bound_there(
     monkeypatch.chdir("/")
     with tempfile.TemporaryDirectory(dir="/tmp") as short:
         path = Path(short) / "control.sock"
-        with bound(path) as name:
+        with bind_path(path) as name:
             assert name == str(path)
 
 
@@ -36,10 +36,10 @@ def test_a_short_relative_path_of_a_deep_folder_counts_whole(
     deep: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(deep.path)
-    with bound(Path("control.sock")) as name, socket.socket(socket.AF_UNIX) as listener:
+    with bind_path(Path("control.sock")) as name, socket.socket(socket.AF_UNIX) as listener:
         listener.bind(name)
         assert deep.socket.is_symlink(), "by its whole name it could not be connected to"
-        with reached(deep) as path:
+        with connect_path(deep) as path:
             assert path == name and len(path) <= LONGEST_PATH
     assert not deep.socket.is_symlink() and not Path(name).parent.exists()
 
@@ -48,7 +48,7 @@ def test_a_folder_for_temporary_files_that_is_too_long_itself_is_passed_over(
     deep: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(deep.path))
-    with bound(deep.socket) as name:
+    with bind_path(deep.socket) as name:
         assert len(name) <= LONGEST_PATH
         assert Path(name).parent.stat().st_mode & 0o777 == 0o700
 
@@ -56,7 +56,7 @@ def test_a_folder_for_temporary_files_that_is_too_long_itself_is_passed_over(
 def test_without_any_short_folder_the_run_is_refused_with_a_move(deep: RunDir) -> None:
     with (
         pytest.raises(ConflictError, match=r"too long for a socket .* Set TMPDIR"),
-        bound(deep.socket, (LONG, "", "/nowhere")),
+        bind_path(deep.socket, (LONG, "", "/nowhere")),
     ):
         pass
 
@@ -66,7 +66,7 @@ def test_what_a_killed_process_left_is_swept_when_its_run_is_bound_again(deep: R
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(left / "control.sock"))
     deep.socket.symlink_to(left / "control.sock")
-    with bound(deep.socket) as name:
+    with bind_path(deep.socket) as name:
         assert not left.exists()
         assert Path(name).parent != left
 
@@ -82,7 +82,7 @@ def test_a_folder_that_is_not_what_a_process_makes_is_left_alone(
     (left / "kept").write_text("mine") if more else (left / "control.sock").write_text("mine")
     left.chmod(mode)
     deep.socket.symlink_to(left / "control.sock")
-    with bound(deep.socket):
+    with bind_path(deep.socket):
         assert left.exists()
 
 

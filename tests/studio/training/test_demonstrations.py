@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import sample_data
-from engines.agents.single_turn import prompt
+from engines.agents.single_turn import prompt_messages
 from engines.core import events as ev
 from engines.core.errors import ConflictError, DataError
 from engines.core.types import (
@@ -25,7 +25,7 @@ from engines.core.types import (
     Verdict,
 )
 from engines.data.dataset import read_problems
-from engines.grpo.loss.sft_data import demonstration_of
+from engines.grpo.loss.sft_data import parse_demonstration
 from engines.record.journal import Journal
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
@@ -73,7 +73,7 @@ class Practised:
     ) -> None:
         """One rollout of as many turns as there are replies."""
         ledger = RecordLedger(self.run / "records", 1)
-        messages = prompt("Be short.", self.guidance, self.problems[at[0]].question)
+        messages = prompt_messages("Be short.", self.guidance, self.problems[at[0]].question)
         refs: list[RecordRef] = []
         for turn, text in enumerate(replies):
             reply = Completion(text, token_ids=(40 + turn, 0) if ids else ())
@@ -156,7 +156,7 @@ async def test_a_library_that_stood_in_the_prompt_is_left_out(tmp_path: Path) ->
     assert row["messages"][0]["content"] == "Be short."
     (run.workspace.datasets / "look.jsonl").write_text(json.dumps(row) + "\n")
     (problem,) = read_problems(run.workspace.datasets / "look.jsonl")
-    assert demonstration_of(problem).messages == prompt("Be short.", "", "1 + 1?")
+    assert parse_demonstration(problem).messages == prompt_messages("Be short.", "", "1 + 1?")
 
 
 async def test_without_a_library_in_any_prompt_there_is_nothing_to_distil(tmp_path: Path) -> None:

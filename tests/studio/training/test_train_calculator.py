@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engines.agents.calculator import requested, result_of
+from engines.agents.calculator import requested_expression, result_line
 from engines.core import events as ev
 from engines.core.types import Turn, rollout_id
 from engines.grpo.loss.collate import trajectory_samples
@@ -182,7 +182,9 @@ def test_of_the_demonstrations_one_way_in_three_is_right() -> None:
             assert right == (a % 10 == 0)
             right = False
         else:
-            assert messages[2]["content"] == result_of(requested(messages[1]["content"]) or "")
+            assert messages[2]["content"] == result_line(
+                requested_expression(messages[1]["content"]) or ""
+            )
             assert messages[3]["content"] == messages[2]["content"].replace("result:", "####")
         ways[len(messages), right] = ways.get((len(messages), right), 0) + 1
     assert ways == {(4, True): 140, (4, False): 140, (2, False): 140}

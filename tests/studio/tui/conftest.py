@@ -1,8 +1,13 @@
-"""One option for the tests of the screen: write the pictures anew."""
+"""For the tests of the screen: how they wait, and an option to write the pictures anew."""
 
 from __future__ import annotations
 
 import pytest
+import textual.pilot
+
+from tests.support.quiet_loop import wait_until_quiet
+
+textual.pilot.wait_for_idle = wait_until_quiet
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

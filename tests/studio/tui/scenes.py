@@ -17,10 +17,16 @@ from textual.pilot import Pilot
 from engines.core import events as ev
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
-from engines.core.types import CallKey, Flag, Operation, Repair
+from engines.core.types import CallKey, Flag, Operation, UnparsedReply
 from engines.record.journal import Journal
 from engines.record.run_dir import RunDir, Workspace
-from studio.session.base import Driven, Parted, Piece, Streamed, Told
+from studio.session.base import (
+    ControllerChanged,
+    Disconnected,
+    EventReceived,
+    TextPiece,
+    TextReceived,
+)
 from studio.tui.app import StudioApp
 from studio.tui.settings.values import ScreenSettings
 from studio.tui.widgets.prompt import Prompt
@@ -49,7 +55,7 @@ class Stage:
     async def answer(self, text: str) -> None:
         """Type into the line at the bottom, in place of what stands there."""
         prompt = self.app.screen.query_one(Prompt)
-        assert prompt.asking
+        assert prompt.is_asking
         prompt.query_one("_Field").value = text  # type: ignore[attr-defined]
         await self.press("enter")
 
@@ -62,7 +68,7 @@ class Stage:
         """Until everything asked is answered, what is read is read, and all of it is drawn."""
         for _ in range(20):
             await self.pilot.pause()
-            await self.app.settled()
+            await self.app.wait_for_requests()
             reading = [
                 worker
                 for worker in self.app.workers
@@ -71,11 +77,11 @@ class Stage:
             if not reading:
                 break
             await asyncio.gather(*(one.wait() for one in reading), return_exceptions=True)
-        await self.drawn()
-        await self.drawn()  # what the first pass gave another height or width
+        await self.draw()
+        await self.draw()  # what the first pass gave another height or width
 
-    async def drawn(self) -> None:
-        self.app.frame()
+    async def draw(self) -> None:
+        self.app.draw_frame()
         self.app.draw_now()
         for canvas in self.app.page("live").canvases:  # type: ignore[attr-defined]
             canvas.flush()
@@ -203,12 +209,14 @@ def a_full_queue(session: FakeSession) -> None:
 
 def _a_reply_to_mend(session: FakeSession) -> None:
     reply = '{"operations": [{"kind": "add", "text": "Check the carry."'
-    repair = Repair("s1p3", 1, "extraction", ("the JSON ends in the midst of a list",), reply)
+    repair = UnparsedReply(
+        "s1p3", 1, "extraction", ("the JSON ends in the midst of a list",), reply
+    )
     session.state.repairs = {repair.id: repair}
 
 
 def _observed(session: FakeSession) -> None:
-    session.drives, session.driver = False, "ann"
+    session.controls, session.controller = False, "ann"
 
 
 def _failed(session: FakeSession) -> None:
@@ -230,13 +238,13 @@ def keys(*pressed: str) -> Callable[[Stage], Awaitable[None]]:
     return press
 
 
-def began(position: int, index: int) -> Told:
-    return Told(ev.RolloutStarted(CallKey("rollout", 1, 1, position, index), ""))
+def began(position: int, index: int) -> EventReceived:
+    return EventReceived(ev.RolloutStarted(CallKey("rollout", 1, 1, position, index), ""))
 
 
 _SAID = "First I add the ones: 7 + 9 = 16, so 6 and carry 1. Then the tens with the carry"
-_PIECES = Streamed(
-    tuple(Piece(f"s1p1r{i}", 0, _SAID[:cut]) for i, cut in enumerate((80, 52, 31, 7)))
+_PIECES = TextReceived(
+    tuple(TextPiece(f"s1p1r{i}", 0, _SAID[:cut]) for i, cut in enumerate((80, 52, 31, 7)))
 )
 
 
@@ -251,8 +259,8 @@ async def _streaming(stage: Stage) -> None:
     for event in (step, *through):
         journal.append_now(event)
     journal.close()
-    await stage.hear(Told(step), *(began(at, i) for at in (0, 1) for i in range(4)))
-    await stage.hear(*(Told(event) for event in through))
+    await stage.hear(EventReceived(step), *(began(at, i) for at in (0, 1) for i in range(4)))
+    await stage.hear(*(EventReceived(event) for event in through))
     await stage.press("right_square_bracket")
     await stage.hear(_PIECES)
 
@@ -283,7 +291,7 @@ async def _starting(stage: Stage) -> None:
 
     stage.app._starting = Waiting()  # type: ignore[assignment]
     stage.app.open_page("live")
-    stage.app._begin()
+    stage.app._open_initial_run()
     await stage.rest()
 
 
@@ -292,7 +300,7 @@ def _lost(*, ended: bool) -> Callable[[Stage], Awaitable[None]]:
         assert stage.session is not None
         stage.session.living = not ended
         reason = "the run's process has died" if ended else "the line to the run's process is gone"
-        await stage.hear(Parted(reason, ended))
+        await stage.hear(Disconnected(reason, ended))
 
     return lose
 
@@ -315,7 +323,7 @@ async def _all_decided(stage: Stage) -> None:
     """The run says so itself once its last operation is decided."""
     await stage.press("2", "a", "r")
     counts = {"approved": 1, "edited": 0, "rejected": 1, "deferred": 0, "version": 1}
-    await stage.hear(Told(ev.StageEntered(1, "ready", counts)))
+    await stage.hear(EventReceived(ev.StageEntered(1, "ready", counts)))
 
 
 def goes_to(name: str) -> Callable[[Stage], Awaitable[None]]:
@@ -337,11 +345,11 @@ _UNDER_WAY = [e for e in _SEVENTH if getattr(e, "position", 0) < 1]
 
 async def _seventh(stage: Stage) -> None:
     """Group 1 of the step streams."""
-    said = tuple(Piece(f"s7p1r{i}", 0, _SAID[:cut]) for i, cut in enumerate((80, 52, 31, 7)))
-    heard = [Told(ev.RolloutStarted(CallKey("rollout", 1, 7, 1, i), "")) for i in range(4)]
+    said = tuple(TextPiece(f"s7p1r{i}", 0, _SAID[:cut]) for i, cut in enumerate((80, 52, 31, 7)))
+    heard = [EventReceived(ev.RolloutStarted(CallKey("rollout", 1, 7, 1, i), "")) for i in range(4)]
     await stage.hear(*heard)
     await stage.press("right_square_bracket")
-    await stage.hear(Streamed(said))
+    await stage.hear(TextReceived(said))
 
 
 _WAITS = _training(*_SEVENTH, training_runs.proposed(7))
@@ -361,7 +369,7 @@ SCENES: dict[str, Scene] = {
     "live-solo": Scene(change=_BATCH, act=_then(_streaming, zoomed("solo"))),
     "live-paused": Scene(change=_BATCH, act=_then(_streaming, keys("p"))),
     "live-held": Scene(),
-    "live-observer": Scene(change=_observed, act=hearing(Driven(False, "ann"))),
+    "live-observer": Scene(change=_observed, act=hearing(ControllerChanged(False, "ann"))),
     "live-disconnected": Scene(change=_BATCH, act=_then(_streaming, _lost(ended=False))),
     "live-died": Scene(change=_BATCH, act=_then(_streaming, _lost(ended=True))),
     "live-failed": Scene(living=False, change=_failed),

@@ -37,7 +37,7 @@ Keys = Callable[[StudioApp, "Pilot[int]"], Awaitable[None]]
 async def _pressed(app: StudioApp, pilot: Pilot[int], *keys: str) -> None:
     for key in keys:
         await pilot.press(key)
-        await app.settled()
+        await app.wait_for_requests()
         await pilot.pause()
 
 

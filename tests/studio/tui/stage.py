@@ -20,7 +20,14 @@ from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from engines.core.types import Decision, Operation
 from engines.record.run_dir import RunDir, Workspace
-from studio.session.base import Began, Desktop, Message, Objected, Session, Told
+from studio.session.base import (
+    DecisionPreview,
+    EventReceived,
+    Message,
+    Session,
+    SnapshotReceived,
+    VersionedReviewQueue,
+)
 from studio.tui.app import StudioApp
 from studio.tui.settings.values import ScreenSettings
 
@@ -75,11 +82,11 @@ class FakeSession:
 
     def __init__(self, run: RunDir, *, living: bool = True, drives: bool = True) -> None:
         self.run = run
-        self.living, self.drives, self.driver = living, drives, "" if drives else "ann"
+        self.living, self.controls, self.controller = living, drives, "" if drives else "ann"
         self.pace_tokens_per_s: float | None = None
         self.asked: list[tuple[str, Any]] = []
         self.refusal: ConflictError | None = None  # what every deciding request raises
-        self.objected = Objected()
+        self.objected = DecisionPreview()
         self.budget: dict[str, float] = {}
         self.subscribed: frozenset[str] = frozenset()
         self.closed = False
@@ -93,7 +100,7 @@ class FakeSession:
     async def push(self, *messages: Message) -> None:
         """Let the app hear something; durable events are folded, as a session does."""
         for message in messages:
-            if isinstance(message, Told) and isinstance(message.event, ev.DurableEvent):
+            if isinstance(message, EventReceived) and isinstance(message.event, ev.DurableEvent):
                 fold(self.state, message.event)
             self._messages.put_nowait(message)
         while not self._messages.empty():
@@ -101,18 +108,18 @@ class FakeSession:
         await asyncio.sleep(0)
 
     async def messages(self) -> AsyncIterator[Message]:
-        yield Began()
+        yield SnapshotReceived()
         while (message := await self._messages.get()) is not None:
             yield message
 
     def subscribe(self, rollouts: Collection[str]) -> None:
         self.subscribed = frozenset(rollouts)
 
-    async def desktop(self) -> Desktop:
+    async def desktop(self) -> VersionedReviewQueue:
         state = self.state
         draft = tuple((e.id, e.text) for e in self.library.experiences)
-        return Desktop(
-            state.open,
+        return VersionedReviewQueue(
+            state.open_operations,
             tuple(state.decisions.values()),
             draft,
             state.flagged_stale,
@@ -125,14 +132,14 @@ class FakeSession:
         """The library with the standing decisions applied."""
         assert self.state.started is not None
         folder = Workspace(self.run.path.parents[1]).library(self.state.started.library)
-        return folder.at(self.state.base_version).commit(self.state.reviewed).library
+        return folder.at(self.state.base_version).commit(self.state.reviewed_operations).library
 
     async def decide(self, decision: Decision) -> tuple[Decision, str]:
         self._ask("decide", decision)
         await self._tell(ev.OperationDecided(self.state.step, decision))
         return decision, ""
 
-    async def weigh(self, decision: Decision) -> Objected:
+    async def preview(self, decision: Decision) -> DecisionPreview:
         self.asked.append(("weigh", decision))
         return self.objected
 
@@ -168,7 +175,7 @@ class FakeSession:
 
     async def drive(self) -> None:
         self.asked.append(("drive", None))
-        self.drives, self.driver = True, ""
+        self.controls, self.controller = True, ""
 
     async def let_go(self) -> None:
         self.asked.append(("let_go", None))
@@ -185,7 +192,7 @@ class FakeSession:
 
     async def _tell(self, event: ev.DurableEvent) -> None:
         fold(self.state, event)
-        self._messages.put_nowait(Told(event))
+        self._messages.put_nowait(EventReceived(event))
 
     def names(self) -> list[str]:
         """What was asked, by name."""

@@ -9,7 +9,7 @@ import pytest
 from engines.core import events as ev
 from engines.core.errors import ConfigError
 from engines.core.types import Decision
-from studio.session.base import Driven, Parted, Told
+from studio.session.base import ControllerChanged, Disconnected, EventReceived
 from studio.tui.app import StudioApp
 from studio.tui.drafts import FILE, Drafts
 from studio.tui.settings.values import ScreenSettings
@@ -29,7 +29,7 @@ async def test_without_a_run_it_opens_on_start_and_says_so(tmp_path: Path) -> No
         assert app.page_name == "start"
         assert "NO RUN" in picture(app)[0]
         await pilot.press("p")
-        await app.settled()
+        await app.wait_for_requests()
         await pilot.pause()
         assert "no run is open here" in picture(app)[-2]
 
@@ -114,10 +114,10 @@ async def test_a_decision_puts_the_drafts_on_disk(tmp_path: Path) -> None:
     async with app.run_test() as pilot:
         await pilot.pause()
         app.drafts.edits["op1.2"] = "half a thought"
-        app.drafts.changed()
-        operation = session.state.undecided[0]
+        app.drafts.mark_changed()
+        operation = session.state.undecided_operations[0]
         decided = ev.OperationDecided(1, Decision(operation.id, "approve", reviewer="ann"))
-        await session.push(Told(decided))
+        await session.push(EventReceived(decided))
         assert "half a thought" in (session.run.path / FILE).read_text()
 
 
@@ -174,7 +174,7 @@ async def test_who_only_looks_on_writes_no_drafts(tmp_path: Path) -> None:
     app, session = on_a_run(tmp_path)
     async with app.run_test() as pilot:
         await pilot.pause()
-        await session.push(Driven(False, "ann"))
+        await session.push(ControllerChanged(False, "ann"))
         assert not app.drafts.writes
         await pilot.pause()
         assert "ann decides now" in picture(app)[-2]
@@ -184,7 +184,7 @@ async def test_a_lost_line_is_told(tmp_path: Path) -> None:
     app, session = on_a_run(tmp_path)
     async with app.run_test() as pilot:
         await pilot.pause()
-        await session.push(Parted("the process hangs", ended=False))
+        await session.push(Disconnected("the process hangs", ended=False))
         await pilot.pause()
         assert "the process hangs; trying again" in picture(app)[-2]
 

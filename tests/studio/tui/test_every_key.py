@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from studio.tui.app import PAGES, StudioApp
-from studio.tui.drawing.lines import plain
+from studio.tui.drawing.lines import plain_text
 from studio.tui.help import HelpScreen, help_lines
-from studio.tui.keymap import KEYS, SCOPES, Key, of_scope
+from studio.tui.keymap import KEYS, SCOPES, Key, keys_of_scope
 from studio.tui.palette import commands
 from studio.tui.widgets.row_list import RowList
 from tests.studio.tui.scenes import Scene, on_stage
@@ -177,8 +177,8 @@ async def test_every_key_is_in_the_help_of_its_page_and_in_the_palette(tmp_path:
             stage.app.open_page(page.scope)
             scopes = HelpScreen(stage.app.page())._scopes
             assert {page.scope, "loop", "global", "list"} <= set(scopes)
-            text = "\n".join(plain(one) for one in help_lines(KEYS, scopes, [], 400))
-            for key in (key for scope in scopes for key in of_scope(scope)):
+            text = "\n".join(plain_text(one) for one in help_lines(KEYS, scopes, [], 400))
+            for key in (key for scope in scopes for key in keys_of_scope(scope)):
                 assert key.tooltip in text, key.id
         told = {(command.help, command.title) for command in commands(stage.app)}
         tips = {tip for tip, _ in told}
@@ -265,7 +265,7 @@ async def test_y_copies_the_item_and_capital_y_the_pane(tmp_path: Path) -> None:
 
 async def test_capital_t_takes_over_and_decides_from_then_on(tmp_path: Path) -> None:
     def observed(session: object) -> None:
-        session.drives, session.driver = False, "ann"  # type: ignore[attr-defined]
+        session.controls, session.controller = False, "ann"  # type: ignore[attr-defined]
 
     async with on_stage(Scene(change=observed), tmp_path, (120, 36)) as stage:
         session = stage.session
@@ -273,7 +273,7 @@ async def test_capital_t_takes_over_and_decides_from_then_on(tmp_path: Path) -> 
         await stage.press("2", "a")
         assert session.asked == [] and "ann decides in this run" in picture(stage.app)[-2]
         await stage.press("T")
-        assert session.asked == [("drive", None)] and session.drives
+        assert session.asked == [("drive", None)] and session.controls
         assert "you decide now" in picture(stage.app)[-2]
         await stage.press("a")
         assert session.names() == ["drive", "decide"]

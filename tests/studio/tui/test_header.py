@@ -7,11 +7,18 @@ import pytest
 
 from engines.core.state.run_state import RunState
 from engines.core.types import Decision, Flag, Usage
-from studio.tui.drawing.lines import plain, width_of
-from studio.tui.header import LineFacts, header, status_word, tabs, tokens_text, waiting_text
+from studio.tui.drawing.lines import plain_text, width_of
+from studio.tui.header import (
+    SessionStatus,
+    header_line,
+    status_word,
+    tabs_line,
+    tokens_text,
+    waiting_text,
+)
 from tests.studio.tui.stage import finished_workspace, held_workspace
 
-ALIVE = LineFacts(living=True)
+ALIVE = SessionStatus(living=True)
 
 
 @pytest.fixture
@@ -22,12 +29,15 @@ def held(tmp_path: Path) -> RunState:
 
 
 def test_without_a_run_the_line_says_so() -> None:
-    assert plain(header(None, LineFacts(), 80)) == " studio NO RUN"
-    assert plain(header(RunState(), LineFacts(starting=True), 120)) == " studio | STARTING"
+    assert plain_text(header_line(None, SessionStatus(), 80)) == " studio NO RUN"
+    assert (
+        plain_text(header_line(RunState(), SessionStatus(starting=True), 120))
+        == " studio | STARTING"
+    )
 
 
 def test_the_wide_line_names_run_place_state_and_what_waits(held: RunState) -> None:
-    text = plain(header(held, ALIVE, 120))
+    text = plain_text(header_line(held, ALIVE, 120))
     assert text.startswith(" studio | mine | epoch 1/2 step 1/4 | HELD for review | ")
     assert "REVIEW 2" in text and "rehearsal" in text
 
@@ -36,14 +46,14 @@ def test_the_wide_line_names_run_place_state_and_what_waits(held: RunState) -> N
 def test_state_what_waits_and_the_word_rehearsal_outlast_every_width(
     held: RunState, width: int
 ) -> None:
-    facts = LineFacts(
+    facts = SessionStatus(
         living=True,
         tokens_per_s=3100.0,
         eta="41 min",
         budget={"cost_usd": 5.0, "calls": 900, "tokens": 5e7},
     )
-    shown = header(held, facts, width)
-    text = plain(shown)
+    shown = header_line(held, facts, width)
+    text = plain_text(shown)
     assert "HELD" in text and "REVIEW 2" in text and "rehearsal" in text
     assert width_of(shown) <= width
 
@@ -52,31 +62,35 @@ def test_the_line_says_that_replies_are_paced_while_there_is_room_and_a_process(
     held: RunState,
 ) -> None:
     facts = replace(ALIVE, pace_tokens_per_s=40.0)
-    assert "rehearsal | paced 40 tok/s" in plain(header(held, facts, 120))
-    assert "paced" not in plain(header(held, facts, 60))
-    assert "paced" not in plain(header(held, ALIVE, 200))
-    assert "paced" not in plain(header(held, replace(facts, living=False), 200))
+    assert "rehearsal | paced 40 tok/s" in plain_text(header_line(held, facts, 120))
+    assert "paced" not in plain_text(header_line(held, facts, 60))
+    assert "paced" not in plain_text(header_line(held, ALIVE, 200))
+    assert "paced" not in plain_text(header_line(held, replace(facts, living=False), 200))
 
 
 def test_an_unknown_price_is_no_price_of_nothing(held: RunState) -> None:
-    assert "$" not in plain(header(held, ALIVE, 200))
+    assert "$" not in plain_text(header_line(held, ALIVE, 200))
     held.usage = held.under_way = Usage()
     held.paid = Usage(prompt_tokens=6058, calls=30, cost_usd=1.84)
-    assert held.spent.cost_usd == 1.84
-    assert "$1.84 of $5.00" in plain(header(held, replace(ALIVE, budget={"cost_usd": 5.0}), 200))
+    assert held.total_usage.cost_usd == 1.84
+    assert "$1.84 of $5.00" in plain_text(
+        header_line(held, replace(ALIVE, budget={"cost_usd": 5.0}), 200)
+    )
 
 
 def test_an_observer_reads_who_decides_and_how_to_take_over(held: RunState) -> None:
-    text = plain(header(held, LineFacts(living=True, drives=False, driver="ann\x1b[2J"), 200))
+    text = plain_text(
+        header_line(held, SessionStatus(living=True, drives=False, driver="ann\x1b[2J"), 200)
+    )
     assert "OBSERVER (ann" in text and "T takes over" in text and "\x1b" not in text
 
 
 def test_the_state_is_one_of_the_words_a_person_can_act_on(held: RunState) -> None:
     assert status_word(held, ALIVE) == "HELD for review"
-    assert status_word(held, LineFacts(living=False)) == "NO PROCESS"
+    assert status_word(held, SessionStatus(living=False)) == "NO PROCESS"
     held.operations.clear()
     assert status_word(held, ALIVE) == "COMMITTING"
-    assert status_word(held, LineFacts(living=True, ready=True)) == "DECIDED: c commits"
+    assert status_word(held, SessionStatus(living=True, ready=True)) == "DECIDED: c commits"
     held.status = "running"
     assert status_word(held, ALIVE) == "RUNNING"
     held.hold_after = 1
@@ -87,7 +101,7 @@ def test_the_state_is_one_of_the_words_a_person_can_act_on(held: RunState) -> No
 
 def test_a_finished_run_is_finished_without_a_process(tmp_path: Path) -> None:
     state = finished_workspace(tmp_path).run("rehearsal").state()
-    assert status_word(state, LineFacts(living=False)) == "FINISHED"
+    assert status_word(state, SessionStatus(living=False)) == "FINISHED"
 
 
 def test_tokens_are_short_and_never_of_five_figures() -> None:
@@ -97,11 +111,11 @@ def test_tokens_are_short_and_never_of_five_figures() -> None:
 
 def test_the_tabs_fill_the_line_and_bracket_the_open_page(held: RunState) -> None:
     for width in (80, 120):
-        shown = tabs(held, "review", width)
+        shown = tabs_line(held, "review", width)
         assert width_of(shown) == width
-        assert "[2 Review 2]" in plain(shown)
-        assert "? help" in plain(shown)
-    assert width_of(tabs(held, "live", 60)) <= 80
+        assert "[2 Review 2]" in plain_text(shown)
+        assert "? help" in plain_text(shown)
+    assert width_of(tabs_line(held, "live", 60)) <= 80
 
 
 def test_flags_and_replies_to_mend_are_counted(held: RunState) -> None:
@@ -113,14 +127,16 @@ def test_the_sign_is_there_while_a_flagged_one_waits_and_no_longer(held: RunStat
     first, *_ = held.operations
     flag = Flag("similar", "E1", 0.8)
     held.operations[first] = replace(held.operations[first], flags=(flag,))
-    assert "REVIEW 2, 1 flagged!" in plain(header(held, ALIVE, 120))
-    assert "2 Review 2!" in plain(tabs(held, "live", 120))
+    assert "REVIEW 2, 1 flagged!" in plain_text(header_line(held, ALIVE, 120))
+    assert "2 Review 2!" in plain_text(tabs_line(held, "live", 120))
     held.decisions[first] = Decision(first, "approve")
-    assert "REVIEW 1 " in plain(header(held, ALIVE, 120)) + " "
-    assert "!" not in plain(header(held, ALIVE, 120)) + plain(tabs(held, "live", 120))
+    assert "REVIEW 1 " in plain_text(header_line(held, ALIVE, 120)) + " "
+    assert "!" not in plain_text(header_line(held, ALIVE, 120)) + plain_text(
+        tabs_line(held, "live", 120)
+    )
 
 
 def test_the_tokens_at_the_top_are_those_of_the_whole_run(held: RunState) -> None:
     facts = replace(ALIVE, tokens_per_s=36.0)
-    assert "8.5k tok in all, 36/s" in plain(header(held, facts, 120))
-    assert "8.5k tok 36/s" in plain(header(held, facts, 80))
+    assert "8.5k tok in all, 36/s" in plain_text(header_line(held, facts, 120))
+    assert "8.5k tok 36/s" in plain_text(header_line(held, facts, 80))

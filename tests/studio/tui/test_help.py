@@ -6,9 +6,9 @@ import pytest
 from textual.command import CommandList
 
 from studio.tui.app import StudioApp
-from studio.tui.drawing.lines import plain, width_of
+from studio.tui.drawing.lines import plain_text, width_of
 from studio.tui.help import HelpScreen, help_lines
-from studio.tui.keymap import KEYS, of_scope, remapped
+from studio.tui.keymap import KEYS, keys_of_scope, remap_keys
 from studio.tui.settings.file import read_settings
 from studio.tui.settings.screen import SettingsScreen
 from studio.tui.settings.values import ScreenSettings
@@ -28,18 +28,18 @@ def an_app(folder: Path, settings: ScreenSettings | None = None) -> StudioApp:
 def test_the_help_names_every_key_within_its_width(width: int) -> None:
     lines = help_lines(KEYS, SCOPES, [("size", "120x36 cells")], width)
     assert max(width_of(one) for one in lines) <= width
-    text = "\n".join(plain(one) for one in lines)
+    text = "\n".join(plain_text(one) for one in lines)
     for scope in SCOPES:
-        for key in of_scope(scope):
-            assert key.written in text, key.id
+        for key in keys_of_scope(scope):
+            assert key.key_text in text, key.id
             assert key.tooltip.split()[0] in text, key.id
     assert "What is safe?" in text and "120x36 cells" in text
     assert text.index("lists and panes") < text.index("Review") < text.index("everywhere")
 
 
 def test_the_help_shows_keys_as_they_were_remapped() -> None:
-    table = remapped({"review.approve": "f5,f6"}, "screen.yaml")
-    text = "\n".join(plain(one) for one in help_lines(table, SCOPES, [], 100))
+    table = remap_keys({"review.approve": "f5,f6"}, "screen.yaml")
+    text = "\n".join(plain_text(one) for one in help_lines(table, SCOPES, [], 100))
     assert "f5, f6" in text
 
 
@@ -172,7 +172,7 @@ async def test_the_palette_finds_every_key_by_its_words(
     async with app.run_test(size=size) as pilot:
         await pilot.press("3")
         found = {command.title for command in app.get_system_commands(app.screen)}
-        listed = {key.written for key in KEYS} - {":", "ctrl+c"}
+        listed = {key.key_text for key in KEYS} - {":", "ctrl+c"}
         assert all(any(title.endswith(f"({key})") for title in found) for key in listed)
         assert not found & {"Theme", "Quit", "Screenshot", "Maximize"}
         await pilot.press("colon")

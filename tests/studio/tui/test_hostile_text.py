@@ -15,13 +15,19 @@ from rich.cells import cell_len
 from engines.core import events as ev
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
-from engines.core.types import Flag, Operation, RecordRef, Repair
+from engines.core.types import Flag, Operation, RecordRef, UnparsedReply
 from engines.record import lines
 from engines.record.journal import Journal
 from engines.record.run_dir import RunDir
-from studio.session.base import Driven, Parted, Piece, Streamed, Told
+from studio.session.base import (
+    ControllerChanged,
+    Disconnected,
+    EventReceived,
+    TextPiece,
+    TextReceived,
+)
 from studio.tui.app import StudioApp
-from studio.tui.drawing.cells import settled
+from studio.tui.drawing.cells import normalize_width
 from tests.studio.tui.scenes import (
     SIZES,
     Scene,
@@ -67,9 +73,9 @@ def poisoned(text: str) -> Callable[[FakeSession], None]:
             if not isinstance(event, ev.RunEnded):
                 fold(state, event)
         journal.close()
-        repair = Repair("s1p3", 1, "extraction", (text, text), text)
+        repair = UnparsedReply("s1p3", 1, "extraction", (text, text), text)
         state.repairs = {repair.id: repair}
-        session.drives, session.driver = False, text
+        session.controls, session.controller = False, text
 
     return change
 
@@ -117,7 +123,9 @@ def check_drawn(app: StudioApp, where: str) -> None:
     for y, strip in enumerate(app.screen._compositor.render_strips()):
         text = "".join(segment.text for segment in strip if not segment.control)
         assert not STEERING.search(text), f"{where} row {y}: {text!r}"
-        assert text == settled(text), f"{where} row {y}: a width terminals disagree on: {text!r}"
+        assert text == normalize_width(text), (
+            f"{where} row {y}: a width terminals disagree on: {text!r}"
+        )
         assert cell_len(text) == app.size.width, f"{where} row {y}: {cell_len(text)} cells"
         assert all(cell_len(segment.text) == segment.cell_length for segment in strip)
         rows.append(_cells(text))
@@ -172,16 +180,16 @@ async def test_each_kind_of_hostile_text_is_inert_while_it_streams(
     async with on_stage(Scene(change=_before_the_first_batch), tmp_path, size) as stage:
         assert stage.session is not None
         step = ev.StepStarted(1, 1, tuple(HOSTILE for _ in range(2)), 0, 0)
-        await stage.hear(Told(step), *(began(at, i) for at in (0, 1) for i in range(4)))
+        await stage.hear(EventReceived(step), *(began(at, i) for at in (0, 1) for i in range(4)))
         offset = 0
         for name, text in TEXTS.items():
             # In halves: a character may be cut between two pieces.
             for half in (text[: len(text) // 2], text[len(text) // 2 :]):
                 await stage.session.push(
-                    Streamed(tuple(Piece(f"s1p0r{i}", offset, half) for i in range(4)))
+                    TextReceived(tuple(TextPiece(f"s1p0r{i}", offset, half) for i in range(4)))
                 )
                 offset += len(half)
-            await stage.drawn()
+            await stage.draw()
             check_drawn(stage.app, f"streamed {name}")
         for _ in range(3):
             await stage.press("z")
@@ -196,15 +204,15 @@ async def test_what_is_told_asked_and_confirmed_is_inert(
 ) -> None:
     async with on_stage(Scene(change=poisoned(HOSTILE)), tmp_path, size) as stage:
         app = stage.app
-        await stage.hear(Driven(False, HOSTILE), Parted(HOSTILE, False))
+        await stage.hear(ControllerChanged(False, HOSTILE), Disconnected(HOSTILE, False))
         check_drawn(app, "parted")
         for tell in (HOSTILE, LONG):
             app.tell(tell)
             await stage.pilot.pause()
             check_drawn(app, "told")
-        await stage.hear(Driven(True, ""))
+        await stage.hear(ControllerChanged(True, ""))
         assert stage.session is not None
-        stage.session.drives = True
+        stage.session.controls = True
         await stage.press("2", "A")
         check_drawn(app, "all safe")
         await stage.press("escape", "c")

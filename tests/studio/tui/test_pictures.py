@@ -21,8 +21,8 @@ THEMES = ("studio-dark", "studio-light", "studio-ansi", "studio-mono")
 def _as_on_any_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Paths are relative, and runs that were recorded before midnight began today."""
     monkeypatch.chdir(tmp_path)
-    for module in ("runs_view", "start_view"):
-        monkeypatch.setattr(f"studio.tui.{module}.when", lambda at, now: "today 00:00")
+    for page in ("runs", "start"):
+        monkeypatch.setattr(f"studio.tui.pages.{page}.view.when", lambda at, now: "today 00:00")
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")

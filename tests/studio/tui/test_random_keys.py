@@ -16,7 +16,15 @@ from engines.core import events as ev
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from engines.core.types import Decision
-from studio.session.base import Began, Driven, Message, Parted, Piece, Streamed, Told
+from studio.session.base import (
+    ControllerChanged,
+    Disconnected,
+    EventReceived,
+    Message,
+    SnapshotReceived,
+    TextPiece,
+    TextReceived,
+)
 from studio.tui.app import StudioApp
 from studio.tui.keymap import KEYS
 from studio.tui.pages.review.page import ReviewPage
@@ -88,9 +96,11 @@ class Watched:
                 return
             case "events", int(n):
                 for _ in range(min(n, len(self.coming))):
-                    await self.session.push(Told(self.coming.pop(0)))
+                    await self.session.push(EventReceived(self.coming.pop(0)))
             case "stream", int(at):
-                await self.session.push(Streamed((Piece(f"s1p{at % 6}r{at % 4}", at, "so "),)))
+                await self.session.push(
+                    TextReceived((TextPiece(f"s1p{at % 6}r{at % 4}", at, "so "),))
+                )
             case "message", str(which):
                 await self.session.push(self._message(which))
             case "resize", (int(width), int(height)):
@@ -100,18 +110,18 @@ class Watched:
 
     def _message(self, which: str) -> Message:
         if which in ("mine", "theirs"):
-            self.session.drives = which == "mine"
-            self.session.driver = "" if which == "mine" else "ann"
-            return Driven(self.session.drives, self.session.driver)
-        return Parted("the line is gone", False) if which == "cut" else Began()
+            self.session.controls = which == "mine"
+            self.session.controller = "" if which == "mine" else "ann"
+            return ControllerChanged(self.session.controls, self.session.controller)
+        return Disconnected("the line is gone", False) if which == "cut" else SnapshotReceived()
 
     async def rest(self) -> None:
         await self.pilot.pause()
         if not self.app.is_running or self.app._exit:
             return
-        await self.app.settled()
+        await self.app.wait_for_requests()
         await self.page.read()
-        self.app.frame()
+        self.app.draw_frame()
         self.app.draw_now()
         await self.pilot.pause()
 
@@ -127,25 +137,25 @@ class Watched:
         self.decisions = len(made)
         page.draw()
         names = [item.id for item in page._items]
-        assert page.ops.key in names or (page.ops.key == "" and not names)
-        undecided = {op.id for op in state.undecided}
-        assert undecided <= {op.id for op in state.open}
+        assert page.operation_list.key in names or (page.operation_list.key == "" and not names)
+        undecided = {op.id for op in state.undecided_operations}
+        assert undecided <= {op.id for op in state.open_operations}
         found = {item.id for item in page._items if item.operation is not None and item.is_open}
         assert found == undecided or (page.filter_text and found <= undecided)
         if self.app.size.width >= 80 and len(self.app.screen_stack) == 1:
             shown = re.search(r"2 Review(?: (\d+)!?)?", picture(self.app)[1])
             assert shown is not None
-            assert int(shown[1] or 0) == (len(undecided) or len(state.open))
+            assert int(shown[1] or 0) == (len(undecided) or len(state.open_operations))
         if isinstance(token := page.change._painted, tuple):
             self.painted.add(token[0])
         if isinstance(self.app.screen, Confirm):  # it lists what would be decided
             self.painted |= {item.id for item in page._items if item.is_safe}
-            self.painted |= {item.id for item in page._ranged()}
+            self.painted |= {item.id for item in page._range_items()}
 
     def _check_decision(self, decision: Decision) -> None:
         assert self.key in ASKED_BY[decision.action], f"{decision.action} by {self.key!r}"
         assert decision.operation_id in self.painted, f"{decision.operation_id} was never shown"
-        assert self.session.drives
+        assert self.session.controls
 
 
 async def _played(steps: list[tuple[str, object]]) -> None:
@@ -159,7 +169,7 @@ async def _played(steps: list[tuple[str, object]]) -> None:
             fold(session.state, coming.pop(0))
         fold(session.state, coming.pop(0))
         app = app_on(session, workspace)
-        app.start = lambda arguments: None  # type: ignore[method-assign]
+        app.start_run = lambda arguments: None  # type: ignore[method-assign]
         app.attach = lambda run: None  # type: ignore[method-assign]
         async with app.run_test(size=(120, 36)) as pilot:
             watched = Watched(app, pilot, session, coming)

@@ -60,7 +60,7 @@ class Folding(App[None]):
 
     def redraw_soon(self) -> None:
         pane = self.query_one(LineView)
-        pane.show_lines([line(f"{pane.room} cells")])
+        pane.show_lines([line(f"{pane.line_width} cells")])
 
 
 async def test_a_size_that_is_told_late_is_not_taken_for_the_newest(tmp_path: Path) -> None:

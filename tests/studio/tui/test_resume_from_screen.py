@@ -13,13 +13,13 @@ from textual.pilot import Pilot
 
 from engines.core import events as ev
 from engines.core.errors import StudioError
-from engines.record.lock import is_held, writing
+from engines.record.lock import is_held, write_lock
 from engines.record.run_dir import RunDir, Workspace
 from studio.run import detached
-from studio.run.detached import Ready, Refused
+from studio.run.detached import ReadyRun, RefusedStart
 from studio.session.base import Session
-from studio.session.live import Attached
-from studio.session.offline_screen import Stored
+from studio.session.live import LiveSession
+from studio.session.offline_screen import OfflineSession
 from studio.tui.app import StudioApp
 from tests.studio.tui.stage import app_on, held_workspace, picture
 
@@ -27,12 +27,12 @@ Opened = Callable[[Workspace, RunDir], Session]
 
 
 def stored(workspace: Workspace, run: RunDir) -> Session:
-    return Stored(workspace, run, "ann")
+    return OfflineSession(workspace, run, "ann")
 
 
 def attached(workspace: Workspace, run: RunDir) -> Session:
     """As the app opens a run: nobody answers, so that the journal is decided in."""
-    return Attached(run, "ann", fallback=lambda: Stored(workspace, run, "ann"))
+    return LiveSession(run, "ann", fallback=lambda: OfflineSession(workspace, run, "ann"))
 
 
 either = pytest.mark.parametrize("opened", [stored, attached])
@@ -42,10 +42,10 @@ either = pytest.mark.parametrize("opened", [stored, attached])
 class Started:
     """A process on its way; it says nothing until the test lets it."""
 
-    outcome: Ready | Refused
+    outcome: ReadyRun | RefusedStart
     told: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def ready(self) -> Ready | Refused:
+    async def ready(self) -> ReadyRun | RefusedStart:
         await self.told.wait()
         return self.outcome
 
@@ -55,7 +55,7 @@ class Processes:
     """Stands for `studio.run.detached`: a process takes its run's lock, as a real one would."""
 
     run: RunDir
-    outcome: Ready | Refused
+    outcome: ReadyRun | RefusedStart
     error: StudioError | None = None
     asked: list[list[str]] = field(default_factory=list)
     decided: list[int] = field(default_factory=list)  # in the journal, when each was started
@@ -65,7 +65,7 @@ class Processes:
         if self.error is not None:
             raise self.error
         self.asked.append(list(arguments))
-        with writing(self.run.path):  # refused while the screen holds the run
+        with write_lock(self.run.path):  # refused while the screen holds the run
             self.decided.append(decisions(self.run))
         self.begun.append(Started(self.outcome))
         return self.begun[-1]
@@ -86,7 +86,7 @@ class Sitting:
 
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)
-        await self.app.settled()
+        await self.app.wait_for_requests()
         await self.pilot.pause()
 
     @property
@@ -99,18 +99,18 @@ async def sitting(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     opened: Opened = stored,
-    outcome: Ready | Refused | None = None,
+    outcome: ReadyRun | RefusedStart | None = None,
 ) -> AsyncIterator[Sitting]:
     workspace = held_workspace(folder)
     run = workspace.run("mine")
     app = app_on(opened(workspace, run), workspace)
-    processes = Processes(run, outcome or Ready("mine", 0))
+    processes = Processes(run, outcome or ReadyRun("mine", 0))
     monkeypatch.setattr(detached, "start", processes.start)
     async with app.run_test(size=(120, 36)) as pilot:
         await pilot.pause()
         made = Sitting(app, pilot, run, processes)
         async with asyncio.timeout(20):
-            while app.state is None or app.state.started is None or not app.session.drives:  # type: ignore[union-attr]
+            while app.state is None or app.state.started is None or not app.session.controls:  # type: ignore[union-attr]
                 await pilot.pause()
         await made.press("2")
         yield made
@@ -135,14 +135,14 @@ async def test_what_was_asked_before_r_is_decided_before_the_process_begins(
 ) -> None:
     async with sitting(tmp_path, monkeypatch) as seat:
         await seat.pilot.press("a", "1", "r")  # in one go, with nothing awaited between
-        await seat.app.settled()
+        await seat.app.wait_for_requests()
         assert seat.processes.decided == [1]
 
 
 async def test_a_second_r_starts_no_second_process_until_the_first_was_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused = Refused("studio: run mine: its journal is damaged.", 4)
+    refused = RefusedStart("studio: run mine: its journal is damaged.", 4)
     async with sitting(tmp_path, monkeypatch, outcome=refused) as seat:
         await seat.press("1", "r", "r", "r")
         assert len(seat.processes.asked) == 1
@@ -155,7 +155,7 @@ async def test_a_second_r_starts_no_second_process_until_the_first_was_refused(
 async def test_a_refused_start_is_told_whole_and_deciding_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused = Refused("studio: run mine: its journal is damaged.\nTry studio doctor.", 4)
+    refused = RefusedStart("studio: run mine: its journal is damaged.\nTry studio doctor.", 4)
     async with sitting(tmp_path, monkeypatch, outcome=refused) as seat:
         await seat.press("a")
         await seat.press("1", "r")
@@ -191,6 +191,6 @@ async def test_once_the_process_is_there_the_screen_is_on_it(
         async with asyncio.timeout(20):
             while seat.app.session is before or seat.app.session is None:
                 await seat.pilot.pause()
-        assert isinstance(seat.app.session, Attached)
+        assert isinstance(seat.app.session, LiveSession)
         assert seat.app.shown_run == "mine"
         assert "STARTING" not in seat.text

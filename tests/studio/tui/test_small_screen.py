@@ -52,7 +52,7 @@ async def test_a_terminal_too_small_for_a_change_offers_no_decision_and_takes_no
         await pilot.pause()
         assert "approve" not in picture(app)[-1]
         await pilot.press("a", "r", "c")
-        await app.settled()
+        await app.wait_for_requests()
         await pilot.pause()
         assert session.asked == []
         assert "60x16" in picture(app)[-2]
@@ -60,14 +60,14 @@ async def test_a_terminal_too_small_for_a_change_offers_no_decision_and_takes_no
         await pilot.pause()
         assert "approve" in picture(app)[-1]
         await pilot.press("a")
-        await app.settled()
+        await app.wait_for_requests()
         assert session.names() == ["decide"]
 
 
 async def test_the_header_says_what_is_spent_of_each_limit(tmp_path: Path) -> None:
     app, session = on_a_run(tmp_path)
     session.budget = {"tokens": 50_000_000, "calls": 900}
-    calls = session.state.spent.calls
+    calls = session.state.total_usage.calls
     async with app.run_test(size=(200, 36)) as pilot:
         for _ in range(3):
             await pilot.pause()

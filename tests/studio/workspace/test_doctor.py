@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from engines.record import lines
-from engines.record.catalogue import run_rows
-from engines.record.lock import writing
+from engines.record.catalogue import load_run_rows
+from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
 from studio.workspace import preflight
 from tests.support.processes import SMALL
@@ -96,7 +96,7 @@ def test_nothing_is_repaired_where_a_process_writes_and_all_is_elsewhere(practis
     for run in ("rehearsal", "other"):
         flipped(practised / f"runs/{run}/journal.jsonl", 3)
     before = tree(practised / "runs/rehearsal")
-    with writing(practised / "runs/rehearsal"):
+    with write_lock(practised / "runs/rehearsal"):
         done = studio("doctor", "--repair", workspace=practised)
     assert done.code == 2
     assert f"pid {os.getpid()}" in done.stdout and "end it, then repair" in done.stdout
@@ -161,7 +161,7 @@ def test_the_catalogue_is_made_anew_from_the_journals_and_data_sets(
     after = json.loads((practised / "catalogue.json").read_bytes())
     for table in ("runs", "libraries", "experiences", "datasets"):
         assert list(after[table].values()) == list(before[table].values()), table
-    assert run_rows(Workspace(practised))
+    assert load_run_rows(Workspace(practised))
 
 
 def test_a_missing_version_file_is_written_again_and_a_stray_one_moved_aside(
@@ -219,11 +219,11 @@ def test_what_cannot_even_be_read_is_a_finding_and_hides_no_other(practised: Pat
 
 
 def test_the_machine_is_told_and_little_room_or_a_poor_locale_are_noted(tmp_path: Path) -> None:
-    facts = preflight.surroundings(tmp_path / "not" / "there")
+    facts = preflight.machine_facts(tmp_path / "not" / "there")
     assert facts["free_bytes"] > 0
     poor = {**facts, "free_bytes": 1_000_000, "encoding": "ANSI_X3.4-1968"}
     poor |= {"packages": {"orjson": None}, "hidden_from_debuggers": False}
-    told = preflight.surrounding_troubles(tmp_path, poor)
+    told = preflight.machine_troubles(tmp_path, poor)
     text = "\n".join(f"{t.place} {t.cause} {t.move}" for t in told)
     assert "only 1 MB" in text
     assert "LC_ALL=C.UTF-8" in text

@@ -15,37 +15,40 @@ from engines.core.library import Library
 from engines.core.state.run_state import RunState
 from engines.record.libraries import LibraryFolder
 from engines.record.run_dir import Workspace
-from studio.library.references import Found, find
-from studio.report.summary import mean
-from studio.tui.pages.diff.view import Choice, Comparison, Measured, Side, entry
+from studio.library.references import FoundVersion, find_version
+from studio.report.summary import mean_reward_text
+from studio.tui.pages.diff.view import Choice, Comparison, HeldOutComparison, Side, make_entry
 
 
 def compare(base: str, target: str, workspace: Workspace) -> Comparison:
     """Resolve both and compare them.
 
     Raises:
-        StudioError: a reference means nothing; see `studio.library.references.find`.
+        StudioError: a reference means nothing; see `studio.library.references.find_version`.
     """
-    older = find(base, workspace)
-    newer = older if base == target else find(target, workspace)
+    older = find_version(base, workspace)
+    newer = older if base == target else find_version(target, workspace)
     return comparison(base, older, target, newer)
 
 
-def comparison(base: str, older: Found, target: str, newer: Found) -> Comparison:
+def comparison(base: str, older: FoundVersion, target: str, newer: FoundVersion) -> Comparison:
     """Pure: two libraries that were found, as the page shows them."""
-    from studio.library.diff import as_lines, measures, pairs, weights_lines
+    from studio.library.diff import as_lines, pairs, set_comparisons, weights_lines
 
     return Comparison(
-        _side(base, older),
-        _side(target, newer),
-        tuple(entry(p.id, p.before, p.after) for p in pairs(older.library, newer.library)),
-        tuple(Measured(m.data, m.before, m.after, m.verdict) for m in measures(older, newer)),
+        _make_side(base, older),
+        _make_side(target, newer),
+        tuple(make_entry(p.id, p.before, p.after) for p in pairs(older.library, newer.library)),
+        tuple(
+            HeldOutComparison(m.data, m.before, m.after, m.verdict)
+            for m in set_comparisons(older, newer)
+        ),
         "\n".join(one.text for one in as_lines(older, newer)),
         tuple(weights_lines(older, newer)),
     )
 
 
-def from_the_start(workspace: Workspace, run: str | None) -> tuple[str, str] | None:
+def default_references(workspace: Workspace, run: str | None) -> tuple[str, str] | None:
     """What is compared where nobody asked: a run's start and the head.
 
     Without a run, the library that was changed last. None where there is nothing yet.
@@ -64,20 +67,20 @@ def from_the_start(workspace: Workspace, run: str | None) -> tuple[str, str] | N
     name, last = state.started.library, f"{run}@last"
     head = workspace.library(name).head()
     # Evaluations belong to steps of a run, so its end is called by its step where it is the head.
-    left = find(last, workspace).library
+    left = find_version(last, workspace).library
     same = (left.version, left.content_hash) == (head.version, head.content_hash)
     return f"{run}@epoch:0", last if same else name
 
 
-def choices(workspace: Workspace, run: str | None) -> tuple[Choice, ...]:
+def load_choices(workspace: Workspace, run: str | None) -> tuple[Choice, ...]:
     """Everything that can be compared, the open run's first; a damaged part says so."""
     found: list[Choice] = []
     if run is not None:
         found.append(Choice("", f"run {run}"))
-        found += _told(lambda: _of_run(run, workspace.run(run).state()))
+        found += _read_or_explain(lambda: _run_choices(run, workspace.run(run).state()))
     for folder in workspace.libraries():
         found.append(Choice("", f"library {folder.name}"))
-        found += _told(partial(_of_library, folder))
+        found += _read_or_explain(partial(_library_choices, folder))
     others = [other.run for other in workspace.runs() if other.run != run]
     if others:
         found.append(Choice("", "other runs"))
@@ -85,29 +88,31 @@ def choices(workspace: Workspace, run: str | None) -> tuple[Choice, ...]:
     return tuple(found)
 
 
-def _told(read: Callable[[], list[Choice]]) -> list[Choice]:
+def _read_or_explain(read: Callable[[], list[Choice]]) -> list[Choice]:
     try:
         return read()
     except StudioError as error:
         return [Choice("", str(error))]
 
 
-def _of_run(run: str, state: RunState) -> list[Choice]:
+def _run_choices(run: str, state: RunState) -> list[Choice]:
     started = state.started
     if started is None:
         return [Choice("", "it has not begun")]
-    last = f"policy v{state.policy_version}" if state.trains else f"v{state.library_version}"
+    last = (
+        f"policy v{state.policy_version}" if state.trains_weights else f"v{state.library_version}"
+    )
     found = [Choice(f"{run}@last", f"after step {state.steps_finished}, {last}")]
     if state.best_step is not None:
         found.append(Choice(f"{run}@best", f"after step {state.best_step}, on its held-out sets"))
-    first = "policy v0" if state.trains else f"v{started.library_version}"
+    first = "policy v0" if state.trains_weights else f"v{started.library_version}"
     found.append(Choice(f"{run}@epoch:0", f"before it began, {first}"))
     for number, step in sorted(state.steps.items()):
         if step.committed_version is None:
             continue
         left = f"v{step.committed_version}"
-        if state.trains:
-            left = f"reward {mean(step.rewards)}"
+        if state.trains_weights:
+            left = f"reward {mean_reward_text(step.rewards)}"
         told = f"epoch {step.epoch}, {left}"
         if number % started.steps_per_epoch == 0:
             epoch = number // started.steps_per_epoch
@@ -116,7 +121,7 @@ def _of_run(run: str, state: RunState) -> list[Choice]:
     return found
 
 
-def _of_library(folder: LibraryFolder) -> list[Choice]:
+def _library_choices(folder: LibraryFolder) -> list[Choice]:
     found = []
     for library, commit in reversed(folder.history()):
         made = "begun" if commit is None else f"step {commit.step} of {commit.run}"
@@ -124,15 +129,17 @@ def _of_library(folder: LibraryFolder) -> list[Choice]:
             made = "by hand"
         at = max((decision.at for _, decision in commit.reviewed), default=0.0) if commit else 0.0
         when = datetime.fromtimestamp(at).strftime(", %Y-%m-%d %H:%M") if at else ""
-        found.append(Choice(f"{folder.name}@{library.version}", f"{_size(library)}, {made}{when}"))
+        found.append(
+            Choice(f"{folder.name}@{library.version}", f"{_size_text(library)}, {made}{when}")
+        )
     return found
 
 
-def _size(library: Library) -> str:
+def _size_text(library: Library) -> str:
     n = len(library.experiences)
     return "1 experience" if n == 1 else f"{n} experiences"
 
 
-def _side(reference: str, found: Found) -> Side:
+def _make_side(reference: str, found: FoundVersion) -> Side:
     library = found.library
     return Side(reference, found.label, len(library.experiences), library.guidance_tokens)

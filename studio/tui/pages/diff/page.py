@@ -16,7 +16,7 @@ from textual.worker import Worker
 
 from engines.core.errors import StudioError
 from studio.secrets.sanitize import one_line
-from studio.session.base import Began, Message, Told
+from studio.session.base import EventReceived, Message, SnapshotReceived
 from studio.tui.drawing.lines import Line, Row, line, paragraph
 from studio.tui.keymap import Key, bindings
 from studio.tui.page import Page
@@ -73,25 +73,25 @@ class DiffPage(Page):
         return self.query_one("#diff-body", LineView)
 
     @property
-    def offers(self) -> RowList:
+    def choice_list(self) -> RowList:
         return self.query_one("#diff-choices", RowList)
 
     @property
-    def pick(self) -> PickLine:
+    def pick_line(self) -> PickLine:
         return self.query_one("#diff-pick", PickLine)
 
-    def home(self) -> Widget:
-        return self.pick if self.choosing else self.body
+    def initial_focus(self) -> Widget:
+        return self.pick_line if self.choosing else self.body
 
     def panes(self) -> list[Widget]:
-        return [self.home()]
+        return [self.initial_focus()]
 
     def footer_keys(self) -> Sequence[Key]:
         return PICK_KEYS if self.choosing else ()
 
     # -- what is compared ------------------------------------------------------------------
 
-    def opened(self, target: str = "") -> None:
+    def open_at(self, target: str = "") -> None:
         """Target is "REF_A REF_B", or one reference that is compared with the base."""
         parts = target.split()
         if len(parts) == 2:
@@ -101,13 +101,13 @@ class DiffPage(Page):
             self._asked = (self.found.base.reference if self.found else parts[0], parts[0])
         self._due = True
 
-    def heard(self, message: Message) -> None:
-        if isinstance(message, Began) or (
-            isinstance(message, Told) and type(message.event).__name__ in _MOVES_A_HEAD
+    def handle_message(self, message: Message) -> None:
+        if isinstance(message, SnapshotReceived) or (
+            isinstance(message, EventReceived) and type(message.event).__name__ in _MOVES_A_HEAD
         ):
             self._due = True
 
-    def _follow(self) -> None:
+    def _reload_if_due(self) -> None:
         """Compare again where a head moved, or another run is open."""
         run = self.session.run.run if self.session is not None else None
         if run != self._run:
@@ -121,15 +121,15 @@ class DiffPage(Page):
     def compare(self, asked: tuple[str, str] | None) -> None:
         """Compare these references, or what is compared where nobody asked."""
         self._reading = token = object()
-        self._work("compare", partial(self._comparing, asked, token))
+        self._run_in_group("compare", partial(self._load_comparison, asked, token))
 
-    async def _comparing(self, asked: tuple[str, str] | None, token: object) -> None:
+    async def _load_comparison(self, asked: tuple[str, str] | None, token: object) -> None:
         from studio.tui.pages.diff import loader
 
         workspace = self.studio.workspace
         run = self._run
         try:
-            pair = asked or await asyncio.to_thread(loader.from_the_start, workspace, run)
+            pair = asked or await asyncio.to_thread(loader.default_references, workspace, run)
             found = await asyncio.to_thread(loader.compare, *pair, workspace) if pair else None
         except StudioError as error:
             self._trouble = str(error)
@@ -143,7 +143,7 @@ class DiffPage(Page):
                 self._reading = None
         self._draw_if_open()
 
-    def _work(self, group: str, work: Callable[[], Coroutine[None, None, None]]) -> None:
+    def _run_in_group(self, group: str, work: Callable[[], Coroutine[None, None, None]]) -> None:
         """Run it beside the screen, in place of what its group was about.
 
         A callable, since a coroutine that is replaced before it began is never awaited.
@@ -157,22 +157,22 @@ class DiffPage(Page):
     # -- drawing ---------------------------------------------------------------------------
 
     def draw(self) -> None:
-        self._follow()
+        self._reload_if_due()
         head = self.query_one("#diff-head", LineView)
-        width, height = head.room, head.size.height
+        width, height = head.line_width, head.size.height
         if self.found is not None:
-            shown = view.head(self.found, self.mode_drawn, width, height)
+            shown = view.head_lines(self.found, self.drawn_mode, width, height)
             if self._trouble:
                 shown = [*paragraph(((one_line(self._trouble, 400), "failed"),), width)[:2], *shown]
             head.show_lines(shown[:height])
         else:
-            head.show_lines(self._empty(width))
+            head.show_lines(self._empty_lines(width))
         if self.choosing:
             self._draw_choices()
         else:
             self._draw_body()
 
-    def _empty(self, width: int) -> list[Line]:
+    def _empty_lines(self, width: int) -> list[Line]:
         if self._trouble:
             told, style = (
                 f"{one_line(self._trouble, 800)} b chooses what to compare with.",
@@ -187,22 +187,22 @@ class DiffPage(Page):
         return paragraph(((told, style),), width)
 
     @property
-    def mode_drawn(self) -> view.Mode:
-        return view.effective(self.mode, self.body.room - 1)
+    def drawn_mode(self) -> view.Mode:
+        return view.effective_mode(self.mode, self.body.line_width - 1)
 
-    def laid(self) -> list[Block]:
+    def visible_blocks(self) -> list[Block]:
         """The blocks as they are drawn; laid out anew only where something is different."""
         if self.found is None:
             return []
-        room = max(12, self.body.room - 1)
-        wanted = (self.found, room, self.mode_drawn, self.same, self.filter_text)
+        room = max(12, self.body.line_width - 1)
+        wanted = (self.found, room, self.drawn_mode, self.same, self.filter_text)
         if self._laid[0] != wanted:
             self._laid = (
                 wanted,
                 view.blocks(
                     self.found,
                     room,
-                    self.mode_drawn,
+                    self.drawn_mode,
                     same=self.same,
                     words=self.filter_text,
                 ),
@@ -215,9 +215,9 @@ class DiffPage(Page):
             body.border_title = body.border_subtitle = None
             body.show_lines([])
             return
-        blocks = self.laid()
+        blocks = self.visible_blocks()
         if self.at not in {block.id for block in blocks}:
-            self.at = view.following(blocks, "", 1)
+            self.at = view.find_next_change(blocks, "", 1)
         shown: list[Line] = []
         for block in blocks:
             mark = (">", "focus") if block.id == self.at else (" ", "")
@@ -230,18 +230,18 @@ class DiffPage(Page):
             shown = [
                 row
                 for text in found.weights
-                for row in paragraph(((one_line(text, 400), ""),), body.room, "  ")
+                for row in paragraph(((one_line(text, 400), ""),), body.line_width, "  ")
             ]
         elif not blocks:
-            shown = paragraph(((self._nothing(equal), "dim"),), body.room)
-        title = view.pane_title(found, max(12, body.room - 1), self.mode_drawn)
+            shown = paragraph(((self._empty_text(equal), "dim"),), body.line_width)
+        title = view.pane_title(found, max(12, body.line_width - 1), self.drawn_mode)
         body.border_title = Text(title)
         hidden = f"{equal} equal hidden (space)" if equal and not self.same else ""
         wanted = f"/ {one_line(self.filter_text, 20)}" if self.filter_text else ""
         body.border_subtitle = Text("  ".join(filter(None, (wanted, hidden))))
         body.show_lines(shown)
 
-    def _nothing(self, equal: int) -> str:
+    def _empty_text(self, equal: int) -> str:
         if self.filter_text:
             return f"nothing here holds {self.filter_text!r}: esc clears the filter"
         if equal:
@@ -250,12 +250,12 @@ class DiffPage(Page):
 
     def _draw_choices(self) -> None:
         which = "compare with" if self.choosing == "base" else "compare"
-        self.offers.border_title = f"{which} …"
+        self.choice_list.border_title = f"{which} …"
         if self._choices is None:
-            self.offers.show_rows([Row("", line(("reading what there is …", "dim")))])
+            self.choice_list.show_rows([Row("", line(("reading what there is …", "dim")))])
             return
-        text = self.pick.value.strip()
-        rows = view.choice_rows(self._choices, text, max(12, self.offers.room - 2))
+        text = self.pick_line.value.strip()
+        rows = view.choice_rows(self._choices, text, max(12, self.choice_list.line_width - 2))
         listed = [row.key for row in rows if row.key]
         if not text:
             told = "arrows choose; or type NAME@V, RUN@epoch:N, RUN@step:N or a file"
@@ -266,12 +266,12 @@ class DiffPage(Page):
         if text != self._narrowed:  # the likeliest, unless somebody has moved since
             wanted = text if text in listed else next(iter(listed), _TYPED)
         self._narrowed = text
-        self.offers.show_rows(rows, wanted)
+        self.choice_list.show_rows(rows, wanted)
 
     def _show_change(self) -> None:
         """Bring the change under the cursor into view, all of it where it fits."""
         top = 0
-        for block in self.laid():
+        for block in self.visible_blocks():
             if block.id == self.at:
                 height, now = self.body.size.height, round(self.body.scroll_y)
                 if top < now or top + len(block.lines) > now + height:
@@ -282,15 +282,15 @@ class DiffPage(Page):
     # -- keys ------------------------------------------------------------------------------
 
     def action_next_change(self) -> None:
-        self._go(1)
+        self._step_change(1)
 
     def action_previous_change(self) -> None:
-        self._go(-1)
+        self._step_change(-1)
 
-    def _go(self, step: int) -> None:
+    def _step_change(self, step: int) -> None:
         if self.choosing:
             return
-        there = view.following(self.laid(), self.at, step)
+        there = view.find_next_change(self.visible_blocks(), self.at, step)
         if not there or there == self.at:
             self.studio.tell("no experience differs" if not there else "there is no further change")
             return
@@ -299,8 +299,12 @@ class DiffPage(Page):
         self._show_change()
 
     def action_words(self) -> None:
-        offered = [mode for mode in view.MODES if view.effective(mode, self.body.room - 1) == mode]
-        at = offered.index(self.mode_drawn)
+        offered = [
+            mode
+            for mode in view.MODES
+            if view.effective_mode(mode, self.body.line_width - 1) == mode
+        ]
+        at = offered.index(self.drawn_mode)
         self.mode = offered[(at + 1) % len(offered)]
         self.studio.draw_now()
         self._show_change()
@@ -313,20 +317,20 @@ class DiffPage(Page):
         self.studio.tell("what is equal is shown" if self.same else "what is equal is hidden")
 
     def action_base(self) -> None:
-        self._choose("base")
+        self._open_choices("base")
 
     def action_target(self) -> None:
-        self._choose("target")
+        self._open_choices("target")
 
-    def _choose(self, which: str) -> None:
+    def _open_choices(self, which: str) -> None:
         self.choosing = which
         self.filter_text = self._narrowed = ""
         self.add_class("-choosing")
         with self.prevent(Input.Changed):
-            self.pick.value = ""
-        self.screen.set_focus(self.pick, scroll_visible=False)
+            self.pick_line.value = ""
+        self.screen.set_focus(self.pick_line, scroll_visible=False)
         self.call_after_refresh(self._draw_if_open)  # only then the size of the list is known
-        self._work("choices", self._list_choices)
+        self._run_in_group("choices", self._list_choices)
         self.studio.draw_now()
 
     async def _list_choices(self) -> None:
@@ -334,7 +338,7 @@ class DiffPage(Page):
 
         try:
             self._choices = await asyncio.to_thread(
-                loader.choices, self.studio.workspace, self._run
+                loader.load_choices, self.studio.workspace, self._run
             )
         except StudioError as error:
             self._choices = (Choice("", str(error)),)
@@ -342,15 +346,15 @@ class DiffPage(Page):
             self._draw_if_open()
             if self.found is not None:
                 side = self.found.base if self.choosing == "base" else self.found.target
-                self.offers.go_to(side.reference)
+                self.choice_list.go_to(side.reference)
 
     def action_choose(self) -> None:
         if not self.choosing:
             self.studio.tell("b chooses what to compare with, B what is compared")
-        elif self.offers.key == _TYPED:
-            self._take(self.pick.value.strip())
-        elif self.offers.key:
-            self._take(self.offers.key)
+        elif self.choice_list.key == _TYPED:
+            self._choose_reference(self.pick_line.value.strip())
+        elif self.choice_list.key:
+            self._choose_reference(self.choice_list.key)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
@@ -365,14 +369,14 @@ class DiffPage(Page):
     def on_pick_line_left(self, event: PickLine.Left) -> None:
         event.stop()
         if self.choosing:
-            self._leave_choices()
+            self._close_choices()
             self.studio.draw_now()
 
     def action_export(self) -> None:
         if self.found is None:
             self.studio.tell("nothing is compared, so there is nothing to write down", "failed")
         elif not self.choosing:
-            self._work("export", partial(self._export, self.found))
+            self._run_in_group("export", partial(self._export, self.found))
 
     async def _export(self, found: Comparison) -> None:
         from studio.tui import library_loader
@@ -387,28 +391,28 @@ class DiffPage(Page):
         else:
             self.studio.tell(f"the difference is written to {path}")
 
-    def _take(self, reference: str) -> None:
+    def _choose_reference(self, reference: str) -> None:
         which = self.choosing
         if self.found is not None:
             base, target = self.found.base.reference, self.found.target.reference
         else:
             base = target = reference
-        self._leave_choices()
+        self._close_choices()
         self.compare((reference, target) if which == "base" else (base, reference))
         self.studio.draw_now()
 
-    def _leave_choices(self) -> None:
+    def _close_choices(self) -> None:
         self.choosing = ""
         self.filter_text = ""
         self.remove_class("-choosing")
         self.screen.set_focus(self.body, scroll_visible=False)
         self.call_after_refresh(self._draw_if_open)
 
-    def back(self) -> bool:
-        if super().back():
+    def go_back(self) -> bool:
+        if super().go_back():
             return True
         if self.choosing:
-            self._leave_choices()
+            self._close_choices()
             return True
         if self._trouble and self.found is not None:
             self._trouble = ""
@@ -424,12 +428,12 @@ class DiffPage(Page):
             self._show_change()
         return True
 
-    def copied(self, whole: bool) -> str:
+    def text_to_copy(self, whole: bool) -> str:
         if self.choosing:
-            return self.offers.key if not whole else super().copied(whole)
+            return self.choice_list.key if not whole else super().text_to_copy(whole)
         if self.found is None:
             return ""
         if whole:
             return self.found.text
         here = next((one for one in self.found.entries if one.id == self.at), None)
-        return view.plain_entry(here) if here is not None else ""
+        return view.entry_text(here) if here is not None else ""

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engines.core.text.similarity import Change, word_diff
-from studio.secrets.sanitize import inert
-from studio.tui.drawing.cells import fit, pad, settled
-from studio.tui.drawing.cells import width as cells
-from studio.tui.drawing.lines import Line, Row, Span, cropped, line, paragraph, spread, width_of
+from studio.secrets.sanitize import sanitize
+from studio.tui.drawing.cells import cell_width as cells
+from studio.tui.drawing.cells import fit, normalize_width, pad
+from studio.tui.drawing.lines import Line, Row, Span, crop_line, line, paragraph, spread, width_of
 
 Mode = Literal["side by side", "words", "lines"]
 MODES: tuple[Mode, ...] = ("side by side", "words", "lines")
@@ -55,7 +55,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class HeldOutComparison:
     """One held-out set beside both sides; "" where a side has none."""
 
     data: str
@@ -69,7 +69,7 @@ class Comparison:
     base: Side
     target: Side
     entries: tuple[Entry, ...]
-    measured: tuple[Measured, ...] = ()
+    measured: tuple[HeldOutComparison, ...] = ()
     text: str = ""  # as `studio diff` prints it
     weights: tuple[str, ...] = ()  # of steps that differ in weights alone
 
@@ -91,19 +91,19 @@ class Block:
     lines: tuple[Line, ...]
 
 
-def shown(text: str) -> str:
+def display_text(text: str) -> str:
     """Text of a model as it may be drawn and measured."""
-    return settled(inert(text))
+    return normalize_width(sanitize(text))
 
 
-def entry(name: str, before: str | None, after: str | None) -> Entry:
+def make_entry(name: str, before: str | None, after: str | None) -> Entry:
     """One experience; None where a side does not hold it."""
-    old, new = shown(before or ""), shown(after or "")
+    old, new = display_text(before or ""), display_text(after or "")
     if before is None or after is None:
-        return Entry(shown(name), "+" if before is None else "-", old, new)
+        return Entry(display_text(name), "+" if before is None else "-", old, new)
     if old == new:
-        return Entry(shown(name), "=", old, new)
-    return Entry(shown(name), "~", old, new, word_diff(old, new))
+        return Entry(display_text(name), "=", old, new)
+    return Entry(display_text(name), "~", old, new, word_diff(old, new))
 
 
 def change_spans(words: Iterable[Change], *, keep: str = "cut new") -> tuple[Span, ...]:
@@ -129,7 +129,7 @@ def counts_text(of: Comparison) -> str:
     return " ".join(f"{sign}{signs.count(sign)}" for sign in "+~-=")
 
 
-def head(of: Comparison, mode: Mode, width: int, height: int) -> list[Line]:
+def head_lines(of: Comparison, mode: Mode, width: int, height: int) -> list[Line]:
     """What is compared, how much differs, and what was measured of either side."""
     base, target = of.base, of.target
     counted = line(
@@ -139,24 +139,28 @@ def head(of: Comparison, mode: Mode, width: int, height: int) -> list[Line]:
     if of.weights:
         counted = line("two steps of a run that trains weights")
     out = [
-        line((shown(base.label), "title"), (" -> ", "dim"), (shown(target.label), "title")),
+        line(
+            (display_text(base.label), "title"),
+            (" -> ", "dim"),
+            (display_text(target.label), "title"),
+        ),
         spread(
             counted,
             line((mode, "dim")),
             width,
         ),
     ]
-    measured = [_measured(one, width) for one in of.measured]
+    measured = [_held_out_line(one, width) for one in of.measured]
     if not measured:
         measured = [line(("neither side was evaluated: there is no rate to compare", "dim"))]
     room = height - len(out)
     if len(measured) > room:
         left = len(of.measured) - max(0, room - 1)
         measured = [*measured[: max(0, room - 1)], line((f"and {left} more (Y copies all)", "dim"))]
-    return [cropped(one, width) for one in [*out, *measured][:height]]
+    return [crop_line(one, width) for one in [*out, *measured][:height]]
 
 
-def _measured(one: Measured, width: int) -> Line:
+def _held_out_line(one: HeldOutComparison, width: int) -> Line:
     """A held-out set on one line: the sides' own intervals give way to the difference's.
 
     Where that is not enough an n that both sides share is said once.
@@ -165,7 +169,7 @@ def _measured(one: Measured, width: int) -> Line:
     brief = tuple(_INTERVAL.sub("", side) for side in sides)
     counts = [_COUNT.findall(side) for side in brief]
     once = (_COUNT.sub("", brief[0]), brief[1]) if counts[0] == counts[1] else brief
-    name = (f"{shown(one.data)}  ", "dim")
+    name = (f"{display_text(one.data)}  ", "dim")
     verdict = (f"   {one.verdict}", "title")
     for before, after in (sides, brief, once):
         whole = line(name, f"{before} -> {after}", verdict)
@@ -174,7 +178,7 @@ def _measured(one: Measured, width: int) -> Line:
     return line(name, (one.verdict, "title"))
 
 
-def effective(mode: Mode, width: int) -> Mode:
+def effective_mode(mode: Mode, width: int) -> Mode:
     """How it is drawn at this width."""
     return "words" if mode == "side by side" and width < TWO_COLUMNS else mode
 
@@ -192,11 +196,11 @@ def blocks(
     Args:
         of: what is compared.
         width: in cells, of every line.
-        mode: see `effective`.
+        mode: see `effective_mode`.
         same: whether those that are equal are shown.
         words: a filter; all of its words must stand in the id or in a text.
     """
-    mode = effective(mode, width)
+    mode = effective_mode(mode, width)
     name = max((cells(one.id) for one in of.entries), default=0)
     name = min(name, 12)
     wanted = words.casefold().split()
@@ -204,10 +208,12 @@ def blocks(
     for one in of.entries:
         if one.sign == "=" and not same:
             continue
-        if wanted and not _has(one, wanted):
+        if wanted and not _matches(one, wanted):
             continue
         drawn = (
-            _columns(one, width, name) if mode == "side by side" else _one(one, width, name, mode)
+            _column_lines(one, width, name)
+            if mode == "side by side"
+            else _full_width_lines(one, width, name, mode)
         )
         out.append(Block(one.id, one.sign, tuple(drawn)))
     return out
@@ -215,16 +221,16 @@ def blocks(
 
 def pane_title(of: Comparison, width: int, mode: Mode) -> str:
     """Both names for the border above the columns, each over its own where there are two."""
-    left = f"{shown(of.base.label)}  {_size(of.base.experiences)}"
-    right = f"{shown(of.target.label)}  {_size(of.target.experiences)}"
-    if effective(mode, width) != "side by side":
+    left = f"{display_text(of.base.label)}  {_size_text(of.base.experiences)}"
+    right = f"{display_text(of.target.label)}  {_size_text(of.target.experiences)}"
+    if effective_mode(mode, width) != "side by side":
         return fit(f"{left} -> {right}", max(1, width - 4))
-    half, other = _halves(width)
+    half, other = _column_widths(width)
     left, right = fit(left, half - 2), fit(right, other - 4)
     return f"{left} {' ' * max(1, half + 2 - cells(left) - 1)} {right}"
 
 
-def _size(n: int) -> str:
+def _size_text(n: int) -> str:
     return f"{n} experience{'s' * (n != 1)}"
 
 
@@ -234,14 +240,14 @@ def file_name(of: Comparison) -> str:
     return f"diff-{'-to-'.join(sides)}.txt"
 
 
-def plain_entry(one: Entry) -> str:
+def entry_text(one: Entry) -> str:
     """One experience as `y` copies it."""
     if one.sign != "~":
         return f"{one.sign.replace('=', ' ')} {one.id}  {one.text}"
     return f"~ {one.id}  " + "".join(text for text, _ in change_spans(one.words))
 
 
-def following(found: Sequence[Block], at: str, step: int) -> str:
+def find_next_change(found: Sequence[Block], at: str, step: int) -> str:
     """The id of the next change after `at`, or before it; "" where nothing differs."""
     changes = [number for number, block in enumerate(found) if block.sign != "="]
     if not changes:
@@ -257,57 +263,64 @@ def following(found: Sequence[Block], at: str, step: int) -> str:
 def choice_rows(choices: Sequence[Choice], words: str, width: int) -> list[Row]:
     """What can be compared, as a list; headings stay out of a filtered one."""
     wanted = words.casefold().split()
-    longest = max((cells(shown(c.reference)) for c in choices if c.reference), default=0)
+    longest = max((cells(display_text(c.reference)) for c in choices if c.reference), default=0)
     longest = min(longest, max(16, width // 2))
     rows = []
     for choice in choices:
         told = f"{choice.reference} {choice.about}".casefold()
         if not choice.reference:
             if not wanted:
-                rows.append(Row("", line((shown(choice.about), "title"))))
+                rows.append(Row("", line((display_text(choice.about), "title"))))
         elif all(word in told for word in wanted):
-            about = cropped(line((shown(choice.about), "dim")), max(0, width - longest - 3))
+            about = crop_line(
+                line((display_text(choice.about), "dim")), max(0, width - longest - 3)
+            )
             rows.append(
-                Row(choice.reference, ((pad(shown(choice.reference), longest + 1), ""), *about))
+                Row(
+                    choice.reference,
+                    ((pad(display_text(choice.reference), longest + 1), ""), *about),
+                )
             )
     return rows
 
 
-def _has(one: Entry, wanted: Sequence[str]) -> bool:
+def _matches(one: Entry, wanted: Sequence[str]) -> bool:
     told = f"{one.id} {one.before} {one.after}".casefold()
     return all(word in told for word in wanted)
 
 
-def _halves(width: int) -> tuple[int, int]:
+def _column_widths(width: int) -> tuple[int, int]:
     half = (width - 3) // 2
     return half, width - 3 - half
 
 
-def _named(sign: str, name: str, spans: Iterable[Span], width: int, name_width: int) -> list[Line]:
+def _entry_lines(
+    sign: str, name: str, spans: Iterable[Span], width: int, name_width: int
+) -> list[Line]:
     """`~ E14  text`, further lines under the text; every line as wide as asked."""
     prefix = f"{sign.replace('=', ' ')} {pad(name, name_width)} "
     style = STYLES[sign]
     indent = " " * cells(prefix)
     rows = paragraph(spans, max(1, width - cells(prefix)))
     return [
-        _padded((((prefix, style) if not number else (indent, "")), *row), width)
+        _pad_line((((prefix, style) if not number else (indent, "")), *row), width)
         for number, row in enumerate(rows)
     ]
 
 
-def _padded(of: Line, width: int) -> Line:
+def _pad_line(of: Line, width: int) -> Line:
     left = width - width_of(of)
-    return (*of, (" " * left, "")) if left > 0 else cropped(of, width)
+    return (*of, (" " * left, "")) if left > 0 else crop_line(of, width)
 
 
-def _columns(one: Entry, width: int, name: int) -> list[Line]:
-    half, other = _halves(width)
+def _column_lines(one: Entry, width: int, name: int) -> list[Line]:
+    half, other = _column_widths(width)
     cut: Iterable[Span] = ((one.before, STYLES["-"] if one.sign == "-" else ""),)
     new: Iterable[Span] = ((one.after, STYLES["+"] if one.sign == "+" else ""),)
     if one.sign == "~":
         cut, new = change_spans(one.words, keep="cut"), change_spans(one.words, keep="new")
-    left = [] if one.sign == "+" else _named(one.sign, one.id, cut, half, name)
-    right = [] if one.sign == "-" else _named(one.sign, one.id, new, other, name)
+    left = [] if one.sign == "+" else _entry_lines(one.sign, one.id, cut, half, name)
+    right = [] if one.sign == "-" else _entry_lines(one.sign, one.id, new, other, name)
     blank, blanks = ((" " * half, ""),), ((" " * other, ""),)
     rows = max(len(left), len(right))
     return [
@@ -320,9 +333,9 @@ def _columns(one: Entry, width: int, name: int) -> list[Line]:
     ]
 
 
-def _one(one: Entry, width: int, name: int, mode: Mode) -> list[Line]:
+def _full_width_lines(one: Entry, width: int, name: int, mode: Mode) -> list[Line]:
     if one.sign == "~" and mode == "lines":
-        before = _named("-", one.id, ((one.before, "removed"),), width, name)
-        return before + _named("+", one.id, ((one.after, "added"),), width, name)
+        before = _entry_lines("-", one.id, ((one.before, "removed"),), width, name)
+        return before + _entry_lines("+", one.id, ((one.after, "added"),), width, name)
     spans = change_spans(one.words) if one.sign == "~" else ((one.text, STYLES[one.sign]),)
-    return _named(one.sign, one.id, spans, width, name)
+    return _entry_lines(one.sign, one.id, spans, width, name)

@@ -15,12 +15,12 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from studio.report.rates import metrics_text
-from studio.secrets.sanitize import inert, one_line
-from studio.tui.drawing.cells import fit, pad, settled, wrap_pieces
-from studio.tui.drawing.lines import Line, Row, Span, labelled, line
+from studio.secrets.sanitize import one_line, sanitize
+from studio.tui.drawing.cells import fit, normalize_width, pad, wrap_pieces
+from studio.tui.drawing.lines import Line, Row, Span, labelled_lines, line
 
 if TYPE_CHECKING:
-    from studio.report.rollout import WholeRollout
+    from studio.report.rollout import RecordedRollout
 
 LABEL = 10
 LIVE_TAIL_CHARS = 20_000
@@ -44,7 +44,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupShown:
+class GroupSummary:
     """What stands in the left pane besides the rollouts."""
 
     id: str
@@ -55,14 +55,14 @@ class GroupShown:
     policy_version: int | None = None  # of a run that trains weights
 
     @property
-    def made_by(self) -> str:
+    def version_text(self) -> str:
         """The version that its rollouts were made with."""
         if self.policy_version is not None:
             return f"policy v{self.policy_version}"
         return f"library v{self.library_version}"
 
     @property
-    def won(self) -> int:
+    def won_count(self) -> int:
         return sum(member.state == "won" for member in self.members)
 
 
@@ -97,15 +97,17 @@ _MARKS = {
 }
 
 
-def member_of(whole: WholeRollout | None, rollout_id: str, index: int, live: bool) -> Member:
+def make_member(whole: RecordedRollout | None, rollout_id: str, index: int, live: bool) -> Member:
     """How a rollout stands in its group."""
     if whole is None:
         return Member(rollout_id, index, "streaming" if live else "queued")
     rollout = whole.rollout
-    return member(whole.id, index, rollout.status, rollout.usage.completion_tokens, whole.verdict)
+    return ended_member(
+        whole.id, index, rollout.status, rollout.usage.completion_tokens, whole.verdict
+    )
 
 
-def member(rollout_id: str, index: int, status: str, tokens: int, verdict: object) -> Member:
+def ended_member(rollout_id: str, index: int, status: str, tokens: int, verdict: object) -> Member:
     """One that ended, by its status and its verdict (None: not judged yet)."""
     reward = getattr(verdict, "reward", None)
     note = "truncated" if status == "truncated" else ""
@@ -119,7 +121,7 @@ def member(rollout_id: str, index: int, status: str, tokens: int, verdict: objec
     return Member(rollout_id, index, state, reward, tokens, note)
 
 
-def group_rows(group: GroupShown, width: int) -> list[Row]:
+def group_rows(group: GroupSummary, width: int) -> list[Row]:
     """A row a rollout: its sign, reward, tokens, and what went wrong."""
     rows = []
     for one in group.members:
@@ -135,22 +137,22 @@ def group_rows(group: GroupShown, width: int) -> list[Row]:
 
 
 def answer_lines(
-    whole: WholeRollout | None, truth: str | None, group: GroupShown, width: int
+    whole: RecordedRollout | None, truth: str | None, group: GroupSummary, width: int
 ) -> list[Line]:
     """Expected and got, and what the group is about."""
     expected, got = expected_and_got(whole, truth)
     out: list[Line] = []
     if expected is not None:
-        out += labelled("expected", one_line(expected, 300), width)
+        out += labelled_lines("expected", one_line(expected, 300), width)
     if got is not None:
-        out += labelled("got", one_line(got, 300), width)
-    out += labelled("problem", one_line(group.problem, 60), width)
-    at = f"epoch {group.epoch}, {group.won} of {len(group.members)} won"
-    return [*out, *labelled("group", at, width)]
+        out += labelled_lines("got", one_line(got, 300), width)
+    out += labelled_lines("problem", one_line(group.problem, 60), width)
+    at = f"epoch {group.epoch}, {group.won_count} of {len(group.members)} won"
+    return [*out, *labelled_lines("group", at, width)]
 
 
 def expected_and_got(
-    whole: WholeRollout | None, truth: str | None
+    whole: RecordedRollout | None, truth: str | None
 ) -> tuple[str | None, str | None]:
     """The true answer and what was stated; None where it is not known.
 
@@ -170,13 +172,13 @@ def expected_and_got(
     return truth, lines[-1].strip() if lines else None
 
 
-def parts_of(
-    whole: WholeRollout, library: int, experiences: int | None, *, calls: bool = False
+def rollout_parts(
+    whole: RecordedRollout, library: int, experiences: int | None, *, calls: bool = False
 ) -> tuple[Part, ...]:
     """A rollout from prompt to verdict.
 
     Args:
-        whole: from `studio.report.rollout.whole_rollout`.
+        whole: from `studio.report.rollout.read_rollout`.
         library: the version of the library that was in front of the prompt.
         experiences: how many it held; None where that is not known.
         calls: with tokens and times of each call.
@@ -188,25 +190,27 @@ def parts_of(
             case "system":
                 items = "" if experiences is None else f", {experiences} experiences"
                 note = f"(library v{library}{items})"
-                out.append(_part("system" + key, "system", message.content, "dim", note, True))
+                out.append(_make_part("system" + key, "system", message.content, "dim", note, True))
             case "assistant":
                 if message.reasoning:
-                    out.append(_part("think" + key, "think", message.reasoning, "dim", "", True))
+                    out.append(
+                        _make_part("think" + key, "think", message.reasoning, "dim", "", True)
+                    )
                 if message.content or not message.tool_calls:
-                    out.append(_part("answer" + key, "answer", message.content, folds=True))
+                    out.append(_make_part("answer" + key, "answer", message.content, folds=True))
                 for at, call in enumerate(message.tool_calls):
                     asked = f"{call.name} {call.arguments}"
-                    out.append(_part(f"call{key}.{at}", "calls", asked, folds=True))
+                    out.append(_make_part(f"call{key}.{at}", "calls", asked, folds=True))
             case role:
-                out.append(_part(role + key, role, message.content, folds=True))
+                out.append(_make_part(role + key, role, message.content, folds=True))
     out += _verdict_parts(whole)
     if calls:
         out += [
-            _part(
+            _make_part(
                 f"calls{number}",
                 f"turn {call.turn}",
                 f"{call.prompt_tokens} + {call.completion_tokens} tokens  {call.elapsed_s:.2f} s  "
-                f"finish {call.finish}  {call.model}{_temperature(call.temperature)}  "
+                f"finish {call.finish}  {call.model}{_temperature_text(call.temperature)}  "
                 f"{call.record}",
             )
             for number, call in enumerate(whole.calls)
@@ -214,7 +218,7 @@ def parts_of(
     return tuple(out)
 
 
-def _temperature(value: float | None) -> str:
+def _temperature_text(value: float | None) -> str:
     return "" if value is None else f"  temperature {value:g}"
 
 
@@ -222,34 +226,37 @@ def live_parts(text: str) -> tuple[Part, ...]:
     """What is known of a rollout under way."""
     cut = len(text) > LIVE_TAIL_CHARS
     note = f"(under way; its last {LIVE_TAIL_CHARS:,} characters)" if cut else "(under way)"
-    return (_part("live", "answer", text[-LIVE_TAIL_CHARS:], "", note),)
+    return (_make_part("live", "answer", text[-LIVE_TAIL_CHARS:], "", note),)
 
 
-def _verdict_parts(whole: WholeRollout) -> list[Part]:
+def _verdict_parts(whole: RecordedRollout) -> list[Part]:
     verdict, rollout = whole.verdict, whole.rollout
     out = []
     if verdict is None:
-        out.append(_part("reward", "reward", "not judged yet", "flag"))
+        out.append(_make_part("reward", "reward", "not judged yet", "flag"))
     elif verdict.reward is None:
-        out.append(_part("reward", "reward", f"none: {verdict.error or 'no opinion'}", "flag"))
+        out.append(_make_part("reward", "reward", f"none: {verdict.error or 'no opinion'}", "flag"))
     else:
         won = verdict.reward >= 0.5
         told = f"{verdict.reward:g} {'won' if won else 'lost'}{metrics_text(verdict.metrics)}"
-        out.append(_part("reward", "reward", told, "won" if won else "lost"))
+        out.append(_make_part("reward", "reward", told, "won" if won else "lost"))
     if verdict is not None and verdict.critique:
-        out.append(_part("critique", "critique", verdict.critique, folds=True))
+        out.append(_make_part("critique", "critique", verdict.critique, folds=True))
     if rollout.error:
-        out.append(_part("error", "error", rollout.error, "failed", folds=True))
+        out.append(_make_part("error", "error", rollout.error, "failed", folds=True))
     spent = f"{rollout.usage.prompt_tokens} + {rollout.usage.completion_tokens} tokens"
-    ended = f"{rollout.status}{f', finish {whole.finish}' if whole.finish else ''}; {spent}; "
-    out.append(_part("ended", "ended", f"{ended}{rollout.elapsed_s:.2f} s; seed {rollout.seed}"))
+    finish = f", finish {whole.finish_reason}" if whole.finish_reason else ""
+    ended = f"{rollout.status}{finish}; {spent}; "
+    out.append(
+        _make_part("ended", "ended", f"{ended}{rollout.elapsed_s:.2f} s; seed {rollout.seed}")
+    )
     return out
 
 
-def _part(
+def _make_part(
     key: str, label: str, text: str, style: str = "", note: str = "", folds: bool = False
 ) -> Part:
-    return Part(key, label, settled(inert(text)), style, note, folds)
+    return Part(key, label, normalize_width(sanitize(text)), style, note, folds)
 
 
 def rollout_rows(
@@ -275,12 +282,12 @@ def rollout_rows(
     for part in parts:
         found = by_part.get(part.key, [])
         folded = part.key in closed or (_begins_folded(part) and part.key not in opened)
-        out += _rows_of(part, width, folded and not found, found)
+        out += _part_rows(part, width, folded and not found, found)
     return out
 
 
-def _rows_of(part: Part, width: int, folded: bool, hits: Sequence[Hit]) -> list[Row]:
-    pieces = _wrapped(part.text, max(1, width - LABEL))
+def _part_rows(part: Part, width: int, folded: bool, hits: Sequence[Hit]) -> list[Row]:
+    pieces = _wrap_text(part.text, max(1, width - LABEL))
     label: Span = (pad(part.label, LABEL), "key")
     kept = len(pieces)
     if folded:
@@ -296,7 +303,7 @@ def _rows_of(part: Part, width: int, folded: bool, hits: Sequence[Hit]) -> list[
     for number, piece in enumerate(pieces[:kept]):
         while passed < len(hits) and hits[passed].end <= at:
             passed += 1
-        spans = _highlighted(piece, at, part.style, hits, passed)
+        spans = _highlight_hits(piece, at, part.style, hits, passed)
         rows.append(Row(f"{part.key}:{number}", (label, *spans)))
         label = (" " * LABEL, "")
         at += len(piece)
@@ -306,7 +313,7 @@ def _rows_of(part: Part, width: int, folded: bool, hits: Sequence[Hit]) -> list[
     return rows
 
 
-def _highlighted(piece: str, at: int, style: str, hits: Sequence[Hit], first: int) -> Line:
+def _highlight_hits(piece: str, at: int, style: str, hits: Sequence[Hit], first: int) -> Line:
     """A row of a part that begins at a character, with what was searched for marked.
 
     Args:
@@ -328,7 +335,7 @@ def _highlighted(piece: str, at: int, style: str, hits: Sequence[Hit], first: in
 
 
 @lru_cache(maxsize=64)
-def _wrapped(text: str, width: int) -> tuple[str, ...]:
+def _wrap_text(text: str, width: int) -> tuple[str, ...]:
     return tuple(wrap_pieces(text, width))
 
 
@@ -336,12 +343,12 @@ def _begins_folded(part: Part) -> bool:
     return part.folds and part.label in _FIRST_LINES
 
 
-def part_of(key: str) -> str:
+def part_key(key: str) -> str:
     """Of a row's key, which part it belongs to."""
     return key.rpartition(":")[0]
 
 
-def toggled(
+def toggle_fold(
     key: str, parts: Sequence[Part], opened: Collection[str], closed: Collection[str]
 ) -> tuple[frozenset[str], frozenset[str]]:
     """Fold or unfold a part: what is opened and closed from then on."""
@@ -353,9 +360,9 @@ def toggled(
     return frozenset(opened), frozenset(closed) ^ {key}
 
 
-def found_in(parts: Sequence[Part], wanted: str) -> tuple[Hit, ...]:
+def find_hits(parts: Sequence[Part], wanted: str) -> tuple[Hit, ...]:
     """Where a text stands, whatever its case and however its words are spaced."""
-    words = settled(inert(wanted)).split()
+    words = normalize_width(sanitize(wanted)).split()
     if not words:
         return ()
     pattern = re.compile(r"\s+".join(re.escape(word) for word in words), re.IGNORECASE)
@@ -366,14 +373,14 @@ def found_in(parts: Sequence[Part], wanted: str) -> tuple[Hit, ...]:
     )
 
 
-def row_of(hit: Hit, parts: Sequence[Part], width: int) -> str:
+def find_hit_row(hit: Hit, parts: Sequence[Part], width: int) -> str:
     """The key of the row in which a hit begins."""
     part = next(one for one in parts if one.key == hit.part)
-    ends = list(accumulate(len(piece) for piece in _wrapped(part.text, max(1, width - LABEL))))
+    ends = list(accumulate(len(piece) for piece in _wrap_text(part.text, max(1, width - LABEL))))
     return f"{part.key}:{bisect_right(ends, hit.start)}"
 
 
-def pair(members: Sequence[Member], chosen: str) -> tuple[str, str] | None:
+def winner_and_loser(members: Sequence[Member], chosen: str) -> tuple[str, str] | None:
     """A winner and a loser to stand side by side, the chosen one among them if it can be."""
     known = [one for one in members if one.reward is not None]
     here = next((one for one in known if one.id == chosen), None)
@@ -396,7 +403,7 @@ def whole_text(parts: Sequence[Part]) -> str:
     )
 
 
-def resolved(
+def resolve_target(
     target: str, steps: Mapping[int, Sequence[str]], evidence: Mapping[str, Sequence[str]]
 ) -> str:
     """The rollout or group an id stands for; "" where it stands for none that is known.

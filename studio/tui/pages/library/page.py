@@ -20,15 +20,15 @@ from engines.core.errors import StudioError
 from engines.core.library import Library
 from engines.core.types import Operation, OperationKind
 from engines.record.libraries import LibraryFolder
-from studio.library.citations import Citations, Use
+from studio.library.citations import Citation, Citations
 from studio.secrets.sanitize import one_line
-from studio.session.base import Began, Message, Session, Told
+from studio.session.base import EventReceived, Message, Session, SnapshotReceived
 from studio.tui.drawing.lines import Line, Row, line, paragraph
 from studio.tui.keymap import Key, bindings
 from studio.tui.page import Page
-from studio.tui.pages.diff.view import shown
+from studio.tui.pages.diff.view import display_text
 from studio.tui.pages.library import view
-from studio.tui.pages.library.view import History, Item, Shelf
+from studio.tui.pages.library.view import History, Item, LibraryState
 from studio.tui.widgets.edit_box import EDIT_KEYS, EditBox
 from studio.tui.widgets.line_view import LineView
 from studio.tui.widgets.row_list import RowList
@@ -63,7 +63,7 @@ class LibraryPage(Page):
         super().__init__()
         self.sort: view.Sort = view.SORTS[0]
         self.side: Side = "about"
-        self.shelf: Shelf | None = None
+        self.shelf: LibraryState | None = None
         self.listed: tuple[Item, ...] = ()
         self._folder: LibraryFolder | None = None
         self._history: History = ()
@@ -72,7 +72,7 @@ class LibraryPage(Page):
         self._reading = False
         self._counting = False
         self._citations: Citations | None = None
-        self._uses: Mapping[str, tuple[Use, ...]] = {}
+        self._uses: Mapping[str, tuple[Citation, ...]] = {}
         self._near: dict[tuple[str, str], tuple[tuple[str, float], ...]] = {}
         self._looking: tuple[str, str] | None = None  # what is compared with the others now
         self._told: list[str] | None = None  # the history of the one under the cursor
@@ -110,7 +110,7 @@ class LibraryPage(Page):
     def box(self) -> EditBox:
         return self.query_one("#library-edit", EditBox)
 
-    def home(self) -> Widget:
+    def initial_focus(self) -> Widget:
         return self.entries if self._wording is None else self.box
 
     def panes(self) -> list[Widget]:
@@ -135,7 +135,7 @@ class LibraryPage(Page):
         key = self.entries.key
         return next((one for one in self.listed if one.id == key), None)
 
-    def opened(self, target: str = "") -> None:
+    def open_at(self, target: str = "") -> None:
         self._due = self._count_due = True
         if target and not self.go_to(target):
             if self.session is not None or self.shelf is not None:
@@ -143,15 +143,15 @@ class LibraryPage(Page):
             elif target in {folder.name for folder in self.studio.workspace.libraries()}:
                 self._chosen = target
 
-    def heard(self, message: Message) -> None:
-        if isinstance(message, Began):
+    def handle_message(self, message: Message) -> None:
+        if isinstance(message, SnapshotReceived):
             self._due = self._count_due = True
-        elif isinstance(message, Told):
+        elif isinstance(message, EventReceived):
             kind = type(message.event).__name__
             self._due |= kind in _MOVES_THE_HEAD
             self._count_due |= kind in _BRINGS_USES
 
-    def _follow(self) -> None:
+    def _reload_if_due(self) -> None:
         """Read again what is no longer what is shown; called where it can be seen."""
         name = self.library_name
         if self._folder is not None and self._folder.name != name:
@@ -163,12 +163,12 @@ class LibraryPage(Page):
             self._due = False
             if name:
                 self._reading = True
-                self._work("library", partial(self._read, name))
+                self._run_in_group("library", partial(self._read, name))
             elif self.session is None:
-                self._work("libraries", self._list)
+                self._run_in_group("libraries", self._list_libraries)
         if self._count_due and not self._counting and self.session is not None and self._history:
             self._count_due, self._counting = False, True
-            self._work("citations", partial(self._count, self.session))
+            self._run_in_group("citations", partial(self._count_citations, self.session))
 
     async def _read(self, name: str) -> None:
         folder = self._folder or self.studio.workspace.library(name)
@@ -183,18 +183,18 @@ class LibraryPage(Page):
             self._reading = False
         self._draw_if_open()
 
-    async def _list(self) -> None:
+    async def _list_libraries(self) -> None:
         from studio.tui import library_loader
 
         try:
             self._found = await asyncio.to_thread(
-                library_loader.library_list, self.studio.workspace
+                library_loader.list_libraries, self.studio.workspace
             )
         except StudioError as error:
             self._trouble = str(error)
         self._draw_if_open()
 
-    async def _count(self, session: Session) -> None:
+    async def _count_citations(self, session: Session) -> None:
         citations = self._citations or Citations(session.run)
         try:
             await asyncio.to_thread(citations.refresh)
@@ -205,10 +205,10 @@ class LibraryPage(Page):
         if session is self.session:
             self._citations = citations
             names = {e.id for library, _ in self._history for e in library.experiences}
-            self._uses = citations.of(names)
+            self._uses = citations.by_experience(names)
             self._draw_if_open()
 
-    def _work(self, group: str, work: Callable[[], Coroutine[None, None, None]]) -> None:
+    def _run_in_group(self, group: str, work: Callable[[], Coroutine[None, None, None]]) -> None:
         """Run it beside the screen, in place of what its group was about.
 
         A callable, since a coroutine that is replaced before it began is never awaited.
@@ -219,7 +219,7 @@ class LibraryPage(Page):
         if self.is_open:
             self.studio.draw_now()
 
-    def _shelf(self) -> Shelf | None:
+    def _library_state(self) -> LibraryState | None:
         """What is known now; the same object while nothing of it changed."""
         if not self._history:
             return None
@@ -228,34 +228,34 @@ class LibraryPage(Page):
         waiting: tuple[Operation, ...] = ()
         made: tuple[object, ...] = (head, id(self._uses))
         if state is not None:
-            waiting = state.open
-            made = (*made, waiting, state.reviewed)
+            waiting = state.open_operations
+            made = (*made, waiting, state.reviewed_operations)
         if self.shelf is not None and self._made == made:
             return self.shelf
-        if state is not None and state.reviewed:
+        if state is not None and state.reviewed_operations:
             # As the gate does: decisions stand on the head, whatever moved it.
             limit = state.settings.get("practice.library_limit")
-            draft = head.commit(state.reviewed, limit=limit).library
+            draft = head.commit(state.reviewed_operations, limit=limit).library
         self._made = made
-        return Shelf(head, draft, waiting, self._uses)
+        return LibraryState(head, draft, waiting, self._uses)
 
     # -- drawing ---------------------------------------------------------------------------
 
     def draw(self) -> None:
-        self._follow()
-        shelf = self._shelf()
+        self._reload_if_due()
+        shelf = self._library_state()
         if shelf is None:
             self.shelf, self.listed = None, ()
-            self._draw_without()
+            self._draw_empty()
             return
         before = self.shelf
         self.shelf = shelf
         self._draw_list(shelf, anew=shelf is not before)
         self._draw_side()
 
-    def _draw_without(self) -> None:
+    def _draw_empty(self) -> None:
         """No version is known: a list of libraries, or a sentence that says why not."""
-        pane, width = self.entries, max(20, self.entries.room - 2)
+        pane, width = self.entries, max(20, self.entries.line_width - 2)
         self.about.border_title = None
         self.about.border_subtitle = None
         if self.session is None and not self._chosen and self._found:
@@ -263,14 +263,14 @@ class LibraryPage(Page):
             pane.border_subtitle = "enter opens one"
             pane.show_rows(view.library_rows(self._found, self.filter_text, width))
             told = "No run is open: libraries can be read here. enter shows the experiences of one."
-            self.about.show_lines(paragraph(((told, "dim"),), self.about.room))
+            self.about.show_lines(paragraph(((told, "dim"),), self.about.line_width))
             return
-        told, style = self._nothing()
+        told, style = self._empty_text()
         pane.border_title, pane.border_subtitle = "Library", None
         pane.show_rows([Row("", row) for row in paragraph(((told, style),), width)])
         self.about.show_lines([])
 
-    def _nothing(self) -> tuple[str, str]:
+    def _empty_text(self) -> tuple[str, str]:
         if self._trouble:
             return one_line(self._trouble, 800), "failed"
         if self.session is not None and not self.library_name:
@@ -279,16 +279,18 @@ class LibraryPage(Page):
             return "reading the library …", "dim"
         return "no library in this workspace yet: 0 starts a run that learns one", "dim"
 
-    def _draw_list(self, shelf: Shelf, *, anew: bool) -> None:
+    def _draw_list(self, shelf: LibraryState, *, anew: bool) -> None:
         pane = self.entries
-        width = max(20, pane.room - 2)
+        width = max(20, pane.line_width - 2)
         made = (self.sort, self.filter_text, width)
         if anew or self._list_made != made or not pane.rows:
             self.listed = view.items(shelf, self.sort, self.filter_text)
             self._list_made = made
-            rows = view.rows(self.listed, width, cited=bool(self._uses))
+            rows = view.item_rows(self.listed, width, cited=bool(self._uses))
             if not rows:
-                rows = [Row("", row) for row in paragraph(((self._none(), "dim"),), width)]
+                rows = [
+                    Row("", row) for row in paragraph(((self._no_entries_text(), "dim"),), width)
+                ]
             wanted = self._wanted if self._wanted in {one.id for one in self.listed} else None
             pane.show_rows(rows, wanted)
             if wanted:
@@ -296,7 +298,7 @@ class LibraryPage(Page):
         held = {e.id for e in shelf.library.experiences}
         added = sum(e.id not in held for e in shelf.draft.experiences) if shelf.draft else 0
         total = len(held) + added
-        pane.border_title = Text(view.title(shelf, total, len(self.listed)))
+        pane.border_title = Text(view.title_text(shelf, total, len(self.listed)))
         told = [f"/ {one_line(self.filter_text, 20)}"] if self.filter_text else []
         told += [f"sort: {self.sort}"]
         added = sum(operation.kind == "add" for operation in shelf.open)
@@ -308,7 +310,7 @@ class LibraryPage(Page):
             told.append("could not be read anew")
         pane.border_subtitle = Text("  ".join(told))
 
-    def _none(self) -> str:
+    def _no_entries_text(self) -> str:
         if self.filter_text:
             return f"nothing here holds {self.filter_text!r}: esc clears the filter"
         waiting = len(self.shelf.open) if self.shelf is not None else 0
@@ -321,26 +323,26 @@ class LibraryPage(Page):
         if self.side == "uses":
             self._draw_uses()
             return
-        width = about.room
+        width = about.line_width
         if one is None or self.shelf is None:
             about.border_title = about.border_subtitle = None
             about.show_lines([])
             return
-        name = shown(one.id)
+        name = display_text(one.id)
         lines: list[Line]
         if self.side == "about":
             alike = self._near.get((self.shelf.library.content_hash, one.id))
             if alike is None:
-                self._look_near(one)
+                self._start_find_similar(one)
             experience = self.shelf.library.get(one.id)
-            lines = view.detail(one, experience, alike, width, cited=bool(self._uses))
+            lines = view.detail_lines(one, experience, alike, width, cited=bool(self._uses))
             if self.session is None:
                 told = f"studio library edit {self.library_name} {one.id}"
                 lines += [(), *paragraph((("change it with ", "dim"), (told, "")), width)]
             about.border_title = Text(name)
             about.border_subtitle = None
         elif self.side == "change":
-            lines = view.last_change(self._history, one.id, width)
+            lines = view.last_change_lines(self._history, one.id, width)
             lines = lines or [line((f"no commit has changed {name}", "dim"))]
             about.border_title = Text(f"{name}: its last change")
             about.border_subtitle = "esc"
@@ -349,7 +351,7 @@ class LibraryPage(Page):
             lines = (
                 [line(("reading …", "dim"))]
                 if told_lines is None
-                else view.told_lines(told_lines or ["no commit concerns it"], width)
+                else view.history_text_lines(told_lines or ["no commit concerns it"], width)
             )
             about.border_title = Text(f"{name}: history")
             about.border_subtitle = "esc"
@@ -363,10 +365,10 @@ class LibraryPage(Page):
         run = self.session.run.run if self.session is not None else ""
         unread = self._citations.unread if self._citations is not None else 0
         experience = self.shelf.library.get(one.id)
-        pane.border_title = Text(f"{shown(one.id)}: uses")
+        pane.border_title = Text(f"{display_text(one.id)}: uses")
         pane.border_subtitle = "enter opens one, esc"
         known = self._citations.rollouts if self._citations is not None else {}
-        width = max(20, pane.room - 2)
+        width = max(20, pane.line_width - 2)
         pane.show_rows(view.use_rows(one, experience, run, width, known=known, unread=unread))
 
     def _show_side(self, side: Side) -> None:
@@ -382,15 +384,15 @@ class LibraryPage(Page):
             self.entries.focus(scroll_visible=False)
         self.about.scroll_to(y=0, animate=False)
 
-    def _look_near(self, one: Item) -> None:
+    def _start_find_similar(self, one: Item) -> None:
         wanted = (self.shelf.library.content_hash, one.id) if self.shelf is not None else None
         if self.shelf is not None and wanted != self._looking:
             self._looking = wanted
-            self._work("near", partial(self._compare, self.shelf.library, one))
+            self._run_in_group("near", partial(self._find_similar, self.shelf.library, one))
 
-    async def _compare(self, library: Library, one: Item) -> None:
+    async def _find_similar(self, library: Library, one: Item) -> None:
         others = [(e.id, e.text) for e in library.experiences]
-        found = await asyncio.to_thread(view.near, one.id, one.text, others)
+        found = await asyncio.to_thread(view.find_similar, one.id, one.text, others)
         if len(self._near) > 2_000:
             self._near.clear()
         self._near[library.content_hash, one.id] = found
@@ -427,38 +429,41 @@ class LibraryPage(Page):
 
     def action_edit(self) -> None:
         if self._can_change() and self.item is not None:
-            self._work("asks", partial(self._edit, self.item))
+            self._run_in_group("asks", partial(self._edit, self.item))
 
     async def _edit(self, one: Item) -> None:
         now = one.drafted or one.text
         key = ("modify", one.id)
-        text = await self._worded(f"{shown(one.id)}: new wording", key, now)
+        text = await self._ask_wording(f"{display_text(one.id)}: new wording", key, now)
         if text is None or " ".join(text.split()) in ("", now):
             self.studio.tell(f"{one.id} stays as it is")
             return
-        self._propose(self._operation("modify", one.id, text))
+        self._propose(self._make_operation("modify", one.id, text))
 
     def action_delete(self) -> None:
         if self._can_change() and self.item is not None:
-            self._work("asks", partial(self._delete, self.item))
+            self._run_in_group("asks", partial(self._delete, self.item))
 
     async def _delete(self, one: Item) -> None:
-        told = [line((f"{shown(one.id)}  ", "title"), shown(one.drafted or one.text)), ()]
+        told = [
+            line((f"{display_text(one.id)}  ", "title"), display_text(one.drafted or one.text)),
+            (),
+        ]
         width = max(20, min(96, self.app.size.width * 8 // 10 - 4))
         lines = [row for part in told for row in paragraph(part, width)]
-        if one.won:
-            lines.append(line((f"{one.won} rollouts that cite it won.", "flag")))
+        if one.won_count:
+            lines.append(line((f"{one.won_count} rollouts that cite it won.", "flag")))
         lines.append(line("It waits in 2 Review like any other operation; its id is never reused."))
         if await self.studio.confirm(
-            f"Propose to delete {shown(one.id)}?", lines, {"d": "propose"}
+            f"Propose to delete {display_text(one.id)}?", lines, {"d": "propose"}
         ):
-            self._propose(self._operation("delete", one.id, ""))
+            self._propose(self._make_operation("delete", one.id, ""))
         else:
             self.studio.tell(f"{one.id} stays")
 
     def action_merge(self) -> None:
         if self._can_change() and self.item is not None:
-            self._work("asks", partial(self._merge, self.item))
+            self._run_in_group("asks", partial(self._merge, self.item))
 
     async def _merge(self, one: Item) -> None:
         """Two operations: the other takes this one's wording in, and this one goes."""
@@ -482,30 +487,30 @@ class LibraryPage(Page):
         now = other.drafted or other.text
         key = (f"merge {one.id}", other.id)
         joined = f"{now} {one.drafted or one.text}"
-        title = f"{shown(other.id)} with {shown(one.id)} in it"
-        text = await self._worded(title, key, joined)
+        title = f"{display_text(other.id)} with {display_text(one.id)} in it"
+        text = await self._ask_wording(title, key, joined)
         if text is None or not text.strip():
             self.studio.tell(f"{one.id} stays")
             return
         why = f"merged: {one.id} into {other.id}"
-        changes = [self._operation("delete", one.id, "", why)]
+        changes = [self._make_operation("delete", one.id, "", why)]
         if " ".join(text.split()) != now:
-            changes.insert(0, self._operation("modify", other.id, text, why))
+            changes.insert(0, self._make_operation("modify", other.id, text, why))
         self._propose(*changes, typed=key)
 
     def action_insert(self) -> None:
         if self._can_change(needs_one=False):
-            self._work("asks", self._insert)
+            self._run_in_group("asks", self._insert)
 
     async def _insert(self) -> None:
         key = ("add", None)
-        text = await self._worded("new experience", key, "")
+        text = await self._ask_wording("new experience", key, "")
         if text is None or not text.strip():
             self.studio.tell("nothing was proposed")
             return
-        self._propose(self._operation("add", None, text))
+        self._propose(self._make_operation("add", None, text))
 
-    async def _worded(self, title: str, key: tuple[str, str | None], text: str) -> str | None:
+    async def _ask_wording(self, title: str, key: tuple[str, str | None], text: str) -> str | None:
         """Ask for a wording in the box; None where it was left. What was typed is kept."""
         box, wording = self.box, get_running_loop().create_future()
         self._wording = wording
@@ -540,7 +545,7 @@ class LibraryPage(Page):
         if self._wording is not None and not self._wording.done():
             self._wording.set_result(None)
 
-    def _operation(
+    def _make_operation(
         self, kind: OperationKind, target: str | None, text: str, why: str = ""
     ) -> Operation:
         person = self.studio.person
@@ -557,7 +562,7 @@ class LibraryPage(Page):
             flagged = " (flagged)" if any(one.flags for one in made) else ""
             return f"{names}{flagged} {'waits' if len(made) == 1 else 'wait'} in 2 Review"
 
-        self.studio.asking(ask)
+        self.studio.ask_run(ask)
 
     # -- keys: looking ---------------------------------------------------------------------
 
@@ -586,7 +591,7 @@ class LibraryPage(Page):
         self._told = None
         self._show_side("about" if self.side == "history" else "history")
         if self.side == "history":
-            self._work("history", partial(self._read_history, self.item.id))
+            self._run_in_group("history", partial(self._read_history, self.item.id))
         self._draw_side()
 
     async def _read_history(self, name: str) -> None:
@@ -594,7 +599,7 @@ class LibraryPage(Page):
 
         assert self._folder is not None
         try:
-            told = await asyncio.to_thread(library_loader.history_of, self._folder, name)
+            told = await asyncio.to_thread(library_loader.load_history_lines, self._folder, name)
         except StudioError as error:
             told = [str(error)]
         if self.item is not None and self.item.id == name:
@@ -617,14 +622,14 @@ class LibraryPage(Page):
         if self._folder is None or self.shelf is None:
             self.studio.tell("there is no library to export", "failed")
             return
-        self._work("export", partial(self._export, self._folder, self.shelf.library))
+        self._run_in_group("export", partial(self._export, self._folder, self.shelf.library))
 
     async def _export(self, folder: LibraryFolder, library: Library) -> None:
         from studio.tui import library_loader
 
         try:
             path = await asyncio.to_thread(
-                library_loader.export, self.studio.workspace, folder, library
+                library_loader.export_library, self.studio.workspace, folder, library
             )
         except StudioError as error:
             self.studio.tell(str(error), "failed")
@@ -639,25 +644,27 @@ class LibraryPage(Page):
         if name not in {one.id for one in self.listed}:
             if name not in {one.id for one in view.items(self.shelf)}:
                 return False
-            self.filtered("")
+            self.apply_filter("")
         return self.entries.go_to(name)
 
-    def back(self) -> bool:
+    def go_back(self) -> bool:
         if self.side != "about":
             self._show_side("about")
             self._draw_side()
             return True
-        if super().back():
+        if super().go_back():
             return True
         if self.session is None and self._chosen:
             self._chosen, self._due = "", True
             return True
         return False
 
-    def copied(self, whole: bool) -> str:
+    def text_to_copy(self, whole: bool) -> str:
         if self.shelf is None or self.app.focused is not self.entries:
-            return super().copied(whole)
+            return super().text_to_copy(whole)
         if whole:
-            return "\n".join(f"{one.id}  {shown(one.drafted or one.text)}" for one in self.listed)
+            return "\n".join(
+                f"{one.id}  {display_text(one.drafted or one.text)}" for one in self.listed
+            )
         one = self.item
-        return f"{one.id}  {shown(one.drafted or one.text)}" if one is not None else ""
+        return f"{one.id}  {display_text(one.drafted or one.text)}" if one is not None else ""

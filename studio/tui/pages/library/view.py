@@ -13,13 +13,13 @@ from typing import Literal
 from engines.core.events import LibraryCommitted
 from engines.core.ids import digest
 from engines.core.library import Experience, Library
-from engines.core.text.similarity import is_similar, word_count, word_diff
+from engines.core.text.similarity import similarity_above, word_count, word_diff
 from engines.core.types import Operation
-from studio.library.citations import Use
+from studio.library.citations import Citation
+from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import fit, pad
-from studio.tui.drawing.cells import width as cells
 from studio.tui.drawing.lines import Line, Row, Span, line, paragraph, spread
-from studio.tui.pages.diff.view import change_spans, shown
+from studio.tui.pages.diff.view import change_spans, display_text
 
 Sort = Literal["id", "uses", "length"]
 SORTS: tuple[Sort, ...] = ("id", "uses", "length")
@@ -34,13 +34,13 @@ History = Sequence[tuple[Library, LibraryCommitted | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class LibraryState:
     """What is known of one library; `draft` is None where no decision waits for a commit."""
 
     library: Library
     draft: Library | None = None
     open: tuple[Operation, ...] = ()
-    uses: Mapping[str, tuple[Use, ...]] = field(
+    uses: Mapping[str, tuple[Citation, ...]] = field(
         default_factory=dict
     )  # {}: nothing cites, or unknown
 
@@ -59,18 +59,18 @@ class Item:
     mark: str
     words: int
     waiting: tuple[Operation, ...] = ()
-    uses: tuple[Use, ...] = ()
+    uses: tuple[Citation, ...] = ()
 
     @property
-    def won(self) -> int:
+    def won_count(self) -> int:
         return sum(use.sign == "+" for use in self.uses)
 
     @property
-    def lost(self) -> int:
+    def lost_count(self) -> int:
         return sum(use.sign == "-" for use in self.uses)
 
 
-def items(shelf: Shelf, sort: Sort = "id", words: str = "") -> tuple[Item, ...]:
+def items(shelf: LibraryState, sort: Sort = "id", words: str = "") -> tuple[Item, ...]:
     """The experiences, those the draft adds included.
 
     Args:
@@ -99,10 +99,10 @@ def items(shelf: Shelf, sort: Sort = "id", words: str = "") -> tuple[Item, ...]:
         uses = shelf.uses.get(name, ())
         found.append(Item(name, text, drafted, mark, word_count(text), asked, uses))
     if wanted := words.casefold().split():
-        found = [one for one in found if _has(one, wanted)]
+        found = [one for one in found if _matches(one, wanted)]
     match sort:
         case "uses":
-            found.sort(key=lambda one: (-len(one.uses), -one.won))
+            found.sort(key=lambda one: (-len(one.uses), -one.won_count))
         case "length":
             found.sort(key=lambda one: -one.words)
         case "id":
@@ -110,7 +110,7 @@ def items(shelf: Shelf, sort: Sort = "id", words: str = "") -> tuple[Item, ...]:
     return tuple(found)
 
 
-def rows(found: Sequence[Item], width: int, *, cited: bool) -> list[Row]:
+def item_rows(found: Sequence[Item], width: int, *, cited: bool) -> list[Row]:
     """The list.
 
     Args:
@@ -118,22 +118,24 @@ def rows(found: Sequence[Item], width: int, *, cited: bool) -> list[Row]:
         width: in cells.
         cited: whether anything is cited at all; else there is nothing to tell of uses.
     """
-    name = min(12, max((cells(shown(one.id)) for one in found), default=0))
+    name = min(12, max((cells(display_text(one.id)) for one in found), default=0))
     out = []
     for one in found:
         told = f"{one.words:>4}w"
         if cited and width >= 56:
-            told += f"  used {len(one.uses):>2}  win {one.won:>2}"
+            told += f"  used {len(one.uses):>2}  win {one.won_count:>2}"
         elif cited:
-            told += f" {one.won:>2}/{len(one.uses)}"
-        head = f"{one.mark} {pad(shown(one.id), name)} "
-        text = fit(shown(one.drafted or one.text), max(4, width - cells(head) - cells(told) - 2))
+            told += f" {one.won_count:>2}/{len(one.uses)}"
+        head = f"{one.mark} {pad(display_text(one.id), name)} "
+        text = fit(
+            display_text(one.drafted or one.text), max(4, width - cells(head) - cells(told) - 2)
+        )
         left = line((head, MARKS[one.mark]), (text, MARKS[one.mark] if one.mark in "+-" else ""))
         out.append(Row(one.id, spread(left, line((told, "dim")), width)))
     return out
 
 
-def title(shelf: Shelf, total: int, listed: int) -> str:
+def title_text(shelf: LibraryState, total: int, listed: int) -> str:
     """`lib v13  34 experiences  748 tokens a call`; with the draft's version where there is one."""
     library, draft = shelf.library, shelf.draft
     version = f"v{library.version}"
@@ -144,7 +146,7 @@ def title(shelf: Shelf, total: int, listed: int) -> str:
     return f"{library.name} {version}  {n} {what}  {library.guidance_tokens} tokens a call"
 
 
-def detail(
+def detail_lines(
     one: Item,
     experience: Experience | None,
     near: Sequence[tuple[str, float]] | None,
@@ -161,17 +163,17 @@ def detail(
         width: in cells.
         cited: whether anything is cited at all.
     """
-    out = _labelled("text", ((shown(one.text), ""),), width)
+    out = _labelled_lines("text", ((display_text(one.text), ""),), width)
     if one.drafted is not None:
-        changed = change_spans(word_diff(shown(one.text), shown(one.drafted)))
-        out += _labelled("draft", changed, width)
+        changed = change_spans(word_diff(display_text(one.text), display_text(one.drafted)))
+        out += _labelled_lines("draft", changed, width)
     elif one.mark == "+":
-        out += _labelled("draft", (("it is added with the next commit", "added"),), width)
+        out += _labelled_lines("draft", (("it is added with the next commit", "added"),), width)
     elif one.mark == "-":
-        out += _labelled("draft", (("it is deleted with the next commit", "removed"),), width)
+        out += _labelled_lines("draft", (("it is deleted with the next commit", "removed"),), width)
     for operation in one.waiting:
         what = f"{operation.id} {operation.kind}" + (" flagged" if operation.flags else "")
-        out += _labelled("waits", ((f"{what} (2 Review)", "flag"),), width)
+        out += _labelled_lines("waits", ((f"{what} (2 Review)", "flag"),), width)
     history = experience.history if experience is not None else ()
     if experience is not None:
         born = f"v{experience.born}"
@@ -179,37 +181,40 @@ def detail(
             mark = history[0]
             where = f"step {mark.step} of {mark.run}" if mark.run else "by hand"
             edited = ", edited" if mark.edited else ""
-            born += f", {mark.operation_id}, {where} (approved by {shown(mark.reviewer)}{edited})"
+            reviewer = display_text(mark.reviewer)
+            born += f", {mark.operation_id}, {where} (approved by {reviewer}{edited})"
         elif not history:
             born += ", it came with the library"
-        out += _labelled("born", ((born, ""),), width)
+        out += _labelled_lines("born", ((born, ""),), width)
         short = digest([one.id, one.text], 4)
-        out += _labelled("hash", ((f"{short}  {one.words} words", ""),), width)
+        out += _labelled_lines("hash", ((f"{short}  {one.words} words", ""),), width)
     if cited:
-        out += _labelled("cited by", ((_cited(one), ""),), width)
+        out += _labelled_lines("cited by", ((_citations_text(one), ""),), width)
     if len(history) > 0:
         told = ", ".join(f"v{mark.version} {mark.kind}" for mark in history)
-        out += _labelled("history", ((f"{told} (H in full, D the last)", ""),), width)
+        out += _labelled_lines("history", ((f"{told} (H in full, D the last)", ""),), width)
         last = history[-1]
         if last.rationale:
-            out += _labelled("why", ((shown(last.rationale), ""),), width)
+            out += _labelled_lines("why", ((display_text(last.rationale), ""),), width)
         if last.evidence:
             told = f"{', '.join(last.evidence)} (enter)"
-            out += _labelled("evidence", ((shown(told), ""),), width)
+            out += _labelled_lines("evidence", ((display_text(told), ""),), width)
     if near is None:
-        out += _labelled("near", (("comparing …", "dim"),), width)
+        out += _labelled_lines("near", (("comparing …", "dim"),), width)
     else:
-        told = "  ".join(f"{shown(name)} {alike:.2f}" for name, alike in near)
-        out += _labelled("near", ((told or "none", ""),), width)
+        told = "  ".join(f"{display_text(name)} {alike:.2f}" for name, alike in near)
+        out += _labelled_lines("near", ((told or "none", ""),), width)
     return out
 
 
-def near(name: str, text: str, others: Iterable[tuple[str, str]]) -> tuple[tuple[str, float], ...]:
+def find_similar(
+    name: str, text: str, others: Iterable[tuple[str, str]]
+) -> tuple[tuple[str, float], ...]:
     """The most similar of the others, by wording."""
     found = [
         (other, alike)
         for other, said in others
-        if other != name and (alike := is_similar(text, said, NEAR_FROM)) is not None
+        if other != name and (alike := similarity_above(text, said, NEAR_FROM)) is not None
     ]
     return tuple(sorted(found, key=lambda pair: -pair[1])[:NEAR_MOST])
 
@@ -220,7 +225,7 @@ def use_rows(
     run: str,
     width: int,
     *,
-    known: Mapping[str, Use] | None = None,
+    known: Mapping[str, Citation] | None = None,
     unread: int = 0,
 ) -> list[Row]:
     """The rollouts that cite an experience, then those of this run that it was drawn from.
@@ -234,7 +239,19 @@ def use_rows(
         unread: rollouts whose records could not be read.
     """
     known = known or {}
-    out = [Row("", line((_cited(one) if one.uses else f"no rollout cites {shown(one.id)}", "dim")))]
+    out = [
+        Row(
+            "",
+            line(
+                (
+                    _citations_text(one)
+                    if one.uses
+                    else f"no rollout cites {display_text(one.id)}",
+                    "dim",
+                )
+            ),
+        )
+    ]
     out += [_use_row(use.rollout, use) for use in one.uses]
     cited = {use.rollout for use in one.uses}
     drawn = dict.fromkeys(
@@ -254,17 +271,18 @@ def use_rows(
     ]
 
 
-def _use_row(rollout: str, use: Use | None) -> Row:
+def _use_row(rollout: str, use: Citation | None) -> Row:
     if use is None:
-        return Row(rollout, line(f"  {shown(rollout)}"))
+        return Row(rollout, line(f"  {display_text(rollout)}"))
     reward = "not judged" if use.reward is None else f"{use.reward:.2f}"
     style = {"+": "won", "-": "lost", "?": "queued"}[use.sign]
     return Row(
-        rollout, line((f"{use.sign} {pad(shown(rollout), 10)} {reward}  epoch {use.epoch}", style))
+        rollout,
+        line((f"{use.sign} {pad(display_text(rollout), 10)} {reward}  epoch {use.epoch}", style)),
     )
 
 
-def told_lines(told: Iterable[str], width: int) -> list[Line]:
+def history_text_lines(told: Iterable[str], width: int) -> list[Line]:
     """Lines as `studio library history` prints them, wrapped; the sign gives the style."""
     out: list[Line] = []
     for text in told:
@@ -272,12 +290,12 @@ def told_lines(told: Iterable[str], width: int) -> list[Line]:
         sign = text.lstrip()[:1]
         style = MARKS.get(sign, "") if sign.strip() and indent else "title" if not indent else ""
         style = "removed" if sign == "x" and indent == "  " else style
-        wrapped = paragraph(((shown(text.lstrip()), style),), max(1, width - len(indent)))
+        wrapped = paragraph(((display_text(text.lstrip()), style),), max(1, width - len(indent)))
         out += [((indent, ""), *row) for row in wrapped]
     return out
 
 
-def last_change(history: History, name: str, width: int) -> list[Line]:
+def last_change_lines(history: History, name: str, width: int) -> list[Line]:
     """What the last change of an experience changed, word by word; [] where there was none."""
     for number in range(len(history) - 1, 0, -1):
         (older, _), (newer, commit) = history[number - 1], history[number]
@@ -289,7 +307,10 @@ def last_change(history: History, name: str, width: int) -> list[Line]:
             line((f"v{older.version} -> v{newer.version}", "title"), (f"  {where}", "dim")),
             (),
         ]
-        old, new = shown(before.text) if before else "", shown(after.text) if after else ""
+        old, new = (
+            display_text(before.text) if before else "",
+            display_text(after.text) if after else "",
+        )
         if before and after:
             out += paragraph(change_spans(word_diff(old, new)), width)
         else:
@@ -311,27 +332,31 @@ def library_rows(found: Sequence[Mapping[str, object]], words: str, width: int) 
             f"v{one['version']}  {one['experiences']:>3} experiences  "
             f"{one['tokens_per_call']:>5} tokens a call"
             if "version" in one
-            else shown(str(one["trouble"]))
+            else display_text(str(one["trouble"]))
         )
         style = "dim" if "version" in one else "failed"
-        out.append(Row(name, spread(line(shown(name)), line((fit(told, width - 8), style)), width)))
+        out.append(
+            Row(name, spread(line(display_text(name)), line((fit(told, width - 8), style)), width))
+        )
     return out
 
 
-def _cited(one: Item) -> str:
+def _citations_text(one: Item) -> str:
     n = len(one.uses)
     what = "rollout" if n == 1 else "rollouts"
-    unknown = n - one.won - one.lost
+    unknown = n - one.won_count - one.lost_count
     more = f", {unknown} not judged" if unknown else ""
-    return f"{n} {what}: {one.won} won, {one.lost} lost{more}" if n else "none of this run"
+    return (
+        f"{n} {what}: {one.won_count} won, {one.lost_count} lost{more}" if n else "none of this run"
+    )
 
 
-def _has(one: Item, wanted: Sequence[str]) -> bool:
+def _matches(one: Item, wanted: Sequence[str]) -> bool:
     told = f"{one.id} {one.text} {one.drafted or ''}".casefold()
     return all(word in told for word in wanted)
 
 
-def _labelled(label: str, spans: Iterable[Span], width: int) -> list[Line]:
+def _labelled_lines(label: str, spans: Iterable[Span], width: int) -> list[Line]:
     rows = paragraph(spans, max(1, width - LABEL))
     heads = (label.ljust(LABEL), "dim"), (" " * LABEL, "")
     return [(heads[number > 0], *row) for number, row in enumerate(rows)]

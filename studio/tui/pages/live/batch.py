@@ -21,7 +21,7 @@ UNDER_WAY = ("streaming", "queued")
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
+class RolloutStatus:
     """One rollout. `state` is the name of a glyph and of a style; "open" waits for a verdict."""
 
     id: str
@@ -35,7 +35,7 @@ class Try:
     tail: str = ""
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         return self.state not in UNDER_WAY
 
 
@@ -86,18 +86,22 @@ class Batch:
     def group(self, position: int) -> str:
         return group_id(self.step, position)
 
-    def tries(self, position: int, under_way: Set[str]) -> tuple[Try, ...]:
+    def group_rollouts(self, position: int, under_way: Set[str]) -> tuple[RolloutStatus, ...]:
         """One group, in index order; `under_way` are ids of rollouts that have begun."""
-        return tuple(self.one(position, index, under_way) for index in range(self.group_size))
+        return tuple(
+            self.rollout_at(position, index, under_way) for index in range(self.group_size)
+        )
 
-    def one(self, position: int, index: int, under_way: Set[str]) -> Try:
+    def rollout_at(self, position: int, index: int, under_way: Set[str]) -> RolloutStatus:
         name = rollout_id(self.step, position, index)
         found = self.rollouts.get((position, index))
         if found is None:
-            return Try(name, position, index, "streaming" if name in under_way else "queued")
+            return RolloutStatus(
+                name, position, index, "streaming" if name in under_way else "queued"
+            )
         verdict = self.verdicts.get((position, index))
-        state, said, trouble = _ended(found, verdict)
-        return Try(
+        state, said, trouble = _describe_ended(found, verdict)
+        return RolloutStatus(
             name,
             position,
             index,
@@ -110,7 +114,7 @@ class Batch:
         )
 
 
-def batch_of(state: RunState | None) -> Batch | None:
+def current_batch(state: RunState | None) -> Batch | None:
     """The step under way, or None between steps."""
     step = state.current if state is not None else None
     if state is None or state.started is None or step is None:
@@ -125,7 +129,7 @@ def batch_of(state: RunState | None) -> Batch | None:
     )
 
 
-def _ended(found: ev.RolloutFinished, verdict: Verdict | None) -> tuple[str, str, str]:
+def _describe_ended(found: ev.RolloutFinished, verdict: Verdict | None) -> tuple[str, str, str]:
     """State, what is said of it, and what went wrong."""
     if found.status == "failed":
         return "error", "error", found.error or "it failed"

@@ -11,10 +11,10 @@ from collections.abc import Collection
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import rollout_id
-from studio.tui.pages.live.batch import Batch, batch_of
+from studio.tui.pages.live.batch import Batch, current_batch
 
 
-class Watched:
+class BatchTracker:
     """Follows one run by its events; what has ended is the state's own at every look."""
 
     def __init__(self) -> None:
@@ -22,11 +22,11 @@ class Watched:
         self.under_way: set[str] = set()  # ids of rollouts that have begun and not ended
         self.evaluating: ev.EvaluationProgressed | None = None
 
-    def look(self, state: RunState | None) -> None:
+    def update(self, state: RunState | None) -> None:
         """Take the batch under way from the state; between two steps the one before stays."""
-        self.batch = batch_of(state) or self.batch
+        self.batch = current_batch(state) or self.batch
 
-    def began(
+    def handle_snapshot(
         self, state: RunState | None, under_way: Collection[str] | None, *, anew: bool
     ) -> None:
         """The state is another object, of another run where `anew`.
@@ -41,11 +41,11 @@ class Watched:
         if under_way is not None or anew:
             self.under_way = set(under_way or ())
         self.evaluating = None
-        self.look(state)
+        self.update(state)
         if self.batch is not None:
             self.under_way = {name for name in self.under_way if not self.has_ended(name)}
 
-    def recalled(self, batch: Batch | None, state: RunState | None) -> None:
+    def restore_batch(self, batch: Batch | None, state: RunState | None) -> None:
         """Take the journal's last batch between two steps: only there it is still known whole.
 
         A batch that the state does not know of will be told by its own events.
@@ -59,17 +59,19 @@ class Watched:
         place = self.batch.place(rollout) if self.batch else None
         return self.batch is not None and place in self.batch.rollouts
 
-    def text_came(self, rollout: str) -> None:
+    def handle_text(self, rollout: str) -> None:
         """A text grows, so its rollout is under way, whether its beginning was heard or not."""
         if self.batch is not None and self.batch.place(rollout) and not self.has_ended(rollout):
             self.under_way.add(rollout)
 
-    def parted(self) -> None:
+    def handle_disconnect(self) -> None:
         """Nobody knows what is under way while there is no line to the run."""
         self.under_way.clear()
         self.evaluating = None
 
-    def told(self, event: ev.DurableEvent | ev.TransientEvent, state: RunState | None) -> None:
+    def handle_event(
+        self, event: ev.DurableEvent | ev.TransientEvent, state: RunState | None
+    ) -> None:
         match event:
             case ev.RolloutStarted(key=key) if key.purpose == "rollout":
                 self.under_way.add(rollout_id(key.step, key.position, key.index))
@@ -78,10 +80,10 @@ class Watched:
             case ev.StepStarted():
                 self.under_way.clear()
                 self.evaluating = None
-                self.look(state)
+                self.update(state)
             case ev.EvaluationProgressed():
                 self.evaluating = event if event.done < event.total else None
             case ev.EvaluationFinished():
                 self.evaluating = None
             case ev.RunEnded():
-                self.parted()
+                self.handle_disconnect()

@@ -22,20 +22,27 @@ from textual.widget import Widget
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import rollout_id
-from studio.report.training import demonstrated
+from studio.report.training import is_fine_tuning
 from studio.secrets.sanitize import one_line
-from studio.session.base import Began, Message, Parted, Session, Streamed, Told
+from studio.session.base import (
+    Disconnected,
+    EventReceived,
+    Message,
+    Session,
+    SnapshotReceived,
+    TextReceived,
+)
 from studio.tui import training_view
 from studio.tui.drawing import themes
 from studio.tui.drawing.canvas import PaneModel, StreamCanvas
-from studio.tui.drawing.cells import glyphs
+from studio.tui.drawing.cells import choose_glyphs
 from studio.tui.drawing.layout import Mode
 from studio.tui.drawing.lines import Row, line
 from studio.tui.keymap import Key, bindings
 from studio.tui.page import Page
 from studio.tui.pages.live import sentences, view
-from studio.tui.pages.live.batch import Batch, Try
-from studio.tui.pages.live.batch_tracker import Watched
+from studio.tui.pages.live.batch import Batch, RolloutStatus
+from studio.tui.pages.live.batch_tracker import BatchTracker
 from studio.tui.pages.live.streams import Streams
 from studio.tui.widgets.activity import Activity
 from studio.tui.widgets.chrome import Chrome
@@ -75,7 +82,7 @@ class LivePage(Page):
         super().__init__()
         self.streams = Streams(self)
         self.zoom: Mode | None = None  # None: as the width suggests
-        self.watched = Watched()
+        self.watched = BatchTracker()
         self._position = 0  # of the group that is looked at
         self._past = False  # the rollouts of a run that ended are looked at, not its summary
         self._attached: Session | None = None
@@ -84,7 +91,7 @@ class LivePage(Page):
         self._estimates: dict[str, int] = {}
 
     def compose(self) -> ComposeResult:
-        ascii_only = self._ascii
+        ascii_only = self._uses_ascii
         yield Chrome(id="live-strip")
         yield Chrome(id="live-training")
         with Horizontal(id="live-top"):
@@ -101,20 +108,20 @@ class LivePage(Page):
     def on_mount(self) -> None:
         self.query_one("#live-facts", LineView).can_focus = False
         self.query_one("#live-followed", StreamCanvas).can_focus = False
-        self._followed.set_mode("solo")
+        self._followed_canvas.set_mode("solo")
 
     # -- what there is -------------------------------------------------------------------------
 
     @property
-    def _ascii(self) -> bool:
+    def _uses_ascii(self) -> bool:
         wanted = self.studio.settings.ascii
         if wanted is not None:
             return wanted
         encoding = getattr(sys.__stderr__, "encoding", None)
-        return themes.ascii_only(self.studio.environ, encoding)
+        return themes.needs_ascii(self.studio.environ, encoding)
 
     @property
-    def tried(self) -> Batch | None:
+    def shown_batch(self) -> Batch | None:
         """The batch that is looked at."""
         return self.watched.batch if self.session is not None else None
 
@@ -123,7 +130,7 @@ class LivePage(Page):
         return self.watched.under_way
 
     @property
-    def evaluating(self) -> ev.EvaluationProgressed | None:
+    def current_evaluation(self) -> ev.EvaluationProgressed | None:
         return self.watched.evaluating
 
     @property
@@ -131,13 +138,13 @@ class LivePage(Page):
         return self.query_one("#live-streams", StreamCanvas)
 
     @property
-    def _followed(self) -> StreamCanvas:
+    def _followed_canvas(self) -> StreamCanvas:
         return self.query_one("#live-followed", StreamCanvas)
 
     @property
     def canvases(self) -> tuple[StreamCanvas, StreamCanvas]:
         """The rollouts, and the one that is followed on a narrow screen."""
-        return self.canvas, self._followed
+        return self.canvas, self._followed_canvas
 
     @property
     def activity(self) -> Activity:
@@ -148,54 +155,58 @@ class LivePage(Page):
         return self.query_one("#live-groups", RowList)
 
     @property
-    def _narrow(self) -> bool:
+    def _is_narrow(self) -> bool:
         return self.app.size.width < 100
 
     @property
-    def _briefs(self) -> bool:
+    def _shows_brief_training(self) -> bool:
         """Whether figures of training stand above the rollouts, for want of a column."""
-        trains = self.state is not None and self.state.trains
-        return trains and self._narrow and self.app.size.height >= 20
+        trains = self.state is not None and self.state.trains_weights
+        return trains and self._is_narrow and self.app.size.height >= 20
 
     @property
     def mode(self) -> Mode:
-        return self.zoom or ("wall" if self._narrow else "group")
+        return self.zoom or ("wall" if self._is_narrow else "group")
 
     @property
-    def showing_end(self) -> bool:
+    def is_showing_end(self) -> bool:
         """Whether the summary of a run that ended stands where rollouts would."""
         return self.state is not None and bool(self.state.ending) and not self._past
 
     @property
-    def showing_streams(self) -> bool:
-        return self.tried is not None and not self.showing_end
+    def is_showing_streams(self) -> bool:
+        return self.shown_batch is not None and not self.is_showing_end
 
     @property
-    def try_here(self) -> Try | None:
+    def focused_rollout(self) -> RolloutStatus | None:
         """The rollout that keys mean."""
-        place = self.tried.place(self.canvas.focused or "") if self.tried else None
-        return self.tried.one(*place, self.under_way) if self.tried and place else None
+        place = self.shown_batch.place(self.canvas.focused_id or "") if self.shown_batch else None
+        return (
+            self.shown_batch.rollout_at(*place, self.under_way)
+            if self.shown_batch and place
+            else None
+        )
 
-    def home(self) -> Widget | None:
-        return self.canvas if self.showing_streams else self.query_one("#live-told")
+    def initial_focus(self) -> Widget | None:
+        return self.canvas if self.is_showing_streams else self.query_one("#live-told")
 
     # -- hearing -------------------------------------------------------------------------------
 
-    def heard(self, message: Message) -> None:
+    def handle_message(self, message: Message) -> None:
         match message:
-            case Streamed(pieces=pieces):
+            case TextReceived(pieces=pieces):
                 for piece in pieces:
-                    if self.streams.took(piece):
-                        self.watched.text_came(piece.rollout)
-            case Told(event=event):
-                self._told(event)
-            case Began(under_way=under_way):
-                self._began(under_way)
-            case Parted(reason=reason):
-                self.watched.parted()
+                    if self.streams.add_piece(piece):
+                        self.watched.handle_text(piece.rollout)
+            case EventReceived(event=event):
+                self._handle_event(event)
+            case SnapshotReceived(under_way=under_way):
+                self._handle_snapshot(under_way)
+            case Disconnected(reason=reason):
+                self.watched.handle_disconnect()
                 self.activity.say(reason, "failed")
 
-    def _began(self, under_way: Collection[str] | None) -> None:
+    def _handle_snapshot(self, under_way: Collection[str] | None) -> None:
         """The state is another object: everything that was taken from the old one is stale."""
         session = self.session
         anew = session is not self._attached
@@ -203,154 +214,166 @@ class LivePage(Page):
         self._narrate = None
         self._past = False
         if anew:
-            self.activity.forget()
+            self.activity.clear_lines()
             self._position = 0
-        self.watched.began(self.state, under_way, anew=anew)
-        self.streams.began(anew)
+        self.watched.handle_snapshot(self.state, under_way, anew=anew)
+        self.streams.handle_snapshot(anew)
         if session is not None and (anew or self.state is None or self.state.current is None):
-            self.run_worker(self._recall(session, anew), group="recall", exclusive=anew)
+            self.run_worker(self._load_history(session, anew), group="recall", exclusive=anew)
 
-    def _told(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
-        self.watched.told(event, self.state)
+    def _handle_event(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
+        self.watched.handle_event(event, self.state)
         match event:
             case ev.RolloutStarted(key=key) if key.purpose == "rollout":
                 self.streams.reset(rollout_id(key.step, key.position, key.index))
             case ev.RolloutFinished():
-                self.streams.ended(rollout_id(event.step, event.position, event.index))
+                self.streams.mark_ended(rollout_id(event.step, event.position, event.index))
             case ev.StepStarted():
                 self._position = 0
             case ev.RunEnded() | ev.RunResumed():
                 self._past = False
-        trains = self.state is not None and self.state.trains
-        shown = self.state is not None and demonstrated(self.state)
-        said = sentences.happened(event, trains=trains, shown=shown)
+        trains = self.state is not None and self.state.trains_weights
+        shown = self.state is not None and is_fine_tuning(self.state)
+        said = sentences.event_texts(event, trains=trains, shown=shown)
         if said is None:
-            self._narrated(event)
+            self._say_progress(event)
         else:
             for text in said:
                 self.activity.say(text)
 
-    def _narrated(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
+    def _say_progress(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
         """What `studio headless` would say of it."""
         if self.state is None:
             return
         if self._narrate is None:
-            from studio.report.progress import Lines
+            from studio.report.progress import LinePrinter
 
-            self._narrate = Lines(self.state, self.activity.say)
+            self._narrate = LinePrinter(self.state, self.activity.say)
         self._narrate(event)
 
-    async def _recall(self, session: Session, anew: bool) -> None:
+    async def _load_history(self, session: Session, anew: bool) -> None:
         """Let the activity begin with what the journal tells of the time before."""
-        from studio.tui.pages.live.event_history import recalled
+        from studio.tui.pages.live.event_history import load_event_history
 
-        before = await asyncio.to_thread(recalled, session.run)
+        before = await asyncio.to_thread(load_event_history, session.run)
         if session is self._attached:
             if anew:
-                self.activity.recall(before.told)
-            self.watched.recalled(before.batch, self.state)
+                self.activity.prepend_history(before.told)
+            self.watched.restore_batch(before.batch, self.state)
             self.studio.redraw_soon()
 
     # -- drawing -------------------------------------------------------------------------------
 
     def draw(self) -> None:
-        state, facts = self.state, self.studio.line_facts
-        self.watched.look(state)
-        signs = glyphs(self._ascii)
+        state, facts = self.state, self.studio.session_status
+        self.watched.update(state)
+        signs = choose_glyphs(self._uses_ascii)
         self._arrange()
-        rows = view.group_rows(self.tried, self.under_way, self.filter_text, signs)
-        self._keep_to(rows)
-        here = self.tried.group(self._position) if self.tried and rows else None
-        self._groups.show_rows(rows or _no_groups(self.tried, self.filter_text), here)
+        rows = view.group_rows(self.shown_batch, self.under_way, self.filter_text, signs)
+        self._select_visible_group(rows)
+        here = self.shown_batch.group(self._position) if self.shown_batch and rows else None
+        self._groups.show_rows(rows or _no_groups_rows(self.shown_batch, self.filter_text), here)
         shown = self.query_one("#live-facts", LineView)
-        shown.show_lines(view.facts(state, self.tried, facts, self.evaluating, shown.room, signs))
+        shown.show_lines(
+            view.facts_lines(
+                state, self.shown_batch, facts, self.current_evaluation, shown.line_width, signs
+            )
+        )
         self._draw_now_line(state)
         strip = view.strip_line(
-            self.tried, self.under_way, self._position, self.app.size.width, signs
+            self.shown_batch, self.under_way, self._position, self.app.size.width, signs
         )
         self.query_one("#live-strip", Chrome).show_line(0, strip)
-        if self._briefs and state is not None:
+        if self._shows_brief_training and state is not None:
             brief = self.query_one("#live-training", Chrome)
-            for number, each in enumerate(training_view.brief(state, self.app.size.width, signs)):
+            for number, each in enumerate(
+                training_view.brief_lines(state, self.app.size.width, signs)
+            ):
                 brief.show_line(number, each)
-        n = len(self.tried.problems) if self.tried else 0
-        self._title("#live-left", f"Groups {n}" if n else "Groups")
+        n = len(self.shown_batch.problems) if self.shown_batch else 0
+        self._set_title("#live-left", f"Groups {n}" if n else "Groups")
         left = self.query_one("#live-left")
         under = f"filter: {one_line(self.filter_text, 20)}" if self.filter_text else ""
         if str(left.border_subtitle or "") != under:  # setting one draws all that is in it
             left.border_subtitle = Text(under)
         self._draw_streams()
-        self._draw_told(state)
+        self._draw_placeholder(state)
         self.activity.draw()
         self.streams.subscribe()
 
     def _draw_now_line(self, state: RunState | None) -> None:
-        facts, signs = self.studio.line_facts, glyphs(self._ascii)
-        now = sentences.now(state, self.tried, facts, self.evaluating, signs)
-        plain_work = sentences.at_work(state, facts, self.evaluating)
-        if self._narrow and plain_work and self.tried and state is not None:
-            now = line((f" {view.stage_line(self.tried, state, facts.eta)}", "title"))
+        facts, signs = self.studio.session_status, choose_glyphs(self._uses_ascii)
+        now = sentences.status_line(state, self.shown_batch, facts, self.current_evaluation, signs)
+        plain_work = sentences.is_working(state, facts, self.current_evaluation)
+        if self._is_narrow and plain_work and self.shown_batch and state is not None:
+            now = line((f" {view.stage_line(self.shown_batch, state, facts.eta)}", "title"))
         self.query_one("#live-now", Chrome).show_line(0, now)
 
     def _draw_streams(self) -> None:
-        if not self.showing_streams:
+        if not self.is_showing_streams:
             for canvas in self.canvases:
                 canvas.set_panes(())
             self.streams.prune(())
             return
-        self._estimate()
-        tries = self._tries()
+        self._update_estimates()
+        tries = self._shown_rollouts()
         self.streams.prune([one.id for one in tries])
         mode, canvas = self.mode, self.canvas
         canvas.set_mode(mode)
-        canvas.set_panes([self._pane(one, mode) for one in tries])
-        batch = self.tried
+        canvas.set_panes([self._pane_model(one, mode) for one in tries])
+        batch = self.shown_batch
         assert batch is not None
         canvas.set_caption(f"Wall  step {batch.step}" if mode == "wall" else "")
         self._draw_followed()
 
     def _draw_followed(self) -> None:
-        one = self.try_here
-        followed = self._followed
+        one = self.focused_rollout
+        followed = self._followed_canvas
         if one is None or not followed.display:
             followed.set_panes(())
             return
-        before = followed.focused
-        followed.set_panes([self._pane(one, "solo")])
+        before = followed.focused_id
+        followed.set_panes([self._pane_model(one, "solo")])
         if before != one.id:
             followed.reset(one.id, self.canvas.pane_text(one.id))
 
-    def _tries(self) -> Sequence[Try]:
+    def _shown_rollouts(self) -> Sequence[RolloutStatus]:
         """What the canvas holds: the whole batch on the wall, else one group."""
-        batch = self.tried
+        batch = self.shown_batch
         assert batch is not None
         if self.mode != "wall":
-            return batch.tries(self._position, self.under_way)
+            return batch.group_rollouts(self._position, self.under_way)
         shown = [batch.place(f"{row.key}r0") for row in self._groups.rows if row.key]
         positions = [place[0] for place in shown if place is not None]
-        return [one for at in positions for one in batch.tries(at, self.under_way)]
+        return [one for at in positions for one in batch.group_rollouts(at, self.under_way)]
 
-    def _pane(self, one: Try, mode: Mode) -> PaneModel:
-        return view.pane(one, mode, self._estimates.get(one.id), self.streams.has(one.id))
+    def _pane_model(self, one: RolloutStatus, mode: Mode) -> PaneModel:
+        return view.pane_model(
+            one, mode, self._estimates.get(one.id), self.streams.has_text(one.id)
+        )
 
-    def _estimate(self) -> None:
+    def _update_estimates(self) -> None:
         now = self.studio.clock()
         if now - self._estimated_at >= _ESTIMATE_EVERY_S or not self._estimates:
             self._estimated_at = now
             self._estimates = self.streams.estimates()
 
-    def _draw_told(self, state: RunState | None) -> None:
+    def _draw_placeholder(self, state: RunState | None) -> None:
         told = self.query_one("#live-told", LineView)
-        if self.showing_streams:
+        if self.is_showing_streams:
             return
-        if self.showing_end and state is not None:
-            self._title("#live-told", "How it ended")
-            told.show_lines(sentences.ended_lines(state, told.room, glyphs(self._ascii)))
+        if self.is_showing_end and state is not None:
+            self._set_title("#live-told", "How it ended")
+            told.show_lines(
+                sentences.run_summary_lines(state, told.line_width, choose_glyphs(self._uses_ascii))
+            )
         else:
-            self._title("#live-told", "Rollouts")
-            told.show_lines(sentences.empty_lines(state, self.studio.line_facts, told.room))
+            self._set_title("#live-told", "Rollouts")
+            told.show_lines(
+                sentences.empty_lines(state, self.studio.session_status, told.line_width)
+            )
 
-    def _title(self, selector: str, text: str) -> None:
+    def _set_title(self, selector: str, text: str) -> None:
         widget = self.query_one(selector)
         if str(widget.border_title or "") != text:
             widget.border_title = Text(text)
@@ -358,19 +381,19 @@ class LivePage(Page):
     def _arrange(self) -> None:
         """Which panes there are, from the size of the terminal alone, and what they show."""
         height = self.app.size.height
-        narrow, streams = self._narrow, self.showing_streams
+        narrow, streams = self._is_narrow, self.is_showing_streams
         self.query_one("#live-strip").display = narrow
-        self.query_one("#live-training").display = self._briefs
-        self._followed.styles.height = 4 if self._briefs and height < 30 else 6
+        self.query_one("#live-training").display = self._shows_brief_training
+        self._followed_canvas.styles.height = 4 if self._shows_brief_training and height < 30 else 6
         self.query_one("#live-left").display = not narrow
         self.query_one("#live-activity").display = height >= 20
         self.query_one("#live-activity").styles.height = 6 if height >= 30 else 4
-        trains = self.state is not None and self.state.trains
+        trains = self.state is not None and self.state.trains_weights
         most, groups = (26, 18) if trains else (19, 20)  # its figures come on top of the stages
         self.query_one("#live-facts").styles.height = max(0, min(most, height - groups))
         self.canvas.display = streams
         self.query_one("#live-told").display = not streams
-        self._followed.display = streams and narrow and height >= 20 and self.mode == "wall"
+        self._followed_canvas.display = streams and narrow and height >= 20 and self.mode == "wall"
         self._keep_focus()
 
     def _keep_focus(self) -> None:
@@ -378,39 +401,42 @@ class LivePage(Page):
         focused = self.app.focused
         if not self.is_open or self.app.screen is not self.screen:
             return
-        if focused is None or (self in focused.ancestors and not _seen(focused)):
-            home = self.home()
+        if focused is None or (self in focused.ancestors and not _is_visible(focused)):
+            home = self.initial_focus()
             if home is not None:
                 home.focus(scroll_visible=False)
 
     # -- choosing ------------------------------------------------------------------------------
 
-    def _keep_to(self, rows: Sequence[Row]) -> None:
+    def _select_visible_group(self, rows: Sequence[Row]) -> None:
         """Let the group that is looked at be one of those shown."""
-        if self.tried is None or not rows:
+        if self.shown_batch is None or not rows:
             return
         shown = [row.key for row in rows]
-        if self.tried.group(min(self._position, len(self.tried.problems) - 1)) not in shown:
-            place = self.tried.place(f"{shown[0]}r0")
+        if (
+            self.shown_batch.group(min(self._position, len(self.shown_batch.problems) - 1))
+            not in shown
+        ):
+            place = self.shown_batch.place(f"{shown[0]}r0")
             self._position = place[0] if place else 0
 
     def _choose(self, position: int, index: int = 0) -> None:
-        if self.tried is None:
+        if self.shown_batch is None:
             return
         self._position = position
         self.draw()
-        self.canvas.focus_pane(rollout_id(self.tried.step, position, index))
+        self.canvas.focus_pane(rollout_id(self.shown_batch.step, position, index))
         self._draw_followed()
         self.streams.subscribe()
 
     def on_row_list_moved(self, moved: RowList.Moved) -> None:
-        place = self.tried.place(f"{moved.key}r0") if self.tried and moved.key else None
+        place = self.shown_batch.place(f"{moved.key}r0") if self.shown_batch and moved.key else None
         if place is not None and place[0] != self._position:
             self._choose(place[0])
 
     def on_stream_canvas_focus_changed(self, moved: StreamCanvas.FocusChanged) -> None:
-        place = self.tried.place(moved.id) if self.tried else None
-        if place is None or moved.id != self.canvas.focused:
+        place = self.shown_batch.place(moved.id) if self.shown_batch else None
+        if place is None or moved.id != self.canvas.focused_id:
             return
         if place[0] != self._position:
             self._position = place[0]
@@ -422,14 +448,14 @@ class LivePage(Page):
         self.streams.subscribe()
 
     def on_hide(self, event: Hide) -> None:
-        self.streams.leave()
+        self.streams.unsubscribe()
 
-    def offered(self, keys: Sequence[Key]) -> Sequence[Key]:
+    def usable_keys(self, keys: Sequence[Key]) -> Sequence[Key]:
         """What would be of no use now is left away; resuming comes first where it is due."""
         if self._can_resume:
             first = [replace(key, rank=10) for key in keys if key.id == "live.resume"]
             keys = [*first, *(key for key in keys if key.id != "live.resume")]
-        if not self.showing_streams:
+        if not self.is_showing_streams:
             keys = [key for key in keys if key.id not in ("live.follow", "live.next_group")]
         return keys
 
@@ -441,12 +467,12 @@ class LivePage(Page):
             return False
         return not session.living and state.ending != "finished"
 
-    def opened(self, target: str = "") -> None:
+    def open_at(self, target: str = "") -> None:
         if target:
             self.go_to(target)
 
     def go_to(self, name: str) -> bool:
-        batch = self.tried
+        batch = self.shown_batch
         if batch is None:
             return False
         place = batch.place(name) or batch.place(f"{name}r0")
@@ -458,43 +484,43 @@ class LivePage(Page):
         self._choose(*place)
         return True
 
-    def back(self) -> bool:
+    def go_back(self) -> bool:
         if self._past and self.state is not None and self.state.ending:
             self._past = False
             return True
         if self.mode == "solo":
             self.zoom = None
             return True
-        return super().back()
+        return super().go_back()
 
-    def copied(self, whole: bool) -> str:
+    def text_to_copy(self, whole: bool) -> str:
         if self.app.focused is not self.canvas:
-            return super().copied(whole)
-        if whole and self.tried is not None:
-            parts = [f"{one.id}\n{self.canvas.pane_text(one.id)}" for one in self._tries()]
+            return super().text_to_copy(whole)
+        if whole and self.shown_batch is not None:
+            parts = [f"{one.id}\n{self.canvas.pane_text(one.id)}" for one in self._shown_rollouts()]
             return "\n\n".join(parts)
-        return self.canvas.pane_text(self.canvas.focused or "")
+        return self.canvas.pane_text(self.canvas.focused_id or "")
 
     # -- keys ----------------------------------------------------------------------------------
 
     def action_open(self) -> None:
         """The group under the cursor, then the rollout: whole where it ended, else alone."""
-        if not self.showing_streams:
-            self._look_at_past()
+        if not self.is_showing_streams:
+            self._show_last_rollouts()
             return
         if self.app.focused is self._groups and self.mode != "group":
             self.zoom = "group"
         elif self.app.focused is not self._groups:
-            one = self.try_here
-            if one is not None and one.ended:
+            one = self.focused_rollout
+            if one is not None and one.has_ended:
                 self.studio.open_page("inspect", one.id)
                 return
             self.zoom = "solo"
         self.studio.draw_now()
         self.canvas.focus(scroll_visible=False)
 
-    def _look_at_past(self) -> None:
-        if self.tried is None:
+    def _show_last_rollouts(self) -> None:
+        if self.shown_batch is None:
             self.studio.tell("no batch is under way; 6 shows recorded rollouts")
             return
         self._past = True
@@ -503,26 +529,26 @@ class LivePage(Page):
         self.studio.tell("the last rollouts of the run; esc goes back to its summary")
 
     def action_zoom(self) -> None:
-        if not self.showing_streams:
-            self._look_at_past()
+        if not self.is_showing_streams:
+            self._show_last_rollouts()
             return
         self.zoom = _ZOOMS[(_ZOOMS.index(self.mode) + 1) % len(_ZOOMS)]
         self.studio.draw_now()
         self.studio.tell(_ZOOM_WORDS[self.zoom])
 
     @property
-    def _reading(self) -> StreamCanvas:
+    def _reading_canvas(self) -> StreamCanvas:
         """The canvas in which a text is read at length."""
-        return self._followed if self._followed.display else self.canvas
+        return self._followed_canvas if self._followed_canvas.display else self.canvas
 
     def action_follow(self) -> None:
-        if not self.showing_streams:
+        if not self.is_showing_streams:
             self.studio.tell("there is nothing to follow")
             return
-        if not self._followed.display and self.mode != "solo":
+        if not self._followed_canvas.display and self.mode != "solo":
             self.zoom = "solo"  # only there can a text be scrolled, hence left or followed
             self.studio.draw_now()
-        on = self._reading.toggle_follow()
+        on = self._reading_canvas.toggle_follow()
         self.studio.tell("following the end of the text" if on else "staying; f follows again")
 
     def action_next_group(self) -> None:
@@ -533,18 +559,18 @@ class LivePage(Page):
 
     def _step_group(self, by: int) -> None:
         shown = [row.key for row in self._groups.rows if row.key]
-        if self.tried is None or not shown or not self.showing_streams:
+        if self.shown_batch is None or not shown or not self.is_showing_streams:
             self.studio.tell("there is no group yet")
             return
-        here = self.tried.group(self._position)
+        here = self.shown_batch.group(self._position)
         at = shown.index(here) if here in shown else 0
-        place = self.tried.place(f"{shown[(at + by) % len(shown)]}r0")
+        place = self.shown_batch.place(f"{shown[(at + by) % len(shown)]}r0")
         if place is not None:
             self._choose(place[0])
 
     def action_kill(self) -> None:
-        one = self.try_here if self.showing_streams else None
-        if one is None or one.ended:
+        one = self.focused_rollout if self.is_showing_streams else None
+        if one is None or one.has_ended:
             self.studio.tell("no rollout under way is under the cursor", "failed")
             return
         self.run_worker(self._kill(one.id))
@@ -563,7 +589,7 @@ class LivePage(Page):
                 return f"killed {rollout}"
             return f"{rollout} was not under way: it waits its turn, or has ended"
 
-        self.studio.asking(end)
+        self.studio.ask_run(end)
 
     def action_resume(self) -> None:
         state, session = self.state, self.session
@@ -579,15 +605,15 @@ class LivePage(Page):
     async def _resume(self, state: RunState, run: str) -> None:
         arguments = ["--resume", run]
         if state.ending == "budget":
-            from studio.report.summary import raised
+            from studio.report.summary import budget_override
 
-            key = raised(state.reason).removesuffix("…")
+            key = budget_override(state.reason).removesuffix("…")
             more = await self.studio.ask("resume with", key)
             if not more or not more.strip() or more.strip() == key:
                 self.studio.tell("not resumed: the budget is still the one that was reached")
                 return
             arguments.append(more.strip())
-        self.studio.start(arguments)
+        self.studio.start_run(arguments)
 
     def action_left(self) -> None:
         self._move(-1, 0)
@@ -603,7 +629,7 @@ class LivePage(Page):
 
     def _move(self, across: int, down: int) -> None:
         """Between rollouts; on the wall across is between groups, alone down is in the text."""
-        if not self.showing_streams:
+        if not self.is_showing_streams:
             return
         if self.mode == "solo" and down:
             self.canvas.scroll_rows(down)
@@ -613,35 +639,39 @@ class LivePage(Page):
             self.canvas.move_focus(across, down)
 
     def action_page_down(self) -> None:
-        self._page(1)
+        self._scroll_page(1)
 
     def action_page_up(self) -> None:
-        self._page(-1)
+        self._scroll_page(-1)
 
-    def _page(self, by: int) -> None:
-        if self.mode == "wall" and not self._followed.display:
+    def _scroll_page(self, by: int) -> None:
+        if self.mode == "wall" and not self._followed_canvas.display:
             self.canvas.move_focus(0, by * max(1, self.canvas.size.height // 2))
         else:
-            self._reading.scroll_rows(by * max(1, self._reading.size.height // 2))
+            self._reading_canvas.scroll_rows(by * max(1, self._reading_canvas.size.height // 2))
 
     def action_top(self) -> None:
-        self._end(-1)
+        self._go_to_end(-1)
 
     def action_bottom(self) -> None:
-        self._end(1)
+        self._go_to_end(1)
 
-    def _end(self, by: int) -> None:
+    def _go_to_end(self, by: int) -> None:
         if self.mode == "solo":
             self.canvas.scroll_rows(by * 1_000_000)
-        elif self.tried is not None and self.showing_streams and (tries := self._tries()):
+        elif (
+            self.shown_batch is not None
+            and self.is_showing_streams
+            and (tries := self._shown_rollouts())
+        ):
             self.canvas.focus_pane(tries[-1 if by > 0 else 0].id)
 
 
-def _seen(widget: Widget) -> bool:
+def _is_visible(widget: Widget) -> bool:
     return all(node.display for node in widget.ancestors_with_self if isinstance(node, Widget))
 
 
-def _no_groups(batch: Batch | None, filter_text: str) -> list[Row]:
+def _no_groups_rows(batch: Batch | None, filter_text: str) -> list[Row]:
     said = (
         f"none holds {one_line(filter_text, 16)!r}" if batch and filter_text else "none under way"
     )

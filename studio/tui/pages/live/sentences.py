@@ -12,14 +12,14 @@ from studio.secrets.sanitize import one_line
 from studio.tui import training_view
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs
 from studio.tui.drawing.lines import BLANK, Line, line, paragraph
-from studio.tui.header import LineFacts
+from studio.tui.header import SessionStatus
 from studio.tui.pages.live.batch import Batch, reward_text
 
 
-def now(
+def status_line(
     state: RunState | None,
     batch: Batch | None,
-    line_facts: LineFacts,
+    line_facts: SessionStatus,
     evaluating: ev.EvaluationProgressed | None,
     signs: Glyphs = GLYPHS_UNICODE,
 ) -> Line:
@@ -31,25 +31,25 @@ def now(
     if state is None or state.started is None:
         return line((" no run is open: ", "dim"), ("0", "key"), (" starts or resumes one", "dim"))
     if state.ending:
-        return ending(state)
+        return ending_line(state)
     if line_facts.parted:
         said = " the line to the run's process is cut; it is tried again, and nothing is lost"
         return line((said, "failed"))
     if not line_facts.living:
         said = " no process of it runs; what is recorded is safe: "
         return line((said, "failed"), ("r", "key"), " resumes it")
-    waiting = len(state.undecided)
+    waiting = len(state.undecided_operations)
     if waiting:
-        flagged = sum(bool(op.flags) for op in state.undecided)
+        flagged = sum(bool(op.flags) for op in state.undecided_operations)
         wait = "operation waits" if waiting == 1 else "operations wait"
-        wait = "weight update waits" if state.trains else wait
+        wait = "weight update waits" if state.trains_weights else wait
         more = f", {flagged} flagged" if flagged else ""
         return line(" ", ("2", "key"), (f" review: {waiting} {wait} for you{more}", "flag"))
     if state.status == "reviewing":
         if line_facts.ready:
             said = " everything is decided: "
             return line((said, "title"), ("2", "key"), " shows it, ", ("c", "key"), " commits")
-        what = "weight update" if state.trains else "lesson"
+        what = "weight update" if state.trains_weights else "lesson"
         return line((f" committing the {what} of step {state.step} …", "title"))
     if state.status == "paused":
         busy = " paused: what is under way ends, nothing new begins; "
@@ -59,11 +59,11 @@ def now(
         when = "" if evaluating.step else " before practice"
         what = f" measuring{when} on {one_line(evaluating.data, 40)} "
         return line((what, "title"), f"{evaluating.done}/{evaluating.total} ", (bar, "bar"))
-    return line((f" {_at_work(state, batch)}", "title"))
+    return line((f" {_progress_text(state, batch)}", "title"))
 
 
-def at_work(
-    state: RunState | None, line_facts: LineFacts, evaluating: ev.EvaluationProgressed | None
+def is_working(
+    state: RunState | None, line_facts: SessionStatus, evaluating: ev.EvaluationProgressed | None
 ) -> bool:
     """Whether it just goes on with its rollouts: nothing is waited for or out of the ordinary."""
     return (
@@ -77,20 +77,20 @@ def at_work(
     )
 
 
-def _at_work(state: RunState, batch: Batch | None) -> str:
+def _progress_text(state: RunState, batch: Batch | None) -> str:
     step = state.current
     if step is None or batch is None:
         return "waiting for the next step …" if state.step else "waiting for the first step …"
     if step.committed:
-        if state.trains:
+        if state.trains_weights:
             return f"step {step.step} is through: policy v{state.policy_version}"
         return f"step {step.step} is committed as v{step.committed_version}"
     if len(batch.reflections) == len(batch.problems) and batch.problems:
         used = batch.outcomes["used"]
-        if state.trains and not batch.size:
+        if state.trains_weights and not batch.size:
             n = len(batch.problems)
             return f"step {step.step}: computing a weight update from {n} demonstrations …"
-        if state.trains:
+        if state.trains_weights:
             groups = f"{used} group{'s' * (used != 1)} with contrast"
             return f"step {step.step}: computing a weight update from {groups} …"
         return f"step {step.step}: drawing operations from {used} group{'s' * (used != 1)} …"
@@ -104,11 +104,11 @@ def _at_work(state: RunState, batch: Batch | None) -> str:
     return f"step {step.step}: {len(batch.rollouts)} of {batch.size} rollouts ended{so_far}"
 
 
-def ending(state: RunState) -> Line:
+def ending_line(state: RunState) -> Line:
     """How the run ended, and the key that goes on from there."""
     why = f": {one_line(state.reason, 160)}" if state.reason else ""
     match state.ending:
-        case "finished" if state.trains:
+        case "finished" if state.trains_weights:
             said = f" finished with policy v{state.policy_version}; "
             return line((said, "title"), ("4", "key"), " compares its steps")
         case "finished":
@@ -118,8 +118,8 @@ def ending(state: RunState) -> Line:
                 *(("4", "key"), " what changed"),
             )
         case "held":
-            n = len(state.open)
-            what = "weight update" if state.trains else "operation"
+            n = len(state.open_operations)
+            what = "weight update" if state.trains_weights else "operation"
             waits = f"{n} {what} waits" if n == 1 else f"{n} {what}s wait"
             said = f" held for review: {waits}; "
             return line((said, "flag"), ("2", "key"), " decides, then ", ("r", "key"), " goes on")
@@ -132,20 +132,20 @@ def ending(state: RunState) -> Line:
     return line((f" stopped{why}; ", "title"), ("r", "key"), " resumes it")
 
 
-def ended_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
+def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
     """The whole of a run that ended: rewards with their n, held-out change, library, cost."""
-    from studio.report.rates import changes, evaluation_text
+    from studio.report.rates import evaluation_text, rate_changes
     from studio.report.summary import (
         change_lines,
         lost_text,
-        mean,
-        progress,
-        repairs_text,
-        spent,
+        mean_reward_text,
+        run_progress,
+        unparsed_replies_text,
+        usage_text,
         version_text,
     )
 
-    started, where = state.started, progress(state)
+    started, where = state.started, run_progress(state)
     assert started is not None
     status = "BUDGET REACHED" if state.ending == "budget" else state.status.upper()
     out = [line((f"{status} after step {state.steps_finished} of {where.steps}", "title"))]
@@ -153,32 +153,38 @@ def ended_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> 
         out += paragraph([(one_line(state.reason, 600), "")], width, "  ")
     if started.rehearsal:
         out += paragraph([("replies were scripted (rehearsal), not a model's", "dim")], width)
-    out += [*_moves(state, width), BLANK]
-    what = "policy" if state.trains else "library"
+    out += [*_next_action_lines(state, width), BLANK]
+    what = "policy" if state.trains_weights else "library"
     out.append(line((f"practice reward, with the {what} of the moment", "title")))
-    rewards = state.by_epoch().items()
-    out += [line(f"  epoch {epoch}  {mean(pooled)}") for epoch, pooled in rewards]
+    rewards = state.rewards_by_epoch().items()
+    out += [line(f"  epoch {epoch}  {mean_reward_text(pooled)}") for epoch, pooled in rewards]
     if not rewards:
         out.append(line(("  no rollout was judged", "dim")))
     if state.evaluations:
         out += [BLANK, line(("held-out reward, before and after", "title"))]
-        if not changes(state.evaluations):
+        if not rate_changes(state.evaluations):
             out.append(line(("  measured once, so nothing can be compared", "dim")))
         for told in change_lines(state):
             out += paragraph([("  " + told, "")], width, "    ")
-    if state.trains:
-        out += [BLANK, line(("training", "title")), *training_view.ended_lines(state, width, signs)]
+    if state.trains_weights:
+        out += [
+            BLANK,
+            line(("training", "title")),
+            *training_view.training_summary_lines(state, width, signs),
+        ]
         out.append(BLANK)
     else:
         grown = f"library    {one_line(started.library, 60)} v{started.library_version} -> "
         out += [BLANK, line(f"{grown}v{state.library_version}")]
-    out.append(line(f"spent      {spent(state.spent)}"))
+    out.append(line(f"spent      {usage_text(state.total_usage)}"))
     lost = lost_text(state.lost) or "nothing"
     out += paragraph([(f"lost       {lost}", "failed" if state.lost else "")], width, " " * 11)
-    if state.open:
-        out.append(line(("open       ", ""), (f"{len(state.open)} to decide: 2 review", "flag")))
+    if state.open_operations:
+        out.append(
+            line(("open       ", ""), (f"{len(state.open_operations)} to decide: 2 review", "flag"))
+        )
     if state.repairs:
-        mend = repairs_text(len(state.repairs), started.run).partition(":")[0]
+        mend = unparsed_replies_text(len(state.repairs), started.run).partition(":")[0]
         out.append(line(("to mend    ", ""), (f"{mend}: 2 review", "flag")))
     if state.evaluations:
         out += [BLANK, line(("every measurement", "title"))]
@@ -189,19 +195,19 @@ def ended_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> 
     return out
 
 
-def _moves(state: RunState, width: int) -> list[Line]:
+def _next_action_lines(state: RunState, width: int) -> list[Line]:
     moves = [("3", "what was learned"), ("4", "what changed"), ("5", "every run")]
-    if state.trains:
+    if state.trains_weights:
         moves = [("4", "two steps beside each other"), ("5", "every run")]
     if state.ending != "finished":
         moves.insert(0, ("r", "resume it"))
-    if state.open or state.repairs:
+    if state.open_operations or state.repairs:
         moves.insert(0, ("2", "decide what is open"))
     keys = [span for key, what in moves for span in ((key, "key"), (f" {what}  ", ""))]
     return paragraph([("next: ", "dim"), *keys], width, "      ")
 
 
-def empty_lines(state: RunState | None, line_facts: LineFacts, width: int) -> list[Line]:
+def empty_lines(state: RunState | None, line_facts: SessionStatus, width: int) -> list[Line]:
     """What stands where rollouts would be while there are none."""
     if line_facts.starting:
         said = "The run's process is starting. Its first rollouts appear here."
@@ -221,10 +227,10 @@ def empty_lines(state: RunState | None, line_facts: LineFacts, width: int) -> li
     return paragraph([(said, "dim")], width)
 
 
-def happened(
+def event_texts(
     event: ev.DurableEvent | ev.TransientEvent, *, trains: bool = False, shown: bool = False
 ) -> list[str] | None:
-    """What the activity says of it; None where `studio.report.progress.Lines` has the words.
+    """What the activity says of it; None where `studio.report.progress.LinePrinter` has the words.
 
     Args:
         event: what happened.
@@ -233,7 +239,7 @@ def happened(
     """
     match event:
         case ev.StageEntered():
-            return _training(event) if trains else _entered(event)
+            return _training_stage_texts(event) if trains else _stage_texts(event)
         case ev.StepStarted() if trains:
             problems = f"{len(event.problems)} problems"
             return [f"step {event.step}: {problems}, policy v{event.policy_version}"]
@@ -278,7 +284,7 @@ def happened(
     return None
 
 
-def _training(event: ev.StageEntered) -> list[str]:
+def _training_stage_texts(event: ev.StageEntered) -> list[str]:
     match event.stage:
         case "consolidation":
             return [f"step {event.step}: computing its weight update"]
@@ -286,10 +292,10 @@ def _training(event: ev.StageEntered) -> list[str]:
             return [f"step {event.step}: its weight update is reviewed (2)"]
         case "hold":
             return [f"step {event.step}: its weight update waits for a person (2)"]
-    return _entered(event)
+    return _stage_texts(event)
 
 
-def _entered(event: ev.StageEntered) -> list[str]:
+def _stage_texts(event: ev.StageEntered) -> list[str]:
     match event.stage:
         case "consolidation":
             return [f"step {event.step}: drawing operations from its groups"]

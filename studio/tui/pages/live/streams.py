@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engines.core.types import Message, RecordRef
-from studio.secrets.sanitize import inert
-from studio.session.base import Piece
+from studio.secrets.sanitize import sanitize
+from studio.session.base import TextPiece
 
 if TYPE_CHECKING:
     from studio.tui.pages.live.page import LivePage
@@ -33,7 +33,7 @@ class Streams:
         self._held: frozenset[str] = frozenset()  # ids of panes
         self._reading: set[str] = set()  # under way from the records
 
-    def has(self, rollout: str) -> bool:
+    def has_text(self, rollout: str) -> bool:
         """Whether there is text of it."""
         return self._known.get(rollout, 0) > 0
 
@@ -43,7 +43,7 @@ class Streams:
 
     # -- text that comes -----------------------------------------------------------------------
 
-    def took(self, piece: Piece) -> bool:
+    def add_piece(self, piece: TextPiece) -> bool:
         """Take a piece in; False where nobody looks at its rollout."""
         name, offset = piece.rollout, piece.offset
         if name not in self._held:
@@ -52,18 +52,18 @@ class Streams:
         if offset > known:
             # Sent before it was asked for anew, or else something is missing.
             if name not in self._awaited:
-                self._ask_anew(frozenset((name,)))
+                self._resubscribe(frozenset((name,)))
             return True
         self._awaited.discard(name)
         if offset == known:
             for canvas in self._page.canvases:
                 canvas.feed(name, piece.text)
         else:
-            self._set(name, self._kept(name, offset) + piece.text)
+            self._set_text(name, self._text_before(name, offset) + piece.text)
         self._known[name] = offset + len(piece.text)
         return True
 
-    def _kept(self, name: str, offset: int) -> str:
+    def _text_before(self, name: str, offset: int) -> str:
         """What is kept of a text before an offset; rows that scrolled away long ago are not."""
         if not offset:
             return ""
@@ -71,7 +71,7 @@ class Streams:
         lost = max(0, self._known[name] - len(text))
         return text[: max(0, offset - lost)]
 
-    def _set(self, name: str, text: str) -> None:
+    def _set_text(self, name: str, text: str) -> None:
         for canvas in self._page.canvases:
             canvas.reset(name, text)
 
@@ -79,9 +79,9 @@ class Streams:
         """It begins anew: what it said before is worth nothing any more."""
         self._whole.discard(name)
         if self._known.pop(name, 0):
-            self._set(name, "")
+            self._set_text(name, "")
 
-    def ended(self, name: str) -> None:
+    def mark_ended(self, name: str) -> None:
         """Nothing more will be streamed of it; what was not heard is in the records."""
         if self._known.get(name) and name not in self._awaited:
             self._whole.add(name)
@@ -89,7 +89,7 @@ class Streams:
 
     # -- what is asked for ---------------------------------------------------------------------
 
-    def began(self, anew: bool) -> None:
+    def handle_snapshot(self, anew: bool) -> None:
         """The session knows nothing of what was subscribed to, or is another one."""
         self._asked = frozenset()
         if anew:
@@ -111,17 +111,17 @@ class Streams:
     def subscribe(self) -> None:
         """Ask for the text under way of what is on screen, and read what has ended."""
         page = self._page
-        if not page.is_open or page.tried is None or not page.showing_streams:
-            self.leave()
+        if not page.is_open or page.shown_batch is None or not page.is_showing_streams:
+            self.unsubscribe()
             return
         wanted: set[str] = set()
         ended: dict[str, Sequence[RecordRef]] = {}
-        for name in page.canvas.on_screen:
-            place = page.tried.place(name)
+        for name in page.canvas.visible_ids:
+            place = page.shown_batch.place(name)
             if place is None:
                 continue
-            one = page.tried.one(*place, page.under_way)
-            if not one.ended:
+            one = page.shown_batch.rollout_at(*place, page.under_way)
+            if not one.has_ended:
                 wanted.add(name)
             elif name not in self._whole and name not in self._reading and one.refs:
                 ended[name] = one.refs
@@ -131,7 +131,7 @@ class Streams:
             self._reading |= ended.keys()
             page.run_worker(self._read(ended), group="texts")
 
-    def leave(self) -> None:
+    def unsubscribe(self) -> None:
         """Nobody looks: ask for no text."""
         if self._asked:
             self._subscribe(frozenset())
@@ -144,7 +144,7 @@ class Streams:
         self._asked = wanted
         session.subscribe(wanted)
 
-    def _ask_anew(self, names: frozenset[str]) -> None:
+    def _resubscribe(self, names: frozenset[str]) -> None:
         wanted = self._asked
         self._subscribe(wanted - names)
         self._subscribe(wanted)
@@ -156,34 +156,34 @@ class Streams:
         if session is None:
             return
         try:
-            texts = await asyncio.to_thread(recorded_texts, session.run.records, refs)
+            texts = await asyncio.to_thread(load_rollout_texts, session.run.records, refs)
         finally:
             self._reading -= refs.keys()
         if session is not self._page.session or not self._page.is_attached:
             return  # another run, or the screen was left meanwhile
         for name, text in texts.items():
             if name in self._held:
-                self._set(name, text)
+                self._set_text(name, text)
                 self._known[name] = len(text)
                 self._whole.add(name)
         self._page.studio.redraw_soon()
 
 
-def recorded_texts(folder: Path, refs: dict[str, Sequence[RecordRef]]) -> dict[str, str]:
+def load_rollout_texts(folder: Path, refs: dict[str, Sequence[RecordRef]]) -> dict[str, str]:
     """What each rollout said, from its records; why not, where they cannot be read. Blocks."""
     from engines.core.errors import StudioError
-    from engines.record.ledger import trajectory
+    from engines.record.ledger import read_trajectory
 
     texts = {}
     for name, of_one in refs.items():
         try:
-            texts[name] = said(trajectory(folder, of_one))
+            texts[name] = transcript_text(read_trajectory(folder, of_one))
         except StudioError as error:
-            texts[name] = f"its record cannot be read: {inert(str(error))}"
+            texts[name] = f"its record cannot be read: {sanitize(str(error))}"
     return texts
 
 
-def said(messages: Sequence[Message]) -> str:
+def transcript_text(messages: Sequence[Message]) -> str:
     """The replies of a try with the tools they called, as its text streamed."""
     parts = []
     for message in messages:

@@ -21,16 +21,16 @@ from studio.tui.drawing.lines import (
     Line,
     Row,
     Span,
-    cropped,
+    crop_line,
     line,
     paragraph,
-    plain,
+    plain_text,
     width_of,
 )
 from studio.tui.drawing.pane import PaneModel
-from studio.tui.header import LineFacts
-from studio.tui.pages.live.batch import Batch, Try
-from studio.tui.training_view import panel
+from studio.tui.header import SessionStatus
+from studio.tui.pages.live.batch import Batch, RolloutStatus
+from studio.tui.training_view import panel_lines
 
 STRIP_CELLS = 16
 """A longer strip of glyphs gives way to numbers."""
@@ -45,7 +45,7 @@ def style_of(state: str) -> str:
     return _STYLES.get(state, state)
 
 
-def strip(tries: Sequence[Try], signs: Glyphs = GLYPHS_UNICODE) -> Line:
+def rollout_glyphs(tries: Sequence[RolloutStatus], signs: Glyphs = GLYPHS_UNICODE) -> Line:
     """`++-+>>>>`, one glyph a rollout; numbers where a group is large: `+12 -3 >1`."""
     if len(tries) <= STRIP_CELLS:
         runs = groupby(tries, key=lambda one: one.state)
@@ -65,7 +65,7 @@ def group_line(
     batch: Batch, position: int, under_way: Set[str], signs: Glyphs = GLYPHS_UNICODE
 ) -> Line:
     """`s3p0  ++-+>>>>  3/4 =  q0712`: won of those with a reward, and whether it is skipped."""
-    tries = batch.tries(position, under_way)
+    tries = batch.group_rollouts(position, under_way)
     known = sum(one.state in ("won", "lost") for one in tries)
     won = sum(one.state == "won" for one in tries)
     through = batch.reflections.get(position)
@@ -76,7 +76,7 @@ def group_line(
         mark = (f" {signs.skipped}", "skipped")
     elif through is not None and through.outcome == "failed":
         mark = (f" {signs.error}", "failed")
-    shown = strip(tries, signs)
+    shown = rollout_glyphs(tries, signs)
     room = " " * max(0, min(batch.group_size, STRIP_CELLS) - width_of(shown))
     name = (f"{batch.group(position):<6}", "")
     problem = one_line(batch.problems[position], 24)
@@ -97,7 +97,7 @@ def group_rows(
     for position, problem in enumerate(batch.problems):
         through = batch.reflections.get(position)
         row = Row(batch.group(position), group_line(batch, position, under_way, signs))
-        words = f"{plain(row.line)} {problem} {through.outcome if through else ''}"
+        words = f"{plain_text(row.line)} {problem} {through.outcome if through else ''}"
         if wanted in words.casefold():
             rows.append(row)
     return rows
@@ -116,7 +116,7 @@ def strip_line(
     end = line((" [ ] group", "dim"))
     room = width - width_of(end) - 1
     items = [
-        _item(batch, position, under_way, position == here, signs)
+        _strip_item(batch, position, under_way, position == here, signs)
         for position in range(len(batch.problems))
     ]
     first = max(0, min(here, len(items) - 1))
@@ -128,10 +128,12 @@ def strip_line(
             break
         out += item
         room -= width_of(item)
-    return (*cropped(tuple(out), width - width_of(end)), *end)
+    return (*crop_line(tuple(out), width - width_of(end)), *end)
 
 
-def _item(batch: Batch, position: int, under_way: Set[str], here: bool, signs: Glyphs) -> Line:
+def _strip_item(
+    batch: Batch, position: int, under_way: Set[str], here: bool, signs: Glyphs
+) -> Line:
     """One group of the strip: `>s3p0 ++-+ = `."""
     through = batch.reflections.get(position)
     skipped = through is not None and through.outcome in SKIPPED
@@ -140,12 +142,12 @@ def _item(batch: Batch, position: int, under_way: Set[str], here: bool, signs: G
         (">" if here else " ", style),
         (batch.group(position), style),
         (" ", ""),
-        *strip(batch.tries(position, under_way), signs),
+        *rollout_glyphs(batch.group_rollouts(position, under_way), signs),
         (f" {signs.skipped} " if skipped else " ", "skipped"),
     )
 
 
-def legend(signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
+def legend_lines(signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
     first = [("won", "won"), ("lost", "lost"), ("streaming", "streaming")]
     second = [("queued", "queued"), ("error", "error"), ("skipped", "skipped")]
     return [
@@ -158,7 +160,9 @@ def legend(signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
     ] + [((signs.open, "flag"), (" no reward yet, or none known", "dim"))]
 
 
-def stages(batch: Batch, state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
+def stage_lines(
+    batch: Batch, state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE
+) -> list[Line]:
     """How far each stage of this batch is, a bar a line."""
     room = max(6, min(14, width - 20))
     rows = [
@@ -172,18 +176,18 @@ def stages(batch: Batch, state: RunState, width: int, signs: Glyphs = GLYPHS_UNI
     ]
     if not batch.size:  # demonstrations are learnt from as they are
         out = []
-    what = "update" if state.trains else "operations"
-    return [*out, line((f"{what:<11}", "dim"), _operations(batch, state))]
+    what = "update" if state.trains_weights else "operations"
+    return [*out, line((f"{what:<11}", "dim"), _operations_text(batch, state))]
 
 
-def _operations(batch: Batch, state: RunState) -> str:
+def _operations_text(batch: Batch, state: RunState) -> str:
     step = state.steps.get(batch.step)
-    if state.trains:
+    if state.trains_weights:
         found = trained_step(state, batch.step)
         return found.became if found is not None else ""
     if step is None or (step.lesson is None and not step.committed and not step.finished):
         return "none drawn yet"
-    decided = len(state.reviewed)
+    decided = len(state.reviewed_operations)
     return f"{step.operations}" + (f", {decided} decided" if state.under_review else "")
 
 
@@ -191,8 +195,8 @@ def stage_line(batch: Batch, state: RunState, eta: str = "") -> str:
     """The same in one line: `rollout 31/64  judged 27/64  reflected 1/8  ops 0`."""
     step = state.steps.get(batch.step)
     lesson = f"ops {step.operations if step else 0}"
-    if state.trains:
-        lesson = f"update {_operations(batch, state)}"
+    if state.trains_weights:
+        lesson = f"update {_operations_text(batch, state)}"
     if not batch.size:
         return f"demonstrations {len(batch.problems)}  {lesson}" + (f"  ETA {eta}" if eta else "")
     return (
@@ -220,22 +224,24 @@ def outcome_lines(batch: Batch, width: int) -> list[Line]:
     return [part for text in texts for part in paragraph([(text, "")], width, "  ")]
 
 
-def facts(
+def facts_lines(
     state: RunState | None,
     batch: Batch | None,
-    line_facts: LineFacts,
+    line_facts: SessionStatus,
     evaluating: ev.EvaluationProgressed | None,
     width: int,
     signs: Glyphs = GLYPHS_UNICODE,
 ) -> list[Line]:
     """The pane below the groups."""
-    trains = state is not None and state.trains
+    trains = state is not None and state.trains_weights
     # Of a training run its figures come first: below them is room for the rest on a tall screen.
-    out = [*panel(state, width, signs)] if trains and state is not None else legend(signs)
+    out = (
+        [*panel_lines(state, width, signs)] if trains and state is not None else legend_lines(signs)
+    )
     if batch is not None and state is not None:
         out += [] if trains else [BLANK]
         out.append(line((f"stage of batch {batch.step}", "title")))
-        out += stages(batch, state, width, signs)
+        out += stage_lines(batch, state, width, signs)
         out += [BLANK, *outcome_lines(batch, width)]
         step = state.steps.get(batch.step)
         if step is not None and (step.failed or step.unjudged):
@@ -247,18 +253,18 @@ def facts(
         bar = signs.bar(evaluating.done, evaluating.total, room)
         out.append(line((bar, "bar"), f" {evaluating.done}/{evaluating.total}"))
     if state is not None and state.started is not None:
-        out += [BLANK, line((_process(state, line_facts), "dim"))]
+        out += [BLANK, line((_process_text(state, line_facts), "dim"))]
         out.append(line((f"journal    {state.events:,} on disk", "dim")))
-    return [*out, BLANK, *legend(signs)] if trains else out
+    return [*out, BLANK, *legend_lines(signs)] if trains else out
 
 
-def _process(state: RunState, line_facts: LineFacts) -> str:
+def _process_text(state: RunState, line_facts: SessionStatus) -> str:
     if not line_facts.living:
         return "process    none"
     return f"process    {state.pid}" if state.pid else "process    running"
 
 
-def pane(one: Try, mode: Mode, estimate: int | None, has_text: bool) -> PaneModel:
+def pane_model(one: RolloutStatus, mode: Mode, estimate: int | None, has_text: bool) -> PaneModel:
     """How the canvas shows a rollout.
 
     Args:
@@ -279,7 +285,7 @@ def pane(one: Try, mode: Mode, estimate: int | None, has_text: bool) -> PaneMode
         note = ""
     else:
         note = {"queued": "queued", "streaming": "no text yet"}.get(one.state, one.tail)
-    tokens = one.tokens if one.ended else estimate
+    tokens = one.tokens if one.has_ended else estimate
     said = one.said
     if mode == "wall":  # a column of its own, so that texts begin below each other
         said = f"{one.said.removeprefix('reward '):<{_SAID_CELLS}}"

@@ -9,74 +9,76 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from engines.core.types import GATE, Decision, DecisionAction, Operation
-from studio.review.actions import Outcome, Pair
+from studio.review.actions import ActionResult, Pair
 from studio.session.base import Session
 from studio.tui.drawing.lines import Line, line
 from studio.tui.keymap import Key
 from studio.tui.pages.review.change_view import flag_text
-from studio.tui.pages.review.panes import ReviewDesk
+from studio.tui.pages.review.panes import ReviewPanes
 from studio.tui.pages.review.view import (
     VERBS,
     Item,
-    cannot_decide,
+    cannot_decide_text,
     commit_lines,
-    counts,
+    count_standings,
     counts_text,
+    excerpt,
     items,
-    words_of,
 )
 from studio.tui.training_view import WHOLE
 
 _OF_WORDINGS = ("review.edit", "review.editor", "review.merge", "review.later", "review.safe")
 
 
-class ReviewAnswers(ReviewDesk):
+class ReviewDecisions(ReviewPanes):
     """Approve, reject, put off, note; ranges and all that is safe; undo, redo and commit."""
 
-    def offered(self, keys: Sequence[Key]) -> Sequence[Key]:
+    def usable_keys(self, keys: Sequence[Key]) -> Sequence[Key]:
         """Nothing is decided on a terminal that shows too little of it."""
         if self.studio.is_small:
             return ()
-        if (state := self.state) is not None and state.trains:
+        if (state := self.state) is not None and state.trains_weights:
             # A weight update has no wording, no likeness and no later.
             return [key for key in keys if key.id not in _OF_WORDINGS]
         return keys
 
     # -- deciding ------------------------------------------------------------------------------
 
-    def _may(self) -> Session | None:
+    def _deciding_session(self) -> Session | None:
         """The session, where this screen may decide."""
         session = self.session
         if session is None:
             self.studio.tell("no run is open here: 5 lists them, 0 starts one", "failed")
         elif self.studio.is_small:
             self.studio.tell("deciding wants 60x16: too little is seen here", "failed")
-        elif not session.drives:
-            why = cannot_decide(
-                living=session.living, driver=session.driver, status=session.state.status
+        elif not session.controls:
+            why = cannot_decide_text(
+                living=session.living, driver=session.controller, status=session.state.status
             )
             self.studio.tell(why, "failed")
         else:
             return session
         return None
 
-    def _at_hand(self) -> Item | None:
+    def _decidable_item(self) -> Item | None:
         """What is under the cursor, where it may be decided: it has been drawn."""
-        if self._may() is None:
+        if self._deciding_session() is None:
             return None
         item = self.item
         if item is None:
             self.studio.tell("there is nothing to decide here")
         elif item.id in self.deciding.busy:
             self.studio.tell(f"{item.id} is being decided")
-        elif item != self._as_it_is(item) or not self.change.has_painted(self._token(item)):
+        elif item != self._current_item(item) or not self.change.has_painted(
+            self._decision_token(item)
+        ):
             self.studio.tell(f"{item.id} is shown only now: press again")
             self.draw()
         else:
             return item
         return None
 
-    def _as_it_is(self, item: Item) -> Item | None:
+    def _current_item(self, item: Item) -> Item | None:
         """The same from the run's state now: a frame may not have been drawn since it changed."""
         state, name = self.state, item.id
         if state is None:
@@ -92,8 +94,8 @@ class ReviewAnswers(ReviewDesk):
             is_own=name in state.own,
         )
 
-    def _operation(self) -> tuple[Item, Operation] | None:
-        item = self._at_hand()
+    def _decidable_operation(self) -> tuple[Item, Operation] | None:
+        item = self._decidable_item()
         if item is None:
             return None
         if item.operation is None:
@@ -101,7 +103,7 @@ class ReviewAnswers(ReviewDesk):
             return None
         return item, item.operation
 
-    def _decision(self, op: Operation, action: DecisionAction, reason: str = "") -> Decision:
+    def _make_decision(self, op: Operation, action: DecisionAction, reason: str = "") -> Decision:
         took_s = max(0.0, round(self.studio.clock() - self._shown[1], 3))
         note = reason or self.studio.drafts.notes.get(op.id, "")
         person = self.studio.person
@@ -120,10 +122,10 @@ class ReviewAnswers(ReviewDesk):
         if self._anchor and action != "defer":
             self.run_worker(self._decide_range(action))
             return
-        if (here := self._operation()) is None:
+        if (here := self._decidable_operation()) is None:
             return
         item, op = here
-        if action == "defer" and self._is_whole(op):
+        if action == "defer" and self._is_all_or_nothing(op):
             return
         standing = item.decision
         if (
@@ -140,15 +142,15 @@ class ReviewAnswers(ReviewDesk):
                 "flag",
             )
             return
-        decision = self._decision(op, action, reason)
+        decision = self._make_decision(op, action, reason)
         if action == "approve" and standing is not None and standing.reviewer == GATE:
-            if (session := self._may()) is not None:
+            if (session := self._deciding_session()) is not None:
                 self.deciding.busy.add(op.id)
-                self.studio.act(self._approved_if_it_fits(session, op, decision))
+                self.studio.queue_request(self._approve_if_fits(session, op, decision))
             return
-        self._hand_in([(op, decision)])
+        self._submit_decisions([(op, decision)])
 
-    def _is_whole(self, op: Operation) -> bool:
+    def _is_all_or_nothing(self, op: Operation) -> bool:
         """Whether it can only be taken or left; then says so."""
         if op.kind == "weights":
             self.studio.tell(f"{WHOLE}: a or r", "failed")
@@ -159,26 +161,26 @@ class ReviewAnswers(ReviewDesk):
         """Whether a wording of an operation was begun and not handed in."""
         return any(key.partition(">")[0] == name for key in self.studio.drafts.edits)
 
-    async def _approved_if_it_fits(self, session: Session, op: Operation, asked: Decision) -> None:
+    async def _approve_if_fits(self, session: Session, op: Operation, asked: Decision) -> None:
         """What the gate rejected is asked again only where it would say something else."""
         try:
-            found = await session.weigh(asked)
+            found = await session.preview(asked)
             if found.objection:
                 text = f"{op.id} still does not fit: {found.objection} (e rewords it, r rejects it)"
                 self.studio.tell(text, "failed")
                 return
-            await self._decided(session, [(op, asked)])
+            await self._send_decisions(session, [(op, asked)])
         finally:
             self.deciding.busy.discard(op.id)
 
-    def _hand_in(self, pairs: Sequence[Pair]) -> None:
+    def _submit_decisions(self, pairs: Sequence[Pair]) -> None:
         """Queue decisions; nothing of them is shown as made before the run says so."""
-        if (session := self._may()) is None:
+        if (session := self._deciding_session()) is None:
             return
         self.deciding.busy |= {op.id for op, _ in pairs}
-        self.studio.act(self._decided(session, pairs))
+        self.studio.queue_request(self._send_decisions(session, pairs))
 
-    async def _decided(self, session: Session, pairs: Sequence[Pair]) -> None:
+    async def _send_decisions(self, session: Session, pairs: Sequence[Pair]) -> None:
         try:
             outcome = await self.deciding.decide(session, pairs, self._texts)
         finally:
@@ -188,13 +190,15 @@ class ReviewAnswers(ReviewDesk):
             drafts.notes.pop(made.id, None)
             for key in [k for k in drafts.edits if k.partition(">")[0] == made.id]:
                 del drafts.edits[key]
-        drafts.changed()
-        self._after(outcome)
-        drafts.cursor = self.ops.key or drafts.cursor  # its own message comes after the save
+        drafts.mark_changed()
+        self._show_outcome(outcome)
+        drafts.cursor = (
+            self.operation_list.key or drafts.cursor
+        )  # its own message comes after the save
         # Once it is drawn: nobody need wait for this file.
         self.studio.call_after_refresh(drafts.save)
 
-    def _after(self, outcome: Outcome) -> None:
+    def _show_outcome(self, outcome: ActionResult) -> None:
         """Say what came of it, and go where it leads, unless the person went elsewhere."""
         self.studio.tell(outcome.text, "failed" if outcome.failed else "")
         names = {made.id for made in outcome.made}
@@ -204,12 +208,12 @@ class ReviewAnswers(ReviewDesk):
         if self._editing is None:
             if outcome.go_to:
                 self.go_to(outcome.go_to)
-            elif self.ops.key in names and not (outcome.failed and len(names) == 1):
-                self._to_open(1)
+            elif self.operation_list.key in names and not (outcome.failed and len(names) == 1):
+                self._go_to_undecided(1)
         self.draw()
 
     def action_reject_because(self) -> None:
-        if (here := self._operation()) is not None:
+        if (here := self._decidable_operation()) is not None:
             self.run_worker(self._reject_because(here[1]))
 
     async def _reject_because(self, op: Operation) -> None:
@@ -218,13 +222,13 @@ class ReviewAnswers(ReviewDesk):
         if reason is None or not reason.strip():
             self.studio.tell(f"{op.id} is not rejected: no reason was given")
             return
-        self._hand_in([(op, self._decision(op, "reject", reason.strip()))])
+        self._submit_decisions([(op, self._make_decision(op, "reject", reason.strip()))])
 
     def action_note(self) -> None:
-        if (here := self._operation()) is not None:
-            self.run_worker(self._note(*here))
+        if (here := self._decidable_operation()) is not None:
+            self.run_worker(self._ask_note(*here))
 
-    async def _note(self, item: Item, op: Operation) -> None:
+    async def _ask_note(self, item: Item, op: Operation) -> None:
         drafts = self.studio.drafts
         before = drafts.notes.get(op.id) or (item.decision.reason if item.decision else "")
         text = await self.studio.ask(f"note on {op.id}:", before)
@@ -235,12 +239,12 @@ class ReviewAnswers(ReviewDesk):
         if decision is not None:
             anew = replace(decision, reason=text, reviewer=self.studio.person, at=0.0,
                            assigned=None, flags=())  # fmt: skip
-            self._hand_in([(op, anew)])
+            self._submit_decisions([(op, anew)])
             return
         drafts.notes.pop(op.id, None)
         if text:
             drafts.notes[op.id] = text
-        drafts.changed()
+        drafts.mark_changed()
         self.studio.tell(f"noted; it goes with the decision on {op.id}" if text else "no note")
         self.draw()
 
@@ -255,9 +259,11 @@ class ReviewAnswers(ReviewDesk):
             self.studio.tell("a range: move, then a or r; esc leaves it")
 
     async def _decide_range(self, action: DecisionAction) -> None:
-        if self._may() is None:
+        if self._deciding_session() is None:
             return
-        chosen = [item for item in self._ranged() if item.is_open and item.operation is not None]
+        chosen = [
+            item for item in self._range_items() if item.is_open and item.operation is not None
+        ]
         if action == "approve":
             chosen = [item for item in chosen if not self._has_wording(item.id)]
         word = "Approve" if action == "approve" else "Reject"
@@ -269,7 +275,7 @@ class ReviewAnswers(ReviewDesk):
         self._leave_range()
 
     def action_approve_safe(self) -> None:
-        if self._may() is not None:
+        if self._deciding_session() is not None:
             self.run_worker(self._approve_safe())
 
     async def _approve_safe(self) -> None:
@@ -288,10 +294,10 @@ class ReviewAnswers(ReviewDesk):
         """Decide what was listed, and still is as it was when it was."""
         since = self.studio.clock()
         key = {"enter": "approves them" if action == "approve" else "rejects them"}
-        if not await self.studio.confirm(title, [self._listed(item) for item in chosen], key):
+        if not await self.studio.confirm(title, [self._item_line(item) for item in chosen], key):
             self.studio.tell("nothing was decided")
             return
-        now = {item.id: item for item in self._current()}
+        now = {item.id: item for item in self._current_items()}
         same = [item for item in chosen if now.get(item.id) == item]
         took_s = round(max(0.0, self.studio.clock() - since) / len(chosen), 3)
         notes, person = self.studio.drafts.notes, self.studio.person
@@ -306,84 +312,84 @@ class ReviewAnswers(ReviewDesk):
             if (op := item.operation) is not None and op.id not in self.deciding.busy
         ]
         if pairs:
-            self._hand_in(pairs)
+            self._submit_decisions(pairs)
         else:
             self.studio.tell("they were decided meanwhile")
 
-    def _current(self) -> list[Item]:
+    def _current_items(self) -> list[Item]:
         return items(self.state, self.deciding.just) if self.state is not None else []
 
-    def _listed(self, item: Item) -> Line:
+    def _item_line(self, item: Item) -> Line:
         op = item.operation
         assert op is not None
         before = self._texts.get(op.target or "", "")
         flags = ("  FLAG " + ", ".join(flag_text(flag) for flag in op.flags)) if op.flags else ""
-        target = words_of(op.target or "new")
-        return line((f"{VERBS[op.kind]} {target:<5} ", "title"), words_of(op.text or before),
+        target = excerpt(op.target or "new")
+        return line((f"{VERBS[op.kind]} {target:<5} ", "title"), excerpt(op.text or before),
                     (flags, "flag"))  # fmt: skip
 
     # -- taking back, and the commit -----------------------------------------------------------
 
     def action_undo(self) -> None:
-        if (session := self._may()) is not None:
-            self.studio.act(self._undone(session))
+        if (session := self._deciding_session()) is not None:
+            self.studio.queue_request(self._undo(session))
 
-    async def _undone(self, session: Session) -> None:
+    async def _undo(self, session: Session) -> None:
         outcome = await self.deciding.undo(session, self._texts, self.studio.person)
-        self._after(outcome)
+        self._show_outcome(outcome)
 
     def action_redo(self) -> None:
-        if (session := self._may()) is not None:
-            self.studio.act(self._redone(session))
+        if (session := self._deciding_session()) is not None:
+            self.studio.queue_request(self._redo(session))
 
-    async def _redone(self, session: Session) -> None:
+    async def _redo(self, session: Session) -> None:
         outcome = await self.deciding.redo(session)
-        self._after(replace(outcome, made=()))
+        self._show_outcome(replace(outcome, made=()))
 
     def action_commit(self) -> None:
-        if (session := self._may()) is not None:
+        if (session := self._deciding_session()) is not None:
             # In turn: decisions whose keys came before it belong to it, those after it do not.
-            self.studio.act(self._commit(session))
+            self.studio.queue_request(self._commit(session))
 
     async def _commit(self, session: Session) -> None:
-        state, found = session.state, self._current()
+        state, found = session.state, self._current_items()
         waiting = [i.operation for i in found if i.operation is not None and i.is_open]
         if not any(item.operation for item in found):
             self.studio.tell("there is nothing to commit")
         elif any(op.kind == "weights" for op in waiting):
             self.studio.tell(f"{WHOLE}, and not put off: a or r, then c", "failed")
-        elif self._left(session) or self._hidden(found):
-            self.run_worker(self._commit_asked(session))
+        elif self._undecided_count(session) or self._hidden_count(found):
+            self.run_worker(self._confirm_commit(session))
         else:
-            await self._committed(session, self.deciding.decisions(state))
+            await self._send_commit(session, self.deciding.decisions(state))
 
-    def _left(self, session: Session) -> int:
+    def _undecided_count(self, session: Session) -> int:
         decided = self.deciding.decisions(session.state)
-        return sum(op.id not in decided for op in session.state.undecided)
+        return sum(op.id not in decided for op in session.state.undecided_operations)
 
-    def _hidden(self, found: Sequence[Item]) -> int:
+    def _hidden_count(self, found: Sequence[Item]) -> int:
         """How many that are decided the filter keeps out of sight."""
         seen = {item.id for item in self._items}
         return sum(item.decision is not None and item.id not in seen for item in found)
 
-    async def _commit_asked(self, session: Session) -> None:
-        await self.studio.settled()  # what was asked in the same breath
-        found = self._current()
-        left, hidden = self._left(session), self._hidden(found)
+    async def _confirm_commit(self, session: Session) -> None:
+        await self.studio.wait_for_requests()  # what was asked in the same breath
+        found = self._current_items()
+        left, hidden = self._undecided_count(session), self._hidden_count(found)
         shown = self.deciding.decisions(session.state)
         title = f"Commit, with {left} undecided?" if left else f"Commit, with {hidden} hidden?"
         lines = commit_lines(session.state, found, hidden)
         if not await self.studio.confirm(title, lines, {"enter": "commits"}):
             self.studio.tell("nothing was committed")
             return
-        self.studio.act(self._committed(session, shown))
+        self.studio.queue_request(self._send_commit(session, shown))
 
-    async def _committed(self, session: Session, shown: Mapping[str, Decision]) -> None:
+    async def _send_commit(self, session: Session, shown: Mapping[str, Decision]) -> None:
         """Commit what was shown, and nothing else."""
         if dict(shown) != self.deciding.decisions(session.state):
             self.studio.tell("something else is decided by now: c shows it again", "failed")
             return
-        made = counts(self._current())
+        made = count_standings(self._current_items())
         text = counts_text({k: v for k, v in made.items() if k not in ("open", "later")})
         told = await session.commit()
         self.studio.tell(f"{text}: {told}")

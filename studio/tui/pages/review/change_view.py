@@ -16,14 +16,14 @@ from engines.core.flags import (
     REJECTED_BEFORE,
     TOO_LONG,
 )
-from engines.core.library import Experience, Provenance, effective
+from engines.core.library import Experience, Provenance, effective_operation
 from engines.core.state.run_state import RunState
 from engines.core.text.similarity import Change, word_count, word_diff
-from engines.core.types import Flag, Operation, Repair
-from studio.secrets.sanitize import inert
-from studio.tui.drawing.cells import settled, wrap
-from studio.tui.drawing.lines import Line, Span, line, paragraph, plain, spread, width_of
-from studio.tui.pages.review.view import Item, words_of
+from engines.core.types import Flag, Operation, UnparsedReply
+from studio.secrets.sanitize import sanitize
+from studio.tui.drawing.cells import normalize_width, wrap
+from studio.tui.drawing.lines import Line, Span, line, paragraph, plain_text, spread, width_of
+from studio.tui.pages.review.view import Item, excerpt
 from studio.tui.training_view import update_lines
 
 Mode = Literal["words", "lines", "side by side"]
@@ -35,10 +35,10 @@ MANY_WORDS = 200
 _REPLY_CHARS = 6_000
 
 
-def shown(text: str) -> str:
+def display_text(text: str) -> str:
     """As it is drawn: inert, and only of characters whose width is settled."""
     cut = f"{text[:MOST_CHARS]} … and {len(text) - MOST_CHARS} characters more"
-    return settled(inert(text if len(text) <= MOST_CHARS else cut))
+    return normalize_width(sanitize(text if len(text) <= MOST_CHARS else cut))
 
 
 _SCORES = {
@@ -56,7 +56,7 @@ def flag_text(flag: Flag) -> str:
     """`duplicate (similarity 0.91) of E3`."""
     what = _SCORES.get(flag.name, "score")
     score = "" if flag.score is None else f" ({what} {flag.score:.2f})"
-    return words_of(f"{flag.name}{score} {flag.detail}".strip())
+    return excerpt(f"{flag.name}{score} {flag.detail}".strip())
 
 
 def is_long(before: str, after: str) -> bool:
@@ -64,15 +64,15 @@ def is_long(before: str, after: str) -> bool:
     return max(len(before), len(after)) > 6 * MANY_WORDS
 
 
-def head(item: Item, before: str, after: str, at: tuple[int, int], width: int) -> Line:
+def head_line(item: Item, before: str, after: str, at: tuple[int, int], width: int) -> Line:
     """`MODIFY E14  op2.7  2 groups  9 -> 24 words`, and where in the list it is."""
     op = item.operation
     right = line((f"{at[0]} of {at[1]} ", "dim"))
     if op is None:
         return spread(line(("MEND ", "title"), (item.id, "title")), right, width)
     groups = len({name.rpartition("r")[0] for name in op.evidence})
-    wanted = effective(op, item.decision) if item.decision else op
-    target = words_of(wanted.target or ("policy" if wanted.kind == "weights" else ""))
+    wanted = effective_operation(op, item.decision) if item.decision else op
+    target = excerpt(wanted.target or ("policy" if wanted.kind == "weights" else ""))
     spans: list[Span] = [(f"{wanted.kind.upper()} {target}".strip(), "title"), (f"  {op.id}", "")]
     if groups:
         spans.append((f"  {groups} group" + ("s" if groups > 1 else ""), "dim"))
@@ -82,14 +82,14 @@ def head(item: Item, before: str, after: str, at: tuple[int, int], width: int) -
     if item.is_own and item.standing == "open":
         spans.append(("  yours, open", "open"))
     elif item.standing != "open":
-        spans.append((f"  {_settled_text(item)}", item.standing if item.decision else "dim"))
+        spans.append((f"  {_standing_text(item)}", item.standing if item.decision else "dim"))
     return spread(tuple(spans), right, width)
 
 
-def _settled_text(item: Item) -> str:
+def _standing_text(item: Item) -> str:
     by = item.decision.reviewer if item.decision else ""
     word = "decided later" if item.standing == "later" else item.standing
-    return f"{word} by {words_of(by)}" if by else word
+    return f"{word} by {excerpt(by)}" if by else word
 
 
 def flag_lines(op: Operation, width: int) -> list[Line]:
@@ -111,7 +111,7 @@ def diff_lines(
         width: in cells.
         changes: the word diff where it is known; None makes it here.
     """
-    before, after = shown(before), shown(after)
+    before, after = display_text(before), display_text(after)
     if not before or not after or before == after:
         mark, style = ("+ ", "added") if after and not before else ("- ", "removed")
         if before == after:
@@ -119,7 +119,7 @@ def diff_lines(
         return paragraph([(mark, style or "dim"), (after or before, style)], width, "  ")
     if mode == "words":
         found = word_diff(before, after) if changes is None else changes
-        return paragraph([span for change in found for span in _marked(change)], width)
+        return paragraph([span for change in found for span in _change_spans(change)], width)
     if mode == "lines":
         return [
             *paragraph([("- ", "removed"), (before, "removed")], width, "  "),
@@ -128,7 +128,7 @@ def diff_lines(
     return side_by_side(before, after, width)
 
 
-def _marked(change: Change) -> list[Span]:
+def _change_spans(change: Change) -> list[Span]:
     kind, text = change
     if kind == "same":
         return [(text, "")]
@@ -191,9 +191,11 @@ def change_lines(
     assert op is not None
     is_update = op.kind == "weights"
     before, after, proposed = wordings(item, texts)
-    out = [head(item, before, after, at, width), *flag_lines(op, width)]
+    out = [head_line(item, before, after, at, width), *flag_lines(op, width)]
     if draft:
-        out += _labelled("yours", f"{shown(draft)} (not handed in; e takes it up)", width)
+        out += _labelled_lines(
+            "yours", f"{display_text(draft)} (not handed in; e takes it up)", width
+        )
     gap: list[Line] = [] if compact else [()]
     out += gap
     if is_update:
@@ -201,19 +203,19 @@ def change_lines(
     else:
         out += diff_lines(before, after, mode, width, changes)
     if op.target and op.kind != "add" and not before:
-        out += paragraph([(f"{words_of(op.target)} is not in the library any more", "flag")], width)
+        out += paragraph([(f"{excerpt(op.target)} is not in the library any more", "flag")], width)
     if proposed:
-        out += _labelled("proposed", shown(proposed), width)
+        out += _labelled_lines("proposed", display_text(proposed), width)
     out += gap
     if op.rationale or not is_update:
-        out += _labelled("why", shown(op.rationale) or "(no reason given)", width)
+        out += _labelled_lines("why", display_text(op.rationale) or "(no reason given)", width)
     if item.decision is not None and item.decision.reason:
-        out += _labelled("reason", shown(item.decision.reason), width)
+        out += _labelled_lines("reason", display_text(item.decision.reason), width)
     if item.decision is not None and item.decision.flags:
         text = "; ".join(flag_text(flag) for flag in item.decision.flags)
-        out += _labelled("flags now", text, width)
+        out += _labelled_lines("flags now", text, width)
     if note:
-        out += _labelled("note", f"{shown(note)} (goes with the decision)", width)
+        out += _labelled_lines("note", f"{display_text(note)} (goes with the decision)", width)
     if source:
         out += source_lines(op, state, target, width)
     return out
@@ -229,7 +231,7 @@ def wordings(item: Item, texts: Mapping[str, str]) -> tuple[str, str, str]:
     op = item.operation
     assert op is not None
     edited = item.decision if item.standing == "edited" else None
-    wanted = effective(op, edited) if edited else op
+    wanted = effective_operation(op, edited) if edited else op
     proposed = (op.text or op.kind) if edited else ""
     now = texts.get(wanted.target or "", "")
     match wanted.kind:
@@ -249,15 +251,15 @@ def source_lines(
     op: Operation, state: RunState, target: Experience | None, width: int
 ) -> list[Line]:
     """Who or what proposed it, on which library, and what became of its target before."""
-    who = words_of(op.proposer) or "(unknown)"
+    who = excerpt(op.proposer) or "(unknown)"
     if op.prompt_hash:
-        who += f", prompt {words_of(op.prompt_hash)}"
+        who += f", prompt {excerpt(op.prompt_hash)}"
     on = f"library v{state.base_version}"
     if op.kind == "weights":
         on = f"policy v{state.policy_version}"
-    out = _labelled("who", f"{who}, on {on}", width)
+    out = _labelled_lines("who", f"{who}, on {on}", width)
     if target is not None:
-        out += _labelled("history", history_text(target), width)
+        out += _labelled_lines("history", history_text(target), width)
     return out
 
 
@@ -265,18 +267,18 @@ def history_text(target: Experience) -> str:
     """`v1 add, v4 modify; last by sam in step 4 of aime`."""
     known = target.history
     if not known:
-        return f"{words_of(target.id)} was there from v{target.born}"
+        return f"{excerpt(target.id)} was there from v{target.born}"
     told = ", ".join(f"v{mark.version} {mark.kind}" for mark in known[-6:])
-    return f"{told}; last {_by(known[-1])}"
+    return f"{told}; last {_author_text(known[-1])}"
 
 
-def _by(mark: Provenance) -> str:
-    where = f" in step {mark.step} of {words_of(mark.run)}" if mark.run else ""
-    return f"by {words_of(mark.reviewer) or 'nobody'}{where}"
+def _author_text(mark: Provenance) -> str:
+    where = f" in step {mark.step} of {excerpt(mark.run)}" if mark.run else ""
+    return f"by {excerpt(mark.reviewer) or 'nobody'}{where}"
 
 
-def repair_lines(
-    repair: Repair,
+def unparsed_reply_lines(
+    repair: UnparsedReply,
     at: tuple[int, int],
     width: int,
     *,
@@ -286,22 +288,22 @@ def repair_lines(
 ) -> list[Line]:
     """A reply that could not be understood: what is wrong with it, and what it says."""
     item = Item(repair.id, repair=repair)
-    out = [head(item, "", "", at, width)]
+    out = [head_line(item, "", "", at, width)]
     lead = f"This {repair.kind} reply could not be understood, so nothing was learned from it."
     out += paragraph([(lead, "")], width)
     out += paragraph([("e mends it, E in $EDITOR, D lets it go", "key")], width)
     out.append(())
     for reason in problems or repair.reasons[:10]:
-        out += _labelled("still" if problems else "wrong", shown(reason), width)
+        out += _labelled_lines("still" if problems else "wrong", display_text(reason), width)
     out.append(())
-    text = shown(draft or (repair.reply if reply is None else reply)[:_REPLY_CHARS])
+    text = display_text(draft or (repair.reply if reply is None else reply)[:_REPLY_CHARS])
     out.append(line(("as you began to mend it" if draft else "the reply", "dim")))
     for piece in wrap(text, max(1, width - 2)):
         out.append(line("  ", piece))
     return out
 
 
-def _labelled(label: str, text: str, width: int) -> list[Line]:
+def _labelled_lines(label: str, text: str, width: int) -> list[Line]:
     wide = 10
     out: list[Line] = []
     for number, piece in enumerate(wrap(text, max(8, width - wide))):
@@ -309,5 +311,5 @@ def _labelled(label: str, text: str, width: int) -> list[Line]:
     return out
 
 
-def text_of(lines: Sequence[Line]) -> str:
-    return "\n".join(plain(each).rstrip() for each in lines)
+def lines_text(lines: Sequence[Line]) -> str:
+    return "\n".join(plain_text(each).rstrip() for each in lines)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from engines.core.text.similarity import similarity
 from engines.core.types import Operation
-from studio.secrets.sanitize import inert
-from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, fit, settled, wrap
+from studio.secrets.sanitize import sanitize
+from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, fit, normalize_width, wrap
 from studio.tui.drawing.lines import Line, Row, line, spread, width_of
-from studio.tui.pages.review.view import words_of
+from studio.tui.pages.review.view import excerpt
 
 if TYPE_CHECKING:
-    from studio.review.evidence import GroupEvidence, Witness
+    from studio.review.evidence import EvidenceRollout, GroupEvidence
 
 Near = tuple[str, float, str]
 """Id, similarity in [0, 1] and text of an experience."""
@@ -55,12 +55,15 @@ def evidence_rows(
         asked = " ".join(group.question[:2_000].split())
         name = f"{group.id}  "
         if opened:
-            out.append(Row(f"{_first(group)}/q", line((name, "title"), (right, "title"))))
-            text = wrap(settled(inert(asked)), max(8, width - _EDGE - 2))
-            out += [Row(f"{_first(group)}/q{n}", line("  ", piece)) for n, piece in enumerate(text)]
+            out.append(Row(f"{_first_rollout(group)}/q", line((name, "title"), (right, "title"))))
+            text = wrap(normalize_width(sanitize(asked)), max(8, width - _EDGE - 2))
+            out += [
+                Row(f"{_first_rollout(group)}/q{n}", line("  ", piece))
+                for n, piece in enumerate(text)
+            ]
         else:
             room = max(8, width - len(name) - len(right) - 6)
-            asked = fit(settled(inert(asked)), room, signs.ellipsis)
+            asked = fit(normalize_width(sanitize(asked)), room, signs.ellipsis)
             head = line((name, "title"), asked)
             out.append(Row("", spread(head, line((right, "title")), width - 2)))
         winners = [each for each in group.witnesses if each.sign == "+"]
@@ -68,16 +71,16 @@ def evidence_rows(
         few = len(winners) + len(others) if opened else _SHOWN
         for witness in (*winners[:few], *others[:few]):
             out += _witness_rows(witness, width, opened, (answers or {}).get(witness.id), signs)
-        if left := _left(len(winners) - few, len(others) - few):
+        if left := _remaining_text(len(winners) - few, len(others) - few):
             out.append(Row("", line((f"  and {left} (enter)", "dim"))))
     return out
 
 
-def _first(group: GroupEvidence) -> str:
+def _first_rollout(group: GroupEvidence) -> str:
     return group.witnesses[0].id if group.witnesses else f"{group.id}r0"
 
 
-def _left(winners: int, losers: int) -> str:
+def _remaining_text(winners: int, losers: int) -> str:
     parts = []
     if winners > 0:
         parts.append(f"{winners} more winner" + ("s" if winners > 1 else ""))
@@ -87,7 +90,7 @@ def _left(winners: int, losers: int) -> str:
 
 
 def _witness_rows(
-    witness: Witness, width: int, opened: bool, answer: str | None, signs: Glyphs
+    witness: EvidenceRollout, width: int, opened: bool, answer: str | None, signs: Glyphs
 ) -> list[Row]:
     sign = {"+": signs.won, "-": signs.lost}.get(witness.sign, "?")
     style = {"+": "won", "-": "lost"}.get(witness.sign, "flag")
@@ -96,10 +99,10 @@ def _witness_rows(
     tokens = f"{rollout.usage.completion_tokens:>6}t"
     lead: Line = line(" ", (f"{sign} r{rollout.index}", style), f" {reward}{tokens}  ")
     said = rollout.tail or rollout.error or "(said nothing)"
-    last = settled(inert(said.strip().rsplit("\n", 1)[-1][-400:]))
+    last = normalize_width(sanitize(said.strip().rsplit("\n", 1)[-1][-400:]))
     if rollout.status == "truncated":
         last = f"{last} (cut at max tokens)"
-    judged = _judged(witness)
+    judged = _verdict_text(witness)
     if not opened:
         room = max(8, width - 21)
         tail = fit(judged, room // 2, signs.ellipsis) if judged else ""
@@ -107,7 +110,7 @@ def _witness_rows(
         told: Line = (*lead, (words, ""), *(((f"  {tail}", "dim"),) if tail else ()))
         return [Row(witness.id, told)]
     edge = " " * width_of(lead)
-    reason = wrap(_judged(witness, whole=True), max(8, width - _EDGE - len(edge)))
+    reason = wrap(_verdict_text(witness, whole=True), max(8, width - _EDGE - len(edge)))
     rows = [Row(witness.id, (*lead, (reason[0], "dim")))]
     rows += [
         Row(f"{witness.id}/v{n}", line(edge, (each, "dim"))) for n, each in enumerate(reason[1:])
@@ -115,22 +118,22 @@ def _witness_rows(
     body = answer if answer is not None else said
     if len(body) > _WHOLE_CHARS:
         body = f"… {body[-_WHOLE_CHARS:]}"
-    pieces = wrap(settled(inert(body.strip())), max(8, width - _EDGE - 5))
+    pieces = wrap(normalize_width(sanitize(body.strip())), max(8, width - _EDGE - 5))
     rows += [
         Row(f"{witness.id}/{number}", line("     ", piece)) for number, piece in enumerate(pieces)
     ]
     return rows
 
 
-def _judged(witness: Witness, *, whole: bool = False) -> str:
+def _verdict_text(witness: EvidenceRollout, *, whole: bool = False) -> str:
     verdict = witness.verdict
     if verdict is None:
         return "not judged"
     said = verdict.critique or verdict.error or ""
-    return settled(inert(said[:_WHOLE_CHARS])) if whole else words_of(said)
+    return normalize_width(sanitize(said[:_WHOLE_CHARS])) if whole else excerpt(said)
 
 
-def files_of(groups: Sequence[GroupEvidence]) -> str:
+def record_files_text(groups: Sequence[GroupEvidence]) -> str:
     """Where the rollouts are recorded: `records/step-0001.jsonl`."""
     files = dict.fromkeys(
         f"records/{ref.file}"
@@ -142,7 +145,7 @@ def files_of(groups: Sequence[GroupEvidence]) -> str:
     return ", ".join(list(files)[:2]) + more
 
 
-def near_ones(
+def find_similar(
     operation: Operation, texts: Mapping[str, str], text: str | None = None, most: int = 5
 ) -> tuple[Near, ...]:
     """Other experiences most like an operation's text, the likest first.
@@ -161,12 +164,12 @@ def near_ones(
     return tuple(near for near in found[:most] if near[1] >= _LIKE)
 
 
-def near_rows(near: Sequence[Near], width: int) -> list[Row]:
+def similar_rows(near: Sequence[Near], width: int) -> list[Row]:
     """Each on as many lines as it takes; all of them stand for it."""
     out: list[Row] = []
     for name, score, text in near:
-        lead = f"{words_of(name)[:8]:<5} {score:.2f}  "
-        pieces = wrap(settled(inert(text)), max(8, width - len(lead) - 2))
+        lead = f"{excerpt(name)[:8]:<5} {score:.2f}  "
+        pieces = wrap(normalize_width(sanitize(text)), max(8, width - len(lead) - 2))
         for number, piece in enumerate(pieces):
             key = name if not number else ""
             head = (lead, "title") if not number else (" " * len(lead), "")

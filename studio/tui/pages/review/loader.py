@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from engines.core.errors import StudioError
 from engines.core.library import Library
 from engines.core.text.similarity import Change, word_diff
-from engines.core.types import Operation, Repair
+from engines.core.types import Operation, UnparsedReply
 from engines.record.run_dir import RunDir, Workspace
-from studio.tui.pages.review.evidence_view import Near, near_ones
+from studio.tui.pages.review.evidence_view import Near, find_similar
 
 if TYPE_CHECKING:
-    from studio.review.evidence import EvidenceRoom, GroupEvidence
+    from studio.review.evidence import EvidenceLoader, GroupEvidence
 
 _KEPT = 400
 """Operations whose evidence is kept; more of them are read again."""
@@ -36,7 +36,7 @@ class Findings:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FindingsRequest:
     """What is to be found: one operation against the library as it stands."""
 
     operation: Operation
@@ -52,20 +52,20 @@ class Wanted:
         return (self.operation.id, self.after, self.stamp, self.opened)
 
 
-class ReadingRoom:
+class FindingsLoader:
     """Looks things up for one run."""
 
     def __init__(self, workspace: Workspace, run: RunDir) -> None:
         self._workspace, self._run = workspace, run
-        self._room: EvidenceRoom | None = None
+        self._room: EvidenceLoader | None = None
         self._groups: OrderedDict[str, tuple[GroupEvidence, ...]] = OrderedDict()
         self._known: OrderedDict[tuple[str, str, int, bool], Findings] = OrderedDict()
 
-    def known(self, wanted: Wanted) -> Findings | None:
+    def cached_findings(self, wanted: FindingsRequest) -> Findings | None:
         """What was found before; reads nothing."""
         return self._known.get(wanted.key)
 
-    def library(self, name: str, version: int) -> Library:
+    def load_library(self, name: str, version: int) -> Library:
         """The library that the standing decisions are about.
 
         Raises:
@@ -73,20 +73,20 @@ class ReadingRoom:
         """
         return self._workspace.library(name).at(version)
 
-    def look(self, wanted: Wanted) -> Findings:
+    def load_findings(self, wanted: FindingsRequest) -> Findings:
         """Read it; an error is told in the findings."""
         trouble = ""
         groups: tuple[GroupEvidence, ...] = ()
         answers: dict[str, str] = {}
         try:
-            groups = self._evidence(wanted.operation)
+            groups = self._load_evidence(wanted.operation)
             if wanted.opened:
-                answers = self._answers(groups)
+                answers = self._load_answers(groups)
         except StudioError as error:
             trouble = str(error)
         except OSError as error:
             trouble = f"{self._run.path}: {error.strerror or error}"
-        near = near_ones(wanted.operation, wanted.texts, wanted.after)
+        near = find_similar(wanted.operation, wanted.texts, wanted.after)
         changes = word_diff(wanted.before, wanted.after) if wanted.long else None
         found = Findings(groups, near, changes, answers, trouble)
         self._known[wanted.key] = found
@@ -94,30 +94,30 @@ class ReadingRoom:
             self._known.popitem(last=False)
         return found
 
-    def reply(self, repair: Repair) -> str:
+    def load_reply(self, repair: UnparsedReply) -> str:
         """The whole of a reply that waits to be mended.
 
         Raises:
             StudioError: the run's journal or records cannot be read.
         """
-        return self._opened().behind(repair).reply
+        return self._open_evidence().reply_source(repair).reply
 
-    def _opened(self) -> EvidenceRoom:
+    def _open_evidence(self) -> EvidenceLoader:
         if self._room is None:
-            from studio.review.evidence import EvidenceRoom
+            from studio.review.evidence import EvidenceLoader
 
-            self._room = EvidenceRoom(self._run)
+            self._room = EvidenceLoader(self._run)
         return self._room
 
-    def _evidence(self, operation: Operation) -> tuple[GroupEvidence, ...]:
+    def _load_evidence(self, operation: Operation) -> tuple[GroupEvidence, ...]:
         if operation.id not in self._groups:
-            self._groups[operation.id] = self._opened().of(operation)
+            self._groups[operation.id] = self._open_evidence().operation_groups(operation)
             while len(self._groups) > _KEPT:
                 self._groups.popitem(last=False)
         return self._groups[operation.id]
 
-    def _answers(self, groups: tuple[GroupEvidence, ...]) -> dict[str, str]:
-        room = self._opened()
+    def _load_answers(self, groups: tuple[GroupEvidence, ...]) -> dict[str, str]:
+        room = self._open_evidence()
         out = {}
         for group in groups:
             for witness in group.witnesses:

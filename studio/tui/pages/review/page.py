@@ -16,40 +16,44 @@ from textual.widgets import TextArea
 
 from engines.core.errors import StudioError
 from engines.core.types import Decision, Operation
-from studio.secrets.sanitize import inert
+from studio.secrets.sanitize import sanitize
 from studio.session.base import Session
-from studio.tui.pages.review.answers import ReviewAnswers
+from studio.tui.pages.review.answers import ReviewDecisions
 from studio.tui.pages.review.change_view import flag_text
 from studio.tui.pages.review.panes import Editing
-from studio.tui.pages.review.view import Item, words_of
+from studio.tui.pages.review.view import Item, excerpt
 from studio.tui.widgets.edit_box import EditBox
 
 if TYPE_CHECKING:
     pass
 
 
-class ReviewPage(ReviewAnswers):
+class ReviewPage(ReviewDecisions):
     """The queue on the left, one operation whole on the right."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.in_editor: Callable[[str], str | None] = self._suspended_editor
+        self.in_editor: Callable[[str], str | None] = self._run_editor
 
     # -- changing the wording ---------------------------------------------------------------------
 
     def action_edit(self) -> None:
-        item = self._worded()
-        if item is not None and (editing := self._edit_of(item)) is not None:
+        item = self._editable_item()
+        if item is not None and (editing := self._make_editing(item)) is not None:
             self.run_worker(self._open_box(editing))
 
-    def _worded(self) -> Item | None:
+    def _editable_item(self) -> Item | None:
         """What is under the cursor, where it has a wording that can be changed."""
-        item = self._at_hand()
-        if item is not None and item.operation is not None and self._is_whole(item.operation):
+        item = self._decidable_item()
+        if (
+            item is not None
+            and item.operation is not None
+            and self._is_all_or_nothing(item.operation)
+        ):
             return None
         return item
 
-    def _edit_of(self, item: Item) -> Editing | None:
+    def _make_editing(self, item: Item) -> Editing | None:
         """What editing an item begins with; also what is to be kept or deleted can be reworded."""
         if item.repair is not None:
             return Editing(item, item.repair.reply)
@@ -70,7 +74,7 @@ class ReviewPage(ReviewAnswers):
         item, drafts, room = editing.item, self.studio.drafts, self._room
         if item.repair is not None and room is not None:
             try:
-                whole = await asyncio.to_thread(room.reply, item.repair)
+                whole = await asyncio.to_thread(room.load_reply, item.repair)
                 editing = replace(editing, before=whole)
             except StudioError as error:
                 self.studio.tell(str(error), "failed")
@@ -80,8 +84,8 @@ class ReviewPage(ReviewAnswers):
         several = item.repair is not None
         end = "ctrl+o hands it in" if several else "enter approves it so"
         what = f"into {editing.target}, merged" if self._is_merge(editing) else "new wording"
-        self._title("review-edit", f"{item.id} {'reply' if several else what}")
-        self._title("review-edit", f"{end}, esc keeps it for later", below=True)
+        self._set_title("review-edit", f"{item.id} {'reply' if several else what}")
+        self._set_title("review-edit", f"{end}, esc keeps it for later", below=True)
         self.add_class("-editing")
         self._arrange()
         self.box.open(begin, several_lines=several)
@@ -102,11 +106,11 @@ class ReviewPage(ReviewAnswers):
         if (editing := self._editing) is None:
             return
         drafts, text = self.studio.drafts, self.box.text
-        if text.strip() and text != inert(editing.before):
+        if text.strip() and text != sanitize(editing.before):
             drafts.edits[editing.draft_key] = text
         else:
             drafts.edits.pop(editing.draft_key, None)
-        drafts.changed()
+        drafts.mark_changed()
 
     def on_edit_box_left(self, event: EditBox.Left) -> None:
         event.stop()
@@ -121,11 +125,11 @@ class ReviewPage(ReviewAnswers):
     def on_edit_box_handed_in(self, event: EditBox.HandedIn) -> None:
         event.stop()
         if self._editing is not None:
-            self._take(self._editing, event.text, anyway=event.anyway)
+            self._submit_edit(self._editing, event.text, anyway=event.anyway)
 
-    def _take(self, editing: Editing, text: str, *, anyway: bool) -> None:
+    def _submit_edit(self, editing: Editing, text: str, *, anyway: bool) -> None:
         """A text was handed in, from the box or an editor."""
-        session, item = self._may(), editing.item
+        session, item = self._deciding_session(), editing.item
         if session is None:
             return
         if item.id in self.deciding.busy:
@@ -134,25 +138,29 @@ class ReviewPage(ReviewAnswers):
             self.studio.tell("nothing is written, so nothing is decided", "failed")
         elif item.repair is not None:
             self.deciding.busy.add(item.id)
-            self.studio.act(self._mended(session, editing, text))
+            self.studio.queue_request(self._resubmit_reply(session, editing, text))
         else:
             op = item.operation
             assert op is not None
-            if text == inert(op.text) and editing.kind is None and item.decision is None:
-                self._hand_in([(op, self._decision(op, "approve"))])  # nothing was changed
+            if text == sanitize(op.text) and editing.kind is None and item.decision is None:
+                self._submit_decisions(
+                    [(op, self._make_decision(op, "approve"))]
+                )  # nothing was changed
                 return
-            plain = self._decision(op, "edit")
+            plain = self._make_decision(op, "edit")
             decision = replace(plain, kind=editing.kind, target=editing.target, text=text)
             self.deciding.busy.add(op.id)
-            self.studio.act(self._weighed(session, editing, op, decision, anyway))
+            self.studio.queue_request(
+                self._check_and_decide(session, editing, op, decision, anyway)
+            )
 
-    async def _weighed(
+    async def _check_and_decide(
         self, session: Session, editing: Editing, op: Operation, decision: Decision, anyway: bool
     ) -> None:
         """Decide an edit once it fits, and what is new about it was seen."""
         try:
             if not anyway:
-                found = await session.weigh(decision)
+                found = await session.preview(decision)
                 if found.objection:
                     await self._say_in_box(editing, decision, f"does not fit: {found.objection}")
                     return
@@ -162,7 +170,7 @@ class ReviewPage(ReviewAnswers):
                     await self._say_in_box(editing, decision, text)
                     self.box.warned = decision.text or ""
                     return
-            await self._decided(session, [(op, decision)])
+            await self._send_decisions(session, [(op, decision)])
         finally:
             self.deciding.busy.discard(op.id)
 
@@ -170,15 +178,15 @@ class ReviewPage(ReviewAnswers):
         """What speaks against a text, beside it; one that came from an editor is shown there."""
         if self._editing is None:
             await self._open_box(editing, decision.text)
-        text = words_of(text)
-        self._title("review-edit", text, below=True)
+        text = excerpt(text)
+        self._set_title("review-edit", text, below=True)
         self.studio.tell(text, "flag")
 
     def action_merge(self) -> None:
-        if (here := self._operation()) is None:
+        if (here := self._decidable_operation()) is None:
             return
         item, op = here
-        if self._is_whole(op):
+        if self._is_all_or_nothing(op):
             return
         if not op.text:
             self.studio.tell(f"a {op.kind} has no wording to merge")
@@ -193,11 +201,11 @@ class ReviewPage(ReviewAnswers):
             self.run_worker(self._open_box(Editing(item, both, "modify", target)))
 
     def action_editor(self) -> None:
-        item = self._worded()
-        if item is not None and (editing := self._edit_of(item)) is not None:
-            self.run_worker(self._in_editor(editing))
+        item = self._editable_item()
+        if item is not None and (editing := self._make_editing(item)) is not None:
+            self.run_worker(self._edit_in_editor(editing))
 
-    async def _in_editor(self, editing: Editing) -> None:
+    async def _edit_in_editor(self, editing: Editing) -> None:
         item, drafts, room = editing.item, self.studio.drafts, self._room
         before = drafts.edits.get(editing.draft_key, editing.before)
         try:
@@ -205,7 +213,7 @@ class ReviewPage(ReviewAnswers):
                 from studio.session.unparsed_replies import with_comments, without_comments
 
                 if editing.draft_key not in drafts.edits:
-                    before = await asyncio.to_thread(room.reply, item.repair)
+                    before = await asyncio.to_thread(room.load_reply, item.repair)
                 text = self.in_editor(with_comments(before, item.repair.reasons))
                 text = without_comments(text or "").strip() or None
             else:
@@ -217,40 +225,42 @@ class ReviewPage(ReviewAnswers):
         if text is None:
             self.studio.tell("nothing was saved, so nothing is decided")
             return
-        if " ".join(text.split()) == " ".join(inert(before).split()):
+        if " ".join(text.split()) == " ".join(sanitize(before).split()):
             self.studio.tell("nothing was changed, so nothing is decided")
             return
         drafts.edits[editing.draft_key] = text
-        drafts.changed()
-        self._take(editing, text, anyway=False)
+        drafts.mark_changed()
+        self._submit_edit(editing, text, anyway=False)
 
-    def _suspended_editor(self, text: str) -> str | None:
-        from studio.review.editor import edited
+    def _run_editor(self, text: str) -> str | None:
+        from studio.review.editor import edit_text
 
         with self.app.suspend():
-            return edited(text)
+            return edit_text(text)
 
     # -- replies to mend --------------------------------------------------------------------------
 
-    async def _mended(self, session: Session, editing: Editing, text: str) -> None:
+    async def _resubmit_reply(self, session: Session, editing: Editing, text: str) -> None:
         name = editing.item.id
         try:
-            problems = await session.mend(name, text, self.studio.person)
+            problems = await session.resubmit(name, text, self.studio.person)
         finally:
             self.deciding.busy.discard(name)
         if problems:
             self._problems[name] = problems
             self.studio.drafts.edits[name] = text
-            self.studio.drafts.changed()
+            self.studio.drafts.mark_changed()
             if self._editing is None:
                 await self._open_box(editing, text)
-            self._title("review-edit", f"still not understood: {words_of(problems[0])}", below=True)
+            self._set_title(
+                "review-edit", f"still not understood: {excerpt(problems[0])}", below=True
+            )
             self.studio.tell(f"{name}: still not understood, so nothing of it is taken", "failed")
             self.draw()
             return
         self._problems.pop(name, None)
         self.studio.drafts.edits.pop(name, None)
-        self.studio.drafts.changed()
+        self.studio.drafts.mark_changed()
         if self._editing is not None and self._editing.item.id == name:
             self._close_box()
         self.studio.tell(f"{name}: mended; what it holds is to be decided like all others")
@@ -258,15 +268,15 @@ class ReviewPage(ReviewAnswers):
         self.draw()
 
     def action_drop(self) -> None:
-        item = self._at_hand()
+        item = self._decidable_item()
         if item is None:
             return
         if item.repair is None:
             self.studio.tell("only a reply that could not be understood is let go; r rejects this")
             return
-        self.run_worker(self._dropped(item.id))
+        self.run_worker(self._drop_reply(item.id))
 
-    async def _dropped(self, name: str) -> None:
+    async def _drop_reply(self, name: str) -> None:
         reason = await self.studio.ask(f"let {name} go because:")
         if reason is None or not reason.strip():
             self.studio.tell(f"{name} stays: no reason was given")
@@ -276,4 +286,4 @@ class ReviewPage(ReviewAnswers):
             await session.drop(name, reason.strip(), self.studio.person)
             return f"{name}: let go; it stays counted as lost"
 
-        self.studio.asking(drop)
+        self.studio.ask_run(drop)

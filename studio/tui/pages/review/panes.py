@@ -25,7 +25,7 @@ from engines.core.library import Library
 from engines.core.types import Operation, OperationKind
 from studio.review.actions import Decider
 from studio.secrets.sanitize import one_line
-from studio.session.base import Message, Parted, Session, Told
+from studio.session.base import Disconnected, EventReceived, Message, Session
 from studio.tui.drawing.cells import GLYPHS_ASCII, GLYPHS_UNICODE, Glyphs
 from studio.tui.drawing.lines import BLANK, Line, Row, line
 from studio.tui.keymap import Key, bindings
@@ -34,22 +34,27 @@ from studio.tui.pages.review.change_view import (
     MODES,
     change_lines,
     is_long,
-    repair_lines,
     source_lines,
+    unparsed_reply_lines,
     wordings,
 )
-from studio.tui.pages.review.evidence_view import evidence_rows, files_of, near_rows, rollout_of
-from studio.tui.pages.review.loader import Findings, ReadingRoom, Wanted
+from studio.tui.pages.review.evidence_view import (
+    evidence_rows,
+    record_files_text,
+    rollout_of,
+    similar_rows,
+)
+from studio.tui.pages.review.loader import Findings, FindingsLoader, FindingsRequest
 from studio.tui.pages.review.view import (
     SORTS,
     Item,
-    draft_of,
+    draft_and_deleted,
     draft_texts,
+    empty_lines,
+    excerpt,
+    item_row,
     items,
-    legend,
-    row,
-    why_empty,
-    words_of,
+    legend_lines,
 )
 from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.edit_box import EDIT_KEYS, MEND_KEYS, EditBox
@@ -77,9 +82,9 @@ class ChangeView(LineView):
             self.scroll_to(y=0, animate=False, force=True)
             self.refresh(Region(0, 0, self.size.width, 1))
         self.show_lines(lines)
-        self._tell_more()
+        self._update_more_hint()
 
-    def _tell_more(self) -> None:
+    def _update_more_hint(self) -> None:
         """In the border: whether there is more than is seen, and how it is reached."""
         height = self.scrollable_content_region.height
         more = len(self.lines) > round(self.scroll_y) + height > 0
@@ -89,7 +94,7 @@ class ChangeView(LineView):
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
-        self._tell_more()
+        self._update_more_hint()
 
     def has_painted(self, token: object) -> bool:
         return token is not None and token == self._painted
@@ -100,15 +105,15 @@ class ChangeView(LineView):
 
     def on_resize(self) -> None:
         super().on_resize()
-        self._tell_more()
-        _drawn_anew(self)
+        self._update_more_hint()
+        _rewrap_page(self)
 
 
 class TabRows(RowList):
     """A list that shares its place with others where there is room for one."""
 
     def focus(self, scroll_visible: bool = True) -> Self:
-        page = next((each for each in self.ancestors if isinstance(each, ReviewDesk)), None)
+        page = next((each for each in self.ancestors if isinstance(each, ReviewPanes)), None)
         if page is not None:
             page.show_tab(self.id or "")
         super().focus(scroll_visible)
@@ -116,14 +121,14 @@ class TabRows(RowList):
 
     def on_resize(self) -> None:
         super().on_resize()
-        _drawn_anew(self)
+        _rewrap_page(self)
 
 
-def _drawn_anew(pane: Widget) -> None:
+def _rewrap_page(pane: Widget) -> None:
     """A pane has another width: what was wrapped for the old one is wrapped again."""
-    page = next((each for each in pane.ancestors if isinstance(each, ReviewDesk)), None)
+    page = next((each for each in pane.ancestors if isinstance(each, ReviewPanes)), None)
     if page is not None:
-        page.call_later(page.wrap_again)
+        page.call_later(page.rewrap_panes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,30 +146,30 @@ class Editing:
         return f"{self.item.id}>{self.target}" if self.target else self.item.id
 
 
-class ReviewDesk(Page):
+class ReviewPanes(Page):
     """The queue on the left, one operation whole on the right."""
 
     scope = "review"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("review")]
     DEFAULT_CSS = """
-    ReviewDesk { layout: vertical; }
-    ReviewDesk #review-left { height: 7fr; width: 100%; }
-    ReviewDesk #review-ops { height: 1fr; }
-    ReviewDesk #review-legend { height: 8; display: none; padding: 0 1; }
-    ReviewDesk #review-right { height: 13fr; width: 100%; }
-    ReviewDesk #review-change { height: 7fr; }
-    ReviewDesk #review-edit { height: 7fr; }
-    ReviewDesk TabRows { height: 6fr; display: none; }
-    ReviewDesk.-side { layout: horizontal; }
-    ReviewDesk.-side #review-left { width: 34%; max-width: 52; height: 100%; }
-    ReviewDesk.-side #review-right { width: 1fr; height: 100%; }
-    ReviewDesk.-side #review-change { height: 12fr; }
-    ReviewDesk.-side #review-edit { height: 8fr; }
-    ReviewDesk.-side #review-evidence { height: 12fr; }
-    ReviewDesk.-all #review-legend { display: block; }
-    ReviewDesk.-all #review-similar { height: 8; }
-    ReviewDesk.-editing #review-evidence { display: none; }
-    ReviewDesk.-editing #review-source { display: none; }
+    ReviewPanes { layout: vertical; }
+    ReviewPanes #review-left { height: 7fr; width: 100%; }
+    ReviewPanes #review-ops { height: 1fr; }
+    ReviewPanes #review-legend { height: 8; display: none; padding: 0 1; }
+    ReviewPanes #review-right { height: 13fr; width: 100%; }
+    ReviewPanes #review-change { height: 7fr; }
+    ReviewPanes #review-edit { height: 7fr; }
+    ReviewPanes TabRows { height: 6fr; display: none; }
+    ReviewPanes.-side { layout: horizontal; }
+    ReviewPanes.-side #review-left { width: 34%; max-width: 52; height: 100%; }
+    ReviewPanes.-side #review-right { width: 1fr; height: 100%; }
+    ReviewPanes.-side #review-change { height: 12fr; }
+    ReviewPanes.-side #review-edit { height: 8fr; }
+    ReviewPanes.-side #review-evidence { height: 12fr; }
+    ReviewPanes.-all #review-legend { display: block; }
+    ReviewPanes.-all #review-similar { height: 8; }
+    ReviewPanes.-editing #review-evidence { display: none; }
+    ReviewPanes.-editing #review-source { display: none; }
     """
 
     def __init__(self) -> None:
@@ -174,7 +179,7 @@ class ReviewDesk(Page):
         self.opened_evidence = False
         self.deciding = Decider()
         self._of: Session | None = None
-        self._room: ReadingRoom | None = None
+        self._room: FindingsLoader | None = None
         self._base: Library | None = None
         self._base_key: tuple[str, int] | None = None
         self._base_trouble = ""
@@ -184,7 +189,7 @@ class ReviewDesk(Page):
         self._rows: dict[str, tuple[tuple[object, ...], Row]] = {}  # from what, and how drawn
         self._seen: tuple[Any, ...] = ()  # what the rows were made from
         self._drawn: tuple[Any, ...] = ()  # what the change was drawn from
-        self._wanted: Wanted | None = None
+        self._wanted: FindingsRequest | None = None
         self._found: Findings | None = None
         self._reading: Worker[None] | None = None
         self._shown: tuple[str, float] = ("", 0.0)  # operation, and since when it is looked at
@@ -216,7 +221,7 @@ class ReviewDesk(Page):
     # -- the parts ---------------------------------------------------------------------------
 
     @property
-    def ops(self) -> RowList:
+    def operation_list(self) -> RowList:
         return self.query_one("#review-ops", RowList)
 
     @property
@@ -239,8 +244,8 @@ class ReviewDesk(Page):
     def source(self) -> RowList:
         return self.query_one("#review-source", RowList)
 
-    def home(self) -> Widget:
-        return self.box if self._editing is not None else self.ops
+    def initial_focus(self) -> Widget:
+        return self.box if self._editing is not None else self.operation_list
 
     def panes(self) -> list[Widget]:
         if self._editing is not None:
@@ -248,7 +253,7 @@ class ReviewDesk(Page):
         tabs: list[Widget] = [self.evidence, self.similar]
         if self.is_tabbed:
             tabs.append(self.source)
-        return [self.ops, self.change, *tabs]
+        return [self.operation_list, self.change, *tabs]
 
     @property
     def is_tabbed(self) -> bool:
@@ -260,7 +265,7 @@ class ReviewDesk(Page):
         self._seen = ()
         self.studio.redraw_soon()
 
-    def wrap_again(self) -> None:
+    def rewrap_panes(self) -> None:
         """Draw the change and what is beside it for the panes as they are now."""
         widths = tuple(
             pane.size for pane in (self.change, self.evidence, self.similar, self.source)
@@ -296,7 +301,7 @@ class ReviewDesk(Page):
 
     def _name_panes(self) -> None:
         """Titles; set only where they differ, since each draws its pane anew."""
-        self._title("review-change", "Change")
+        self._set_title("review-change", "Change")
         names = {
             "review-evidence": "Evidence",
             "review-similar": "Similar",
@@ -305,11 +310,11 @@ class ReviewDesk(Page):
         for name, word in names.items():
             if self.is_tabbed:
                 shown = " ".join(f"[{w}]" if n == name else w for n, w in names.items())
-                self._title(name, f"{shown}  (tab)")
+                self._set_title(name, f"{shown}  (tab)")
             else:
-                self._title(name, "Similar in library" if word == "Similar" else word)
+                self._set_title(name, "Similar in library" if word == "Similar" else word)
 
-    def _title(self, pane: str, title: str, *, below: bool = False) -> None:
+    def _set_title(self, pane: str, title: str, *, below: bool = False) -> None:
         key = f"{pane}/" if below else pane
         if self._titles.get(key) != title:
             self._titles[key] = title
@@ -322,22 +327,22 @@ class ReviewDesk(Page):
 
     # -- hearing and drawing -------------------------------------------------------------------
 
-    def heard(self, message: Message) -> None:
-        self.deciding.heard(message)
-        if isinstance(message, Told) and type(message.event).__name__ in _BRINGS_ANOTHER:
+    def handle_message(self, message: Message) -> None:
+        self.deciding.handle_message(message)
+        if isinstance(message, EventReceived) and type(message.event).__name__ in _BRINGS_ANOTHER:
             self._is_anew = True
-        if isinstance(message, Parted):
+        if isinstance(message, Disconnected):
             self._parted = message.reason if not message.ended else ""
         else:
             self._parted = ""
 
-    def _begin(self, session: Session | None) -> None:
+    def _reset_for(self, session: Session | None) -> None:
         """Another run is shown, or none."""
         self._of = session
         self.deciding = Decider()
         self._room = None
         if session is not None:
-            self._room = ReadingRoom(self.studio.workspace, session.run)
+            self._room = FindingsLoader(self.studio.workspace, session.run)
             self.filter_text = self.studio.drafts.filter
         self._base, self._base_key, self._base_trouble = None, None, ""
         self._wanted = self._found = None
@@ -349,7 +354,7 @@ class ReviewDesk(Page):
 
     def draw(self) -> None:
         if self.session is not self._of:
-            self._begin(self.session)
+            self._reset_for(self.session)
         state = self.state
         signs = self._signs
         seen = (state, state.events if state else 0, len(self.deciding.just), self.sort,
@@ -359,8 +364,8 @@ class ReviewDesk(Page):
             self._items = []
             n = 0
             if state is not None:
-                reviewed = self.deciding.reviewed(state)
-                texts, self._deleted = draft_of(self._base_texts, reviewed)
+                reviewed = self.deciding.decided_pairs(state)
+                texts, self._deleted = draft_and_deleted(self._base_texts, reviewed)
                 self._items = items(
                     state, self.deciding.just, sort=self.sort, words=self.filter_text,
                     texts={**dict(self._base_texts), **texts} if self.filter_text else None,
@@ -373,12 +378,12 @@ class ReviewDesk(Page):
             rows = [self._row(item, signs) for item in self._items]
             if not rows:
                 living = self.session is not None and self.session.living
-                told = why_empty(state, words=self.filter_text, living=living)
+                told = empty_lines(state, words=self.filter_text, living=living)
                 rows = [Row("", each) for each in told]
-            self.ops.show_rows(rows, key=self._cursor())
+            self.operation_list.show_rows(rows, key=self._cursor_target())
             shown = f"{len(self._items)} of {n}" if self.filter_text else f"{n}"
-            what = "Weight update" if state is not None and state.trains else "Operations"
-            self._title("review-ops", f"{what} {shown}")
+            what = "Weight update" if state is not None and state.trains_weights else "Operations"
+            self._set_title("review-ops", f"{what} {shown}")
         self._draw_legend()
         self._draw_change()
 
@@ -393,7 +398,7 @@ class ReviewDesk(Page):
         if known is None or any(
             a is not b and a != b for a, b in zip(known[0], of, strict=True)
         ):  # fmt: skip
-            known = self._rows[item.id] = (of, row(item, text, signs))
+            known = self._rows[item.id] = (of, item_row(item, text, signs))
         return known[1]
 
     @property
@@ -404,15 +409,15 @@ class ReviewDesk(Page):
     def _base_texts(self) -> list[tuple[str, str]]:
         return [(e.id, e.text) for e in self._base.experiences] if self._base else []
 
-    def _cursor(self) -> str:
+    def _cursor_target(self) -> str:
         """What the cursor belongs on: where it is, but on what is new once something is."""
         anew, self._is_anew = self._is_anew, False
-        is_typing = self._editing is not None or self.studio.query_one(Prompt).asking
+        is_typing = self._editing is not None or self.studio.query_one(Prompt).is_asking
         if anew and not is_typing and not self._anchor:
-            return next((item.id for item in self._items if item.is_open), self.ops.key)
-        return self.ops.key or self._first()
+            return next((item.id for item in self._items if item.is_open), self.operation_list.key)
+        return self.operation_list.key or self._first_item()
 
-    def _first(self) -> str:
+    def _first_item(self) -> str:
         """Where the person was, else the first undecided one."""
         left_at = self.studio.drafts.cursor
         if any(item.id == left_at for item in self._items):
@@ -423,7 +428,7 @@ class ReviewDesk(Page):
         if not self.has_class("-all"):
             return
         sitting = self.deciding.sitting
-        lines = legend(
+        lines = legend_lines(
             self._items,
             words=self.filter_text,
             sort=self.sort,
@@ -433,73 +438,74 @@ class ReviewDesk(Page):
             signs=self._signs,
         )
         session, last = self.session, BLANK
-        if self._all_decided:
+        if self._is_all_decided:
             last = line(("all decided: c commits", "flag"))
-        elif session is not None and session.drives and not session.living:
+        elif session is not None and session.controls and not session.living:
             last = line(("no process: decided here, 1 r resumes", "dim"))
         shown = self.query_one("#review-legend", Chrome)
         for number, each in enumerate([*lines, last]):
             shown.show_line(number, each)
 
     @property
-    def _all_decided(self) -> bool:
+    def _is_all_decided(self) -> bool:
         state = self.state
         if state is None or not any(item.decision for item in self._items):
             return False
         decided = self.deciding.decisions(state)
-        return not any(op.id not in decided for op in state.undecided)
+        return not any(op.id not in decided for op in state.undecided_operations)
 
     @property
     def item(self) -> Item | None:
         """What is under the cursor."""
-        name = self.ops.key
+        name = self.operation_list.key
         return next((item for item in self._items if item.id == name), None)
 
-    def _banner(self) -> list[Line]:
+    def _banner_lines(self) -> list[Line]:
         """What stands above every operation: who decides, what moved, what is left to do."""
         session, state = self.session, self.state
         if session is None or state is None:
             return []
         out: list[Line] = []
         if self._parted:
-            out.append(line((f"{words_of(self._parted)}: trying again; nothing is lost", "failed")))
-        elif session.living and not session.drives:
-            who = words_of(session.driver) or "nobody"
+            out.append(line((f"{excerpt(self._parted)}: trying again; nothing is lost", "failed")))
+        elif session.living and not session.controls:
+            who = excerpt(session.controller) or "nobody"
             out.append(line((f"{who} decides; you look on (T takes over)", "flag")))
         if state.flagged_stale is not None:
             moved = f"the library has moved to v{state.flagged_stale} under this lesson: what it"
             out.append(line((f"{moved} touched is asked again", "flag")))
         if self._base_trouble:
             out.append(line((one_line(self._base_trouble, 300), "failed")))
-        if self._all_decided:
+        if self._is_all_decided:
             out.append(line(("all decided: c commits, u takes the last one back", "flag")))
         return out
 
     def _draw_change(self) -> None:
-        self._want_base()
+        self._load_base_if_stale()
         item, state = self.item, self.state
         if item is None or state is None:
-            self.change.show_change(None, [*self._banner()])
+            self.change.show_change(None, [*self._banner_lines()])
             self._show_findings(None)
             self._drawn = ()
             return
-        self._look_up(item)
+        self._request_findings(item)
         drafts = self.studio.drafts
         key = (item, self.mode, self._stamp, self._found, drafts.notes.get(item.id),
-               drafts.edits.get(item.id), self._banner(), self.change.room, len(self._items),
+               drafts.edits.get(item.id), self._banner_lines(), self.change.line_width,
+               len(self._items),
                self._problems.get(item.id), self._seen, self.opened_evidence)  # fmt: skip
         if key == self._drawn:
             return
         self._drawn = key
         at = (self._items.index(item) + 1, len(self._items))
-        width = self.change.room
+        width = self.change.line_width
         draft = drafts.edits.get(item.id, "") if self._editing is None else ""
         if item.repair is not None:
             problems = self._problems.get(item.id, ())
-            lines = repair_lines(item.repair, at, width, problems=problems, draft=draft)
-            self.change.show_change(self._token(item), [*self._banner(), *lines])
+            lines = unparsed_reply_lines(item.repair, at, width, problems=problems, draft=draft)
+            self.change.show_change(self._decision_token(item), [*self._banner_lines(), *lines])
             self._show_findings(None)
-            self._looked_at(item.id)
+            self._record_shown(item.id)
             return
         assert item.operation is not None
         texts = self._texts_without(item)
@@ -511,18 +517,18 @@ class ReviewDesk(Page):
         lines = change_lines(
             item, texts, state, at=at, mode=mode, width=width, changes=changes,
             note=drafts.notes.get(item.id, ""), draft=draft,
-            target=self._experience(item.operation), source=not self.is_tabbed,
+            target=self._target_experience(item.operation), source=not self.is_tabbed,
             compact=self.is_tabbed,
         )  # fmt: skip
-        self.change.show_change(self._token(item), [*self._banner(), *lines])
+        self.change.show_change(self._decision_token(item), [*self._banner_lines(), *lines])
         self._show_findings(item.operation)
-        self._looked_at(item.id)
+        self._record_shown(item.id)
 
-    def _looked_at(self, name: str) -> None:
+    def _record_shown(self, name: str) -> None:
         if self._shown[0] != name:
             self._shown = (name, self.studio.clock())
 
-    def _experience(self, op: Operation) -> Any:
+    def _target_experience(self, op: Operation) -> Any:
         return self._base.get(op.target) if self._base is not None and op.target else None
 
     def _texts_without(self, item: Item) -> dict[str, str]:
@@ -530,10 +536,10 @@ class ReviewDesk(Page):
         if item.decision is None or item.decision.action in ("reject", "defer"):
             return self._texts
         assert self.state is not None
-        reviewed = self.deciding.reviewed(self.state, without=item.id)
+        reviewed = self.deciding.decided_pairs(self.state, without=item.id)
         return draft_texts(self._base_texts, reviewed)
 
-    def _token(self, item: Item) -> object:
+    def _decision_token(self, item: Item) -> object:
         """What a decision about it is made on; None while it is not known."""
         if item.repair is not None:
             return (item.id, item.repair)
@@ -554,10 +560,10 @@ class ReviewDesk(Page):
                 told = "nothing was drawn from this reply yet"
             for each in (evidence, similar):
                 each.show_rows([Row("", line((told, "dim")))])
-            self._title("review-evidence", "", below=True)
+            self._set_title("review-evidence", "", below=True)
         else:
             rows = evidence_rows(
-                found.groups, evidence.room, opened=self.opened_evidence,
+                found.groups, evidence.line_width, opened=self.opened_evidence,
                 answers=found.answers, signs=self._signs,
             )  # fmt: skip
             if found.trouble:
@@ -567,8 +573,8 @@ class ReviewDesk(Page):
             if not rows:
                 rows = [Row("", line(("no rollouts: a person proposed it", "dim")))]
             evidence.show_rows(rows)
-            self._title("review-evidence", words_of(files_of(found.groups)), below=True)
-            near = near_rows(found.near, similar.room - 2)
+            self._set_title("review-evidence", excerpt(record_files_text(found.groups)), below=True)
+            near = similar_rows(found.near, similar.line_width - 2)
             nothing = "nothing in the library is like it" if op.text else "it has no wording"
             if op.kind == "weights":
                 nothing = "a weight update is like no experience"
@@ -576,14 +582,16 @@ class ReviewDesk(Page):
         if op is None or self.state is None:
             self.source.show_rows([])
             return
-        lines = source_lines(op, self.state, self._experience(op), self.source.room - 2)
-        if found is not None and (files := files_of(found.groups)):
-            lines.append(line(("records   ", "dim"), words_of(files)))
+        lines = source_lines(
+            op, self.state, self._target_experience(op), self.source.line_width - 2
+        )
+        if found is not None and (files := record_files_text(found.groups)):
+            lines.append(line(("records   ", "dim"), excerpt(files)))
         self.source.show_rows([Row(str(n), each) for n, each in enumerate(lines)])
 
     def on_row_list_moved(self, event: RowList.Moved) -> None:
         event.stop()
-        if event.rows is not self.ops:
+        if event.rows is not self.operation_list:
             return
         self.studio.drafts.cursor = event.key
         if self._anchor:
@@ -592,41 +600,41 @@ class ReviewDesk(Page):
 
     # -- reading, in a thread --------------------------------------------------------------------
 
-    def _want_base(self) -> None:
+    def _load_base_if_stale(self) -> None:
         state = self.state
         if state is None or state.started is None or self._room is None:
             return
         if self._base_key != (state.started.library, state.base_version):
-            self._read_on()
+            self._start_reading()
 
-    def _look_up(self, item: Item) -> None:
+    def _request_findings(self, item: Item) -> None:
         op = item.operation
         if op is None or self._room is None or (self._base is None and not self._base_trouble):
             self._wanted = self._found = None
             return
         texts = self._texts_without(item)
         before, after, _ = wordings(item, texts)
-        wanted = Wanted(op, texts, self._stamp, before, after,
+        wanted = FindingsRequest(op, texts, self._stamp, before, after,
                         bool(before) and before != after and is_long(before, after),
                         self.opened_evidence)  # fmt: skip
         before_it, self._wanted = self._wanted, wanted
-        found = self._room.known(wanted)
+        found = self._room.cached_findings(wanted)
         if found is None:
-            self._read_on()
+            self._start_reading()
             if before_it is not None and before_it.operation.id == op.id:
                 found = self._found  # until it has been read again
         self._found = found
 
-    def _read_on(self) -> None:
+    def _start_reading(self) -> None:
         if self._reading is None or self._reading.is_finished:
-            self._reading = self.run_worker(self._read(), group="load")
+            self._reading = self.run_worker(self._read_pending(), group="load")
 
-    async def read(self) -> None:
+    async def wait_until_read(self) -> None:
         """Wait until nothing is left to be read for what is shown."""
         while self._reading is not None and not self._reading.is_finished:
             await self._reading.wait()
 
-    async def _read(self) -> None:
+    async def _read_pending(self) -> None:
         """The library first, then what the cursor stands on by then; one at a time."""
         while (room := self._room) is not None and self.is_attached:
             state = self.state
@@ -636,15 +644,15 @@ class ReviewDesk(Page):
             if key != self._base_key:
                 trouble, base = "", None
                 try:
-                    base = await asyncio.to_thread(room.library, *key)
+                    base = await asyncio.to_thread(room.load_library, *key)
                 except (StudioError, OSError) as error:
                     trouble = str(error)
                 if room is not self._room:
                     continue
                 self._base, self._base_key, self._base_trouble = base, key, trouble
                 self._stamp += 1
-            elif self._wanted is not None and room.known(self._wanted) is None:
-                await asyncio.to_thread(room.look, self._wanted)
+            elif self._wanted is not None and room.cached_findings(self._wanted) is None:
+                await asyncio.to_thread(room.load_findings, self._wanted)
                 if room is not self._room:
                     continue
             else:
@@ -654,7 +662,7 @@ class ReviewDesk(Page):
 
     # -- moving ------------------------------------------------------------------------------
 
-    def opened(self, target: str = "") -> None:
+    def open_at(self, target: str = "") -> None:
         if target:
             self.go_to(target)
 
@@ -663,54 +671,54 @@ class ReviewDesk(Page):
         if state is None or not (name in state.operations or name in state.repairs):
             return False
         self._is_anew = False
-        if self.is_attached and not self.ops.go_to(name):
+        if self.is_attached and not self.operation_list.go_to(name):
             if self.filter_text:
                 self.filter_text = self.studio.drafts.filter = ""
             self.draw()
-            self.ops.go_to(name)
+            self.operation_list.go_to(name)
         self.studio.drafts.cursor = name
         return True
 
-    def filtered(self, text: str) -> None:
+    def apply_filter(self, text: str) -> None:
         self.studio.drafts.filter = text
-        super().filtered(text)
+        super().apply_filter(text)
 
     def footer_keys(self) -> Sequence[Key]:
         if self._editing is None:
             return ()
         return EDIT_KEYS if self._editing.item.repair is None else MEND_KEYS
 
-    def back(self) -> bool:
+    def go_back(self) -> bool:
         if self._anchor:
             self._leave_range()
             return True
         if self.opened_evidence:
             self._open_evidence(False)
             return True
-        return super().back()
+        return super().go_back()
 
     def action_next_open(self) -> None:
-        self._to_open(1)
+        self._go_to_undecided(1)
 
     def action_previous_open(self) -> None:
-        self._to_open(-1)
+        self._go_to_undecided(-1)
 
-    def _to_open(self, by: int) -> bool:
+    def _go_to_undecided(self, by: int) -> bool:
         """The next undecided one from the cursor on, round the end."""
         names = [item.id for item in self._items]
-        if self.ops.key not in names:
+        if self.operation_list.key not in names:
             return False
-        at = names.index(self.ops.key)
+        at = names.index(self.operation_list.key)
         order = self._items[at + 1 :] + self._items[: at + 1]
         if by < 0:
             order = self._items[:at][::-1] + self._items[at:][::-1]
         busy = self.deciding.busy
         following = next((item for item in order if item.is_open and item.id not in busy), None)
         if following is None:
-            if not self._all_decided:
+            if not self._is_all_decided:
                 self.studio.tell("nothing is undecided")
             return False
-        return self.ops.go_to(following.id)
+        return self.operation_list.go_to(following.id)
 
     def action_sort(self) -> None:
         self.sort = SORTS[(SORTS.index(self.sort) + 1) % len(SORTS)]
@@ -730,7 +738,7 @@ class ReviewDesk(Page):
         self._tab = _TABS[0]
         self._arrange()
         self._draw_change()
-        (self.evidence if opened else self.ops).focus(scroll_visible=False)
+        (self.evidence if opened else self.operation_list).focus(scroll_visible=False)
 
     def action_open(self) -> None:
         name = rollout_of(self.evidence.key)
@@ -743,17 +751,17 @@ class ReviewDesk(Page):
 
     def _leave_range(self) -> None:
         self._anchor = ""
-        self.ops.choose(frozenset())
+        self.operation_list.mark_range(frozenset())
 
-    def _ranged(self) -> list[Item]:
+    def _range_items(self) -> list[Item]:
         names = [item.id for item in self._items]
-        if self._anchor not in names or self.ops.key not in names:
+        if self._anchor not in names or self.operation_list.key not in names:
             return []
-        low, high = sorted((names.index(self._anchor), names.index(self.ops.key)))
+        low, high = sorted((names.index(self._anchor), names.index(self.operation_list.key)))
         return self._items[low : high + 1]
 
     def _show_range(self) -> None:
-        self.ops.choose(frozenset(item.id for item in self._ranged()))
+        self.operation_list.mark_range(frozenset(item.id for item in self._range_items()))
 
     def _close_box(self) -> None:
         self._editing = None
@@ -763,4 +771,4 @@ class ReviewDesk(Page):
         self._drawn = ()
         if self.is_open:
             self.studio.draw_chrome()
-            self.ops.focus(scroll_visible=False)
+            self.operation_list.focus(scroll_visible=False)

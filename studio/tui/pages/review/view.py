@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from engines.core.library import effective, one_line
+from engines.core.library import effective_operation, one_line
 from engines.core.state.run_state import RunState
-from engines.core.types import Decision, Operation, OperationKind, Repair
-from studio.secrets.sanitize import inert
-from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, crop, pad, settled
+from engines.core.types import Decision, Operation, OperationKind, UnparsedReply
+from studio.secrets.sanitize import sanitize
+from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, crop, normalize_width, pad
 from studio.tui.drawing.lines import Line, Row, Span, line
 
 Sort = Literal["flagged first", "by kind", "in order"]
@@ -43,7 +43,7 @@ class Item:
     id: str
     operation: Operation | None = None
     decision: Decision | None = None
-    repair: Repair | None = None
+    repair: UnparsedReply | None = None
     deferred: bool = False
     is_own: bool = False  # a person proposed it: it was never put off, whatever waits for it
 
@@ -96,10 +96,10 @@ def items(
     found.sort(key=lambda item: item.deferred and not item.is_own)
     found += [Item(repair.id, repair=repair) for repair in state.repairs.values()]
     wanted = words.casefold().split()
-    return [item for item in found if _holds(item, wanted, texts or {})] if wanted else found
+    return [item for item in found if _matches(item, wanted, texts or {})] if wanted else found
 
 
-def _holds(item: Item, words: Sequence[str], texts: Mapping[str, str]) -> bool:
+def _matches(item: Item, words: Sequence[str], texts: Mapping[str, str]) -> bool:
     if item.repair is not None:
         parts = [item.id, "mend", item.repair.kind, item.repair.reply]
     else:
@@ -120,10 +120,10 @@ def draft_texts(
     The gate has checked each decision against those before it, so that no objection is left
     to be looked for: `Library.commit` gives the same, a thousand times slower.
     """
-    return draft_of(base, reviewed)[0]
+    return draft_and_deleted(base, reviewed)[0]
 
 
-def draft_of(
+def draft_and_deleted(
     base: Iterable[tuple[str, str]], reviewed: Iterable[tuple[Operation, Decision]]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """The same, and by operation id what the experiences said that decisions delete."""
@@ -131,7 +131,7 @@ def draft_of(
     for operation, decision in reviewed:
         if decision.action not in ("approve", "edit"):
             continue
-        wanted = effective(operation, decision)
+        wanted = effective_operation(operation, decision)
         match wanted.kind:
             case "add":
                 name = wanted.target or decision.assigned
@@ -148,12 +148,12 @@ def draft_of(
 
 
 @lru_cache(maxsize=8192)  # a key press makes the rows of the whole queue anew
-def words_of(text: str) -> str:
+def excerpt(text: str) -> str:
     """The beginning of a text on one line, for a row of a list."""
-    return settled(inert(" ".join(text[:600].split())))[:200]
+    return normalize_width(sanitize(" ".join(text[:600].split())))[:200]
 
 
-def row(item: Item, now: str = "", signs: Glyphs = GLYPHS_UNICODE) -> Row:
+def item_row(item: Item, now: str = "", signs: Glyphs = GLYPHS_UNICODE) -> Row:
     """One line: how it stands, what it does, to what, whether it is flagged, how it begins.
 
     Args:
@@ -162,14 +162,14 @@ def row(item: Item, now: str = "", signs: Glyphs = GLYPHS_UNICODE) -> Row:
         signs: glyphs.
     """
     if item.repair is not None:
-        said = words_of(item.repair.reply)
-        return Row(item.id, ((signs.open, "open"), (" m ", "flag"), (_id(item.id), "title"),
+        said = excerpt(item.repair.reply)
+        return Row(item.id, ((signs.open, "open"), (" m ", "flag"), (_id_column(item.id), "title"),
                              (signs.flag + " ", "flag"), (said, "")))  # fmt: skip
     op = item.operation
     assert op is not None
     standing = item.standing
     sign = "t" if standing == "later" else getattr(signs, standing)
-    said = words_of(op.text or now)
+    said = excerpt(op.text or now)
     return Row(
         op.id,
         (
@@ -177,7 +177,7 @@ def row(item: Item, now: str = "", signs: Glyphs = GLYPHS_UNICODE) -> Row:
             (" ", ""),
             (VERBS[op.kind], _VERB_STYLES.get(op.kind, "")),
             (" ", ""),
-            (_id(op.target or _NAMELESS.get(op.kind, "new")), "" if op.target else "dim"),
+            (_id_column(op.target or _NAMELESS.get(op.kind, "new")), "" if op.target else "dim"),
             (signs.flag + " " if op.flags else "  ", "flag"),
             (said, "dim" if standing in ("rejected", "later") else ""),
         ),
@@ -185,13 +185,13 @@ def row(item: Item, now: str = "", signs: Glyphs = GLYPHS_UNICODE) -> Row:
 
 
 @lru_cache(maxsize=4096)
-def _id(name: str) -> str:
+def _id_column(name: str) -> str:
     """An id in a column of its own, and a blank behind it."""
-    name = settled(inert(name))
+    name = normalize_width(sanitize(name))
     return pad(crop(name, 8), 5) + " " if len(name) < 5 else crop(name, 8) + " "
 
 
-def legend(
+def legend_lines(
     found: Sequence[Item],
     *,
     words: str,
@@ -207,17 +207,19 @@ def legend(
         "" if mean_s is None else f", {mean_s:.0f} s/op" if mean_s >= 10 else f", {mean_s:.1f} s/op"
     )
     return [
-        _signs((signs.open, "open"), (signs.approved, "approved"), (signs.rejected, "rejected")),
-        _signs((signs.edited, "edited"), ("t", "later"), (signs.flag, "flagged")),
+        _signs_line(
+            (signs.open, "open"), (signs.approved, "approved"), (signs.rejected, "rejected")
+        ),
+        _signs_line((signs.edited, "edited"), ("t", "later"), (signs.flag, "flagged")),
         line(("safe: no flag, not a delete", "dim")),
         line(("safe now: ", "dim"), f"{safe}" + ("  (A approves them)" if safe else "")),
-        line(("filter: ", "dim"), words_of(words) if words else "all"),
+        line(("filter: ", "dim"), excerpt(words) if words else "all"),
         line(("sort: ", "dim"), f"{sort}", ("  (S)", "dim")),
-        line(("this session: ", "dim"), f"{done} done{pace}, by {words_of(person)}"),
+        line(("this session: ", "dim"), f"{done} done{pace}, by {excerpt(person)}"),
     ]
 
 
-def _signs(*pairs: tuple[str, str]) -> Line:
+def _signs_line(*pairs: tuple[str, str]) -> Line:
     out: list[Span] = []
     for sign, word in pairs:
         style = {"flagged": "flag", "later": "dim"}.get(word, word)
@@ -225,7 +227,7 @@ def _signs(*pairs: tuple[str, str]) -> Line:
     return tuple(out)
 
 
-def counts(found: Iterable[Item]) -> dict[str, int]:
+def count_standings(found: Iterable[Item]) -> dict[str, int]:
     """How many operations stand how: `{"approved": 3, …}`; those of none are left away."""
     out: dict[str, int] = {}
     for item in found:
@@ -248,7 +250,7 @@ def commit_lines(state: RunState, found: Sequence[Item], hidden: int = 0) -> lis
         found: everything there is, whatever the filter shows of it.
         hidden: how many of those that are decided the filter does not show.
     """
-    counted = counts(found)
+    counted = count_standings(found)
     left = counted.get("open", 0)
     changes = any(
         item.standing in ("approved", "edited")
@@ -283,7 +285,7 @@ def commit_lines(state: RunState, found: Sequence[Item], hidden: int = 0) -> lis
     return lines
 
 
-def cannot_decide(*, living: bool, driver: str, status: str) -> str:
+def cannot_decide_text(*, living: bool, driver: str, status: str) -> str:
     """Why this screen may not decide, and what works.
 
     Args:
@@ -292,7 +294,7 @@ def cannot_decide(*, living: bool, driver: str, status: str) -> str:
         status: of the run.
     """
     if living:
-        return f"{words_of(driver) or 'nobody'} decides in this run; T takes over"
+        return f"{excerpt(driver) or 'nobody'} decides in this run; T takes over"
     if status == "finished":
         return "the run is finished, and its record is still being opened: press again"
     return (
@@ -301,33 +303,41 @@ def cannot_decide(*, living: bool, driver: str, status: str) -> str:
     )
 
 
-def why_empty(state: RunState | None, *, words: str = "", living: bool = False) -> list[Line]:
+def empty_lines(state: RunState | None, *, words: str = "", living: bool = False) -> list[Line]:
     """What an empty list says: why nothing is here, and the key that helps."""
     if words:
-        return _told(f"nothing holds “{words_of(words)}”", "esc clears the filter, / changes it.")
+        return _hint_lines(
+            f"nothing holds “{excerpt(words)}”", "esc clears the filter, / changes it."
+        )
     if state is not None and state.started is None:
-        return _told("The run is being opened.", "What waits for you comes here.")
+        return _hint_lines("The run is being opened.", "What waits for you comes here.")
     if state is None:
-        return _told("No run is open.", "5 lists them, 0 starts or resumes one.")
+        return _hint_lines("No run is open.", "5 lists them, 0 starts or resumes one.")
     match state.status:
         case "finished":
             what = "The run is finished, and everything was decided."
-            if state.trains:
-                return _told(what, "1 shows how training went, 5 lists every run.")
-            return _told(what, "3 shows what was learned, 4 what changed.")
+            if state.trains_weights:
+                return _hint_lines(what, "1 shows how training went, 5 lists every run.")
+            return _hint_lines(what, "3 shows what was learned, 4 what changed.")
         case "failed":
-            return _told("The run failed; nothing waits here.", "5 and r resume it, 1 says why.")
+            return _hint_lines(
+                "The run failed; nothing waits here.", "5 and r resume it, 1 says why."
+            )
         case "stopped" | "held":
-            return _told("The run was stopped; nothing waits here.", "5 and r resume it.")
+            return _hint_lines("The run was stopped; nothing waits here.", "5 and r resume it.")
     if not living:
-        return _told("No process of the run is there; nothing waits here.", "5 and r resume it.")
+        return _hint_lines(
+            "No process of the run is there; nothing waits here.", "5 and r resume it."
+        )
     if state.status == "paused":
-        return _told("The run is paused.", "p goes on; proposals of the next lesson come here.")
+        return _hint_lines(
+            "The run is paused.", "p goes on; proposals of the next lesson come here."
+        )
     what = f"Nothing waits yet: step {state.step} is being tried." if state.step else "Nothing yet."
-    if state.trains:
-        return _told(what, "Its weight update is decided here; 1 shows the step.")
-    return _told(what, "What is learned from it is proposed here; 1 shows it.")
+    if state.trains_weights:
+        return _hint_lines(what, "Its weight update is decided here; 1 shows the step.")
+    return _hint_lines(what, "What is learned from it is proposed here; 1 shows it.")
 
 
-def _told(what: str, key: str) -> list[Line]:
+def _hint_lines(what: str, key: str) -> list[Line]:
     return [line(what), line((key, "dim"))]

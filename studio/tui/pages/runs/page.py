@@ -14,11 +14,11 @@ from textual.timer import Timer
 from textual.widget import Widget
 
 from engines.core.errors import StudioError
-from studio.secrets.sanitize import inert
+from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.lines import Line, Row, line, paragraph
 from studio.tui.keymap import bindings
 from studio.tui.page import Page
-from studio.tui.pages.runs.view import SORTS, Sort, detail_lines, runs_csv, runs_rows, shown_runs
+from studio.tui.pages.runs.view import SORTS, Sort, detail_lines, filter_runs, runs_csv, runs_rows
 from studio.tui.widgets.line_view import LineView
 from studio.tui.widgets.row_list import RowList
 
@@ -57,35 +57,35 @@ class RunsPage(Page):
         yield LineView(id="runs-detail", classes="pane")
 
     def on_mount(self) -> None:
-        self._timer = self.set_interval(AGAIN_S, self._again, pause=True)
+        self._timer = self.set_interval(AGAIN_S, self._poll_runs, pause=True)
 
     @property
     def list_pane(self) -> RowList:
         return self.query_one("#runs-list", RowList)
 
     @property
-    def chosen(self) -> KnownRun | None:
+    def selected_run(self) -> KnownRun | None:
         return next((run for run in self.runs or () if run.run == self.list_pane.key), None)
 
-    def home(self) -> Widget | None:
+    def initial_focus(self) -> Widget | None:
         return self.list_pane
 
     # -- reading ---------------------------------------------------------------------------
 
-    def opened(self, target: str = "") -> None:
+    def open_at(self, target: str = "") -> None:
         if target:
             self.go_to(target)
         if self._timer is not None:
             self._timer.resume()
-        self.read_again()
+        self.reload_runs()
 
-    def _again(self) -> None:
+    def _poll_runs(self) -> None:
         if self.is_open:
-            self.read_again()
+            self.reload_runs()
         elif self._timer is not None:
             self._timer.pause()
 
-    def read_again(self) -> None:
+    def reload_runs(self) -> None:
         """Look at the workspace, in a thread; one look at a time."""
         if not self._reading:
             self._reading = True
@@ -121,13 +121,13 @@ class RunsPage(Page):
         rows = self._rows()
         found = self.list_pane
         if rows is None:
-            found.show_rows([Row("", told) for told in self._instead(found.room)])
+            found.show_rows([Row("", told) for told in self._empty_lines(found.line_width)])
         else:
             found.show_rows(rows)
         n = len(self.runs or ())
         shown = f"{sum(bool(row.key) for row in rows or ())} of {n}" if self.filter_text else str(n)
         found.border_title = Content(f"Runs {shown}" if self.runs is not None else "Runs")
-        about = [f"filter: {inert(self.filter_text)}"] if self.filter_text else []
+        about = [f"filter: {sanitize(self.filter_text)}"] if self.filter_text else []
         about += [f"sort: {self.sort}", *([f"compare with {self.marked}"] if self.marked else [])]
         found.border_subtitle = Content("   ".join(about))
         self._draw_detail()
@@ -135,27 +135,29 @@ class RunsPage(Page):
     def _rows(self) -> list[Row] | None:
         if not self.runs:
             return None
-        shown = shown_runs(self.runs, self.filter_text, self.sort)
+        shown = filter_runs(self.runs, self.filter_text, self.sort)
         here = self.session.run.run if self.session is not None else ""
         if not shown:
             return None
-        return runs_rows(shown, self.list_pane.room - 2, self.now(), self.marked, here)
+        return runs_rows(shown, self.list_pane.line_width - 2, self.now(), self.marked, here)
 
-    def _instead(self, width: int) -> list[Line]:
+    def _empty_lines(self, width: int) -> list[Line]:
         """What stands where there is no row, and the key that helps."""
         if self.trouble:
-            return paragraph([(inert(self.trouble), "failed")], width - 2)
+            return paragraph([(sanitize(self.trouble), "failed")], width - 2)
         if self.runs is None:
             return [line("reading the workspace ...")]
         if self.filter_text:
-            return [line(f"no run holds {inert(self.filter_text)!r}: ", ("esc", "key"), " clears")]
+            return [
+                line(f"no run holds {sanitize(self.filter_text)!r}: ", ("esc", "key"), " clears")
+            ]
         return [line("no run yet: ", ("0", "key"), " starts one")]
 
     def _draw_detail(self) -> None:
         view = self.query_one("#runs-detail", LineView)
-        lines = detail_lines(self.chosen, view.room, self.now())
+        lines = detail_lines(self.selected_run, view.line_width, self.now())
         if self.trouble and self.runs:  # what was read before stays, but is not the newest
-            lines = [*paragraph([(inert(self.trouble), "failed")], view.room), *lines]
+            lines = [*paragraph([(sanitize(self.trouble), "failed")], view.line_width), *lines]
         view.show_lines(lines)
 
     def on_row_list_moved(self) -> None:
@@ -166,10 +168,10 @@ class RunsPage(Page):
         if not any(run.run == name for run in self.runs or ()):
             return False
         if self.filter_text:
-            self.filtered("")
-        return self.list_pane.go_to(name) or self._drawn_at(name)
+            self.apply_filter("")
+        return self.list_pane.go_to(name) or self._show_row_of(name)
 
-    def _drawn_at(self, name: str) -> bool:
+    def _show_row_of(self, name: str) -> bool:
         if (rows := self._rows()) is not None:
             self.list_pane.show_rows(rows, name)
         return self.list_pane.key == name
@@ -177,12 +179,12 @@ class RunsPage(Page):
     # -- keys ------------------------------------------------------------------------------
 
     def action_open(self) -> None:
-        if (run := self._whole()) is not None:
+        if (run := self._readable_run()) is not None:
             self.studio.attach(run.run)
             self.studio.open_page("live")
 
     def action_resume(self) -> None:
-        run = self._whole()
+        run = self._readable_run()
         if run is None:
             return
         row, shown = run.listed.row, run.listed.shown
@@ -195,19 +197,19 @@ class RunsPage(Page):
                 f"{run.run} is finished: nothing is left to resume; enter opens it", "failed"
             )
         else:
-            self.studio.start(["--resume", run.run])
+            self.studio.start_run(["--resume", run.run])
 
     async def _resume_with_more(self, run: KnownRun) -> None:
         """A budget that was reached must be raised: ask by how much, and do not guess."""
-        from studio.report.summary import raised
+        from studio.report.summary import budget_override
 
-        key = raised(str(run.listed.row["reason"])).partition("=")[0]
+        key = budget_override(str(run.listed.row["reason"])).partition("=")[0]
         asked = await self.studio.ask("budget reached; resume with", f"{key}=")
         if asked and asked.strip():
-            self.studio.start(["--resume", run.run, *asked.split()])
+            self.studio.start_run(["--resume", run.run, *asked.split()])
 
     def action_compare(self) -> None:
-        run = self._whole()
+        run = self._readable_run()
         if run is None:
             return
         if not self.marked:
@@ -220,7 +222,7 @@ class RunsPage(Page):
             first = next((one for one in self.runs or () if one.run == self.marked), None)
             self.marked = ""
             if first is not None:
-                self.studio.open_page("diff", f"{_head(first)} {_head(run)}")
+                self.studio.open_page("diff", f"{_head_reference(first)} {_head_reference(run)}")
                 return
         self.studio.draw_now()
 
@@ -232,7 +234,7 @@ class RunsPage(Page):
         if not self.runs:
             self.studio.tell("there is no run to write down", "failed")
             return
-        shown = shown_runs(self.runs, self.filter_text, self.sort)
+        shown = filter_runs(self.runs, self.filter_text, self.sort)
         self.run_worker(self._export(runs_csv(shown), len(shown)), group="export")
 
     async def _export(self, text: str, n: int) -> None:
@@ -247,9 +249,9 @@ class RunsPage(Page):
         else:
             self.studio.tell(f"{n} runs written to {path}")
 
-    def _whole(self) -> KnownRun | None:
+    def _readable_run(self) -> KnownRun | None:
         """The run under the cursor, if its journal can be read; tells why not."""
-        run = self.chosen
+        run = self.selected_run
         if run is None:
             self.studio.tell("no run is under the cursor", "failed")
         elif run.listed.shown.word == "damaged":
@@ -260,7 +262,7 @@ class RunsPage(Page):
         return run
 
 
-def _head(run: KnownRun) -> str:
+def _head_reference(run: KnownRun) -> str:
     if run.listed.row.get("policy_version") is not None:
         return f"{run.run}@last"  # its library says nothing of what was learned
     return f"{run.listed.row['library']}@{run.listed.row['version']}"

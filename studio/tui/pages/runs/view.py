@@ -13,13 +13,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from studio.report.training import learned_text
-from studio.secrets.sanitize import inert, one_line
+from studio.secrets.sanitize import one_line, sanitize
+from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import fit, pad
-from studio.tui.drawing.cells import width as cells
-from studio.tui.drawing.lines import Line, Row, Span, labelled, line
+from studio.tui.drawing.lines import Line, Row, Span, labelled_lines, line
 
 if TYPE_CHECKING:
-    from studio.workspace.listing import KnownRun, Measured
+    from studio.workspace.listing import KnownRun, MeasuredSet
 
 Sort = Literal["time", "reward", "cost", "name"]
 SORTS: tuple[Sort, ...] = ("time", "reward", "cost", "name")
@@ -53,10 +53,10 @@ _COLUMNS = (
 )
 
 
-def shown_runs(runs: Iterable[KnownRun], filter_text: str, sort: Sort) -> list[KnownRun]:
+def filter_runs(runs: Iterable[KnownRun], filter_text: str, sort: Sort) -> list[KnownRun]:
     """Those that hold every word of the filter, in order; newest first where nothing else says."""
     words = filter_text.lower().split()
-    found = [run for run in runs if all(word in _searched(run) for word in words)]
+    found = [run for run in runs if all(word in _search_text(run) for word in words)]
     if sort == "reward":
         found.sort(key=lambda run: -1.0 if (mean := _reward(run)) is None else mean, reverse=True)
     elif sort == "cost":
@@ -72,7 +72,7 @@ def runs_rows(
     """The table: a heading, then a row a run.
 
     Args:
-        runs: as `shown_runs` gives them.
+        runs: as `filter_runs` gives them.
         width: in cells, what the list draws before a row left out.
         now: seconds since the epoch, for "today".
         marked: the run that another is to be compared with.
@@ -81,10 +81,10 @@ def runs_rows(
     if not runs:
         return []
     table = [_cells(run, now) for run in runs]
-    columns, widths = _fitted(table, width - 2)
+    columns, widths = _fit_columns(table, width - 2)
     state_room = max(_LEAST_STATE, width - 2 - sum(widths[at] + 2 for at in columns))
     heading = "  " + "".join(
-        _placed(_COLUMNS[at].heading, widths[at], _COLUMNS[at].right) + "  " for at in columns
+        _align(_COLUMNS[at].heading, widths[at], _COLUMNS[at].right) + "  " for at in columns
     )
     rows = [Row("", ((heading + "state", "dim"),))]
     for run, texts in zip(runs, table, strict=True):
@@ -92,7 +92,7 @@ def runs_rows(
         spans: list[Span] = [(mark + " ", "flag" if mark == "m" else "")]
         for at in columns:
             style = "title" if at == 0 else "dim" if texts[at] == "-" else ""
-            spans.append((_placed(texts[at], widths[at], _COLUMNS[at].right) + "  ", style))
+            spans.append((_align(texts[at], widths[at], _COLUMNS[at].right) + "  ", style))
         text, style = state_span(run)
         rows.append(Row(run.run, line(*spans, (fit(text, state_room), style))))
     return rows
@@ -127,15 +127,19 @@ def detail_lines(run: KnownRun | None, width: int, now: float) -> list[Line]:
     text, style = state_span(run)
     head = line((one_line(run.run, 60), "title"), "  ", (text, style))
     if shown.word == "damaged":
-        told = inert(shown.move)
+        told = sanitize(shown.move)
         doctor = "studio doctor says what is wrong; studio doctor --repair mends what can be."
-        return [head, *labelled("damage", told, width), *labelled("next", doctor, width)]
+        return [
+            head,
+            *labelled_lines("damage", told, width),
+            *labelled_lines("next", doctor, width),
+        ]
     out = [head]
     if back is not None:
         of = f"batch {back.batch_size}, groups of {back.group_size}, seed {back.seed}"
         judged = f"judged by {back.verifier}, reviewed by {back.reviewer}"
         practised = f"{back.model} on {back.data}; {of}; {judged}"
-        out += labelled("practises", one_line(practised, 400), width)
+        out += labelled_lines("practises", one_line(practised, 400), width)
     scripted = "rehearsal, " if row["rehearsal"] else ""
     epochs = [
         f"epoch {number}: {pooled['mean']:.3f} (n={pooled['n']})"
@@ -143,25 +147,25 @@ def detail_lines(run: KnownRun | None, width: int, now: float) -> list[Line]:
         if pooled["n"]
     ]
     told = f"{scripted}{', '.join(epochs)}" if epochs else "none yet"
-    out += labelled("rewards", told, width)
+    out += labelled_lines("rewards", told, width)
     if back is not None and back.measured:
-        sets = "; ".join(_held_out(measured) for measured in back.measured)
-        out += labelled("held out", one_line(f"{scripted}{sets}", 400), width)
+        sets = "; ".join(_held_out_text(measured) for measured in back.measured)
+        out += labelled_lines("held out", one_line(f"{scripted}{sets}", 400), width)
     lost = f", {row['losses']} losses" if row["losses"] else ""
     money = "" if row["cost_usd"] is None else f", ${row['cost_usd']:.4f}"
     steps = f"step {row['steps']}" + (f" of {back.steps}" if back else "")
     spent = f"{row['tokens']:,} tokens{money}{lost}; {steps}; {learned_text(row)}"
-    out += labelled("spent", inert(spent), width)
-    began, last = when(row.get("began"), now), when(row.get("last"), now)
-    out += labelled("when", f"began {began}, last heard of {last}", width)
+    out += labelled_lines("spent", sanitize(spent), width)
+    began, last = time_text(row.get("began"), now), time_text(row.get("last"), now)
+    out += labelled_lines("when", f"began {began}, last heard of {last}", width)
     if row.get("reason"):
-        out += labelled("ended", one_line(str(row["reason"]), 600), width)
+        out += labelled_lines("ended", one_line(str(row["reason"]), 600), width)
     if row["rehearsal"]:
         out.append(((fit("~ rehearsal: replies were scripted", width), "dim"),))
     return out
 
 
-def _held_out(measured: Measured) -> str:
+def _held_out_text(measured: MeasuredSet) -> str:
     """Before and after, each with its own n; one figure where it was measured once."""
     last = f"{measured.last:.3f} (n={measured.n})"
     if measured.first_n is None:
@@ -169,7 +173,7 @@ def _held_out(measured: Measured) -> str:
     return f"{measured.data} {measured.first:.3f} (n={measured.first_n}) -> {last}"
 
 
-def when(at: float | None, now: float) -> str:
+def time_text(at: float | None, now: float) -> str:
     """`today 15:50`, `Nov 18`, `2025-11-18`; local time. "-" where it is not known."""
     if at is None:
         return "-"
@@ -190,7 +194,7 @@ def runs_csv(runs: Sequence[KnownRun]) -> str:
         began = row.get("began")
         held_out = back.measured[0].last if back and back.measured else None
         writer.writerow(
-            inert(str(value)) if value is not None else ""
+            sanitize(str(value)) if value is not None else ""
             for value in (
                 *(run.run, run.listed.shown.word),
                 *((back.model, back.data) if back else ("", "")),
@@ -219,21 +223,21 @@ def _cells(run: KnownRun, now: float) -> tuple[str, ...]:
             back.model if back else "-",
             back.data if back else "-",
             f"{row['epoch']}/{row['epochs']}",
-            _learned(row),
+            _version_text(row),
             "-" if reward is None else f"{scripted}{reward:.3f}",
             f"{scripted}{back.measured[0].last:.3f}" if back and back.measured else "-",
-            f"${cost:.2f}" if cost is not None else _short(_tokens(run)),
-            when(row.get("began"), now),
+            f"${cost:.2f}" if cost is not None else _tokens_text(_tokens(run)),
+            time_text(row.get("began"), now),
         )
     )
 
 
-def _learned(row: Mapping[str, Any]) -> str:
+def _version_text(row: Mapping[str, Any]) -> str:
     """`v3` of its library, `policy v3` of a run that trains weights."""
     return f"v{row['version']}" if row.get("policy_version") is None else learned_text(row)
 
 
-def _fitted(table: Sequence[Sequence[str]], room: int) -> tuple[list[int], list[int]]:
+def _fit_columns(table: Sequence[Sequence[str]], room: int) -> tuple[list[int], list[int]]:
     """Which columns fit beside the state, and how wide each is."""
     widths = [
         min(column.most, max(cells(column.heading), *(cells(row[at]) for row in table)))
@@ -245,7 +249,7 @@ def _fitted(table: Sequence[Sequence[str]], room: int) -> tuple[list[int], list[
     return kept, widths
 
 
-def _placed(text: str, width: int, right: bool) -> str:
+def _align(text: str, width: int, right: bool) -> str:
     text = fit(text, width)
     return " " * (width - cells(text)) + text if right else pad(text, width)
 
@@ -259,14 +263,14 @@ def _tokens(run: KnownRun) -> int:
     return int(run.listed.row["tokens"])
 
 
-def _short(tokens: int) -> str:
+def _tokens_text(tokens: int) -> str:
     """`412k tok`: a cost that is not known is never shown as zero money."""
     if tokens < 10_000:
         return f"{tokens} tok" if tokens else "-"
     return f"{tokens / 1e3:.0f}k tok" if tokens < 10_000_000 else f"{tokens / 1e6:.0f}M tok"
 
 
-def _searched(run: KnownRun) -> str:
+def _search_text(run: KnownRun) -> str:
     back, shown = run.background, run.listed.shown
     about = f"{back.model} {back.data}" if back else ""
     return f"{run.run} {run.listed.row['library']} {shown.word} {about}".lower()

@@ -22,7 +22,7 @@ _RUN_FILE_KEYS = ("policy:", "exp_id:", "practice:", "agent:")
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class RunFacts:
     """A run as its file and overrides describe it."""
 
     run: str
@@ -56,17 +56,17 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckReport:
     """The checks of a run that could be started, and what it would take."""
 
-    facts: Facts
+    facts: RunFacts
     checks: tuple[Check, ...]
     likely: str
     most: str
     notes: tuple[str, ...] = ()
 
 
-def run_files(workspace: Workspace, folder: Path) -> tuple[Path, ...]:
+def find_run_files(workspace: Workspace, folder: Path) -> tuple[Path, ...]:
     """Run files in a folder and in the workspace's `configs/`: YAML that names a policy, say."""
     found = []
     for place in (folder, workspace.configs):
@@ -81,28 +81,28 @@ def run_files(workspace: Workspace, folder: Path) -> tuple[Path, ...]:
     return tuple(found)
 
 
-def facts(
+def load_facts(
     workspace: Workspace,
     overrides: tuple[str, ...],
     *,
     runfile: str | None = None,
     resume: str | None = None,
-) -> Facts:
+) -> RunFacts:
     """Read the run file, the data and what there is of the run already.
 
     Raises:
         StudioError: it could not be started so; the same that `studio headless` would say.
     """
-    return _facts(*_planned(workspace, overrides, runfile, resume))
+    return _make_facts(*_make_plan(workspace, overrides, runfile, resume))
 
 
-def checked(
+def run_checks(
     workspace: Workspace,
     overrides: tuple[str, ...],
     *,
     runfile: str | None = None,
     resume: str | None = None,
-) -> Checked:
+) -> CheckReport:
     """All that `--dry-run` and the doctor look at, for one run.
 
     Raises:
@@ -111,16 +111,16 @@ def checked(
     import asyncio
 
     from studio.estimate.cost import estimate
-    from studio.estimate.facts import facts_of
-    from studio.estimate.text import beyond, limits_text
+    from studio.estimate.facts import gather_facts
+    from studio.estimate.text import exceeded_limits_text, limits_text
     from studio.run.budget import check_budget, limits_of, open_budget
 
-    plan, notes, beside = _planned(workspace, overrides, runfile, resume)
-    found = _facts(plan, notes, beside)
+    plan, notes, beside = _make_plan(workspace, overrides, runfile, resume)
+    found = _make_facts(plan, notes, beside)
     config = plan.loaded.config
     check_budget(plan.loaded, config)
-    asyncio.run(_verifier_is_there(plan))
-    reckoned, assumed = facts_of(plan)
+    asyncio.run(_check_verifier(plan))
+    reckoned, assumed = gather_facts(plan)
     total = estimate(reckoned)
     checks = [
         Check(True, f"{found.problems} problems in {found.data}"),
@@ -134,32 +134,38 @@ def checked(
         checks.append(Check(False, f"{found.endpoint or 'the endpoint'} was not asked"))
     if limits := limits_of(config):
         kept = open_budget(plan.loaded, config, plan.run.records, lambda _: None)
-        short = beyond(total, kept.left if kept is not None else {})
+        short = exceeded_limits_text(total, kept.remaining if kept is not None else {})
         checks.append(
             Check(False, f"the budget will likely not do: {short}")
             if short
             else Check(True, f"the budget will likely do: {limits_text(limits)}")
         )
-    checks += _surroundings(workspace.path)
-    return Checked(found, tuple(checks), _said(total, "likely"), _said(total, "most"), assumed)
+    checks += _preflight_checks(workspace.path)
+    return CheckReport(
+        found,
+        tuple(checks),
+        _estimate_text(total, "likely"),
+        _estimate_text(total, "most"),
+        assumed,
+    )
 
 
-def expected_answers(workspace: Workspace, run: str) -> dict[str, str]:
+def load_expected_answers(workspace: Workspace, run: str) -> dict[str, str]:
     """The true answers of a run's problems by their ids, as its data has them now.
 
     Raises:
         StudioError: its run file or its data cannot be read.
     """
-    plan, _, _ = _planned(workspace, (), None, run)
+    plan, _, _ = _make_plan(workspace, (), None, run)
     return {problem.id: problem.answer for problem in plan.problems if problem.answer is not None}
 
 
-def _planned(
+def _make_plan(
     workspace: Workspace, overrides: tuple[str, ...], runfile: str | None, resume: str | None
 ) -> tuple[RunPlan, tuple[str, ...], str]:
     """The plan, what was told of it, and why it is a new run where an old one is there."""
     from studio.config.source import Source
-    from studio.run.headless import planned
+    from studio.run.headless import load_plan
 
     notes: list[str] = []
     source = Source(overrides, runfile, resume)
@@ -167,7 +173,7 @@ def _planned(
 
     def plan(restart_step: str | None) -> RunPlan:
         told = {"review": review, "keyless": True, "tell": notes.append}
-        return planned(workspace, source, restart_step=restart_step, **told)  # type: ignore[arg-type]
+        return load_plan(workspace, source, restart_step=restart_step, **told)  # type: ignore[arg-type]
 
     try:
         return plan(None), tuple(notes), ""
@@ -182,7 +188,7 @@ def _planned(
             raise error from None
 
 
-async def _verifier_is_there(plan: RunPlan) -> None:
+async def _check_verifier(plan: RunPlan) -> None:
     from contextlib import AsyncExitStack
 
     from studio.run.assemble import check_verifier
@@ -191,16 +197,16 @@ async def _verifier_is_there(plan: RunPlan) -> None:
         await check_verifier(plan, stack)
 
 
-def _facts(plan: RunPlan, notes: tuple[str, ...], beside: str) -> Facts:
+def _make_facts(plan: RunPlan, notes: tuple[str, ...], beside: str) -> RunFacts:
     from studio.estimate.text import limits_text
-    from studio.run.budget import asked_roles, limits_of
+    from studio.run.budget import endpoint_roles, limits_of
 
     config = plan.loaded.config
     practice, limits = config.practice, limits_of(config)
-    models = [config.role(role).model for role in asked_roles(config)]
+    models = [config.role(role).model for role in endpoint_roles(config)]
     if config.lint.embedding is not None:
         models.append(config.lint.embedding.model)
-    return Facts(
+    return RunFacts(
         run=plan.run.run,
         mode="beside" if beside else plan.mode,
         costs=any(name.startswith("openai:") and name != "openai:rehearsal" for name in models),
@@ -224,19 +230,19 @@ def _facts(plan: RunPlan, notes: tuple[str, ...], beside: str) -> Facts:
     )
 
 
-def _said(total: Estimate, which: str) -> str:
+def _estimate_text(total: Estimate, which: str) -> str:
     """`1,200 calls, 450,000 tokens, $0.31`; no money where no price is known."""
     money = "" if total.cost_usd is None else f", ${getattr(total.cost_usd, which):.4f}"
     calls, tokens = getattr(total.calls, which), getattr(total.tokens, which)
     return f"{calls:,.0f} calls, {tokens:,.0f} tokens{money}"
 
 
-def _surroundings(path: Path) -> list[Check]:
-    from studio.workspace.preflight import surrounding_troubles, surroundings
+def _preflight_checks(path: Path) -> list[Check]:
+    from studio.workspace.preflight import machine_facts, machine_troubles
 
     try:
-        known = surroundings(path)
-        troubles = [t for t in surrounding_troubles(path, known) if t.place != "process"]
+        known = machine_facts(path)
+        troubles = [t for t in machine_troubles(path, known) if t.place != "process"]
     except (OSError, StudioError) as error:
         return [Check(False, str(error))]
     free = Check(True, f"{known['free_bytes'] / 1e9:.1f} GB free for the workspace")

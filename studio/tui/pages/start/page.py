@@ -16,12 +16,12 @@ from textual.content import Content
 from textual.widget import Widget
 
 from engines.core.errors import StudioError
-from studio.secrets.sanitize import inert
-from studio.tui.drawing.lines import Line, Row, line, paragraph, plain
+from studio.secrets.sanitize import sanitize
+from studio.tui.drawing.lines import Line, Row, line, paragraph, plain_text
 from studio.tui.keymap import bindings
 from studio.tui.page import Page
 from studio.tui.pages.start import checks as start_checks
-from studio.tui.pages.start.checks import Checked, Facts
+from studio.tui.pages.start.checks import CheckReport, RunFacts
 from studio.tui.pages.start.view import (
     Choice,
     check_lines,
@@ -63,8 +63,8 @@ class StartPage(Page):
         self.trouble = ""
         self.refusal = ""
         self.overrides: dict[str, str] = {}  # by key of a choice, as typed
-        self.facts: dict[_Asked, Facts | str] = {}  # a text says why there are none
-        self.checked: dict[_Asked, Checked | str] = {}
+        self.facts: dict[_Asked, RunFacts | str] = {}  # a text says why there are none
+        self.checked: dict[_Asked, CheckReport | str] = {}
         self.busy = ""  # what is being found out
         self._presets: list[tuple[str, str]] = []
         self._files: list[tuple[str, str]] = []
@@ -79,27 +79,29 @@ class StartPage(Page):
         return self.query_one("#start-list", RowList)
 
     @property
-    def chosen(self) -> Choice | None:
+    def selected_choice(self) -> Choice | None:
         return next((one for one in self.found or () if one.key == self.list_pane.key), None)
 
-    def home(self) -> Widget | None:
+    def initial_focus(self) -> Widget | None:
         return self.list_pane
 
     # -- reading ---------------------------------------------------------------------------
 
-    def opened(self, target: str = "") -> None:
+    def open_at(self, target: str = "") -> None:
         self.facts.clear()
         self.checked.clear()
-        self._in_turn("start", self._read)
+        self._run_in_group("start", self._read)
 
     async def _read(self) -> None:
-        def look() -> tuple[tuple[KnownRun, ...], list[tuple[str, str]], list[tuple[str, str]]]:
+        def read_workspace() -> tuple[
+            tuple[KnownRun, ...], list[tuple[str, str]], list[tuple[str, str]]
+        ]:
             from studio.presets import list_presets
             from studio.workspace.listing import known_runs
 
             workspace = self.studio.workspace
             runs = known_runs(workspace, {run.run: run for run in self.runs})
-            files = start_checks.run_files(workspace, self.folder)
+            files = start_checks.find_run_files(workspace, self.folder)
             configs = workspace.configs
             named = [
                 (str(path), f"in {configs if path.parent == configs else 'this folder'}")
@@ -108,19 +110,19 @@ class StartPage(Page):
             return runs, list(list_presets()), named
 
         try:
-            runs, self._presets, self._files = await asyncio.to_thread(look)
+            runs, self._presets, self._files = await asyncio.to_thread(read_workspace)
             self.trouble = ""
         except (StudioError, OSError) as error:
             self.trouble, runs = str(error), self.runs
         if not self.children:
             return  # the screen was left meanwhile
         if not self.trouble:
-            self.shows(runs)
+            self.show_runs(runs)
         if self.is_open:
             self.studio.draw_now()
-            self._learn()
+            self._load_selected_facts()
 
-    def shows(self, runs: Sequence[KnownRun]) -> None:
+    def show_runs(self, runs: Sequence[KnownRun]) -> None:
         """Offer these runs, and the presets and run files that were found."""
         self.runs = tuple(runs)
         self.found = choices(self.runs, self._presets, self._files)
@@ -133,31 +135,33 @@ class StartPage(Page):
     def go_to(self, name: str) -> bool:
         return any(one.name == name and self.go_to_choice(one.key) for one in self.found or ())
 
-    def _learn(self) -> None:
+    def _load_selected_facts(self) -> None:
         """Find out what the chosen run file says, unless it is known."""
-        choice = self.chosen
-        if choice is not None and choice.do == "new" and self._asked(choice) not in self.facts:
-            self._in_turn("facts", self._facts_of, choice)
+        choice = self.selected_choice
+        if choice is not None and choice.do == "new" and self._choice_key(choice) not in self.facts:
+            self._run_in_group("facts", self._load_facts, choice)
 
-    def _asked(self, choice: Choice) -> _Asked:
+    def _choice_key(self, choice: Choice) -> _Asked:
         return choice.key, self.overrides.get(choice.key, "")
 
-    async def _facts_of(self, choice: Choice) -> Facts | None:
-        asked = self._asked(choice)
+    async def _load_facts(self, choice: Choice) -> RunFacts | None:
+        asked = self._choice_key(choice)
         if asked not in self.facts:
-            self.facts[asked] = await self._found_out("reading it ...", start_checks.facts, choice)
+            self.facts[asked] = await self._run_in_thread(
+                "reading it ...", start_checks.load_facts, choice
+            )
         known = self.facts[asked]
-        return known if isinstance(known, Facts) else None
+        return known if isinstance(known, RunFacts) else None
 
-    async def _checks_of(self, choice: Choice) -> Checked | None:
-        asked = self._asked(choice)
+    async def _load_checks(self, choice: Choice) -> CheckReport | None:
+        asked = self._choice_key(choice)
         if asked not in self.checked:
-            found = await self._found_out("checking ...", start_checks.checked, choice)
+            found = await self._run_in_thread("checking ...", start_checks.run_checks, choice)
             self.checked[asked] = found
         known = self.checked[asked]
-        return known if isinstance(known, Checked) else None
+        return known if isinstance(known, CheckReport) else None
 
-    async def _found_out(self, doing: str, what: Callable[..., _T], choice: Choice) -> _T | str:
+    async def _run_in_thread(self, doing: str, what: Callable[..., _T], choice: Choice) -> _T | str:
         """What a thread finds out, or why it could not."""
         async with self._one_at_a_time:
             self.busy = doing
@@ -172,7 +176,9 @@ class StartPage(Page):
                 self.busy = ""
                 self.call_later(self._draw_facts)
 
-    def _in_turn(self, group: str, work: Callable[..., Awaitable[object]], *choice: Choice) -> None:
+    def _run_in_group(
+        self, group: str, work: Callable[..., Awaitable[object]], *choice: Choice
+    ) -> None:
         """Do it in place of what goes on in its group, also where that has not begun yet."""
         self.run_worker(cast("Any", partial(work, *choice)), group=group, exclusive=True)
 
@@ -181,16 +187,16 @@ class StartPage(Page):
     def draw(self) -> None:
         found = self.list_pane
         found.border_title = Content("Start or resume")
-        shown = self._shown()
+        shown = self._filtered_choices()
         if shown:
             found.show_rows(
-                choice_rows(shown, found.room - 2), found.key or first_choice(shown) or None
+                choice_rows(shown, found.line_width - 2), found.key or first_choice(shown) or None
             )
         else:
-            found.show_rows([Row("", told) for told in self._instead(found.room - 2)])
+            found.show_rows([Row("", told) for told in self._empty_lines(found.line_width - 2)])
         self._draw_facts()
 
-    def _shown(self) -> list[Choice]:
+    def _filtered_choices(self) -> list[Choice]:
         words = self.filter_text.lower().split()
         return [
             one
@@ -198,43 +204,46 @@ class StartPage(Page):
             if all(word in f"{one.do} {one.name} {one.text}".lower() for word in words)
         ]
 
-    def _instead(self, width: int) -> list[Line]:
+    def _empty_lines(self, width: int) -> list[Line]:
         if self.trouble:
-            return paragraph([(inert(self.trouble), "failed")], width)
+            return paragraph([(sanitize(self.trouble), "failed")], width)
         if self.found is None:
             return [line("reading the workspace ...")]
-        return [line(f"nothing holds {inert(self.filter_text)!r}: ", ("esc", "key"), " clears")]
+        return [line(f"nothing holds {sanitize(self.filter_text)!r}: ", ("esc", "key"), " clears")]
 
     def _draw_facts(self) -> None:
         if not self.children:
             return
         view = self.query_one("#start-facts", LineView)
-        choice = self.chosen
-        name = inert(choice.name) if choice is not None else ""
+        choice = self.selected_choice
+        name = sanitize(choice.name) if choice is not None else ""
         view.border_title = Content("It could not be started" if self.refusal else name)
         view.border_subtitle = Content(self.busy)
-        view.show_lines(self._facts_lines(choice, view.room))
+        view.show_lines(self._facts_lines(choice, view.line_width))
 
     def _facts_lines(self, choice: Choice | None, width: int) -> list[Line]:
         if self.refusal:
             return refusal_lines(self.refusal, width)
         if choice is None:
             return []
-        known, checks = self.facts.get(self._asked(choice)), self.checked.get(self._asked(choice))
+        known, checks = (
+            self.facts.get(self._choice_key(choice)),
+            self.checked.get(self._choice_key(choice)),
+        )
         out: list[Line] = []
         if choice.run is not None:
             out = run_lines(choice.run, width, self.now())
-        elif isinstance(known, Facts):
+        elif isinstance(known, RunFacts):
             out = facts_lines(known, width, self.overrides.get(choice.key, ""))
         elif known is not None:
             out = [*refusal_lines(known, width), line(("e", "key"), " changes the settings")]
         elif self.busy:
             out = [line((self.busy, "dim"))]
-        if isinstance(checks, Checked):
+        if isinstance(checks, CheckReport):
             out = [*check_lines(checks, width), (), *out]
         elif checks is not None and checks != known:
             out = [*refusal_lines(checks, width), (), *out]
-        elif checks is None and out and (choice.run is not None or isinstance(known, Facts)):
+        elif checks is None and out and (choice.run is not None or isinstance(known, RunFacts)):
             out += [(), line(("c", "key"), " checks it and says what it would cost")]
         return out
 
@@ -242,9 +251,9 @@ class StartPage(Page):
         if self.is_open:
             self.refusal = ""
             self._draw_facts()
-            self._learn()
+            self._load_selected_facts()
 
-    def refused(self, text: str) -> None:
+    def show_refusal(self, text: str) -> None:
         """What was asked to start could not: show why, whole, where the person looks."""
         self.refusal = text
         if not self.is_open:
@@ -252,17 +261,17 @@ class StartPage(Page):
         self.draw()
         self.query_one("#start-facts", LineView).action_top()
 
-    def back(self) -> bool:
+    def go_back(self) -> bool:
         if self.refusal:
             self.refusal = ""
             self._draw_facts()
             return True
-        return super().back()
+        return super().go_back()
 
     # -- keys ------------------------------------------------------------------------------
 
     def action_open(self) -> None:
-        choice = self.chosen
+        choice = self.selected_choice
         if choice is None:
             self.studio.tell("nothing is under the cursor", "failed")
             return
@@ -272,9 +281,9 @@ class StartPage(Page):
                 self.studio.attach(choice.argument)
                 self.studio.open_page("live" if choice.do == "attach" else "review")
             case "resume":
-                self._in_turn("open", self._resume, choice)
+                self._run_in_group("open", self._resume, choice)
             case "new":
-                self._in_turn("open", self._begin, choice)
+                self._run_in_group("open", self._start_new_run, choice)
 
     async def _resume(self, choice: Choice) -> None:
         given = shlex.split(self.overrides.get(choice.key, ""))
@@ -283,11 +292,11 @@ class StartPage(Page):
             if not asked or not asked.strip():
                 return
             given = [*given, *asked.split()]
-        self.studio.start(["--resume", choice.argument, *given])
+        self.studio.start_run(["--resume", choice.argument, *given])
 
-    async def _begin(self, choice: Choice) -> None:
+    async def _start_new_run(self, choice: Choice) -> None:
         """Start a new run: at once where nothing costs, else after the estimate was seen."""
-        known = await self._facts_of(choice)
+        known = await self._load_facts(choice)
         if known is None:
             self._draw_facts()
             self.studio.tell("it cannot be started so; the reason stands below", "failed")
@@ -302,7 +311,7 @@ class StartPage(Page):
             width = min(96, self.app.size.width * 8 // 10 - 4)  # of a box over the page
             lines = facts_lines(known, width, self.overrides.get(choice.key, ""))
             if known.costs:
-                checks = await self._checks_of(choice)
+                checks = await self._load_checks(choice)
                 if checks is None:
                     self._draw_facts()
                     self.studio.tell("it cannot be started so; the reason stands below", "failed")
@@ -317,29 +326,29 @@ class StartPage(Page):
                 return
             if key == "n":
                 words = [*words, "--restart-step", "0"]
-        self.studio.start([choice.argument, *words, "--review", "wait"])
+        self.studio.start_run([choice.argument, *words, "--review", "wait"])
 
     def action_check(self) -> None:
-        if (choice := self.chosen) is None:
+        if (choice := self.selected_choice) is None:
             self.studio.tell("nothing is under the cursor", "failed")
             return
         self.refusal = ""
-        self.checked.pop(self._asked(choice), None)
-        self._in_turn("check", self._check, choice)
+        self.checked.pop(self._choice_key(choice), None)
+        self._run_in_group("check", self._check, choice)
 
     async def _check(self, choice: Choice) -> None:
         if choice.do == "new":
-            await self._facts_of(choice)
-        await self._checks_of(choice)
+            await self._load_facts(choice)
+        await self._load_checks(choice)
         self._draw_facts()
 
     def action_set(self) -> None:
-        if (choice := self.chosen) is None or choice.do in ("attach", "open"):
+        if (choice := self.selected_choice) is None or choice.do in ("attach", "open"):
             self.studio.tell("only what is to be started takes settings", "failed")
             return
-        self._in_turn("set", self._set, choice)
+        self._run_in_group("set", self._ask_overrides, choice)
 
-    async def _set(self, choice: Choice) -> None:
+    async def _ask_overrides(self, choice: Choice) -> None:
         text = await self.studio.ask("key=value ...:", self.overrides.get(choice.key, ""))
         if text is None:
             return
@@ -354,11 +363,11 @@ class StartPage(Page):
         self.overrides[choice.key] = text.strip()
         self.refusal = ""
         if choice.do == "new":
-            await self._facts_of(choice)
+            await self._load_facts(choice)
         self._draw_facts()
 
-    def copied(self, whole: bool) -> str:
+    def text_to_copy(self, whole: bool) -> str:
         facts = self.query_one("#start-facts", LineView)
         if self.app.focused is facts:
-            return "\n".join(plain(one) for one in facts.lines)
-        return super().copied(whole)
+            return "\n".join(plain_text(one) for one in facts.lines)
+        return super().text_to_copy(whole)

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from studio.secrets.sanitize import inert, one_line
+from studio.secrets.sanitize import one_line, sanitize
+from studio.tui.drawing.cells import cell_width as cells
 from studio.tui.drawing.cells import fit, pad
-from studio.tui.drawing.cells import width as cells
-from studio.tui.drawing.lines import Line, Row, labelled, line, paragraph
-from studio.tui.pages.runs.view import when
-from studio.tui.pages.start.checks import Check, Checked, Facts
+from studio.tui.drawing.lines import Line, Row, labelled_lines, line, paragraph
+from studio.tui.pages.runs.view import time_text
+from studio.tui.pages.start.checks import Check, CheckReport, RunFacts
 
 if TYPE_CHECKING:
     from studio.workspace.listing import KnownRun
@@ -58,7 +58,7 @@ def choices(
     living: list[Choice] = []
     ended: list[Choice] = []
     for run in runs:
-        found = _of_run(run)
+        found = _run_choice(run)
         if found is None:
             continue
         (waiting if found.style == "flag" else living if found.do == "attach" else ended).append(
@@ -76,7 +76,7 @@ def first_choice(found: Sequence[Choice]) -> str:
     return next(asked, next(offline, ""))
 
 
-def _of_run(run: KnownRun) -> Choice | None:
+def _run_choice(run: KnownRun) -> Choice | None:
     row, shown, back = run.listed.row, run.listed.shown, run.background
     if shown.word == "damaged":
         return None  # the page of runs says what is wrong with it
@@ -118,7 +118,7 @@ def choice_rows(found: Sequence[Choice], width: int) -> list[Row]:
     return rows
 
 
-def facts_lines(facts: Facts, width: int, overrides: str = "") -> list[Line]:
+def facts_lines(facts: RunFacts, width: int, overrides: str = "") -> list[Line]:
     """A run file's own words for what it would do."""
     parts = [
         f"{facts.data} ({facts.problems} problems)",
@@ -131,41 +131,41 @@ def facts_lines(facts: Facts, width: int, overrides: str = "") -> list[Line]:
     critic = f"; lessons by {facts.reflector}" if facts.reflector else ""
     tested = f"; measured on {', '.join(facts.evaluated)}" if facts.evaluated else ""
     out = [
-        *labelled("run", _mode(facts), width),
-        *labelled("data", one_line("; ".join(parts), 400), width),
-        *labelled("model", one_line(model + critic + scripted, 400), width),
-        *labelled("judged", one_line(f"{facts.verifier}{tested}", 400), width),
-        *labelled("review", _review(facts.reviewer), width),
-        *labelled("budget", facts.budget or "no limit", width),
+        *labelled_lines("run", _mode_text(facts), width),
+        *labelled_lines("data", one_line("; ".join(parts), 400), width),
+        *labelled_lines("model", one_line(model + critic + scripted, 400), width),
+        *labelled_lines("judged", one_line(f"{facts.verifier}{tested}", 400), width),
+        *labelled_lines("review", _review_text(facts.reviewer), width),
+        *labelled_lines("budget", facts.budget or "no limit", width),
     ]
     if overrides:
-        out += labelled("set", one_line(overrides, 400), width)
+        out += labelled_lines("set", one_line(overrides, 400), width)
     return out
 
 
 def run_lines(run: KnownRun, width: int, now: float) -> list[Line]:
     """The same facts of a run that there is already, from its journal."""
     row, back = run.listed.row, run.background
-    out = labelled("run", f"{run.run}, began {when(row.get('began'), now)}", width)
+    out = labelled_lines("run", f"{run.run}, began {time_text(row.get('began'), now)}", width)
     if back is not None:
         of = f"batch {back.batch_size}, groups of {back.group_size}, epochs {row['epochs']}"
-        out += labelled("data", one_line(f"{back.data}; {of}; seed {back.seed}", 400), width)
-        out += labelled("model", one_line(back.model, 200), width)
-        out += labelled("judged", one_line(back.verifier, 200), width)
-        out += labelled("review", _review(back.reviewer), width)
+        out += labelled_lines("data", one_line(f"{back.data}; {of}; seed {back.seed}", 400), width)
+        out += labelled_lines("model", one_line(back.model, 200), width)
+        out += labelled_lines("judged", one_line(back.verifier, 200), width)
+        out += labelled_lines("review", _review_text(back.reviewer), width)
     money = "" if row["cost_usd"] is None else f", ${row['cost_usd']:.4f}"
-    return [*out, *labelled("spent", f"{row['tokens']:,} tokens{money}", width)]
+    return [*out, *labelled_lines("spent", f"{row['tokens']:,} tokens{money}", width)]
 
 
-def check_lines(found: Checked, width: int) -> list[Line]:
+def check_lines(found: CheckReport, width: int) -> list[Line]:
     """What it would take, then `[ok]` and `[!]`."""
     doing = "" if found.facts.mode in ("new", "beside") else " still to be done"
-    out = labelled("likely", found.likely + doing, width)
-    out += labelled("at most", found.most, width)
+    out = labelled_lines("likely", found.likely + doing, width)
+    out += labelled_lines("at most", found.most, width)
     for check in found.checks:
         out += check_line(check, width)
     for note in found.notes:
-        out += labelled("note", inert(note), width)
+        out += labelled_lines("note", sanitize(note), width)
     return out
 
 
@@ -176,10 +176,12 @@ def check_line(check: Check, width: int) -> list[Line]:
 
 def refusal_lines(text: str, width: int) -> list[Line]:
     """Everything that was said when something could not be started."""
-    return [row for part in inert(text).split("\n") for row in paragraph([(part, "failed")], width)]
+    return [
+        row for part in sanitize(text).split("\n") for row in paragraph([(part, "failed")], width)
+    ]
 
 
-def _mode(facts: Facts) -> str:
+def _mode_text(facts: RunFacts) -> str:
     run = one_line(facts.run, 120)
     return {
         "new": f"{run}, new",
@@ -190,7 +192,7 @@ def _mode(facts: Facts) -> str:
     }[facts.mode]
 
 
-def _review(reviewer: str) -> str:
+def _review_text(reviewer: str) -> str:
     said = {
         "wait": "by you: a run holds until every operation is decided",
         "auto": "auto: every operation that fits is approved by itself",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engines.core.events import EvaluationFinished
-from engines.core.state.best import best_step, competing
+from engines.core.state.best import best_step, comparable_evaluations
 from engines.core.types import NO_USAGE
 
 
@@ -87,4 +87,4 @@ def test_a_question_unjudged_here_and_there_does_not_leave_a_run_without_a_best(
 
 
 def test_only_looks_of_the_latest_kind_are_counted() -> None:
-    assert list(competing([measured(0, [1.0]), measured(1, [1.0, 0.0])])) == [1]
+    assert list(comparable_evaluations([measured(0, [1.0]), measured(1, [1.0, 0.0])])) == [1]

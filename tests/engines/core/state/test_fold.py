@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from engines.core import events as ev
-from engines.core.library import Outcome
-from engines.core.state.fold import fold, fold_library, folded
+from engines.core.library import OperationOutcome
+from engines.core.state.fold import fold, fold_events, fold_library
 from engines.core.state.losses import KEPT_LOSSES, KEPT_REPLY_CHARS
 from engines.core.state.run_state import RunState
 from engines.core.types import (
@@ -16,7 +16,7 @@ from engines.core.types import (
     Flag,
     GroupOutcome,
     Lesson,
-    Loss,
+    LostWork,
     Operation,
     Reflection,
     Usage,
@@ -39,13 +39,13 @@ def judged(position: int, index: int, reward: float | None, step: int = 1) -> ev
     return ev.RolloutJudged(step, position, index, Verdict(reward, error=error))
 
 
-def reflected(position: int, outcome: GroupOutcome, *losses: Loss) -> ev.GroupReflected:
+def reflected(position: int, outcome: GroupOutcome, *losses: LostWork) -> ev.GroupReflected:
     reflection = Reflection(1, position, outcome, losses=losses, usage=Usage(100, 10, 1))
     return ev.GroupReflected(1, position, reflection)
 
 
 def reviewing(*operations: Operation) -> RunState:
-    return folded([a_run(), a_step(), ev.LessonProposed(1, a_lesson(*operations))])
+    return fold_events([a_run(), a_step(), ev.LessonProposed(1, a_lesson(*operations))])
 
 
 def decide(state: RunState, decision: Decision) -> None:
@@ -53,12 +53,12 @@ def decide(state: RunState, decision: Decision) -> None:
 
 
 def committed(*ids: str, step: int = 1, version: int = 1) -> ev.LessonCommitted:
-    outcomes = tuple(Outcome(name, "add", True, "E1") for name in ids)
+    outcomes = tuple(OperationOutcome(name, "add", True, "E1") for name in ids)
     return ev.LessonCommitted(step, version, "hash", outcomes)
 
 
 def test_rewards_pool_known_ones_only_and_an_unjudged_rollout_is_no_zero() -> None:
-    state = folded(
+    state = fold_events(
         [
             a_run(),
             a_step(),
@@ -68,38 +68,38 @@ def test_rewards_pool_known_ones_only_and_an_unjudged_rollout_is_no_zero() -> No
             judged(0, 2, None),
         ]
     )
-    pooled = state.by_epoch()[1]
+    pooled = state.rewards_by_epoch()[1]
     assert (pooled.mean, pooled.n) == (0.75, 2)  # (1 + 0.5) / 2, not / 3
     assert (state.steps[1].unjudged, dict(state.lost)) == (1, {"verdict": 1})
     assert state.losses[0].where == "s1p0r2"
 
 
 def test_an_epoch_in_which_nothing_was_tried_yet_is_not_told_of() -> None:
-    state = folded([a_run(), a_step(), a_rollout_finished(), judged(0, 0, 1.0)])
+    state = fold_events([a_run(), a_step(), a_rollout_finished(), judged(0, 0, 1.0)])
     fold(state, replace(a_step(2), epoch=2))
-    assert list(state.by_epoch()) == [1]
+    assert list(state.rewards_by_epoch()) == [1]
 
 
 def test_an_epoch_without_a_known_reward_has_no_mean() -> None:
-    state = folded([a_run(), a_step(), a_rollout_finished(), judged(0, 0, None)])
-    assert state.by_epoch()[1].mean is None
+    state = fold_events([a_run(), a_step(), a_rollout_finished(), judged(0, 0, None)])
+    assert state.rewards_by_epoch()[1].mean is None
 
 
 def test_a_failed_rollout_is_lost_once_and_not_unjudged_as_well() -> None:
-    state = folded(
+    state = fold_events(
         [a_run(), a_step(), a_rollout_finished(error="timeout: slow"), judged(0, 0, None)]
     )
     assert (state.steps[1].failed, state.steps[1].unjudged) == (1, 0)
     assert dict(state.lost) == {"rollout": 1}
-    assert state.losses == [Loss("rollout", "s1p0r0", "timeout: slow")]
+    assert state.losses == [LostWork("rollout", "s1p0r0", "timeout: slow")]
 
 
 def test_every_ending_of_a_group_is_counted() -> None:
     """Known defect elsewhere: groups without contrast vanished without a count."""
     endings: tuple[GroupOutcome, ...] = ("used", "all-right", "all-wrong", "failed", "unjudged")
     events = [reflected(n, outcome) for n, outcome in enumerate((*endings, "all-right"))]
-    state = folded([a_run(), a_step(), *events])
-    assert state.groups() == {
+    state = fold_events([a_run(), a_step(), *events])
+    assert state.group_outcomes() == {
         "used": 1,
         "all-right": 2,
         "all-wrong": 1,
@@ -110,7 +110,7 @@ def test_every_ending_of_a_group_is_counted() -> None:
 
 def test_groups_of_the_same_question_are_kept_apart_by_their_position() -> None:
     """Known defect elsewhere: groups keyed by question text ran into one another."""
-    state = folded(
+    state = fold_events(
         [
             a_run(),
             ev.StepStarted(1, 1, ("same", "same"), 0, 0),
@@ -131,7 +131,7 @@ def test_groups_of_the_same_question_are_kept_apart_by_their_position() -> None:
 def test_tokens_are_summed_over_rollouts_reflections_lessons_and_evaluations() -> None:
     lesson = Lesson(1, 0, usage=Usage(1000, 1, 1))
     evaluation = ev.EvaluationFinished(1, "d", 0, 0, 1, 1, 0, 1.0, Usage(5, 5, 1))
-    state = folded(
+    state = fold_events(
         [
             a_run(),
             a_step(),
@@ -147,7 +147,7 @@ def test_tokens_are_summed_over_rollouts_reflections_lessons_and_evaluations() -
 
 
 def test_a_finished_step_keeps_its_counts_and_lets_go_of_its_rollouts() -> None:
-    state = folded(
+    state = fold_events(
         [a_run(), a_step(), a_rollout_finished(), judged(0, 0, 1.0), ev.StepFinished(1, 1)]
     )
     step = state.steps[1]
@@ -157,24 +157,24 @@ def test_a_finished_step_keeps_its_counts_and_lets_go_of_its_rollouts() -> None:
 
 
 def test_steps_finished_counts_whole_steps_and_adopted_ones() -> None:
-    assert folded([a_run()]).steps_finished == 0
-    assert folded([a_run(), a_step(1)]).steps_finished == 0
-    assert folded([a_run(forked_from="old", forked_steps=3)]).steps_finished == 3
+    assert fold_events([a_run()]).steps_finished == 0
+    assert fold_events([a_run(), a_step(1)]).steps_finished == 0
+    assert fold_events([a_run(forked_from="old", forked_steps=3)]).steps_finished == 3
 
 
 def test_undecided_operations_block_deferred_ones_do_not_and_stay_open() -> None:
     state = reviewing(A, B)
-    assert state.undecided == (A, B)
+    assert state.undecided_operations == (A, B)
     decide(state, a_decision(A, "defer"))
-    assert list(state.undecided) == [B]
-    assert state.open == (A, B)
+    assert list(state.undecided_operations) == [B]
+    assert state.open_operations == (A, B)
     decide(state, a_decision(B))
-    assert not state.undecided
+    assert not state.undecided_operations
     assert state.open == (A,)
     assert [op.id for op, _ in state.reviewed] == [B.id]
     fold(state, committed(B.id))
     fold(state, ev.StepFinished(1, 1))
-    assert not state.undecided and not state.reviewed
+    assert not state.undecided_operations and not state.reviewed
     assert state.open == (A,)
 
 
@@ -182,7 +182,7 @@ def test_the_last_decision_about_an_operation_stands_and_takes_its_place_in_the_
     state = reviewing(A, B)
     for decision in (a_decision(A), a_decision(B), a_decision(A, "reject", reason="no")):
         decide(state, decision)
-    assert [(op.id, d.action) for op, d in state.reviewed] == [
+    assert [(op.id, d.action) for op, d in state.reviewed_operations] == [
         (B.id, "approve"),
         (A.id, "reject"),
     ]
@@ -192,14 +192,14 @@ def test_an_undo_asks_again() -> None:
     state = reviewing(A, B)
     decide(state, a_decision(A, assigned="E7"))
     fold(state, ev.DecisionUndone(1, A.id))
-    assert state.undecided == (A, B)
+    assert state.undecided_operations == (A, B)
 
 
 def test_a_returned_lesson_is_asked_again_flagged_until_its_commit() -> None:
     state = reviewing(A)
     decide(state, a_decision(A))
     fold(state, ev.LessonReturned(1, 0, 4, (A.id,)))
-    (asked,) = state.undecided
+    (asked,) = state.undecided_operations
     assert (asked.id, asked.flags[0].detail, state.flagged_stale) == (A.id, "v0 -> v4", 4)
     decide(state, a_decision(A))
     fold(state, committed(A.id, version=5))
@@ -214,13 +214,13 @@ def test_a_commit_after_the_end_settles_deferred_operations() -> None:
         fold(state, event)
     decide(state, a_decision(A))
     fold(state, committed(A.id, step=0))
-    assert (state.open, state.library_version, state.status) == ((), 1, "finished")
+    assert (state.open_operations, state.library_version, state.status) == ((), 1, "finished")
 
 
 def test_a_stepped_run_holds_after_the_step_under_way_or_the_next_one() -> None:
-    underway = folded([a_run(), a_step(1), ev.RunPaused(), ev.RunContinued(1)])
+    underway = fold_events([a_run(), a_step(1), ev.RunPaused(), ev.RunContinued(1)])
     assert underway.hold_after == 1
-    between = folded(
+    between = fold_events(
         [a_run(), a_step(1), ev.StepFinished(1, 1), ev.RunPaused(), ev.RunContinued(1)]
     )
     assert between.hold_after == 2
@@ -231,13 +231,13 @@ def test_a_stepped_run_holds_after_the_step_under_way_or_the_next_one() -> None:
 
 @pytest.mark.parametrize("how", ["finished", "stopped", "held", "failed"])
 def test_every_ending_is_a_status_and_frees_the_process(how: str) -> None:
-    state = folded([a_run(), ev.RunResumed(9, 2, "auto", {}), ev.RunEnded(how, "because")])
+    state = fold_events([a_run(), ev.RunResumed(9, 2, "auto", {}), ev.RunEnded(how, "because")])
     assert (state.status, state.reason, state.pid, state.epochs) == (how, "because", None, 2)
 
 
 def test_losses_beyond_those_kept_in_words_are_still_counted() -> None:
-    many = [Loss("proposal", "s1p0", str(n)) for n in range(KEPT_LOSSES + 5)]
-    state = folded([a_run(), a_step(), reflected(0, "used", *many)])
+    many = [LostWork("proposal", "s1p0", str(n)) for n in range(KEPT_LOSSES + 5)]
+    state = fold_events([a_run(), a_step(), reflected(0, "used", *many)])
     assert (len(state.losses), state.lost["proposal"]) == (KEPT_LOSSES, KEPT_LOSSES + 5)
 
 
@@ -250,14 +250,14 @@ def test_events_of_a_library_do_not_belong_into_a_run_nor_a_run_s_into_a_library
         fold_library(None, ev.LibraryCommitted(1, "", 0, (), "x"))
 
 
-HM = Loss("extraction", "s1p0", "no JSON array was found in it.", "hm")
-PART = Loss("proposal", "s1p1", "Object 2: E9 is not in the library.", "[{}, {}]")
-WHOLE = Loss("consolidation", "step 1", "its JSON is not valid.", "[{")
+HM = LostWork("extraction", "s1p0", "no JSON array was found in it.", "hm")
+PART = LostWork("proposal", "s1p1", "Object 2: E9 is not in the library.", "[{}, {}]")
+WHOLE = LostWork("consolidation", "step 1", "its JSON is not valid.", "[{")
 
 
 def with_repairs() -> RunState:
     lesson = Lesson(1, 0, (), losses=(WHOLE,))
-    return folded(
+    return fold_events(
         [
             a_run(),
             a_step(),
@@ -273,12 +273,14 @@ def test_a_reply_that_could_not_be_understood_waits_once_with_every_reason() -> 
     assert list(state.repairs) == ["s1p0", "s1p1", "s1"]
     assert state.repairs["s1p1"].reasons == (PART.reason, "Object 3: no.")
     assert state.repairs["s1"].kind == "consolidation"
-    assert state.open == (), "a reply is a loss, not an open operation"
+    assert state.open_operations == (), "a reply is a loss, not an open operation"
     assert dict(state.lost) == {"extraction": 1, "proposal": 2, "consolidation": 1}
 
 
 def test_a_call_that_failed_leaves_nothing_to_mend() -> None:
-    state = folded([a_run(), a_step(), reflected(0, "failed", Loss("extraction", "s1p0", "cut"))])
+    state = fold_events(
+        [a_run(), a_step(), reflected(0, "failed", LostWork("extraction", "s1p0", "cut"))]
+    )
     assert state.repairs == {}
     assert dict(state.lost) == {"extraction": 1}
 
@@ -287,10 +289,10 @@ def test_mending_takes_the_losses_back_and_opens_what_the_reply_held() -> None:
     state = with_repairs()
     fold(state, ev.ReplyMended(1, "s1p0", (A,), "ann"))
     assert dict(state.lost) == {"proposal": 2, "consolidation": 1}
-    assert state.groups() == {"used": 2}, (
+    assert state.group_outcomes() == {"used": 2}, (
         "the group was of use after all, and none is counted twice"
     )
-    assert state.undecided == (A,)
+    assert state.undecided_operations == (A,)
     fold(state, ev.ReplyMended(1, "s1p1", (), "ann"))
     fold(state, ev.ReplyMended(1, "s1", (B,), "ann"))
     assert (dict(state.lost), state.losses, state.repairs) == ({}, [], {})
@@ -299,7 +301,9 @@ def test_mending_takes_the_losses_back_and_opens_what_the_reply_held() -> None:
 
 def test_mending_one_of_two_equal_replies_leaves_the_other_lost() -> None:
     other = replace(HM, where="s1p1")
-    state = folded([a_run(), a_step(), reflected(0, "failed", HM), reflected(1, "failed", other)])
+    state = fold_events(
+        [a_run(), a_step(), reflected(0, "failed", HM), reflected(1, "failed", other)]
+    )
     fold(state, ev.ReplyMended(1, "s1p0", (), "ann"))
     assert state.losses == [other]
     assert dict(state.lost) == {"extraction": 1}
@@ -317,8 +321,10 @@ def test_a_dropped_reply_stays_lost_and_waits_no_more() -> None:
 @pytest.mark.parametrize("how", ["mended", "dropped"])
 def test_a_group_that_a_person_has_settled_is_not_tried_again_after_an_outage(how: str) -> None:
     """Trying again would bring its ideas twice, or take a loss back that is gone already."""
-    other = Loss("extraction", "s1p1", "cut: the line broke")
-    state = folded([a_run(), a_step(), reflected(0, "failed", HM), reflected(1, "failed", other)])
+    other = LostWork("extraction", "s1p1", "cut: the line broke")
+    state = fold_events(
+        [a_run(), a_step(), reflected(0, "failed", HM), reflected(1, "failed", other)]
+    )
     mended = ev.ReplyMended(1, "s1p0", (A,), "ann")
     dropped = ev.ReplyDropped(1, "s1p0", "noise", "ann")
     fold(state, mended if how == "mended" else dropped)
@@ -330,7 +336,7 @@ def test_a_group_that_a_person_has_settled_is_not_tried_again_after_an_outage(ho
 
 def test_withheld_ideas_are_counted() -> None:
     lesson = replace(a_lesson(A), withheld=(B, B))
-    assert folded([a_run(), a_step(), ev.LessonProposed(1, lesson)]).withheld == 2
+    assert fold_events([a_run(), a_step(), ev.LessonProposed(1, lesson)]).withheld == 2
 
 
 def test_curation_counts_every_committed_decision_once_and_nothing_else() -> None:
@@ -369,7 +375,7 @@ def test_reviewers_are_counted_apart_and_one_that_nobody_timed_has_no_time() -> 
 
 def test_long_replies_do_not_grow_the_state_and_are_found_again_all_the_same() -> None:
     long = replace(HM, reply="x" * 1_000_000)
-    state = folded([a_run(), a_step(), reflected(0, "failed", long)])
+    state = fold_events([a_run(), a_step(), reflected(0, "failed", long)])
     assert len(state.repairs["s1p0"].reply) == len(state.losses[0].reply) == KEPT_REPLY_CHARS
     fold(state, ev.ReplyMended(1, "s1p0", (), "ann"))
     assert state.losses == []
@@ -377,12 +383,12 @@ def test_long_replies_do_not_grow_the_state_and_are_found_again_all_the_same() -
 
 def test_replies_to_be_mended_lie_in_sample_order_whenever_their_groups_ended() -> None:
     def lost(position: int) -> ev.GroupReflected:
-        loss = Loss("extraction", f"s1p{position}", "no JSON", "garbled")
+        loss = LostWork("extraction", f"s1p{position}", "no JSON", "garbled")
         return ev.GroupReflected(1, position, Reflection(1, position, "failed", losses=(loss,)))
 
-    whole = Loss("consolidation", "step 1", "no JSON", "garbled")
+    whole = LostWork("consolidation", "step 1", "no JSON", "garbled")
     lesson = ev.LessonProposed(1, Lesson(1, 0, losses=(whole,)))
-    state = folded([a_run(), a_step(1), lost(10), lost(2), lesson, lost(0)])
+    state = fold_events([a_run(), a_step(1), lost(10), lost(2), lesson, lost(0)])
     assert list(state.repairs) == ["s1p0", "s1p2", "s1p10", "s1"]
 
 
@@ -396,8 +402,8 @@ def tried(position: int, *errors: str | None) -> list[ev.DurableEvent]:
 
 
 def test_failed_tries_beside_what_worked_are_made_again_at_any_resume() -> None:
-    down = Loss("extraction", "s1p2", "refused: nobody answers")
-    state = folded(
+    down = LostWork("extraction", "s1p2", "refused: nobody answers")
+    state = fold_events(
         [
             a_run(),
             a_step(),
@@ -428,28 +434,28 @@ def test_failed_tries_beside_what_worked_are_made_again_at_any_resume() -> None:
 def test_nothing_is_tried_again_behind_a_lesson_or_by_an_older_journal(again: bool) -> None:
     lesson = [ev.LessonProposed(1, a_lesson(A))] if again else []
     events = [a_run(), a_step(), *tried(0, None, "refused"), *lesson]
-    state = folded([*events, ev.RunResumed(9, 1, "auto", {}, again=again)])
+    state = fold_events([*events, ev.RunResumed(9, 1, "auto", {}, again=again)])
     assert state.steps[1].failed == state.lost["rollout"] == 1
 
 
 def test_what_was_paid_is_what_the_records_said_at_the_end() -> None:
     events: list[ev.DurableEvent] = [a_run(), a_step(), *tried(0, None, None)]  # 14 tokens
-    state = folded([*events, ev.RunEnded("stopped", "Ctrl-C", paid=Usage(70, 7, 5))])
-    assert state.spent == Usage(70, 7, 5)
+    state = fold_events([*events, ev.RunEnded("stopped", "Ctrl-C", paid=Usage(70, 7, 5))])
+    assert state.total_usage == Usage(70, 7, 5)
     fold(state, ev.RunResumed(9, 1, "auto", {}, again=True))
     for event in tried(1, None, None):
         fold(state, event)
-    assert state.spent == Usage(70, 7, 5)  # events have not caught up with it
+    assert state.total_usage == Usage(70, 7, 5)  # events have not caught up with it
     for position in (2, 3):
         for event in tried(position, None, None):
             fold(state, event)
-    assert state.spent == Usage(3 * 8, 4 * 8, 8)
+    assert state.total_usage == Usage(3 * 8, 4 * 8, 8)
     # A reply that was taken from the record stands in two events and was paid for once.
     fold(state, ev.RunEnded("finished", paid=Usage(80, 8, 6)))
-    assert state.spent == Usage(80, 8, 6)
+    assert state.total_usage == Usage(80, 8, 6)
 
 
 def test_an_older_journal_adds_what_an_evaluation_that_was_cut_had_cost() -> None:
-    state = folded([a_run(), a_step(), *tried(0, None)])
+    state = fold_events([a_run(), a_step(), *tried(0, None)])
     fold(state, ev.RunEnded("stopped", "Ctrl-C", Usage(1, 1, 1)))
-    assert state.spent == Usage(4, 5, 2)
+    assert state.total_usage == Usage(4, 5, 2)

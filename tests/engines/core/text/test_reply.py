@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from engines.core.errors import CallFailed
 from engines.core.text.reply import (
-    Answered,
-    Parsed,
+    ParsedReply,
+    RepairResult,
     ReplyProblem,
     ask_with_repair,
-    experience_id,
-    objects_in,
+    parse_experience_id,
+    parse_objects,
 )
 from engines.core.types import Completion, Message, RecordRef, Usage
 from tests.support.builders import a_timeout
@@ -42,41 +42,41 @@ JSON = json.dumps(ROWS)
     ],
 )
 def test_the_form_of_a_reply_does_not_matter(reply: str) -> None:
-    assert objects_in(reply) == ROWS
+    assert parse_objects(reply) == ROWS
 
 
 def test_a_lone_object_counts_as_a_list_of_one() -> None:
     """Known defect elsewhere: an object instead of an array was iterated key by key."""
-    assert objects_in(json.dumps(ROWS[0])) == [ROWS[0]]
-    assert objects_in(f"My answer:\n{json.dumps(ROWS[0])}\nDone.") == [ROWS[0]]
+    assert parse_objects(json.dumps(ROWS[0])) == [ROWS[0]]
+    assert parse_objects(f"My answer:\n{json.dumps(ROWS[0])}\nDone.") == [ROWS[0]]
 
 
 def test_an_object_with_a_list_of_plain_numbers_is_not_unwrapped() -> None:
     row = {"operation": "delete", "id": "E1", "attempts": [0, 2]}
-    assert objects_in(json.dumps(row)) == [row]
+    assert parse_objects(json.dumps(row)) == [row]
 
 
 def test_an_object_with_an_empty_source_list_is_one_object() -> None:
     row = {"operation": "delete", "id": "E1", "attempts": []}
-    assert objects_in(json.dumps(row)) == [row]
+    assert parse_objects(json.dumps(row)) == [row]
 
 
 def test_an_empty_array_is_an_answer_also_inside_prose() -> None:
-    assert objects_in("[]") == []
-    assert objects_in("Nothing general to learn: []") == []
+    assert parse_objects("[]") == []
+    assert parse_objects("Nothing general to learn: []") == []
 
 
 def test_an_earlier_valid_fence_survives_a_later_fence_that_is_no_json() -> None:
     """Known defect elsewhere: only the last fence was read, and the answer before it lost."""
     for later in ("print(1 + 1)", "x = [1, 2", "see [E3]", ""):
-        assert objects_in(f"```json\n{JSON}\n```\nAs code:\n```python\n{later}\n```") == ROWS
+        assert parse_objects(f"```json\n{JSON}\n```\nAs code:\n```python\n{later}\n```") == ROWS
 
 
 @pytest.mark.parametrize("later", ['[{"operation": "add", "exp', '{"operation": "add",,}'])
 @pytest.mark.parametrize("close", ["\n```", ""])
 def test_an_earlier_fence_does_not_pass_for_a_later_broken_answer(later: str, close: str) -> None:
     with pytest.raises(ReplyProblem, match="not valid"):
-        objects_in(f"A draft:\n```json\n{JSON}\n```\nFinally:\n```json\n{later}{close}")
+        parse_objects(f"A draft:\n```json\n{JSON}\n```\nFinally:\n```json\n{later}{close}")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_an_earlier_fence_does_not_pass_for_a_later_broken_answer(later: str, cl
 def test_broken_json_is_never_partly_salvaged(broken: str) -> None:
     """Known defect elsewhere: the objects before the break were taken and the rest forgotten."""
     with pytest.raises(ReplyProblem, match="not valid"):
-        objects_in(broken)
+        parse_objects(broken)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_broken_json_is_never_partly_salvaged(broken: str) -> None:
 def test_what_is_no_list_of_objects_is_told_by_what_was_found(reply: str, what: str) -> None:
     """Known defect elsewhere: `null` crashed the loop with a TypeError."""
     with pytest.raises(ReplyProblem, match=what):
-        objects_in(reply)
+        parse_objects(reply)
 
 
 @settings(derandomize=True, max_examples=400, deadline=None)
@@ -127,7 +127,7 @@ def test_what_is_no_list_of_objects_is_told_by_what_was_found(reply: str, what: 
 )
 def test_reading_any_text_gives_objects_or_a_reply_problem(text: str) -> None:
     try:
-        rows = objects_in(text)
+        rows = parse_objects(text)
     except ReplyProblem as problem:
         assert str(problem)
     else:
@@ -139,24 +139,24 @@ def test_reading_any_text_gives_objects_or_a_reply_problem(text: str) -> None:
 )
 def test_hostile_nesting_and_endless_numbers_are_only_reply_problems(text: str) -> None:
     with pytest.raises(ReplyProblem):
-        objects_in(text)
+        parse_objects(text)
 
 
 @pytest.mark.parametrize("value", ["E3", "e3", "[E3]", "[e3]", "3", 3, " [ E3 ] ", "[3]", "E03"])
 def test_every_way_to_write_an_id_means_the_same(value: object) -> None:
     """Known defect elsewhere: only one spelling was found, the others became additions."""
-    assert experience_id(value) == "E3"
+    assert parse_experience_id(value) == "E3"
 
 
 @pytest.mark.parametrize("value", [None, "", "null", "None", "new", " NULL "])
 def test_no_id_has_many_spellings_too(value: object) -> None:
-    assert experience_id(value) is None
+    assert parse_experience_id(value) is None
 
 
 @pytest.mark.parametrize("value", ["E", "E3 and E4", 3.0, True, "-3", {"id": 3}, "9" * 5000])
 def test_what_names_no_experience_is_a_reply_problem(value: object) -> None:
     with pytest.raises(ReplyProblem, match="is not the id"):
-        experience_id(value)
+        parse_experience_id(value)
 
 
 class Exchange:
@@ -177,18 +177,18 @@ class Exchange:
         return completion, RecordRef("f", turn, 1, "d")
 
 
-def numbers(text: str) -> Parsed[int]:
+def numbers(text: str) -> ParsedReply[int]:
     """Whole numbers between commas; words are problems, an empty text has nothing to read."""
     if not text:
         raise ReplyProblem("it is empty.")
     parts = text.split(",")
-    return Parsed(
+    return ParsedReply(
         tuple(int(p) for p in parts if p.isdigit()),
         tuple(f"{p} is no number." for p in parts if not p.isdigit()),
     )
 
 
-async def asked(exchange: Exchange) -> Answered[int]:
+async def asked(exchange: Exchange) -> RepairResult[int]:
     return await ask_with_repair(
         exchange, [Message("user", "count")], numbers, lambda problem: f"Mend it: {problem}"
     )

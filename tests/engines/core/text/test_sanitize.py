@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.core.text.sanitize import inert_json
-from studio.secrets.sanitize import inert, one_line
+from engines.core.text.sanitize import escape_unsafe_json
+from studio.secrets.sanitize import one_line, sanitize
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ from studio.secrets.sanitize import inert, one_line
     ],
 )
 def test_what_steers_reorders_or_hides_is_shown_by_its_code_point(text: str, shown: str) -> None:
-    assert inert(text) == shown
+    assert sanitize(text) == shown
 
 
 @pytest.mark.parametrize(
@@ -48,16 +48,16 @@ def test_what_steers_reorders_or_hides_is_shown_by_its_code_point(text: str, sho
     ],
 )
 def test_text_that_does_no_harm_is_untouched(text: str) -> None:
-    assert inert(text) == text
+    assert sanitize(text) == text
 
 
 @given(st.text(st.characters()))
 def test_nothing_that_a_terminal_obeys_is_left_and_twice_is_as_once(text: str) -> None:
-    shown = inert(text)
+    shown = sanitize(text)
     left = {unicodedata.category(char) for char in shown if char not in "\n\t"}
     assert not left & {"Cc", "Cs", "Zl", "Zp"}
     shown.encode("utf-8")
-    assert inert(shown) == shown
+    assert sanitize(shown) == shown
 
 
 def test_one_line_folds_white_space_and_says_where_it_cuts() -> None:
@@ -83,7 +83,7 @@ ZWJ, ZWNJ = "\u200d", "\u200c"
     ],
 )
 def test_what_a_script_needs_is_left_in_text_for_people_and_models(text: str) -> None:
-    assert inert(text) == text
+    assert sanitize(text) == text
 
 
 @pytest.mark.parametrize(
@@ -100,19 +100,19 @@ def test_what_a_script_needs_is_left_in_text_for_people_and_models(text: str) ->
     ],
 )  # fmt: skip
 def test_the_same_characters_are_shown_where_they_only_carry_text(text: str, shown: str) -> None:
-    assert inert(text) == shown
-    assert inert(inert(text)) == shown
+    assert sanitize(text) == shown
+    assert sanitize(sanitize(text)) == shown
 
 
 def test_json_is_the_same_data_with_nothing_hidden_in_it() -> None:
     data = {"text": "a\u202eb\x7f\U000e0041 سلام \u2028", "n": 1}
     line = json.dumps(data, ensure_ascii=False)
-    assert json.loads(inert_json(line)) == data
-    assert inert_json(line).isprintable()
+    assert json.loads(escape_unsafe_json(line)) == data
+    assert escape_unsafe_json(line).isprintable()
 
 
 def test_a_long_text_costs_little_and_is_not_looked_at_letter_by_letter() -> None:
     text = "words of a model, ünd more of thém.\n" * 60_000  # 2 MB
     began = time.process_time()
-    assert inert(text) is text
+    assert sanitize(text) is text
     assert time.process_time() - began < 0.2

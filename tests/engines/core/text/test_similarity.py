@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engines.core.text.similarity import (
-    is_similar,
-    marked,
+    format_changes,
     similarity,
+    similarity_above,
     tokens,
-    window,
+    window_length,
     word_count,
     word_diff,
 )
@@ -40,7 +40,7 @@ def test_a_long_text_keeps_its_round_trip(words: int) -> None:
 
 
 def test_a_diff_reads_without_colour() -> None:
-    assert marked(word_diff("add the carry", "always add a carry")) == (
+    assert format_changes(word_diff("add the carry", "always add a carry")) == (
         "{+always +}add [-the-]{+a+} carry"
     )
 
@@ -72,10 +72,10 @@ def test_a_reworded_experience_is_nearer_than_a_foreign_one() -> None:
 @given(_texts, _texts, st.floats(0, 1))
 def test_a_threshold_gives_the_similarity_or_nothing(one: str, other: str, least: float) -> None:
     found = similarity(one, other)
-    assert is_similar(one, other, least) == (found if found >= least else None)
+    assert similarity_above(one, other, least) == (found if found >= least else None)
 
 
 def test_letters_of_scripts_without_blanks_are_words_of_their_own() -> None:
     assert tokens("Carry: 进位 2,5 ねこ") == ("carry", "进", "位", "2", "5", "ね", "こ")
-    assert (window("carry", 8), window("进", 8)) == (8, 12)
+    assert (window_length("carry", 8), window_length("进", 8)) == (8, 12)
     assert (word_count("one two three"), word_count("先乘后加再减"), word_count("")) == (3, 4, 0)

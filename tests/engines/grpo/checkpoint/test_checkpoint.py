@@ -15,7 +15,7 @@ import transformers
 from engines.core.errors import ConfigError, ConflictError, DamagedError, RecordError
 from engines.grpo.checkpoint import contents, folders
 from engines.grpo.checkpoint.contents import EngineState, read_checkpoint, write_checkpoint
-from engines.grpo.checkpoint.folders import Found, checkpoint_name, find_checkpoints
+from engines.grpo.checkpoint.folders import FoundCheckpoint, checkpoint_name, find_checkpoints
 from engines.policies.hf_local.loading import load_local
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.settings import LocalSettings, LoraSettings
@@ -96,7 +96,7 @@ def test_peft_loads_it_and_computes_the_same(base: Path, local: LocalModel, tmp_
     ids = torch.arange(3, 20)[None]
     with torch.no_grad():
         assert torch.equal(theirs(ids).logits, local.model(ids).logits)
-        with local.reference():
+        with local.disable_adapter():
             assert not torch.allclose(theirs(ids).logits, local.model(ids).logits)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "c")
     assert tokenizer("a b")["input_ids"] == local.tokenizer("a b")["input_ids"]
@@ -109,7 +109,7 @@ def test_a_checkpoint_is_an_adapter_to_begin_with(
     write_checkpoint(tmp_path / "c", local, a_state(local))
     begun = adapted(base, adapter=tmp_path / "c")
     assert begun.weights_digest() == local.weights_digest()
-    assert begun.trainable()
+    assert begun.trainable_parameters()
 
 
 def test_the_same_state_has_the_same_digest_and_another_has_another(
@@ -156,7 +156,7 @@ def test_a_writing_that_is_cut_leaves_the_earlier_checkpoint_as_it_was(
         case "seal":
             monkeypatch.setattr(folders, "seal", cut)
         case _:
-            monkeypatch.setattr(folders, "_swap", cut)
+            monkeypatch.setattr(folders, "_swap_folders", cut)
     with pytest.raises(Cut):
         write_checkpoint(folder, local, a_state(local, step=4))
     assert everything(folder) == before
@@ -307,8 +307,8 @@ def test_checkpoints_of_a_run_are_found_by_step_and_half_ones_are_not(
     write_checkpoint(below / checkpoint_name(40), local, a_state(local))
     (below / checkpoint_name(40)).rename(below / ".global_step_40.1.partial")
     assert find_checkpoints(tmp_path) == (
-        Found(2, below / "global_step_2"),
-        Found(10, below / "global_step_10"),
+        FoundCheckpoint(2, below / "global_step_2"),
+        FoundCheckpoint(10, below / "global_step_10"),
     )
 
 

@@ -63,7 +63,7 @@ def test_merged_weights_reload_with_transformers_and_say_what_the_adapter_said(
     export_merged(saved, tmp_path / "out", "card", settings_of(base))
     whole = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
     assert (logits(whole) - logits(local.model)).abs().max() < 1e-5
-    with local.reference():
+    with local.disable_adapter():
         assert (logits(whole) - logits(local.model)).abs().max() > 0.1
     expected = {"config.json", "generation_config.json", "model.safetensors", "README.md"}
     assert names(tmp_path / "out") == expected | TOKENIZER

@@ -14,14 +14,14 @@ import torch
 from engines.core.types import Group, Lesson
 from engines.grpo.engine.collapse import (
     BatchReward,
-    Watch,
-    after,
+    CollapseState,
+    add_batch,
     batch_reward,
-    fall,
-    gone_back,
-    noise,
-    watch_from,
-    worth_keeping,
+    collapse_state_from_dict,
+    find_collapse,
+    problem_variance,
+    record_rollback,
+    weights_to_keep,
 )
 from engines.grpo.engine.grpo import GRPOEngine
 from engines.grpo.settings import GRPOSettings
@@ -35,18 +35,18 @@ def batches(*rewards: float, spread: float = 0.05, groups: int = 16) -> list[Bat
     return [BatchReward(n, n - 1, r, spread, groups) for n, r in enumerate(rewards, 1)]
 
 
-def watched(history: Sequence[BatchReward], patience: int = 3) -> Watch:
+def watched(history: Sequence[BatchReward], patience: int = 3) -> CollapseState:
     """What the guard remembers after batches, with every weights at hand that it asked for."""
-    watch, kept = Watch(), frozenset[int]()
+    watch, kept = CollapseState(), frozenset[int]()
     for batch in history:
-        watch = after(watch, batch, kept | {batch.weights}, patience=patience)
-        kept = (kept | {batch.weights}) & worth_keeping(watch, patience=patience)
+        watch = add_batch(watch, batch, kept | {batch.weights}, patience=patience)
+        kept = (kept | {batch.weights}) & weights_to_keep(watch, patience=patience)
     return watch
 
 
 def judged(history: Sequence[BatchReward], drop: float = 0.5, patience: int = 3) -> str:
     """What the guard says at the newest batch."""
-    found = fall(watched(history, patience), drop=drop, patience=patience)
+    found = find_collapse(watched(history, patience), drop=drop, patience=patience)
     return "" if found is None else found.why
 
 
@@ -86,9 +86,9 @@ def test_noise_is_that_between_groups_however_they_are_batched() -> None:
             for at in range(0, len(means), size)
             if (entry := batch_reward(at, 0, means[at : at + size])) is not None
         ]
-        assert noise(found) == pytest.approx(0.04, rel=0.1), size
+        assert problem_variance(found) == pytest.approx(0.04, rel=0.1), size
     # One fall in the middle is one difference of many: 0.5² / 2 on top of 99 of nothing.
-    assert noise(batches(*[0.5] * 50, *[0.0] * 50, spread=0, groups=1)) < 0.0013
+    assert problem_variance(batches(*[0.5] * 50, *[0.0] * 50, spread=0, groups=1)) < 0.0013
 
 
 @pytest.mark.parametrize("groups", [1, 2, 3, 4, 16])
@@ -106,11 +106,11 @@ def test_a_level_run_is_hardly_ever_taken_for_a_collapse(
             entry = batch_reward(step, step - 1, means)
             assert entry is not None
             history.append(entry)
-        watch, kept = Watch(), frozenset[int]()
+        watch, kept = CollapseState(), frozenset[int]()
         for batch in history:
-            watch = after(watch, batch, kept | {batch.weights}, patience=3)
-            kept = (kept | {batch.weights}) & worth_keeping(watch, patience=3)
-            alarms += fall(watch, drop=0.5, patience=3) is not None
+            watch = add_batch(watch, batch, kept | {batch.weights}, patience=3)
+            kept = (kept | {batch.weights}) & weights_to_keep(watch, patience=3)
+            alarms += find_collapse(watch, drop=0.5, patience=3) is not None
     assert alarms == 0
 
 
@@ -128,10 +128,10 @@ def test_little_is_known_of_small_batches_so_more_of_them_are_waited_for(
 def test_the_best_batch_of_a_window_had_its_weights_and_not_the_last_one() -> None:
     """The first update ruins them, and the window whose mean is best ends with ruined ones."""
     ruined = batches(0.227, 0.156, 0.016, 0, 0, 0, spread=0.01)
-    found = fall(watched(ruined), drop=0.5, patience=3)
+    found = find_collapse(watched(ruined), drop=0.5, patience=3)
     assert found is not None
     assert found.to == 0
-    found = fall(watched(batches(0.1, 0.5, 0.9, 0.4, 0, 0, 0)), drop=0.5, patience=3)
+    found = find_collapse(watched(batches(0.1, 0.5, 0.9, 0.4, 0, 0, 0)), drop=0.5, patience=3)
     assert found is not None
     assert found.to == 2
 
@@ -140,34 +140,34 @@ def test_weights_that_fail_again_are_left_for_earlier_ones_and_then_for_the_begi
     """Something else is broken: whatever is gone back to scores nothing any more."""
     good = [0.1 + 0.02 * n for n in range(24)]
     watch, went = watched(batches(*good)), []
-    held = worth_keeping(watch, patience=3)
+    held = weights_to_keep(watch, patience=3)
     assert [candidate.weights for candidate in watch.candidates] == [0, 16, 23]
     step, weights = len(good), 23
     while step < 60:
         step += 1
-        watch = after(watch, BatchReward(step, weights, 0.0, 0.0, 16), held, patience=3)
-        found = fall(watch, drop=0.5, patience=3)
+        watch = add_batch(watch, BatchReward(step, weights, 0.0, 0.0, 16), held, patience=3)
+        found = find_collapse(watch, drop=0.5, patience=3)
         if found is None:
             continue
         assert found.to is None or found.to in held
         went.append(found.to)
         if found.to is None:
             watch = replace(watch, given_up=step)
-            assert worth_keeping(watch, patience=3) == set()
+            assert weights_to_keep(watch, patience=3) == set()
         else:
-            watch, weights = gone_back(watch, found.to, step), found.to
+            watch, weights = record_rollback(watch, found.to, step), found.to
     assert went == [23, 16, 0, None]
 
 
 def test_weights_that_did_well_when_they_were_gone_back_to_may_be_again() -> None:
     watch = watched(batches(0.6, 0.6, 0.6, 0, 0, 0))
-    found = fall(watch, drop=0.5, patience=3)
+    found = find_collapse(watch, drop=0.5, patience=3)
     assert found is not None
     assert found.to == 0
-    watch = gone_back(watch, 0, 6)
+    watch = record_rollback(watch, 0, 6)
     for step, (weights, reward) in enumerate([(0, 0.6), (7, 0), (8, 0), (9, 0)], 7):
-        watch = after(watch, BatchReward(step, weights, reward, 0.05, 16), {0}, patience=3)
-    assert fall(watch, drop=0.5, patience=3) == replace(
+        watch = add_batch(watch, BatchReward(step, weights, reward, 0.05, 16), {0}, patience=3)
+    assert find_collapse(watch, drop=0.5, patience=3) == replace(
         found,
         why="practice reward fell from 0.60 to 0.00 over the last 3 batches (48 groups), "
         "more than noise explains",
@@ -178,13 +178,13 @@ def test_no_more_than_a_handful_of_weights_is_kept_however_small_the_batches() -
     chance = random.Random(3)
     for groups in (1, 16):
         history: list[BatchReward] = []
-        watch, kept = Watch(), frozenset[int]()
+        watch, kept = CollapseState(), frozenset[int]()
         for step in range(1, 200):
             reward = step / 300 + 0.3 * chance.random()
             batch = BatchReward(step, step - 1, reward, 0.02, groups)
             history.append(batch)
-            watch = after(watch, batch, kept | {batch.weights}, patience=3)
-            kept = (kept | {batch.weights}) & worth_keeping(watch, patience=3)
+            watch = add_batch(watch, batch, kept | {batch.weights}, patience=3)
+            kept = (kept | {batch.weights}) & weights_to_keep(watch, patience=3)
             assert len(kept) <= 6
             assert {candidate.weights for candidate in watch.candidates} <= kept
         first, half, best = [candidate.weights for candidate in watch.candidates]
@@ -195,8 +195,8 @@ def test_no_more_than_a_handful_of_weights_is_kept_however_small_the_batches() -
 def test_a_batch_that_is_seen_again_changes_nothing() -> None:
     history = batches(0.3, 0.5, 0.6, 0.4)
     watch = watched(history)
-    assert after(watch, history[-1], {0, 1, 2, 3}, patience=3) == watch
-    assert watch_from(json.loads(json.dumps(watch.to_dict()))) == watch
+    assert add_batch(watch, history[-1], {0, 1, 2, 3}, patience=3) == watch
+    assert collapse_state_from_dict(json.loads(json.dumps(watch.to_dict()))) == watch
 
 
 def test_a_batch_that_nobody_judged_says_nothing() -> None:
@@ -265,7 +265,7 @@ async def test_a_real_collapse_goes_back_to_the_best_weights_and_says_so(tmp_pat
                 back = lesson.update
                 break
             with torch.no_grad():
-                for _, parameter in local.trainable():
+                for _, parameter in local.trainable_parameters():
                     parameter.mul_(-1.5)
             engine._optimiser.restart()
             wanted = range(300, 301)
@@ -281,7 +281,7 @@ async def test_a_real_collapse_goes_back_to_the_best_weights_and_says_so(tmp_pat
     version = engine.policy_version
     assert await engine.apply(back) == version + 1
     best = weights[back.rollback_to or 0]
-    assert all(torch.equal(p, best[name]) for name, p in local.trainable())
+    assert all(torch.equal(p, best[name]) for name, p in local.trainable_parameters())
     state = engine.state()
     assert not bool(state.optimiser["first_moment"].any())
     assert state.plain["moments"] == 0
@@ -356,7 +356,7 @@ async def test_where_nothing_helps_it_is_said_and_training_goes_on_without_going
             went.append(lesson.update.rollback_to)
             await engine.apply(lesson.update)
             best = weights[lesson.update.rollback_to or 0]
-            assert all(torch.equal(p, best[name]) for name, p in local.trainable())
+            assert all(torch.equal(p, best[name]) for name, p in local.trainable_parameters())
             # From here on a process that resumes knows all that can be gone back to.
             await engine.save(tmp_path / f"global_step_{step}")
             engine = an_engine()

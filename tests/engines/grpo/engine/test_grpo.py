@@ -17,10 +17,10 @@ from engines.core.errors import ConfigError, PolicyError
 from engines.core.types import Group, Lesson, WeightUpdate
 from engines.grpo.engine import update
 from engines.grpo.engine.grpo import GRPOEngine
-from engines.grpo.engine.schedule import learning_share, planned_steps
-from engines.grpo.engine.update import probed
+from engines.grpo.engine.schedule import planned_steps, schedule_factor
+from engines.grpo.engine.update import probe_indices
 from engines.grpo.loss.loss import divergences
-from engines.grpo.ranks.ranks import ALONE, Ranks, strided
+from engines.grpo.ranks.ranks import ALONE, Ranks, strided_share
 from engines.grpo.settings import GRPOSettings
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.settings import LocalSettings
@@ -132,10 +132,10 @@ async def test_only_the_last_computed_update_can_be_applied(local: LocalModel) -
 
 async def test_the_winner_becomes_likelier_and_the_losers_less_likely(local: LocalModel) -> None:
     from engines.grpo.forward.forward import completion_logps
-    from engines.grpo.loss.collate import collate, padded
+    from engines.grpo.loss.collate import collate, pad_samples
 
     engine, batch = an_engine(local), a_batch(2, 4)
-    rows = padded(collate(batch).samples, local.pad_id)
+    rows = pad_samples(collate(batch).samples, local.pad_id)
 
     def lean() -> float:
         with torch.no_grad():
@@ -343,8 +343,12 @@ def test_divergences_are_those_of_the_distributions_where_the_old_one_samples() 
     ).double()
     moved, away = divergences(old, new, ref)
     share = old.exp()
-    assert float((share * moved).sum()) == pytest.approx(float((share * (old - new)).sum()))
-    assert float((share * away).sum()) == pytest.approx(float((new.exp() * (new - ref)).sum()))
+    assert float((share * moved).parse_sum()) == pytest.approx(
+        float((share * (old - new)).parse_sum())
+    )
+    assert float((share * away).parse_sum()) == pytest.approx(
+        float((new.exp() * (new - ref)).parse_sum())
+    )
     assert float(torch.cat([moved, away]).min()) >= 0
     # Weights that sample something else altogether: nothing overflows, and the first one tells.
     moved, away = divergences(torch.tensor([-0.1]), torch.tensor([-60.0]), torch.tensor([-0.2]))
@@ -353,10 +357,10 @@ def test_divergences_are_those_of_the_distributions_where_the_old_one_samples() 
 
 
 def test_every_group_stands_for_the_batch_in_what_is_probed() -> None:
-    assert probed([0, 0, 0, 1, 2, 2]) == [0, 1, 2, 3, 4, 5]
-    assert probed([n // 8 for n in range(128)]) == list(range(0, 128, 8))
-    assert probed([n // 2 for n in range(64)]) == list(range(0, 64, 4))
-    found = probed([0] * 30 + [1] * 30 + [2] * 3)
+    assert probe_indices([0, 0, 0, 1, 2, 2]) == [0, 1, 2, 3, 4, 5]
+    assert probe_indices([n // 8 for n in range(128)]) == list(range(0, 128, 8))
+    assert probe_indices([n // 2 for n in range(64)]) == list(range(0, 64, 4))
+    found = probe_indices([0] * 30 + [1] * 30 + [2] * 3)
     assert len(found) == 16
     assert found == [*range(7), *range(30, 36), 60, 61, 62]
 
@@ -369,18 +373,18 @@ async def test_kl_is_of_the_weights_that_an_update_leads_to(
     local: LocalModel, how: dict[str, Any]
 ) -> None:
     from engines.grpo.forward.forward import completion_logps
-    from engines.grpo.loss.collate import collate, padded
+    from engines.grpo.loss.collate import collate, pad_samples
 
     batch = a_batch(4, 4)
     engine = an_engine(local, **how)
-    rows = padded(collate(batch, keep_equal=True).samples, local.pad_id)
+    rows = pad_samples(collate(batch, keep_equal=True).samples, local.pad_id)
 
     def scored() -> Tensor:
         with torch.no_grad():
             return completion_logps(local, rows, temperature=1.0).logp[rows.trainable]
 
     old = scored()
-    with local.reference():
+    with local.disable_adapter():
         ref = scored()
     update = (await learn(engine, batch)).update
     assert update is not None
@@ -397,7 +401,7 @@ async def test_the_first_update_is_already_seen_to_leave_the_reference(
     """A bound on the KL of the weights before it would let it pass, and nothing ever after."""
     train(local)
     with torch.no_grad():
-        for name, parameter in local.trainable():
+        for name, parameter in local.trainable_parameters():
             if "lora_B" in name:
                 parameter.zero_()
     settings = GRPOSettings(**{**PLAIN, "beta": beta, "learning_rate": 0.1})
@@ -653,14 +657,15 @@ async def test_weight_decay_warm_up_and_schedule_move_the_weights_as_set(
 def test_the_schedule_rises_then_falls() -> None:
     def shares(schedule: Any, warmup: float, planned: int = 4) -> list[float]:
         return [
-            learning_share(n, planned, schedule=schedule, warmup=warmup) for n in range(planned + 1)
+            schedule_factor(n, planned, schedule=schedule, warmup=warmup)
+            for n in range(planned + 1)
         ]
 
     assert shares("constant", 0.5) == [0.5, 1.0, 1.0, 1.0, 1.0]
     assert shares("linear", 0.0) == [1.0, 0.75, 0.5, 0.25, 0.0]
     # Half a cosine at 0, 45, 90, 135 and 180 degrees.
     assert shares("cosine", 0.0) == pytest.approx([1.0, 0.853553, 0.5, 0.146447, 0.0], abs=1e-6)
-    assert learning_share(99, 4, schedule="cosine", warmup=0.0) == 0.0
+    assert schedule_factor(99, 4, schedule="cosine", warmup=0.0) == 0.0
 
 
 class InTurn:
@@ -684,7 +689,7 @@ class OneOf:
         self.meeting, self.rank, self.size = meeting, rank, meeting.size
 
     def share(self, items: Sequence[T]) -> list[T]:
-        return strided(items, self.rank, self.size)
+        return strided_share(items, self.rank, self.size)
 
     def all_sum(self, tensor: Tensor) -> Tensor:
         return self.meeting.meet(self.rank, tensor, lambda stacked: stacked.sum(0))

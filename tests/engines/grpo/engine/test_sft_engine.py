@@ -17,7 +17,7 @@ from engines.core.types import Group, Lesson, Problem, WeightUpdate
 from engines.grpo.engine.sft import SFTEngine
 from engines.grpo.loss.packing import pack
 from engines.grpo.loss.sft import SFTSettings, token_losses
-from engines.grpo.loss.sft_data import demonstration_of, example_of
+from engines.grpo.loss.sft_data import parse_demonstration, tokenise_demonstration
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.settings import LoraSettings
 from tests.engines.grpo.checkpoints import adapted, trained
@@ -92,7 +92,9 @@ async def test_a_batch_is_consolidated_again_to_the_same_update(base: Path) -> N
 
 async def test_its_figures_are_those_of_the_demonstrations(base: Path) -> None:
     local = trained(base)
-    examples = [example_of(local, demonstration_of(g.problem), "Twice.") for g in a_batch()]
+    examples = [
+        tokenise_demonstration(local, parse_demonstration(g.problem), "Twice.") for g in a_batch()
+    ]
     with torch.no_grad():
         every = token_losses(local, pack([[one] for one in examples], local.pad_id))
     engine = an_engine(local, instructions="Twice.", schedule="constant", warmup=0.0)
@@ -200,7 +202,7 @@ async def test_a_loss_that_is_no_number_is_a_recorded_failure(base: Path) -> Non
     local = trained(base)
     engine = an_engine(local)
     with torch.no_grad():
-        local.trainable()[0][1].fill_(math.nan)
+        local.trainable_parameters()[0][1].fill_(math.nan)
     engine = an_engine(local)
     lesson = await learn(engine, a_batch(2))
     assert lesson.update is None
@@ -208,7 +210,7 @@ async def test_a_loss_that_is_no_number_is_a_recorded_failure(base: Path) -> Non
     assert (lost.kind, lost.where) == ("update", "step 2")
     assert "loss nan" in lost.reason
     assert "sft.learning_rate" in lost.reason
-    assert all(parameter.grad is None for _, parameter in local.trainable())
+    assert all(parameter.grad is None for _, parameter in local.trainable_parameters())
     assert not local.lock.locked()
 
 

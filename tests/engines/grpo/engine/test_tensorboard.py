@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from engines.grpo.engine.tensorboard import Scalars
+from engines.grpo.engine.tensorboard import ScalarWriter
 
 
 def a_clock() -> Iterator[float]:
     return (float(second) for second in count(1_000_000))
 
 
-def scalars(folder: Path, first_step: int = 1) -> Scalars:
+def scalars(folder: Path, first_step: int = 1) -> ScalarWriter:
     ticks = a_clock()
-    return Scalars(folder, first_step=first_step, tell=pytest.fail, clock=lambda: next(ticks))
+    return ScalarWriter(folder, first_step=first_step, tell=pytest.fail, clock=lambda: next(ticks))
 
 
 def curve(folder: Path, tag: str) -> list[tuple[int, float]]:
@@ -61,7 +61,7 @@ def test_without_tensorboard_it_is_told_once_and_nothing_is_written(
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.event_file_writer", None)
     told: list[str] = []
-    written = Scalars(tmp_path / "t", first_step=1, tell=told.append)
+    written = ScalarWriter(tmp_path / "t", first_step=1, tell=told.append)
     for step in (1, 2):
         written.write(step, {"reward": 1.0})
     written.close()
@@ -73,7 +73,7 @@ def test_without_tensorboard_it_is_told_once_and_nothing_is_written(
 def test_a_folder_that_cannot_be_written_is_told_once_and_stops_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     told: list[str] = []
-    written = Scalars(tmp_path / "file" / "t", first_step=1, tell=told.append)
+    written = ScalarWriter(tmp_path / "file" / "t", first_step=1, tell=told.append)
     written.write(1, {"reward": 1.0})
     written.close()
     assert len(told) == 1

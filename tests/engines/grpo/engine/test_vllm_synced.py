@@ -12,7 +12,7 @@ from engines.core.errors import PolicyError
 from engines.core.library import Library
 from engines.core.types import Message, Sampling
 from engines.grpo.engine.grpo import GRPOEngine
-from engines.grpo.engine.vllm_synced import Served
+from engines.grpo.engine.vllm_synced import VLLMSyncedEngine
 from engines.grpo.settings import GRPOSettings
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.hf_local.chat_template import encode_prompt
@@ -36,7 +36,7 @@ def a_local(folder: Path) -> LocalModel:
     return local
 
 
-def served(server: FakeVLLM, local: LocalModel, folder: Path) -> Served:
+def served(server: FakeVLLM, local: LocalModel, folder: Path) -> VLLMSyncedEngine:
     rollouts = VLLMRollouts(
         RolloutServer(
             EndpointSettings(base_url=server.url),
@@ -48,10 +48,10 @@ def served(server: FakeVLLM, local: LocalModel, folder: Path) -> Served:
     )
     settings = GRPOSettings(learning_rate=1e-2)
     engine = GRPOEngine(settings, local, total_steps=4, seed=5, tell=lambda line: None)
-    return Served(engine, local, rollouts, folder / "served")
+    return VLLMSyncedEngine(engine, local, rollouts, folder / "served")
 
 
-async def step(engine: Served, number: int) -> None:
+async def step(engine: VLLMSyncedEngine, number: int) -> None:
     lesson = await engine.consolidate(a_batch(2, step=number), (), LIBRARY)
     assert lesson.update is not None
     await engine.apply(lesson.update)

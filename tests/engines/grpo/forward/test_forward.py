@@ -11,9 +11,9 @@ from torch import Tensor
 
 from engines.core.types import Message, Sampling
 from engines.grpo.forward import forward
-from engines.grpo.forward.forward import completion_logps, shareable
+from engines.grpo.forward.forward import can_share_prompts, completion_logps
 from engines.grpo.forward.fused import fused_layers
-from engines.grpo.loss.collate import Sample, collate, padded
+from engines.grpo.loss.collate import Sample, collate, pad_samples
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.settings import LoraSettings
 from tests.engines.grpo.models import FAMILIES, a_local
@@ -41,19 +41,21 @@ def by_hand(local: LocalModel, sample: Sample, temperature: float) -> Tensor:
 
 
 def gradient(local: LocalModel, chosen: list[Sample], share: bool) -> Tensor:
-    rows = padded(chosen, local.pad_id)
+    rows = pad_samples(chosen, local.pad_id)
     scored = completion_logps(local, rows, temperature=0.7, share=share)
     weights = torch.linspace(-1, 1, scored.logp.numel()).view_as(scored.logp)
-    grads = torch.autograd.grad((scored.logp * weights).sum(), [p for _, p in local.trainable()])
+    grads = torch.autograd.grad(
+        (scored.logp * weights).sum(), [p for _, p in local.trainable_parameters()]
+    )
     return torch.cat([g.flatten() for g in grads])
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_every_path_gives_what_the_models_own_forward_gives(family: str, tmp_path: Path) -> None:
     local, chosen = a_local(tmp_path, family, trained=True), samples()
-    assert shareable(local) is (family in SHARING)
-    rows = padded(chosen, local.pad_id)
-    for share in {False, shareable(local)}:
+    assert can_share_prompts(local) is (family in SHARING)
+    rows = pad_samples(chosen, local.pad_id)
+    for share in {False, can_share_prompts(local)}:
         with torch.no_grad():
             found = completion_logps(local, rows, temperature=0.7, share=share).logp
         for n, sample in enumerate(chosen):
@@ -78,8 +80,8 @@ def test_the_written_out_passes_of_small_models_give_transformers_gradients(
     parts = (chosen, chosen[:-2][::3], chosen[:1])  # with and without equal repeats
     local = a_local(tmp_path, family, trained=True)
     assert fused_layers(local.base) is not None
-    rows = padded(chosen, local.pad_id)
-    with torch.no_grad(), local.reference():
+    rows = pad_samples(chosen, local.pad_id)
+    with torch.no_grad(), local.disable_adapter():
         found = completion_logps(local, rows, temperature=0.7, share=True).logp
         expected = completion_logps(local, rows, temperature=0.7, share=False).logp
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
@@ -112,7 +114,7 @@ def test_gradients_flow_through_a_shared_prompt(family: str, tmp_path: Path) -> 
 
 def test_entropy_is_that_of_the_tempered_distribution(tmp_path: Path) -> None:
     local, chosen = a_local(tmp_path, trained=True), samples()[:1]
-    rows = padded(chosen, 0)
+    rows = pad_samples(chosen, 0)
     found = completion_logps(local, rows, temperature=0.7).entropy[0]
     ids = torch.tensor([[*chosen[0].prompt, *chosen[0].completion]])
     logits = local.model(input_ids=ids).logits[0, len(chosen[0].prompt) - 1 : -1] / 0.7
@@ -134,7 +136,7 @@ def test_gradient_checkpointing_changes_no_number(tmp_path: Path) -> None:
     chosen = samples()
     plain = a_local(tmp_path / "a", trained=True)
     frugal = a_local(tmp_path / "b", trained=True, settings={"gradient_checkpointing": True})
-    assert not shareable(frugal)
+    assert not can_share_prompts(frugal)
     torch.testing.assert_close(
         gradient(frugal, chosen, False), gradient(plain, chosen, False), atol=1e-5, rtol=1e-4
     )
@@ -168,7 +170,7 @@ async def test_first_use_ratios_are_one_on_a_trained_adapter_at_another_temperat
         turn = tries[-1].attempt.turns[0]
         object.__setattr__(turn, "logprobs", reply.logprobs)
     await policy.aclose()
-    rows = padded(collate([a_scored([1, 0, 0.5, 0.25], tries)]).samples, local.pad_id)
+    rows = pad_samples(collate([a_scored([1, 0, 0.5, 0.25], tries)]).samples, local.pad_id)
     with torch.no_grad():
         found = completion_logps(local, rows, temperature=0.7).logp
         other = completion_logps(local, rows, temperature=1.0).logp

@@ -7,7 +7,13 @@ from dataclasses import replace
 import pytest
 
 from engines.core.types import Turn
-from engines.grpo.loss.collate import Sample, collate, padded, parts_of, trajectory_samples
+from engines.grpo.loss.collate import (
+    Sample,
+    collate,
+    pad_samples,
+    split_micro_batches,
+    trajectory_samples,
+)
 from tests.engines.grpo.trainable import a_random_group, a_scored, a_try, a_turn
 
 
@@ -108,19 +114,19 @@ def a_sample(length: int, group: int = 0, prompt: tuple[int, ...] = (1, 2)) -> S
 
 def test_equal_prompts_become_one_row() -> None:
     samples = [a_sample(2), a_sample(3), a_sample(1, 1, (5, 6, 7)), a_sample(2, 1, (5, 6, 7))]
-    rows = padded(samples, pad_id=0)
+    rows = pad_samples(samples, pad_id=0)
     assert rows.prompts.tolist() == [[1, 2, 0], [5, 6, 7]]
     assert rows.prompt_lengths.tolist() == [2, 3]
     assert (rows.prompt_of.tolist(), rows.repeats) == ([0, 0, 1, 1], 2)
     assert rows.completions.tolist() == [[7, 7, 0], [7, 7, 7], [7, 0, 0], [7, 7, 0]]
     assert rows.trainable.sum(1).tolist() == rows.lengths.tolist() == [2, 3, 1, 2]
-    assert padded(samples[:3], pad_id=0).repeats == 0
+    assert pad_samples(samples[:3], pad_id=0).repeats == 0
 
 
 @pytest.mark.parametrize("rows", [None, 1, 2, 3, 5, 100])
 def test_every_sample_is_in_exactly_one_part(rows: int | None) -> None:
     samples = [a_sample(length, group) for group in range(3) for length in (2, 5, 3)]
-    parts = parts_of(samples, rows, tokens=30)
+    parts = split_micro_batches(samples, rows, tokens=30)
     assert sorted(index for part in parts for index in part) == list(range(9))
     if rows is not None:
         assert max(map(len, parts)) <= rows
@@ -130,7 +136,7 @@ def test_every_sample_is_in_exactly_one_part(rows: int | None) -> None:
 
 def test_parts_hold_groups_of_like_length() -> None:
     samples = [a_sample(n, group) for group, n in enumerate((9, 1, 8, 2))]
-    assert parts_of(samples, 2, tokens=0) == [[0, 2], [3, 1]]
+    assert split_micro_batches(samples, 2, tokens=0) == [[0, 2], [3, 1]]
 
 
 def test_nothing_to_train_on_gives_no_samples() -> None:

@@ -67,7 +67,8 @@ def test_the_kl_term_pulls_towards_the_reference() -> None:
     (losses[:, 0] * logps.detach().exp()).sum().backward()  # the exact expectation
     assert logits.grad is not None
     expected = torch.autograd.functional.jacobian(
-        lambda x: (torch.softmax(x, 0) * (torch.log_softmax(x, 0) - ref)).sum(), logits.detach()
+        lambda x: (torch.softmax(x, 0) * (torch.log_softmax(x, 0) - ref)).sum(),
+        logits.detach(),
     )
     torch.testing.assert_close(logits.grad, expected)
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from engines.core.errors import ConfigError
-from engines.grpo.loss.packing import forwards_of, pack, rows_of
-from engines.grpo.loss.sft import SFTSettings, accumulate, keeps_apart, token_losses
-from engines.grpo.loss.sft_data import Demonstration, Example, example_of
+from engines.grpo.loss.packing import group_into_forwards, pack, pack_into_rows
+from engines.grpo.loss.sft import SFTSettings, accumulate, is_packing_exact, token_losses
+from engines.grpo.loss.sft_data import Demonstration, Example, tokenise_demonstration
 from engines.policies.hf_local.model import LocalModel
 from tests.engines.grpo.checkpoints import adapted, trained
 from tests.engines.grpo.models import a_folder
@@ -29,7 +29,9 @@ def example(prompt: Sequence[int], reply: Sequence[int]) -> Example:
 
 
 def the_examples(local: LocalModel) -> tuple[Example, ...]:
-    return tuple(example_of(local, Demonstration(f"say {w} twice", f"{w} {w}")) for w in WORDS)
+    return tuple(
+        tokenise_demonstration(local, Demonstration(f"say {w} twice", f"{w} {w}")) for w in WORDS
+    )
 
 
 def gradients(local: LocalModel) -> torch.Tensor:
@@ -37,7 +39,7 @@ def gradients(local: LocalModel) -> torch.Tensor:
     return torch.cat(
         [
             (p.grad if p.grad is not None else torch.zeros_like(p)).reshape(-1)
-            for _, p in local.trainable()
+            for _, p in local.trainable_parameters()
         ]
     )
 
@@ -54,16 +56,16 @@ def test_a_row_is_laid_out_so_that_each_position_predicts_the_next_token() -> No
 
 def test_rows_are_filled_first_fit_and_an_example_that_is_too_long_stands_alone() -> None:
     sizes = [3, 9, 4, 6, 2]
-    rows = rows_of([example(range(n - 1), [0]) for n in sizes], 8)
+    rows = pack_into_rows([example(range(n - 1), [0]) for n in sizes], 8)
     assert [[len(one) for one in row] for row in rows] == [[9], [6, 2], [4, 3]]
-    assert len(rows_of([example([1], [2])] * 3, 0)) == 3
+    assert len(pack_into_rows([example([1], [2])] * 3, 0)) == 3
 
 
 def test_rows_share_a_pass_while_their_padded_size_fits() -> None:
-    rows = rows_of([example(range(n - 1), [0]) for n in (8, 8, 5, 5)], 8)
-    passes = forwards_of(rows, 16)
+    rows = pack_into_rows([example(range(n - 1), [0]) for n in (8, 8, 5, 5)], 8)
+    passes = group_into_forwards(rows, 16)
     assert [[sum(map(len, row)) for row in rows] for rows in passes] == [[8, 8], [5, 5]]
-    assert len(forwards_of(rows, 1)) == 4
+    assert len(group_into_forwards(rows, 1)) == 4
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "mistral", "gemma2", "gemma3"])
@@ -72,7 +74,7 @@ def test_packed_examples_lose_what_plain_transformers_says_of_each_alone(
 ) -> None:
     local = trained(a_folder(tmp_path / "m", family))
     examples = the_examples(local)
-    rows = rows_of(examples, 60)
+    rows = pack_into_rows(examples, 60)
     assert 1 < len(rows) < len(examples)
     alone = []
     with torch.no_grad():
@@ -84,7 +86,7 @@ def test_packed_examples_lose_what_plain_transformers_says_of_each_alone(
             alone.append(-logp[n - 1 : -1].gather(1, ids[0, n:, None])[:, 0])
     assert (packed - torch.cat(alone)).abs().max() < 1e-5
     assert packed.std() > 0.1  # so it is no constant that is compared
-    assert keeps_apart(local, *examples[:2])
+    assert is_packing_exact(local, *examples[:2])
 
 
 def test_packing_and_passes_do_not_change_loss_or_gradient(base: Path) -> None:
@@ -117,7 +119,7 @@ def test_a_prompt_gives_no_gradient_of_its_own(base: Path) -> None:
     accumulate(local, [one], packs=False, forward_tokens=8192)
     learnt = gradients(local)
     ids = torch.tensor([[*one.prompt_ids, *one.token_ids]])
-    for _, parameter in local.trainable():
+    for _, parameter in local.trainable_parameters():
         parameter.grad = None
     logp = torch.log_softmax(local.model(ids).logits[0, :-1].float(), -1)
     shown = len(one.prompt_ids) - 1  # positions that predict a token of the prompt
@@ -132,9 +134,9 @@ def test_a_model_that_mixes_the_examples_of_a_row_does_not_keep_them_apart(base:
 
     local = adapted(base)
     examples = the_examples(local)
-    assert keeps_apart(local, *examples[:2])
+    assert is_packing_exact(local, *examples[:2])
     local.base.model.embed_tokens.register_forward_hook(leak)
-    assert not keeps_apart(local, *examples[:2])
+    assert not is_packing_exact(local, *examples[:2])
 
 
 @pytest.mark.parametrize(

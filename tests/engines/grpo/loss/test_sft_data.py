@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from engines.agents.single_turn import prompt
+from engines.agents.single_turn import prompt_messages
 from engines.core.errors import DataError
 from engines.core.types import Message, Problem
 from engines.data.dataset import read_problems
 from engines.grpo.loss.sft_data import (
     Demonstration,
-    as_row,
     check_problems,
-    demonstration_of,
-    example_of,
+    demonstration_row,
+    parse_demonstration,
     read_demonstrations,
     reply_ids,
+    tokenise_demonstration,
     without_guidance,
 )
 from engines.policies.hf_local.chat_template import encode_prompt
@@ -46,7 +46,7 @@ def read(folder: Path, *rows: Any, **more: Any) -> tuple[Demonstration, ...]:
 
 
 def asked(text: str, system: str = "") -> tuple[Message, ...]:
-    return prompt(system, "", text)
+    return prompt_messages(system, "", text)
 
 
 @pytest.mark.parametrize("name", ["completion", "response", "solution", "output", "answer"])
@@ -120,7 +120,7 @@ def test_an_empty_file_has_no_demonstration(tmp_path: Path) -> None:
 
 
 def test_only_the_reply_and_its_end_are_learnt(local: LocalModel) -> None:
-    one = example_of(local, Demonstration("1 + 1?", " What is 2 \n"))
+    one = tokenise_demonstration(local, Demonstration("1 + 1?", " What is 2 \n"))
     tokenizer = local.tokenizer
     assert tokenizer.decode(one.prompt_ids) == "<|user|>1 + 1?<|end|><|assistant|>"
     assert tokenizer.decode(one.token_ids) == "What is 2<|end|>"
@@ -159,14 +159,14 @@ def test_a_template_that_refuses_the_messages_is_told_by_place(tmp_path: Path) -
     template = "{{ raise_exception('no') if messages[0].role == 'user' else '' }}"
     own = adapted(a_folder(tmp_path / "m", template=template))
     with pytest.raises(DataError, match="chat template refuses") as refused:
-        example_of(own, Demonstration("a", "b", place="file:3"))
+        tokenise_demonstration(own, Demonstration("a", "b", place="file:3"))
     assert refused.value.place == "file:3"
 
 
 def test_instructions_stand_before_a_question_and_not_before_messages(local: LocalModel) -> None:
-    one = example_of(local, Demonstration("1?", "b"), "Be short.")
-    assert list(one.prompt_ids) == encode_prompt(local, prompt("Be short.", "", "1?"))
-    other = example_of(local, Demonstration("1?", "b", asked("2?")), "Be short.")
+    one = tokenise_demonstration(local, Demonstration("1?", "b"), "Be short.")
+    assert list(one.prompt_ids) == encode_prompt(local, prompt_messages("Be short.", "", "1?"))
+    other = tokenise_demonstration(local, Demonstration("1?", "b", asked("2?")), "Be short.")
     assert list(other.prompt_ids) == encode_prompt(local, asked("2?"))
 
 
@@ -175,7 +175,7 @@ def test_sampled_ids_are_learnt_as_they_are_also_those_of_earlier_turns(local: L
     assert ids != local.tokenizer("What is")["input_ids"]
     reply = Message("assistant", "What is", token_ids=(*ids, 0))
     before = (*asked("a"), reply, Message("user", "c"))
-    one = example_of(local, Demonstration("a", "d", before, (42, 43, 0)))
+    one = tokenise_demonstration(local, Demonstration("a", "d", before, (42, 43, 0)))
     assert one.token_ids == (42, 43, 0)
     text = local.tokenizer.decode(one.prompt_ids)
     assert text == "<|user|>a<|end|><|assistant|>What is<|end|><|user|>c<|end|><|assistant|>"
@@ -185,7 +185,7 @@ def test_sampled_ids_are_learnt_as_they_are_also_those_of_earlier_turns(local: L
 
 def test_an_id_that_the_model_does_not_know_is_told_by_place(local: LocalModel) -> None:
     with pytest.raises(DataError, match="its token 99999 is none of the") as refused:
-        example_of(local, Demonstration("a", "d", (), (1, 99999), place="file:4"))
+        tokenise_demonstration(local, Demonstration("a", "d", (), (1, 99999), place="file:4"))
     assert refused.value.place == "file:4"
 
 
@@ -196,9 +196,9 @@ def test_a_demonstration_comes_back_from_a_data_set_as_it_was(tmp_path: Path) ->
         Demonstration("a", "d", chat, (5, 6, 0), "7", "s1p0r2"),
         Demonstration("a", "d", chat, (5, 7, 0), "7", "s1p0r3"),  # of the same question
     )
-    path = a_file(tmp_path, *map(as_row, every))
+    path = a_file(tmp_path, *map(demonstration_row, every))
     problems = read_problems(path, needs_answer=False)
-    found = [demonstration_of(problem, "x") for problem in problems]
+    found = [parse_demonstration(problem, "x") for problem in problems]
     assert [replace(one, place="") for one in found] == list(every)
     assert len({problem.id for problem in problems}) == 3
 
@@ -245,13 +245,17 @@ def test_what_does_not_fit_the_window_is_counted_and_a_run_of_nothing_else_refus
 @pytest.mark.parametrize("instructions", ["", "Be short.", "Be short.\n\nAnd right."])
 def test_without_guidance_a_prompt_is_what_it_is_without_a_library(instructions: str) -> None:
     tip = "Experiences:\n- carry the ten"
-    assert without_guidance(prompt(instructions, tip, "q"), tip) == prompt(instructions, "", "q")
-    assert without_guidance(prompt(instructions, "", "q"), "") == prompt(instructions, "", "q")
+    assert without_guidance(prompt_messages(instructions, tip, "q"), tip) == prompt_messages(
+        instructions, "", "q"
+    )
+    assert without_guidance(prompt_messages(instructions, "", "q"), "") == prompt_messages(
+        instructions, "", "q"
+    )
 
 
 def test_a_prompt_in_which_the_guidance_does_not_stand_is_no_prompt_of_that_library() -> None:
     with pytest.raises(ValueError, match="does not stand"):
-        without_guidance(prompt("Be short.", "other", "tip"), "tip")
+        without_guidance(prompt_messages("Be short.", "other", "tip"), "tip")
 
 
 def test_the_tokenizer_of_these_tests_ends_a_turn_with_a_token_of_its_own() -> None:

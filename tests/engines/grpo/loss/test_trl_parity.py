@@ -23,7 +23,7 @@ from torch import Tensor
 from engines.core.library import Library
 from engines.grpo.engine.grpo import GRPOEngine
 from engines.grpo.forward.forward import completion_logps
-from engines.grpo.loss.collate import Rows, batch_advantages, collate, padded
+from engines.grpo.loss.collate import Rows, batch_advantages, collate, pad_samples
 from engines.grpo.loss.loss import TokenStats, aggregate, token_losses
 from engines.grpo.settings import AdvantageScale, Aggregation, GRPOSettings
 from engines.policies.hf_local.loading import load_local
@@ -65,12 +65,12 @@ class Ours:
 def ours(local: LocalModel, how: Aggregation, *, share: bool | None = None) -> Ours:
     batch = theirs.the_batch()
     collated = collate(batch, keep_equal=True)
-    rows = padded(collated.samples[: theirs.GROUP * theirs.SEEN], local.pad_id)
-    local.load_adapter_state(theirs.adapter(local.trainable(), moved=False))
+    rows = pad_samples(collated.samples[: theirs.GROUP * theirs.SEEN], local.pad_id)
+    local.load_adapter_state(theirs.adapter(local.trainable_parameters(), moved=False))
     old = passive(local, rows)
-    with local.reference():
+    with local.disable_adapter():
         ref = passive(local, rows)
-    local.load_adapter_state(theirs.adapter(local.trainable(), moved=True))
+    local.load_adapter_state(theirs.adapter(local.trainable_parameters(), moved=True))
     local.model.zero_grad()
     scored = completion_logps(local, rows, temperature=theirs.TEMPERATURE, share=share)
     of_tokens = partial(
@@ -93,7 +93,9 @@ def ours(local: LocalModel, how: Aggregation, *, share: bool | None = None) -> O
         normaliser=collated.tokens / theirs.PARTS if how == "dapo" else None,
     )
     loss.backward()  # type: ignore[no-untyped-call]
-    gradient = torch.cat([p.grad.flatten() for _, p in local.trainable() if p.grad is not None])
+    gradient = torch.cat(
+        [p.grad.flatten() for _, p in local.trainable_parameters() if p.grad is not None]
+    )
     ratio = torch.exp(scored.logp.detach() - old)[rows.trainable]
     edges = (1 - theirs.CLIP_LOW, 1 + theirs.CLIP_HIGH)
     nearest = min(float((ratio - edge).abs().min()) for edge in edges)
@@ -223,7 +225,7 @@ async def test_two_iterations_of_a_batch_end_at_the_weights_of_trls_own_loop(
         max_completion_tokens=theirs.MAX_COMPLETION_TOKENS,
         temperature=theirs.TEMPERATURE,
     )
-    start = theirs.adapter(local.trainable(), moved=False)
+    start = theirs.adapter(local.trainable_parameters(), moved=False)
     local.load_adapter_state(start)
     engine = GRPOEngine(settings, local, total_steps=1, seed=0, tell=lambda line: None)
     library: Library = a_library()

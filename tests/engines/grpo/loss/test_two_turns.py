@@ -14,7 +14,7 @@ from engines.core.types import Attempt, Group, Problem, RecordRef, Rollout, Samp
 from engines.grpo.engine.grpo import GRPOEngine
 from engines.grpo.loss.collate import collate, trajectory_samples
 from engines.grpo.settings import GRPOSettings
-from engines.policies.hf_local.decoding import Drawn, Row, Watch
+from engines.policies.hf_local.decoding import DecodedReply, DecodeHooks, DecodeRequest
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.policy import HFLocal
 from engines.policies.limits.throttle import Slots
@@ -43,9 +43,11 @@ def saying(local: LocalModel, *replies: str) -> HFLocal:
     """A policy that draws these in turn, for every row of a batch the same."""
     left = list(replies)
 
-    def decode(local: LocalModel, rows: Sequence[Row], watch: Watch | None = None) -> list[Drawn]:
+    def decode(
+        local: LocalModel, rows: Sequence[DecodeRequest], watch: DecodeHooks | None = None
+    ) -> list[DecodedReply]:
         ids = letter_by_letter(local, left.pop(0))
-        return [Drawn(list(ids), [-0.5] * len(ids), "stop") for _ in rows]
+        return [DecodedReply(list(ids), [-0.5] * len(ids), "stop") for _ in rows]
 
     policy = HFLocal(local)
     policy.decode = decode
@@ -58,7 +60,7 @@ async def rolled(
     ledger = RecordLedger(folder, 1)
     agent = CalculatorLoop("Use calc.", Sampling(1.0))
     manager = RolloutManager(agent, policy, ledger, Slots(1), 30.0)
-    found = await manager.roll(a_job(a_problem(question)))
+    found = await manager.roll_out(a_job(a_problem(question)))
     await ledger.aclose()
     await policy.aclose()
     return found

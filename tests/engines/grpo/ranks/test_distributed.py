@@ -19,10 +19,10 @@ from engines.core.errors import PolicyError
 from engines.core.library import Library
 from engines.core.types import Group
 from engines.grpo.engine.grpo import GRPOEngine
-from engines.grpo.ranks.distributed import Connected, Process
-from engines.grpo.ranks.rank_zero import Leader, by_prompt
+from engines.grpo.ranks.distributed import DistributedRanks, RankProcess
+from engines.grpo.ranks.rank_zero import RankZeroEngine, split_by_prompt
 from engines.grpo.settings import GRPOSettings
-from engines.policies.hf_local.decoding import Row, Watch, decode
+from engines.policies.hf_local.decoding import DecodeHooks, DecodeRequest, decode
 from engines.policies.hf_local.loading import load_local
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.policy import HFLocal
@@ -94,11 +94,11 @@ def a_local(base: Path) -> LocalModel:
 
 
 @contextmanager
-def connected(follower: Follower, folder: Path, how: str = "follow") -> Iterator[Connected]:
+def connected(follower: Follower, folder: Path, how: str = "follow") -> Iterator[DistributedRanks]:
     address = f"file://{folder / 'meeting'}"
     follower.meet(how, address)
-    others = Connected(
-        Process(0, 2, 0, address), gpu=False, sharded=how == "sharded", timeout_s=LIMIT_S
+    others = DistributedRanks(
+        RankProcess(0, 2, 0, address), gpu=False, sharded=how == "sharded", timeout_s=LIMIT_S
     )
     try:
         yield others
@@ -106,8 +106,10 @@ def connected(follower: Follower, folder: Path, how: str = "follow") -> Iterator
         others.close()
 
 
-def a_leader(others: Connected, local: LocalModel, settings: GRPOSettings = SETTINGS) -> Leader:
-    return Leader(others, local, settings, total_steps=4, seed=5, tell=lambda line: None)
+def a_leader(
+    others: DistributedRanks, local: LocalModel, settings: GRPOSettings = SETTINGS
+) -> RankZeroEngine:
+    return RankZeroEngine(others, local, settings, total_steps=4, seed=5, tell=lambda line: None)
 
 
 def an_engine(local: LocalModel, settings: GRPOSettings = SETTINGS) -> GRPOEngine:
@@ -206,21 +208,23 @@ async def test_rollouts_are_sampled_by_groups_over_the_ranks_as_one_would(
     follower: Follower, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [
-        Row((1, 40 + prompt), seed=10 * prompt + index, max_tokens=12)
+        DecodeRequest((1, 40 + prompt), seed=10 * prompt + index, max_tokens=12)
         for prompt in range(3)
         for index in range(3)
     ]
     local = a_local(base)
     expected = decode(local, rows)
-    here: list[Row] = []
+    here: list[DecodeRequest] = []
     shown: dict[int, list[int]] = {}
 
-    def watched(local: LocalModel, rows: Sequence[Row], watch: Watch | None = None) -> Any:
+    def watched(
+        local: LocalModel, rows: Sequence[DecodeRequest], watch: DecodeHooks | None = None
+    ) -> Any:
         here.extend(rows)
         return decode(local, rows, watch)
 
     monkeypatch.setattr("engines.grpo.ranks.rank_worker.decode", watched)
-    watch = Watch(
+    watch = DecodeHooks(
         streamed=frozenset(range(9)),
         shown=lambda grown: shown.update({i: list(drawn.token_ids) for i, drawn in grown}),
     )
@@ -248,7 +252,7 @@ async def test_rollouts_are_sampled_by_groups_over_the_ranks_as_one_would(
 async def test_sampling_and_an_update_at_the_same_time_take_turns(
     follower: Follower, base: Path, tmp_path: Path
 ) -> None:
-    rows = [Row((1, 40 + prompt), seed=prompt, max_tokens=30) for prompt in range(4)]
+    rows = [DecodeRequest((1, 40 + prompt), seed=prompt, max_tokens=30) for prompt in range(4)]
     local = a_local(base)
     expected = [one.token_ids for one in decode(local, rows)]
     with connected(follower, tmp_path) as others:
@@ -265,7 +269,7 @@ async def test_sampling_and_an_update_at_the_same_time_take_turns(
             )
         others.stop()
     assert follower.ended() == "stopped"
-    assert found == [expected] * 4 and lesson.update is not None
+    assert found == [expected] * 4 and lesson.look is not None
 
 
 async def test_an_update_that_nobody_waits_for_ends_on_both_ranks_and_the_next_one_works(
@@ -318,7 +322,7 @@ def test_a_leader_that_ends_without_a_word_ends_its_follower(
 def test_a_follower_that_is_gone_is_an_error_at_once_and_never_a_hang(tmp_path: Path) -> None:
     leaving = a_follower()
     with connected(leaving, tmp_path, "leave") as others:
-        others.say("go")
+        others.send("go")
         leaving.process.wait(LIMIT_S)
         with pytest.raises(PolicyError, match="another process of the run has ended"):
             others.all_sum(torch.ones(3))
@@ -332,13 +336,13 @@ def test_a_device_that_all_processes_would_share_is_refused(device: str, base: P
     local = a_local(base)
     local.settings = replace(local.settings, device=device)
     with pytest.raises(PolicyError, match=f"{device} leaves no device of its own"):
-        a_leader(cast(Connected, None), local)
+        a_leader(cast(DistributedRanks, None), local)
 
 
 def test_rows_of_one_prompt_stay_together_and_the_ranks_are_as_even_as_that_allows() -> None:
     sizes = [4, 1, 2, 3]
-    rows = [Row((n,), 0, 1) for n, size in enumerate(sizes) for _ in range(size)]
-    shares = by_prompt(rows, 2)
+    rows = [DecodeRequest((n,), 0, 1) for n, size in enumerate(sizes) for _ in range(size)]
+    shares = split_by_prompt(rows, 2)
     assert sorted(i for share in shares for i in share) == list(range(10))
     assert [{rows[i].prompt_ids[0] for i in share} for share in shares] == [{0, 1}, {2, 3}]
-    assert by_prompt(rows[:4], 2) == [[0, 1, 2, 3], []]
+    assert split_by_prompt(rows[:4], 2) == [[0, 1, 2, 3], []]

@@ -29,12 +29,17 @@ from engines.core.types import (
     Sampling,
 )
 from engines.data.dataset import read_problems
-from engines.pipeline.context import Practice
-from engines.pipeline.evaluation.evaluate import Measured, Measuring, Pinned, measure
+from engines.pipeline.context import RunContext
+from engines.pipeline.evaluation.evaluate import (
+    Measurement,
+    MeasurementSetup,
+    PinnedVersion,
+    measure,
+)
 from engines.pipeline.evaluation.metrics import Comparison, compare
 from engines.policies.limits.throttle import Slots
 from engines.policies.open import open_policy
-from engines.policies.rehearsal.reply import completed
+from engines.policies.rehearsal.reply import complete_request
 from engines.record.ledger import RecordLedger
 from engines.record.scores import ScoreBook
 from engines.rollouts.manager import RolloutManager
@@ -88,7 +93,7 @@ class Straight:
     ) -> Completion:
         asked = [{"role": m.role, "content": m.content} for m in messages]
         given = {"model": "rehearsal", "messages": asked, "seed": sampling.seed}
-        text, _ = completed({**given, "temperature": sampling.temperature})
+        text, _ = complete_request({**given, "temperature": sampling.temperature})
         return Completion(text)
 
     async def ping(self) -> None: ...
@@ -118,14 +123,16 @@ class NoRecord:
 
 async def quickly_measured(
     problems: Sequence[Problem], verifier: Verifier, library: Library | None, seed: int
-) -> Measured:
+) -> Measurement:
     """One evaluation with nothing kept."""
     agent = SingleTurn("Solve it.", Sampling(0.7))
     manager = RolloutManager(agent, Straight(), NoRecord(seed), Slots(16), 60.0)
     guidance = library.guidance() if library else ""
     book = ScoreBook(Path("never-written"), {})
     book.add = lambda score: score  # type: ignore[method-assign]
-    return await measure(Measuring(manager, verifier, seed), book, problems, Pinned(guidance))
+    return await measure(
+        MeasurementSetup(manager, verifier, seed), book, problems, PinnedVersion(guidance)
+    )
 
 
 async def measured(
@@ -136,7 +143,7 @@ async def measured(
     seed: int = 1,
     k: int = 1,
     stop_after: int | None = None,
-) -> tuple[Measured, int]:
+) -> tuple[Measurement, int]:
     """Measure on the rehearsal model as `studio eval` does; also how many calls that took."""
     instructions = load_run("rehearsal", QUIET, folder, {}).config.agent.instructions
     guidance = library.guidance() if library else ""
@@ -153,14 +160,17 @@ async def measured(
         manager = RolloutManager(agent, policy, ledger, Slots(16), 60.0)
         try:
             found = await measure(
-                Measuring(manager, verifier, seed, k), book, problems, Pinned(guidance)
+                MeasurementSetup(manager, verifier, seed, k),
+                book,
+                problems,
+                PinnedVersion(guidance),
             )
         except asyncio.CancelledError:
-            return Measured(()), policy.calls
+            return Measurement(()), policy.calls
     return found, policy.calls
 
 
-def compared(problems: Sequence[Problem], before: Measured, after: Measured) -> Comparison:
+def compared(problems: Sequence[Problem], before: Measurement, after: Measurement) -> Comparison:
     ids = [problem.id for problem in problems]
     found = compare(
         dict(zip(ids, before.rewards, strict=True)), dict(zip(ids, after.rewards, strict=True))
@@ -253,7 +263,7 @@ async def test_what_could_not_be_judged_is_tried_again_and_what_was_is_not(
     problems[1] = replace(problems[1], answer=None)
     found, _ = await measured(tmp_path, problems)
     assert [row[0] is None for row in found.rewards] == [False, True, False]
-    assert (found.known, found.unjudged) == (2, 1)
+    assert (found.known_count, found.unjudged_count) == (2, 1)
     again, calls = await measured(tmp_path, problems)
     assert (again.reused, calls) == (2, 0)  # its reply is on record; only judging failed
 
@@ -293,8 +303,8 @@ class Breaking:
     async def aclose(self) -> None: ...
 
 
-def breaking(after: int) -> Callable[[Practice], Practice]:
-    def change(practice: Practice) -> Practice:
+def breaking(after: int) -> Callable[[RunContext], RunContext]:
+    def change(practice: RunContext) -> RunContext:
         assert practice.evaluation is not None
         measuring = practice.evaluation.measuring
         rollouts = replace(measuring.rollouts, policy=Breaking(measuring.rollouts.policy, after))

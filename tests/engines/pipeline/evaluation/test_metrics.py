@@ -17,15 +17,15 @@ from engines.pipeline.evaluation.intervals import Interval
 from engines.pipeline.evaluation.metrics import (
     Comparison,
     Rate,
-    by_question,
     compare,
+    group_by_question,
     mean_at_k,
     mean_interval,
+    minimum_detectable_effect,
     pass_at_k,
     pass_curve,
     pass_rate,
     question_means,
-    smallest_effect,
 )
 
 Row = Sequence[float | None]
@@ -323,7 +323,7 @@ def test_without_an_effect_verdicts_mislead_in_at_most_one_of_twenty(k: int) -> 
 
 @pytest.mark.parametrize(("questions", "k"), [(10, 4), (20, 1), (60, 1), (60, 4)])
 def test_the_smallest_effect_is_one_that_is_mostly_shown(questions: int, k: int) -> None:
-    effect, rng, rounds = smallest_effect(questions, k), random.Random(questions + k), 200
+    effect, rng, rounds = minimum_detectable_effect(questions, k), random.Random(questions + k), 200
 
     def shown(gain: float) -> float:
         before, after = [0.5 - gain / 2] * questions, [0.5 + gain / 2] * questions
@@ -337,13 +337,13 @@ def test_the_smallest_effect_is_one_that_is_mostly_shown(questions: int, k: int)
 
 def test_the_smallest_effect_never_promises_less_than_the_t_interval_needs() -> None:
     # M = 60, k = 4: (2.0009954 + .8478277) · √(.5/4)/√60 = .1300.
-    assert smallest_effect(60, 4) >= 0.1300
+    assert minimum_detectable_effect(60, 4) >= 0.1300
 
 
 @pytest.mark.parametrize("questions", [20, 60, 200])
 def test_the_sign_tests_part_is_nearly_exact(questions: int) -> None:
     # k = 1, chance (1±δ)/2: a win has ((1+δ)/2)², a loss ((1-δ)/2)², and the rest are ties.
-    effect = smallest_effect(questions, 1)
+    effect = minimum_detectable_effect(questions, 1)
     win, loss = ((1 + effect) / 2) ** 2, ((1 - effect) / 2) ** 2
     power = sum(
         stats.binom.pmf(n, questions, win + loss) * stats.binom.pmf(wins, n, win / (win + loss))
@@ -355,32 +355,32 @@ def test_the_sign_tests_part_is_nearly_exact(questions: int) -> None:
 
 
 def test_a_set_that_can_show_nothing_says_so() -> None:
-    assert all(smallest_effect(questions, 8) == math.inf for questions in range(6))
+    assert all(minimum_detectable_effect(questions, 8) == math.inf for questions in range(6))
     # Six single tries: the interval needs (2.570582 + .919544)·√.5/√6 = 1.0075.
-    assert smallest_effect(6, 1) == math.inf
+    assert minimum_detectable_effect(6, 1) == math.inf
 
 
 def test_more_questions_and_more_tries_show_smaller_effects() -> None:
     sizes = (8, 16, 40, 120, 1000, 4000)
-    effects = [smallest_effect(questions, 2) for questions in sizes]
+    effects = [minimum_detectable_effect(questions, 2) for questions in sizes]
     assert effects == sorted(effects, reverse=True)
-    tries = [smallest_effect(60, k) for k in (1, 2, 4, 8, 16)]
+    tries = [minimum_detectable_effect(60, k) for k in (1, 2, 4, 8, 16)]
     assert tries == sorted(tries, reverse=True)
 
 
 def test_no_tries_are_no_plan() -> None:
     with pytest.raises(ValueError, match="at least once"):
-        smallest_effect(60, 0)
+        minimum_detectable_effect(60, 0)
 
 
 def test_a_question_that_stands_twice_is_one_question_with_twice_the_tries() -> None:
-    rows = by_question(["p", "q", "p#2", "p#3"], [[1.0], [0.0], [1.0], [None]])
+    rows = group_by_question(["p", "q", "p#2", "p#3"], [[1.0], [0.0], [1.0], [None]])
     assert rows == {"p": (1.0, 1.0, None), "q": (0.0,)}
 
 
 def test_twenty_repeats_of_one_question_show_nothing() -> None:
     ids = ["p", *(f"p#{n}" for n in range(2, 21))]
-    before, after = (by_question(ids, [[reward]] * 20) for reward in (0.0, 1.0))
+    before, after = (group_by_question(ids, [[reward]] * 20) for reward in (0.0, 1.0))
     found = compare(before, after)
     assert found is not None
     assert (found.questions, found.verdict) == (1, "cannot tell")

@@ -14,10 +14,19 @@ from engines.core.library import Library
 from engines.core.protocols import Linter, Reviewer
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
-from engines.core.types import GATE, NO_USAGE, Decision, Flag, Loss, Operation, Reflection, Usage
-from engines.pipeline.gate.gate import Gate, Weighed
+from engines.core.types import (
+    GATE,
+    NO_USAGE,
+    Decision,
+    Flag,
+    LostWork,
+    Operation,
+    Reflection,
+    Usage,
+)
+from engines.pipeline.gate.gate import DecisionPreview, Gate
 from engines.pipeline.recorder import Recorder
-from engines.pipeline.reviewers.human import Auto, HoldExpired, Outside
+from engines.pipeline.reviewers.human import AutoReviewer, HoldExpired, HumanReviewer
 from engines.pipeline.reviewers.rules import read_rules
 from engines.record.journal import Journal, read_journal
 from engines.record.libraries import LibraryFolder
@@ -83,7 +92,7 @@ class Desk:
         return (await self.gate.decide(decision)).note
 
     def standing(self) -> list[tuple[str, str, str]]:
-        return [(op.id, d.action, d.reviewer) for op, d in self.state.reviewed]
+        return [(op.id, d.action, d.reviewer) for op, d in self.state.reviewed_operations]
 
     def commits(self) -> int:
         return len(self.folder.versions()) - 1
@@ -151,7 +160,7 @@ async def test_an_undo_of_the_delete_asks_again_for_what_it_had_made_impossible(
     for operation in (DELETE, MODIFY, ADD):
         await desk.decide(operation)
     assert await desk.gate.undo(DELETE.id) == (DELETE.id, MODIFY.id)
-    assert desk.state.undecided == (DELETE, MODIFY)
+    assert desk.state.undecided_operations == (DELETE, MODIFY)
     assert desk.standing() == [(ADD.id, "approve", "person")]
     await desk.decide(MODIFY)
     assert await desk.decide(DELETE) == ""
@@ -247,12 +256,12 @@ async def test_a_deferred_operation_stays_open_blocks_nothing_and_joins_the_next
     done = await desk.gate.commit(1)
     assert [o.operation_id for o in done.outcomes] == [MORE.id]
     await desk.recorder.record(ev.StepFinished(1, 1))
-    assert (desk.state.open, desk.state.undecided) == ((ADD,), ())
+    assert (desk.state.open_operations, desk.state.undecided_operations) == ((ADD,), ())
     await desk.propose(step=2)  # an empty lesson
-    await desk.opened(Auto()).review(2)
+    await desk.opened(AutoReviewer()).review(2)
     done = await desk.gate.commit(2)
     assert [(o.operation_id, o.applied) for o in done.outcomes] == [(ADD.id, True)]
-    assert desk.state.open == ()
+    assert desk.state.open_operations == ()
     assert [e.id for e in done.library.experiences] == ["E1", "E2", "E3", "E4"]
 
 
@@ -268,7 +277,7 @@ async def test_a_deferred_operation_is_checked_against_the_library_as_it_then_is
     assert await desk.decide(MODIFY) == "rejected: E1 is gone"
     done = await desk.gate.commit(0)  # after the run's end
     assert [o.applied for o in done.outcomes] == [False]
-    assert (desk.state.open, desk.commits()) == ((), 1)
+    assert (desk.state.open_operations, desk.commits()) == ((), 1)
 
 
 class Deferring:
@@ -283,7 +292,7 @@ class Deferring:
 
 async def test_what_one_reviewer_defers_is_not_offered_to_the_next(desk: Desk) -> None:
     await desk.propose(ADD, MORE)
-    await desk.opened(Deferring(), Auto()).review(1)
+    await desk.opened(Deferring(), AutoReviewer()).review(1)
     assert [d.reviewer for d in desk.state.decisions.values()] == ["first", "first"]
 
 
@@ -291,7 +300,7 @@ async def test_what_a_person_deferred_is_not_decided_by_rules_after_a_restart(de
     await desk.propose(ADD, MORE)
     await desk.decide(ADD, "defer")
     desk.journal.close()
-    desk.reopen(Auto())
+    desk.reopen(AutoReviewer())
     await desk.gate.review(1)
     assert desk.standing() == [(MORE.id, "approve", "auto")]
     assert desk.state.decisions[ADD.id].action == "defer"
@@ -299,7 +308,7 @@ async def test_what_a_person_deferred_is_not_decided_by_rules_after_a_restart(de
 
 async def test_auto_approves_what_fits_and_the_gate_says_why_not_the_rest(desk: Desk) -> None:
     await desk.propose(DELETE, MODIFY, ADD)
-    await desk.opened(Auto()).review(1)
+    await desk.opened(AutoReviewer()).review(1)
     assert desk.standing() == [
         (DELETE.id, "approve", "auto"),
         (MODIFY.id, "reject", GATE),
@@ -309,13 +318,13 @@ async def test_auto_approves_what_fits_and_the_gate_says_why_not_the_rest(desk: 
 
 def edited_elsewhere(desk: Desk) -> None:
     """Someone edits the library outside the run."""
-    with desk.folder.committing() as library:
+    with desk.folder.lock_for_commit() as library:
         library.commit(approved(an_operation("delete", "E1", id="edit-1")))
 
 
 async def test_a_lesson_whose_library_moved_goes_back_to_review_flagged(desk: Desk) -> None:
     await desk.propose(MODIFY, ADD)
-    desk.opened(Auto())
+    desk.opened(AutoReviewer())
     await desk.gate.review(1)
     assert [a for _, a, _ in desk.standing()] == ["approve", "approve"]
     edited_elsewhere(desk)
@@ -345,15 +354,15 @@ async def test_a_lesson_whose_library_moved_goes_back_to_review_flagged(desk: De
 
 async def test_a_returned_lesson_is_still_flagged_after_a_restart(desk: Desk) -> None:
     await desk.propose(MODIFY, ADD)
-    desk.opened(Outside(hold_s=0))
+    desk.opened(HumanReviewer(hold_s=0))
     await desk.decide(MODIFY)
     await desk.decide(ADD)
     edited_elsewhere(desk)
     with pytest.raises(HoldExpired):
         await desk.gate.commit(1)
     desk.journal.close()
-    desk.reopen(Auto())
-    assert [op.id for op in desk.state.undecided] == [MODIFY.id]
+    desk.reopen(AutoReviewer())
+    assert [op.id for op in desk.state.undecided_operations] == [MODIFY.id]
     assert desk.state.flagged_stale == 1
     await desk.gate.review(1)
     done = await desk.gate.commit(1)
@@ -365,7 +374,7 @@ async def test_what_the_move_leaves_as_it_was_stands_with_its_words_and_reasons(
     desk: Desk,
 ) -> None:
     await desk.propose(ADD, MORE, MODIFY)
-    desk.opened(Outside(hold_s=0))
+    desk.opened(HumanReviewer(hold_s=0))
     await desk.decide(ADD, "reject", reason="not this")
     await desk.decide(MORE, "edit", text="four, my words")
     await desk.decide(MODIFY, "reject", reason="nor this")
@@ -383,9 +392,9 @@ async def test_an_approval_is_asked_again_where_its_target_was_reworded_meanwhil
     desk: Desk,
 ) -> None:
     await desk.propose(MODIFY)
-    desk.opened(Outside(hold_s=0))
+    desk.opened(HumanReviewer(hold_s=0))
     await desk.decide(MODIFY)
-    with desk.folder.committing() as library:
+    with desk.folder.lock_for_commit() as library:
         library.commit(approved(an_operation("modify", "E1", "one, by hand", id="edit-1")))
     with pytest.raises(HoldExpired):
         await desk.gate.commit(1)
@@ -394,15 +403,15 @@ async def test_an_approval_is_asked_again_where_its_target_was_reworded_meanwhil
 
 async def test_an_id_taken_meanwhile_gives_the_addition_the_next_one(desk: Desk) -> None:
     await desk.propose(ADD, MORE)
-    desk.opened(Outside(hold_s=0))
+    desk.opened(HumanReviewer(hold_s=0))
     assert await desk.decide(ADD) == "becomes E3"
     merge = a_decision(MORE, "edit", kind="modify", target="E3", text="three and four")
     await desk.gate.decide(merge)
-    with desk.folder.committing() as library:
+    with desk.folder.lock_for_commit() as library:
         library.commit(approved(an_operation("add", None, "by hand", id="edit-1")))
     with pytest.raises(HoldExpired):  # the merge meant another E3
         await desk.gate.commit(1)
-    assert [op.id for op in desk.state.undecided] == [MORE.id]
+    assert [op.id for op in desk.state.undecided_operations] == [MORE.id]
     await desk.decide(MORE, "reject", reason="never mind")
     done = await desk.gate.commit(1)
     assert [(e.id, e.text) for e in done.library.experiences][-2:] == [
@@ -432,7 +441,9 @@ async def test_deferred_operations_follow_the_library_after_the_run_s_end(desk: 
     edited_elsewhere(desk)
     done = await desk.gate.commit(0)
     assert [e.text for e in done.library.experiences] == ["two", "three"]
-    assert [op.id for op in desk.state.open] == [MODIFY.id]  # its target is gone: asked again
+    assert [op.id for op in desk.state.open_operations] == [
+        MODIFY.id
+    ]  # its target is gone: asked again
 
 
 async def test_a_commit_that_reached_the_library_before_a_crash_is_not_made_twice(
@@ -445,7 +456,7 @@ async def test_a_commit_that_reached_the_library_before_a_crash_is_not_made_twic
     first = await desk.gate.commit(1)
     desk.journal.close()
     desk.journal_path.write_bytes(before)  # the run's own line never reached the disk
-    desk.reopen(Outside(hold_s=0))
+    desk.reopen(HumanReviewer(hold_s=0))
     assert not desk.state.steps[1].committed
     await desk.gate.review(1)  # asks nothing, and tells of the commit that was found
     assert desk.state.steps[1].committed
@@ -459,9 +470,9 @@ async def test_a_commit_that_reached_the_library_before_a_crash_is_not_made_twic
 async def test_an_old_commit_of_a_removed_run_of_the_same_name_is_not_taken_for_ours(
     desk: Desk,
 ) -> None:
-    with desk.folder.committing() as library:  # run `exp` of old, step 1, the same ids
+    with desk.folder.lock_for_commit() as library:  # run `exp` of old, step 1, the same ids
         library.commit(approved(ADD), run="exp", step=1)
-    with desk.folder.committing() as library:
+    with desk.folder.lock_for_commit() as library:
         library.commit(approved(an_operation("delete", "E3", id="edit-1")))
     await desk.propose(ADD)
     await desk.decide(ADD)
@@ -497,13 +508,13 @@ async def test_an_edit_between_steps_is_not_overwritten_by_a_deferred_approval(
     await desk.gate.commit(1)
     await desk.recorder.record(ev.StepFinished(1, 1))
     await desk.decide(MODIFY)
-    with desk.folder.committing() as library:
+    with desk.folder.lock_for_commit() as library:
         library.commit(approved(an_operation("modify", "E1", "one, by hand", id="edit-1")))
     await desk.gate.follow_head(2)
     await desk.propose(step=2)
     done = await desk.gate.commit(2)
     assert done.library.experiences[0].text == "one, by hand"
-    assert [op.id for op in desk.state.open] == [MODIFY.id]
+    assert [op.id for op in desk.state.open_operations] == [MODIFY.id]
 
 
 async def test_auto_leaves_what_someone_changed_meanwhile_to_a_person(desk: Desk) -> None:
@@ -512,15 +523,15 @@ async def test_auto_leaves_what_someone_changed_meanwhile_to_a_person(desk: Desk
     await desk.gate.commit(1)
     await desk.recorder.record(ev.StepFinished(1, 1))
     await desk.decide(MODIFY)
-    with desk.folder.committing() as library:
+    with desk.folder.lock_for_commit() as library:
         library.commit(approved(an_operation("modify", "E1", "one, by hand", id="edit-1")))
-    desk.opened(Auto())
+    desk.opened(AutoReviewer())
     await desk.gate.follow_head(2)
     await desk.propose(step=2)
     await desk.gate.review(2)
     done = await desk.gate.commit(2)
     assert done.library.experiences[0].text == "one, by hand"
-    (left,) = desk.state.open
+    (left,) = desk.state.open_operations
     assert [(flag.name, flag.detail) for flag in left.flags] == [("base moved", "v0 -> v1")]
 
 
@@ -538,7 +549,9 @@ async def test_a_person_s_decision_is_not_overridden_by_a_reviewer_at_work(desk:
                 yield a_decision(operation, reviewer="slow")
 
     await desk.opened(Slow()).review(1)
-    assert [(d.action, d.reason) for _, d in desk.state.reviewed] == [("reject", "mine")] * 2
+    assert [(d.action, d.reason) for _, d in desk.state.reviewed_operations] == [
+        ("reject", "mine")
+    ] * 2
 
 
 async def test_rules_see_what_the_same_lesson_has_brought_in_so_far(
@@ -551,7 +564,7 @@ async def test_rules_see_what_the_same_lesson_has_brought_in_so_far(
     twin = an_operation("add", None, "three!", id="op1.9")
     await desk.propose(ADD, twin)
     await desk.opened(read_rules(path)).review(1)
-    assert [(op.id, d.action) for op, d in desk.state.reviewed] == [
+    assert [(op.id, d.action) for op, d in desk.state.reviewed_operations] == [
         (ADD.id, "approve"),
         (twin.id, "reject"),
     ]
@@ -574,7 +587,7 @@ async def test_a_commit_of_a_run_that_crashed_is_recognised_also_under_a_later_e
 
 async def test_a_review_outside_waits_until_nothing_is_undecided(desk: Desk) -> None:
     await desk.propose(ADD, MORE)
-    desk.opened(Outside())
+    desk.opened(HumanReviewer())
     review = asyncio.create_task(desk.gate.review(1))
     await desk.decide(ADD)
     await desk.gate.undo(ADD.id)
@@ -590,22 +603,22 @@ async def test_a_hold_that_expires_leaves_the_decisions_standing(desk: Desk) -> 
     await desk.propose(ADD, MORE)
     await desk.decide(ADD)
     with pytest.raises(HoldExpired):
-        await desk.opened(Outside(hold_s=0)).review(1)
-    assert [op.id for op in desk.state.undecided] == [MORE.id]
+        await desk.opened(HumanReviewer(hold_s=0)).review(1)
+    assert [op.id for op in desk.state.undecided_operations] == [MORE.id]
     assert desk.standing() == [(ADD.id, "approve", "person")]
 
 
 async def test_an_undo_under_way_is_not_overtaken_by_the_commit(desk: Desk) -> None:
     """The undo is being written when the review ends: what it takes back must not be applied."""
     await desk.propose(ADD)
-    desk.opened(Outside(hold_s=0))
+    desk.opened(HumanReviewer(hold_s=0))
     await desk.decide(ADD)
     undo = asyncio.create_task(desk.gate.undo(ADD.id))
     await asyncio.sleep(0)  # it has begun and waits for the disk
     with pytest.raises(HoldExpired):
         await desk.gate.commit(1)
     assert await undo == (ADD.id,)
-    assert (desk.commits(), desk.state.undecided) == (0, (ADD,))
+    assert (desk.commits(), desk.state.undecided_operations) == (0, (ADD,))
 
 
 async def test_nothing_undecided_is_committed_over(desk: Desk) -> None:
@@ -654,19 +667,19 @@ async def test_what_the_lint_of_edits_and_mended_replies_cost_is_journalled_and_
 ) -> None:
     desk.opened(linter=Paid())
     await desk.propose(ADD, MORE)
-    before = desk.state.spent
+    before = desk.state.total_usage
     await desk.decide(ADD, "edit", text="three, in words")
     await desk.decide(MORE)  # nothing is asked
-    assert desk.state.spent == before + Usage(10, 0, 1)
-    loss = Loss("extraction", "s1p0", "no JSON", "garbled")
+    assert desk.state.total_usage == before + Usage(10, 0, 1)
+    loss = LostWork("extraction", "s1p0", "no JSON", "garbled")
     reflected = ev.GroupReflected(1, 0, Reflection(1, 0, "failed", losses=(loss,)))
     await desk.recorder.record(reflected)
-    await desk.gate.mend("s1p0", [DELETE, MODIFY], "ann")
-    assert desk.state.spent == before + Usage(30, 0, 3)
+    await desk.gate.resubmit("s1p0", [DELETE, MODIFY], "ann")
+    assert desk.state.total_usage == before + Usage(30, 0, 3)
     assert desk.state.steps[1].usage == Usage(30, 0, 3)
     desk.journal.close()
     desk.reopen()
-    assert desk.state.spent == before + Usage(30, 0, 3)
+    assert desk.state.total_usage == before + Usage(30, 0, 3)
 
 
 async def test_an_edit_is_linted_as_it_would_be_applied_and_carries_its_flags(desk: Desk) -> None:
@@ -752,12 +765,12 @@ async def test_an_edit_is_weighed_before_it_is_decided_and_nothing_is_journalled
     await desk.propose(ADD, DELETE)
     before = desk.state.events
     found = await desk.gate.lint(a_decision(ADD, "edit", text="three, in words"))
-    assert found == Weighed("", (Flag("seen", None, "three, in words"),))
-    assert await desk.gate.lint(a_decision(ADD, "edit", text=" two ")) == Weighed(
+    assert found == DecisionPreview("", (Flag("seen", None, "three, in words"),))
+    assert await desk.gate.lint(a_decision(ADD, "edit", text=" two ")) == DecisionPreview(
         "E2 already says exactly this"
     )
-    assert await desk.gate.lint(a_decision(ADD, "reject")) == Weighed()
-    assert await desk.gate.lint(a_decision(ADD)) == Weighed()  # only edits are linted again
+    assert await desk.gate.lint(a_decision(ADD, "reject")) == DecisionPreview()
+    assert await desk.gate.lint(a_decision(ADD)) == DecisionPreview()  # only edits are linted again
     with pytest.raises(ConflictError, match="not open"):
         await desk.gate.lint(a_decision(MORE, "edit", text="x"))
     assert (desk.state.events, desk.standing()) == (before, [])
@@ -776,9 +789,9 @@ async def test_a_hold_is_told_once_the_rules_had_their_say_and_left_something(de
     desk.recorder.listen(heard.append)
     await desk.propose(ADD, MORE)
     with pytest.raises(HoldExpired):
-        await desk.opened(First(), Outside(0.0)).review(1)
+        await desk.opened(First(), HumanReviewer(0.0)).review(1)
     held = [event for event in heard if isinstance(event, ev.StageEntered)]
     assert held == [ev.StageEntered(1, "hold", {"undecided": 1})]
     with pytest.raises(HoldExpired):  # a person was expected from the start
-        await desk.opened(Outside(0.0)).review(1)
+        await desk.opened(HumanReviewer(0.0)).review(1)
     assert len([event for event in heard if isinstance(event, ev.StageEntered)]) == 1

@@ -11,7 +11,7 @@ import pytest
 
 from engines.core import events as ev
 from engines.core.errors import ConflictError
-from engines.core.library import Committed
+from engines.core.library import CommitResult
 from engines.core.protocols import Reviewer
 from engines.core.types import (
     NO_USAGE,
@@ -26,15 +26,15 @@ from engines.core.types import (
     weights_operation,
 )
 from engines.pipeline.checkpoints import Checkpoints
-from engines.pipeline.evaluation.metrics import little_contrast
+from engines.pipeline.evaluation.metrics import low_contrast_warning
 from engines.pipeline.gate.gate import Gate
-from engines.pipeline.reviewers.human import Auto, Outside
-from engines.pipeline.reviewers.limits import Bounds
+from engines.pipeline.reviewers.human import AutoReviewer, HumanReviewer
+from engines.pipeline.reviewers.limits import MetricLimits
 from engines.pipeline.reviewers.rules import read_rules
 from engines.record.journal import Journal
 from engines.record.scores import ScoreBook
 from studio.config.loading import load_run
-from studio.run.held_out import books
+from studio.run.held_out import score_book_opener
 from tests.engines.pipeline.gate.test_gate import Desk
 from tests.support.builders import a_decision, an_operation
 from tests.support.harness import QUIET, ScriptedPerson
@@ -81,7 +81,7 @@ class Asked(Desk):
     async def say(self, action: DecisionAction, **more: object) -> None:
         await self.gate.decide(a_decision("op1.w", action, **more))
 
-    async def settle(self) -> Committed:
+    async def settle(self) -> CommitResult:
         await self.gate.review(1)
         return await self.gate.commit(1)
 
@@ -94,8 +94,8 @@ async def desk(tmp_path: Path) -> AsyncIterator[Asked]:
 
 
 async def test_an_approved_update_is_applied_and_told_with_its_version(desk: Asked) -> None:
-    await desk.ask(Auto())
-    assert [op.id for op in desk.state.undecided] == ["op1.w"]
+    await desk.ask(AutoReviewer())
+    assert [op.id for op in desk.state.undecided_operations] == ["op1.w"]
     done = await desk.settle()
     assert desk.applied.handles == ["step-1"]
     assert [(o.operation_id, o.kind, o.applied) for o in done.outcomes] == [
@@ -129,9 +129,9 @@ async def test_an_update_can_neither_be_edited_nor_put_off(
         await desk.say(action, text="milder")
     with pytest.raises(ConflictError, match="Approve or reject it"):
         await desk.gate.lint(a_decision("op1.w", action))
-    assert [op.id for op in desk.state.undecided] == ["op1.w"]
+    assert [op.id for op in desk.state.undecided_operations] == ["op1.w"]
     assert await desk.gate.defer_undecided("ann") == 0
-    assert [op.id for op in desk.state.undecided] == ["op1.w"]
+    assert [op.id for op in desk.state.undecided_operations] == ["op1.w"]
 
 
 async def test_nobody_but_an_engine_proposes_weights(desk: Asked) -> None:
@@ -149,7 +149,7 @@ async def test_undo_asks_again_and_disturbs_no_library_decision(desk: Asked) -> 
     await desk.gate.decide(a_decision(proposed))
     await desk.say("approve")
     assert await desk.gate.undo("op1.w") == ("op1.w",)
-    assert [op.id for op in desk.state.undecided] == ["op1.w"]
+    assert [op.id for op in desk.state.undecided_operations] == ["op1.w"]
     assert [e.text for e in desk.gate.draft().experiences] == ["one", "two", "three"]
     await desk.say("approve")
     await desk.say("reject", reason="no")  # the later word counts
@@ -159,7 +159,7 @@ async def test_undo_asks_again_and_disturbs_no_library_decision(desk: Asked) -> 
 
 
 async def test_a_held_commit_waits_and_an_undo_meanwhile_is_heeded(desk: Asked) -> None:
-    waits = Outside()
+    waits = HumanReviewer()
     await desk.ask(waits)
     gate = desk.gate
     gate.hold_commit(True)
@@ -181,12 +181,12 @@ async def test_a_library_that_moved_does_not_ask_for_the_weights_again(desk: Ask
     proposed = await desk.gate.propose(an_operation("modify", "E1", "better"), "ann")
     await desk.gate.decide(a_decision(proposed))
     await desk.say("approve")
-    with desk.folder.committing() as library:
+    with desk.folder.lock_for_commit() as library:
         other = an_operation("modify", "E1", "otherwise", id="x")
         library.commit([(other, a_decision(other))], run="elsewhere", step=1)
     gate = desk.with_engine(ScriptedPerson(lambda op: a_decision(op, "reject")))
     await gate.follow_head(1)
-    assert [op.id for op in desk.state.undecided] == [proposed.id]
+    assert [op.id for op in desk.state.undecided_operations] == [proposed.id]
     await desk.settle()
     assert desk.applied.handles == ["step-1"]
 
@@ -225,7 +225,7 @@ async def test_a_process_without_an_engine_leaves_an_approved_update_alone(desk:
 async def test_bounds_reject_by_figure_and_limit_and_leave_the_rest(
     desk: Asked, figures: dict[str, float], reason: str
 ) -> None:
-    await desk.ask(Bounds(0.2, 4.0), Auto(), **figures)
+    await desk.ask(MetricLimits(0.2, 4.0), AutoReviewer(), **figures)
     (outcome,) = (await desk.settle()).outcomes
     assert (outcome.applied, outcome.reason) == (not reason, reason)
     assert desk.state.curation.keys() == {"bounds" if reason else "auto"}
@@ -250,7 +250,7 @@ async def test_a_rule_that_puts_everything_off_leaves_an_update_to_the_next_revi
 ) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text("rules:\n  - {do: defer}\n")
-    await desk.ask(read_rules(path), Auto())
+    await desk.ask(read_rules(path), AutoReviewer())
     await desk.settle()
     assert desk.state.policy_version == 11
 
@@ -293,7 +293,7 @@ async def test_old_checkpoints_go_but_never_the_newest_nor_that_of_the_best_step
         4, "s", 4, 0, 1, 1, 0, 1.0, NO_USAGE, "", "", ("p",), ((1.0,),)
     )
     run.state.evaluations.append(measured)
-    assert [saved.step for saved in checkpoints.removable(run.state)] == [2, 6]
+    assert [saved.step for saved in checkpoints.removable_checkpoints(run.state)] == [2, 6]
 
 
 @pytest.mark.parametrize(
@@ -313,11 +313,11 @@ def test_a_checkpoint_is_due_every_so_many_steps_or_at_the_end_of_an_epoch_and_a
         return ""
 
     checkpoints = Checkpoints(tmp_path, tmp_path, save, every_steps=every)
-    assert checkpoints.due(step, ends_epoch=ends_epoch, last=last) is due
+    assert checkpoints.is_due(step, ends_epoch=ends_epoch, last=last) is due
 
 
 def test_a_book_of_scores_is_that_of_the_weights_and_old_books_stay_valid(tmp_path: Path) -> None:
-    book = books(tmp_path, {}, load_run("rehearsal", QUIET, tmp_path, {}).config)
+    book = score_book_opener(tmp_path, {}, load_run("rehearsal", QUIET, tmp_path, {}).config)
     without, one, other = book("tips", ""), book("tips", "w1"), book("tips", "w2")
     assert len({without.path, one.path, other.path}) == 3
     # The key as it was before any weights could be trained.
@@ -333,7 +333,7 @@ def test_a_book_of_scores_is_that_of_the_weights_and_old_books_stay_valid(tmp_pa
 def test_a_first_step_mostly_without_contrast_is_warned_of(
     informative: int, groups: int, warned: bool
 ) -> None:
-    line = little_contrast(informative, groups)
+    line = low_contrast_warning(informative, groups)
     assert bool(line) is warned
     assert f"{informative} of {groups}" in line or not warned
 

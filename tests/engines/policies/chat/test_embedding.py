@@ -13,9 +13,9 @@ from engines.core.errors import CallFailed, PolicyError, RecordError
 from engines.core.types import Usage
 from engines.policies.chat.embedding import (
     BATCH,
-    Embeddings,
+    EmbeddingClient,
     RehearsalEmbeddings,
-    VectorBook,
+    VectorCache,
     open_embedder,
 )
 from engines.policies.chat.endpoint import EndpointSettings
@@ -42,7 +42,7 @@ async def no_wait(seconds: float) -> None:
     """Time does not pass in tests."""
 
 
-def opened(base_url: str, folder: Path | None = None, **more: Any) -> Embeddings:
+def opened(base_url: str, folder: Path | None = None, **more: Any) -> EmbeddingClient:
     values: dict[str, Any] = {
         "model": "e",
         "base_url": base_url,
@@ -51,7 +51,7 @@ def opened(base_url: str, folder: Path | None = None, **more: Any) -> Embeddings
         "price_in_usd_per_mtok": 0.5,
     }
     reserve = more.pop("reserve", None)
-    return Embeddings(
+    return EmbeddingClient(
         EndpointSettings(**{**values, **more}), folder, sleep=no_wait, reserve=reserve
     )
 
@@ -180,7 +180,7 @@ async def test_a_model_that_does_not_answer_is_told_at_the_start() -> None:
         with pytest.raises(PolicyError, match="the key was refused"):
             await embedder.ping()
         await embedder.aclose()
-    keyless = Embeddings(EndpointSettings(model="e"), None)
+    keyless = EmbeddingClient(EndpointSettings(model="e"), None)
     with pytest.raises(PolicyError, match="no key is given"):
         await keyless.ping()
 
@@ -200,7 +200,7 @@ async def test_rehearsal_needs_nothing_and_says_the_same_every_time() -> None:
 def test_a_cut_or_damaged_line_is_skipped_and_spoils_no_other(tmp_path: Path) -> None:
     from array import array
 
-    book = VectorBook(tmp_path, "m")
+    book = VectorCache(tmp_path, "m")
     for text in "abc":
         book.add(text, array("f", [1.0]))
     book.close()
@@ -208,23 +208,23 @@ def test_a_cut_or_damaged_line_is_skipped_and_spoils_no_other(tmp_path: Path) ->
     whole = book.path.read_bytes()
     for cut in range(len(whole)):
         book.path.write_bytes(whole[:cut])
-        again = VectorBook(tmp_path, "m")
+        again = VectorCache(tmp_path, "m")
         found = [text for text in "abc" if again.find(text) is not None]
         assert found == list("abc")[: len(found)]
         if cut % 17 == 0:
             again.add("d", array("f", [1.0]))
             again.close()
-            assert VectorBook(tmp_path, "m").find("d") is not None
+            assert VectorCache(tmp_path, "m").find("d") is not None
     flipped = whole.replace(b"CAP", b"CAQ", 1)
     assert flipped != whole
     book.path.write_bytes(flipped)
-    again = VectorBook(tmp_path, "m")
+    again = VectorCache(tmp_path, "m")
     assert sum(again.find(text) is not None for text in "abc") == 2
 
 
 def test_a_file_that_cannot_be_read_is_a_user_error(tmp_path: Path) -> None:
-    book = VectorBook(tmp_path, "m")
+    book = VectorCache(tmp_path, "m")
     assert book.path is not None
     book.path.mkdir(parents=True)
     with pytest.raises(RecordError, match="cannot be read"):
-        VectorBook(tmp_path, "m")
+        VectorCache(tmp_path, "m")

@@ -150,7 +150,7 @@ def test_up_to_every_limit_a_reply_is_taken_whole() -> None:
     calls = [{"index": n, "function": {"name": "f", "arguments": "{}"}} for n in range(TOOL_CALLS)]
     assert len(fed(delta("stop", tool_calls=calls)).completion("m").tool_calls) == TOOL_CALLS
     frame = len(delta(content=""))
-    assert fed(delta(content="é" * (LINE_BYTES // 2 - frame)), delta("stop")).whole
+    assert fed(delta(content="é" * (LINE_BYTES // 2 - frame)), delta("stop")).is_complete
 
 
 @pytest.mark.parametrize(

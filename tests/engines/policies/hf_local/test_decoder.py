@@ -11,24 +11,30 @@ import pytest
 import torch
 
 from engines.policies.hf_local import fast_decoder
-from engines.policies.hf_local.decoding import Drawn, Row, Stopped, Watch, decode
-from engines.policies.hf_local.fast_decoder import Fused
+from engines.policies.hf_local.decoding import (
+    DecodedReply,
+    DecodeHooks,
+    DecodeRequest,
+    DecodingCancelled,
+    decode,
+)
+from engines.policies.hf_local.fast_decoder import FastDecoder
 from engines.policies.hf_local.lora import Unmergeable
 from engines.policies.hf_local.model import LocalModel
-from engines.policies.hf_local.plain_decoder import Plain
-from engines.policies.hf_local.sampling import pick, uniforms
+from engines.policies.hf_local.plain_decoder import PlainDecoder
+from engines.policies.hf_local.sampling import pick_tokens, uniforms
 from engines.policies.hf_local.settings import LoraSettings
-from engines.policies.hf_local.weights import merged
+from engines.policies.hf_local.weights import merge_weights
 from tests.engines.grpo.models import FAMILIES, a_local, a_model, train
 
 PROMPTS = tuple(tuple(range(5, 5 + length)) for length in (30, 7, 18))
 """Longer than the sliding windows of the tiny models, and of three lengths."""
 
 
-def some_rows(count: int = 14, **settings: Any) -> list[Row]:
+def some_rows(count: int = 14, **settings: Any) -> list[DecodeRequest]:
     """Rows that share three prompts and end at different lengths."""
     return [
-        Row(
+        DecodeRequest(
             PROMPTS[index % 3],
             seed=index,
             **{"max_tokens": 4 + 3 * index, "temperature": 0.7 + 0.1 * (index % 4), **settings},
@@ -37,7 +43,7 @@ def some_rows(count: int = 14, **settings: Any) -> list[Row]:
     ]
 
 
-def forward_logprobs(local: LocalModel, row: Row, drawn: Drawn) -> torch.Tensor:
+def forward_logprobs(local: LocalModel, row: DecodeRequest, drawn: DecodedReply) -> torch.Tensor:
     """Of the drawn tokens, by transformers and peft in one pass without a cache."""
     ids = torch.tensor([[*row.prompt_ids, *drawn.token_ids]])
     with torch.no_grad():
@@ -46,14 +52,16 @@ def forward_logprobs(local: LocalModel, row: Row, drawn: Drawn) -> torch.Tensor:
     return scores.gather(1, torch.tensor(drawn.token_ids)[:, None])[:, 0]
 
 
-def worst_gap(local: LocalModel, rows: Sequence[Row], drawn: Sequence[Drawn]) -> float:
+def worst_gap(
+    local: LocalModel, rows: Sequence[DecodeRequest], drawn: Sequence[DecodedReply]
+) -> float:
     return max(
         (forward_logprobs(local, row, one) - torch.tensor(one.logprobs)).abs().max().item()
         for row, one in zip(rows, drawn, strict=True)
     )
 
 
-def plainly(local: LocalModel, rows: Sequence[Row]) -> list[Drawn]:
+def plainly(local: LocalModel, rows: Sequence[DecodeRequest]) -> list[DecodedReply]:
     """Decoded by transformers' forward, whatever the model is."""
     note, local.decoder_note = local.decoder_note, "for this test"
     try:
@@ -105,9 +113,9 @@ def test_a_row_draws_the_same_whoever_shares_its_batch(tmp_path: Path) -> None:
 def test_another_seed_or_temperature_draws_something_else(tmp_path: Path) -> None:
     local = a_local(tmp_path)
     base, seed, cold = (
-        Row(PROMPTS[1], seed=1, max_tokens=12),
-        Row(PROMPTS[1], seed=2, max_tokens=12),
-        Row(PROMPTS[1], seed=1, max_tokens=12, temperature=0.2),
+        DecodeRequest(PROMPTS[1], seed=1, max_tokens=12),
+        DecodeRequest(PROMPTS[1], seed=2, max_tokens=12),
+        DecodeRequest(PROMPTS[1], seed=1, max_tokens=12, temperature=0.2),
     )
     drawn = [tuple(one.token_ids) for one in decode(local, [base, seed, cold])]
     assert len(set(drawn)) == 3
@@ -117,8 +125,8 @@ def test_temperature_zero_takes_the_likeliest_with_log_probabilities_at_one(
     tmp_path: Path,
 ) -> None:
     local = a_local(tmp_path, trained=True)
-    greedy = Row(PROMPTS[0], seed=3, max_tokens=10, temperature=0.0)
-    warm = Row(PROMPTS[0], seed=3, max_tokens=10, temperature=1.5)
+    greedy = DecodeRequest(PROMPTS[0], seed=3, max_tokens=10, temperature=0.0)
+    warm = DecodeRequest(PROMPTS[0], seed=3, max_tokens=10, temperature=1.5)
     rows = [greedy, warm]  # both kinds in one batch
     drawn = decode(local, rows)
     assert worst_gap(local, rows, drawn) <= 1e-4
@@ -136,8 +144,8 @@ def test_merged_weights_follow_an_optimiser_that_told_nobody(tmp_path: Path) -> 
     decode(local, rows)
     kept = local.decoding_weights()
     assert local.decoding_weights() is kept  # merged once per change
-    optimiser = torch.optim.SGD([p for _, p in local.trainable()], lr=0.5)
-    for _, parameter in local.trainable():
+    optimiser = torch.optim.SGD([p for _, p in local.trainable_parameters()], lr=0.5)
+    for _, parameter in local.trainable_parameters():
         parameter.grad = torch.ones_like(parameter)
     optimiser.step()
     assert worst_gap(local, rows, decode(local, rows)) <= 1e-4
@@ -150,7 +158,7 @@ def test_the_reference_decodes_as_if_there_were_no_adapter(tmp_path: Path) -> No
     fresh = a_local(tmp_path)  # the same files, no adapter
     rows = some_rows(5)
     adapted = decode(local, rows)
-    with local.reference():
+    with local.disable_adapter():
         reference = decode(local, rows)
     assert [one.token_ids for one in reference] == [one.token_ids for one in decode(fresh, rows)]
     assert [one.token_ids for one in decode(local, rows)] == [one.token_ids for one in adapted]
@@ -178,8 +186,10 @@ def test_checkpointed_gradients_are_the_plain_ones_also_with_dropout(tmp_path: P
         local.base.model.layers[0].mlp.register_forward_pre_hook(
             lambda *_, passes=passes: passes.append(1)
         )
-        local.model(input_ids=torch.tensor([PROMPTS[0]]), use_cache=False).logits.sum().backward()
-        gradients.append({n: p.grad for n, p in local.trainable() if p.grad is not None})
+        local.model(
+            input_ids=torch.tensor([PROMPTS[0]]), use_cache=False
+        ).logits.parse_sum().backward()
+        gradients.append({n: p.grad for n, p in local.trainable_parameters() if p.grad is not None})
         recomputed.append(len(passes))
     assert recomputed == [1, 2]
     assert gradients[0].keys() == gradients[1].keys() != set()
@@ -216,10 +226,10 @@ def test_a_batch_ends_when_it_is_told_to_and_a_dropped_row_alone(tmp_path: Path)
         asked.append(1)
         return len(asked) == 3
 
-    with pytest.raises(Stopped):
-        decode(local, rows, Watch(stop=enough))
+    with pytest.raises(DecodingCancelled):
+        decode(local, rows, DecodeHooks(stop=enough))
     assert len(asked) == 3
-    left = decode(local, rows, Watch(dropped=lambda index: index == 2))
+    left = decode(local, rows, DecodeHooks(dropped=lambda index: index == 2))
     whole = decode(local, rows)
     assert left[2].finish == ""
     assert len(left[2].token_ids) < len(whole[2].token_ids)
@@ -240,7 +250,7 @@ def test_a_batch_ends_when_it_is_told_to_and_a_dropped_row_alone(tmp_path: Path)
 def test_what_the_fast_decoder_does_not_know_is_named(changes: dict[str, Any], named: str) -> None:
     family = "gemma3" if "use_bidirectional_attention" in changes else "llama"
     with pytest.raises(Unmergeable, match=named):
-        merged(a_model(family, **changes), torch.float32)
+        merge_weights(a_model(family, **changes), torch.float32)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # peft 0.21 asks transformers' old names
@@ -261,7 +271,7 @@ def test_a_variant_of_lora_is_left_to_transformers_and_still_exact(tmp_path: Pat
 
 def test_both_decoders_share_a_prompt_and_drop_rows(tmp_path: Path) -> None:
     local = a_local(tmp_path)
-    for decoder in (Fused(local.decoding_weights(), local.device), Plain(local)):
+    for decoder in (FastDecoder(local.decoding_weights(), local.device), PlainDecoder(local)):
         with torch.inference_mode():
             first = decoder.start(PROMPTS, [0, 0, 0, 1, 2, 2], 60)
             assert first.shape[0] == 6
@@ -279,11 +289,13 @@ def test_both_decoders_share_a_prompt_and_drop_rows(tmp_path: Path) -> None:
 def test_a_token_is_drawn_as_often_as_it_is_likely() -> None:
     weights = torch.tensor([0.5, 0.0, 0.3, 0.2])
     grid = (torch.arange(1000) + 0.5) / 1000
-    tokens, logp = pick(weights.log().expand(1000, -1), grid)
+    tokens, logp = pick_tokens(weights.log().expand(1000, -1), grid)
     assert tokens.bincount(minlength=4).tolist() == [500, 0, 300, 200]
     assert logp.exp().tolist() == pytest.approx(weights[tokens].tolist())
     # T = 2 takes the square root: 0.707, 0, 0.548, 0.447 of 1.702 together.
-    tokens, logp = pick(weights.log().expand(1000, -1), grid, temperature=torch.full((1000,), 2.0))
+    tokens, logp = pick_tokens(
+        weights.log().expand(1000, -1), grid, temperature=torch.full((1000,), 2.0)
+    )
     assert tokens.bincount(minlength=4).tolist() == [415, 0, 322, 263]
     assert logp[0].exp().item() == pytest.approx(math.sqrt(0.5) / 1.70208, abs=1e-4)
 
@@ -291,7 +303,7 @@ def test_a_token_is_drawn_as_often_as_it_is_likely() -> None:
 def test_the_largest_number_never_draws_an_impossible_token() -> None:
     logits = torch.full((1, 4096), -30.0)
     logits[0, -1] = -math.inf
-    token, logp = pick(logits, torch.tensor([1 - 2**-24]))
+    token, logp = pick_tokens(logits, torch.tensor([1 - 2**-24]))
     assert token.item() < 4095
     assert math.isfinite(logp.item())
 
@@ -299,7 +311,7 @@ def test_the_largest_number_never_draws_an_impossible_token() -> None:
 def test_top_p_draws_from_the_likeliest_alone() -> None:
     weights = torch.tensor([0.1, 0.5, 0.15, 0.25]).log().expand(1000, -1)
     grid = (torch.arange(1000) + 0.5) / 1000
-    tokens, _ = pick(weights, grid, top_p=torch.full((1000,), 0.7))
+    tokens, _ = pick_tokens(weights, grid, top_p=torch.full((1000,), 0.7))
     assert tokens.bincount(minlength=4).tolist() == [0, 667, 0, 333]  # 0.5 and 0.25 of 0.75
 
 

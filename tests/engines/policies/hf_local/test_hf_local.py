@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 import torch
 
-from engines.core.errors import CallFailed, PolicyError, told_of
+from engines.core.errors import CallFailed, PolicyError, reported_usage
 from engines.core.types import NO_USAGE, Completion, Message, Sampling, ToolCall
 from engines.policies.hf_local import loading, threads
 from engines.policies.hf_local.chat_template import encode_prompt
-from engines.policies.hf_local.decoding import Drawn, Row, Watch
+from engines.policies.hf_local.decoding import DecodedReply, DecodeHooks, DecodeRequest
 from engines.policies.hf_local.loading import load_local
-from engines.policies.hf_local.lora import differing
+from engines.policies.hf_local.lora import adapter_mismatch_text
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.policy import HFLocal
 from engines.policies.hf_local.settings import LocalSettings, LoraSettings
@@ -47,7 +47,9 @@ def batch_sizes(policy: HFLocal) -> list[int]:
     sizes: list[int] = []
     decode = policy.decode
 
-    def counted(local: LocalModel, rows: Sequence[Row], watch: Watch | None) -> list[Drawn]:
+    def counted(
+        local: LocalModel, rows: Sequence[DecodeRequest], watch: DecodeHooks | None
+    ) -> list[DecodedReply]:
         sizes.append(len(rows))
         return decode(local, rows, watch)
 
@@ -78,7 +80,7 @@ def test_what_is_loaded_is_told_and_stated(tmp_path: Path) -> None:
 def test_a_model_without_adapter_learns_nothing_and_says_nothing_of_it(tmp_path: Path) -> None:
     told: list[str] = []
     local = load_local(LocalSettings(str(a_folder(tmp_path)), threads=1), told.append)
-    assert local.trainable() == []
+    assert local.trainable_parameters() == []
     assert not [line for line in told if "trainable" in line]
 
 
@@ -214,7 +216,7 @@ def test_an_adapter_is_saved_loaded_and_refused_where_it_does_not_fit(tmp_path: 
             str(tmp_path / "model"), adapter=tmp_path / "adapter", lora=lora, threads=1
         )
         again = load_local(settings)
-        assert bool(again.trainable()) == (lora is not None)
+        assert bool(again.trainable_parameters()) == (lora is not None)
         assert again.weights_digest() == local.weights_digest()
     a_folder(tmp_path / "wider", hidden_size=32)
     with pytest.raises(PolicyError, match="does not fit the model"):
@@ -359,8 +361,8 @@ def test_a_reply_that_the_agent_shortened_is_shown_as_the_agent_left_it(
 
 def test_an_adapter_that_is_not_as_asked_for_is_told(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text('{"r": 8, "lora_alpha": 16}')
-    assert differing(tmp_path, LoraSettings(8, 16)) == ""
-    assert differing(tmp_path, LoraSettings(4, 16)) == "rank 8 instead of 4"
+    assert adapter_mismatch_text(tmp_path, LoraSettings(8, 16)) == ""
+    assert adapter_mismatch_text(tmp_path, LoraSettings(4, 16)) == "rank 8 instead of 4"
 
 
 def test_a_third_turn_begins_with_all_that_was_shown_and_said(tmp_path: Path) -> None:
@@ -485,7 +487,7 @@ async def test_a_batch_waits_for_every_try_under_way_and_no_longer(tmp_path: Pat
     begun = asyncio.Barrier(len(turns))
 
     async def one(index: int) -> None:
-        with policy.attending():
+        with policy.join_batch():
             await begun.wait()
             for turn in range(turns[index]):
                 for _ in range(5 * index):  # they come one after another
@@ -503,10 +505,10 @@ async def test_a_batch_does_not_wait_for_a_try_that_stands_aside(tmp_path: Path)
     money, begun = asyncio.Event(), asyncio.Barrier(3)
 
     async def one(index: int) -> None:
-        with policy.attending():
+        with policy.join_batch():
             await begun.wait()
             if index == 2:
-                with policy.aside():
+                with policy.leave_batch():
                     await money.wait()
             await policy.complete(asking(), seeded(index))
             money.set()
@@ -522,7 +524,9 @@ async def test_a_call_that_was_only_queued_says_that_it_cost_nothing(tmp_path: P
     policy = HFLocal(a_local(tmp_path))
     decode, running, goes_on = policy.decode, threading.Event(), threading.Event()
 
-    def slow(local: LocalModel, rows: Sequence[Row], watch: Watch | None) -> list[Drawn]:
+    def slow(
+        local: LocalModel, rows: Sequence[DecodeRequest], watch: DecodeHooks | None
+    ) -> list[DecodedReply]:
         running.set()
         goes_on.wait(60)
         return decode(local, rows, watch)
@@ -537,7 +541,7 @@ async def test_a_call_that_was_only_queued_says_that_it_cost_nothing(tmp_path: P
         task.cancel()
         with pytest.raises(asyncio.CancelledError) as cut:
             await task
-        paid.append(told_of(cut.value))
+        paid.append(reported_usage(cut.value))
     goes_on.set()
     assert paid == [None, NO_USAGE]
     await policy.aclose()
@@ -549,7 +553,7 @@ async def test_a_call_from_outside_the_tries_does_not_wait_for_them(tmp_path: Pa
     entered, free = asyncio.Event(), asyncio.Event()
 
     async def busy() -> Completion:
-        with policy.attending():
+        with policy.join_batch():
             entered.set()
             await free.wait()
             return await policy.complete(asking(), seeded(1))
@@ -565,7 +569,7 @@ async def test_a_call_from_outside_the_tries_does_not_wait_for_them(tmp_path: Pa
 
 async def test_a_try_inside_a_try_is_waited_for_once(tmp_path: Path) -> None:
     policy = HFLocal(a_local(tmp_path))
-    with policy.attending(), policy.attending():
+    with policy.join_batch(), policy.join_batch():
         made = await asyncio.wait_for(policy.complete(asking(), seeded()), 60)
     assert made.token_ids
     await policy.aclose()
@@ -590,9 +594,11 @@ async def test_a_cancelled_call_leaves_the_others_alone(tmp_path: Path) -> None:
     policy = HFLocal(a_local(tmp_path))
     whole = await group(policy, 3, max_tokens=100)
     decode, running, cancelled = policy.decode, threading.Event(), threading.Event()
-    drawn: list[Drawn] = []
+    drawn: list[DecodedReply] = []
 
-    def slow(local: LocalModel, rows: Sequence[Row], watch: Watch | None) -> list[Drawn]:
+    def slow(
+        local: LocalModel, rows: Sequence[DecodeRequest], watch: DecodeHooks | None
+    ) -> list[DecodedReply]:
         running.set()
         cancelled.wait(60)
         drawn.extend(decode(local, rows, watch))
@@ -623,11 +629,11 @@ async def test_a_try_that_is_cancelled_holds_nobody_up(tmp_path: Path) -> None:
     never = asyncio.Event()
 
     async def stuck() -> None:
-        with policy.attending():
+        with policy.join_batch():
             await never.wait()
 
     async def calling() -> Completion:
-        with policy.attending():
+        with policy.join_batch():
             return await policy.complete(asking(), seeded())
 
     held, call = asyncio.create_task(stuck()), asyncio.create_task(calling())
@@ -643,7 +649,9 @@ async def test_closing_ends_a_batch_at_its_next_token_and_says_so(tmp_path: Path
     policy = HFLocal(a_local(tmp_path))
     decode, running, closed = policy.decode, threading.Event(), threading.Event()
 
-    def slow(local: LocalModel, rows: Sequence[Row], watch: Watch | None) -> list[Drawn]:
+    def slow(
+        local: LocalModel, rows: Sequence[DecodeRequest], watch: DecodeHooks | None
+    ) -> list[DecodedReply]:
         running.set()
         closed.wait(60)
         return decode(local, rows, watch)
@@ -670,7 +678,9 @@ async def test_without_memory_the_batch_is_halved_once_and_that_is_said(
     policy = HFLocal(a_local(tmp_path), tell=told.append)
     whole, decode = await group(policy, 6), policy.decode
 
-    def small(local: LocalModel, rows: Sequence[Row], watch: Watch | None) -> list[Drawn]:
+    def small(
+        local: LocalModel, rows: Sequence[DecodeRequest], watch: DecodeHooks | None
+    ) -> list[DecodedReply]:
         if len(rows) > 3:
             raise error
         return decode(local, rows, watch)
@@ -687,7 +697,9 @@ async def test_without_memory_the_batch_is_halved_once_and_that_is_said(
 
 
 async def test_memory_that_does_not_suffice_for_half_fails_the_calls(tmp_path: Path) -> None:
-    def never(local: LocalModel, rows: Sequence[Row], watch: Watch | None) -> list[Drawn]:
+    def never(
+        local: LocalModel, rows: Sequence[DecodeRequest], watch: DecodeHooks | None
+    ) -> list[DecodedReply]:
         raise torch.OutOfMemoryError("x")
 
     policy = HFLocal(a_local(tmp_path), tell=lambda line: None)
@@ -703,7 +715,9 @@ async def test_an_error_while_decoding_fails_the_calls_and_not_the_policy(tmp_pa
     policy = HFLocal(a_local(tmp_path))
     decode = policy.decode
 
-    def broken(local: LocalModel, rows: Sequence[Row], watch: Watch | None) -> list[Drawn]:
+    def broken(
+        local: LocalModel, rows: Sequence[DecodeRequest], watch: DecodeHooks | None
+    ) -> list[DecodedReply]:
         raise ZeroDivisionError("by 0")
 
     policy.decode = broken

@@ -44,8 +44,8 @@ def rows(name: str) -> list[dict[str, str]]:
     return [json.loads(line) for line in (DATA / name).read_text("utf-8").splitlines()]
 
 
-def shown(number: int, reward: float, text: str) -> prompt.Shown:
-    return prompt.Shown(number, reward, *prompt.read_attempt(text.splitlines()))
+def shown(number: int, reward: float, text: str) -> prompt.ShownAttempt:
+    return prompt.ShownAttempt(number, reward, *prompt.parse_attempt(text.splitlines()))
 
 
 @cache
@@ -97,7 +97,7 @@ def test_the_lazy_solution_makes_the_slip_that_is_typical_of_its_kind(skill: Ski
 def test_the_reflector_draws_the_skills_lesson_from_the_attempts_alone(skill: Skill) -> None:
     for exercise in some(skill):
         right, lazy = shown(1, 1.0, exercise.right), shown(2, 0.0, exercise.lazy)
-        assert [d.text for d in contrast.draw([right], [lazy], exercise.question)] == [
+        assert [d.text for d in contrast.find_lessons([right], [lazy], exercise.question)] == [
             LESSONS[skill]
         ]
     assert stance(skill, f"[E1] {LESSONS[skill]}") == "stated"
@@ -107,7 +107,7 @@ def test_a_slip_in_the_sum_alone_teaches_nothing() -> None:
     exercise = some("addition")[0]
     wrong_sum = exercise.right.replace("=", "=1")
     attempts = shown(1, 1.0, exercise.right), shown(2, 0.0, wrong_sum)
-    assert contrast.draw([attempts[0]], [attempts[1]], exercise.question) == []
+    assert contrast.find_lessons([attempts[0]], [attempts[1]], exercise.question) == []
 
 
 @pytest.mark.parametrize("skill", SKILLS)
@@ -237,12 +237,12 @@ def test_the_chat_template_closes_every_turn_and_opens_the_reply() -> None:
 
 
 def test_lessons_raise_the_share_of_right_answers_and_neutral_lines_do_not() -> None:
-    from sample_data.measure_tiny import figure, held_out
+    from sample_data.measure_tiny import load_held_out, measure_condition
 
     model, tokenizer = loaded()
-    rows = held_out()[:96]
+    rows = load_held_out()[:96]
     none, lessons, neutral = (
-        figure(model, tokenizer, rows, condition, seed=1).rate
+        measure_condition(model, tokenizer, rows, condition, seed=1).rate
         for condition in ("no experience", "all four lessons", "four neutral experiences")
     )
     # Of 512 problems about 0.28, 0.85 and 0.30; ±0.1 is what 96 problems leave open.

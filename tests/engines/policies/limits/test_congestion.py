@@ -12,7 +12,7 @@ from engines.agents.single_turn import SingleTurn
 from engines.core.errors import CallFailed
 from engines.core.protocols import Policy
 from engines.core.types import CallKey, Completion, Job, Message, Problem, Sampling
-from engines.pipeline.budget import Budget, Budgeted, Limits, Terms
+from engines.pipeline.budget import Budget, BudgetedPolicy, BudgetLimits, CallPricing
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.limits.congestion import Congestion
@@ -46,12 +46,12 @@ def a_control(limit: int, tell: Callable[[str], None] | None = None) -> tuple[Sl
 
 def test_refusals_of_one_round_halve_the_limit_once() -> None:
     slots, control = a_control(16)
-    round_one = [control.begin() for _ in range(16)]
+    round_one = [control.note_request() for _ in range(16)]
     for began in round_one:
-        control.refused(began)
+        control.note_refusal(began)
     assert slots.limit == 8
-    for began in [control.begin() for _ in range(8)]:
-        control.refused(began)
+    for began in [control.note_request() for _ in range(8)]:
+        control.note_refusal(began)
     assert slots.limit == 4
 
 
@@ -59,17 +59,17 @@ def test_the_limit_never_falls_below_one() -> None:
     slots, control = a_control(3)
     limits = []
     for _ in range(4):
-        control.refused(control.begin())
+        control.note_refusal(control.note_request())
         limits.append(slots.limit)
     assert limits == [1, 1, 1, 1]
 
 
 def test_one_more_runs_after_as_many_answers_as_run_at_a_time_up_to_the_first_limit() -> None:
     slots, control = a_control(4)
-    control.refused(control.begin())
+    control.note_refusal(control.note_request())
     limits = []
     for _ in range(9):
-        control.answered()
+        control.note_answer()
         limits.append(slots.limit)
     # 2 answers for the third, 3 for the fourth, none for a fifth
     assert limits == [2, 3, 3, 3, 4, 4, 4, 4, 4]
@@ -78,9 +78,9 @@ def test_one_more_runs_after_as_many_answers_as_run_at_a_time_up_to_the_first_li
 def test_answers_before_a_cut_do_not_count_towards_the_recovery_from_it() -> None:
     slots, control = a_control(4)
     for _ in range(100):
-        control.answered()
-    control.refused(control.begin())
-    control.answered()
+        control.note_answer()
+    control.note_refusal(control.note_request())
+    control.note_answer()
     assert slots.limit == 2
 
 
@@ -88,7 +88,7 @@ def test_the_first_fall_is_told_once() -> None:
     told: list[str] = []
     _, control = a_control(8, told.append)
     for _ in range(3):
-        control.refused(control.begin())
+        control.note_refusal(control.note_request())
     assert len(told) == 1
     assert "fewer than 8" in told[0]
 
@@ -136,7 +136,7 @@ async def test_rollouts_and_reflections_on_the_same_slots_fall_and_recover_toget
         agent = SingleTurn("", Sampling())
         rollouts = RolloutManager(agent, policy, RecordLedger(tmp_path, 1), slots, 60.0)
         job = Job(Problem("p", "2 + 2?", "4"), "", CallKey("rollout", 1, 1, 0, 0), 0, 0)
-        attempt, _ = await rollouts.roll(job)  # refused twice: at 4, then at 2
+        attempt, _ = await rollouts.roll_out(job)  # refused twice: at 4, then at 2
         assert (attempt.status, slots.limit) == ("failed", 1)
         role = Throttled(policy, slots)
         limits = []
@@ -167,7 +167,7 @@ def test_a_role_with_slots_of_its_own_falls_alone_and_tells_too() -> None:
     told: list[str] = []
     shared = Slots(8, told.append)
     own = slots_for(PolicyConfig(model="openai:m", concurrency=4), shared)
-    own.congestion.refused(own.congestion.begin())
+    own.congestion.note_refusal(own.congestion.note_request())
     assert (own.limit, shared.limit, len(told)) == (2, 8, 1)
     assert slots_for(PolicyConfig(model="openai:m"), shared) is shared
 
@@ -192,16 +192,16 @@ class Narrow:
             self.now -= 1
 
 
-@pytest.mark.parametrize("budget", [None, Limits(calls=10_000)])
+@pytest.mark.parametrize("budget", [None, BudgetLimits(calls=10_000)])
 async def test_an_endpoint_that_takes_three_at_a_time_loses_none_of_32(
-    budget: Limits | None,
+    budget: BudgetLimits | None,
 ) -> None:
     narrow = Narrow(3)
     async with fake_endpoint(narrow) as fake:
         endpoint = OpenAICompat(EndpointSettings("m", fake.base_url, max_retries=0), sleep=at_once)
         policy: Policy = endpoint
         if budget is not None:
-            policy = Budgeted(endpoint, Budget(budget, pytest.fail), Terms(100))
+            policy = BudgetedPolicy(endpoint, Budget(budget, pytest.fail), CallPricing(100))
         slots = Slots(32)
         role = Throttled(policy, slots)
         made = await asyncio.gather(
@@ -210,7 +210,7 @@ async def test_an_endpoint_that_takes_three_at_a_time_loses_none_of_32(
         await endpoint.aclose()
     assert [reply.text for reply in made] == ["4"] * 64
     assert narrow.refused > 29 and slots.limit < 16  # a budget takes nothing of the control away
-    assert slots.held == 0
+    assert slots.held_count == 0
 
 
 async def test_a_refused_call_holds_no_slot_while_it_waits() -> None:
@@ -224,14 +224,14 @@ async def test_a_refused_call_holds_no_slot_while_it_waits() -> None:
         policy = OpenAICompat(EndpointSettings("m", fake.base_url, max_retries=0), sleep=wait)
         asking = asyncio.create_task(Throttled(policy, slots).complete(QUESTION, Sampling(seed=1)))
         await waiting.wait()
-        assert slots.held == 0
-        async with slots.hold():
+        assert slots.held_count == 0
+        async with slots.acquire():
             over.set()
-            await turns_until(lambda: slots.waiting == 1)
+            await turns_until(lambda: slots.waiting_count == 1)
             assert len(fake.requests) == 1  # others have the slot, so it does not try again
         assert (await asking).text == "4"
         await policy.aclose()
-    assert slots.held == 0
+    assert slots.held_count == 0
 
 
 async def test_a_call_cancelled_while_it_waits_for_a_slot_again_gives_none_back_twice() -> None:
@@ -250,14 +250,14 @@ async def test_a_call_cancelled_while_it_waits_for_a_slot_again_gives_none_back_
                 Throttled(policy, slots).complete(QUESTION, Sampling(seed=1))
             )
             await waiting.wait()
-            async with slots.hold():
+            async with slots.acquire():
                 if goes_on:
                     over.set()
-                    await turns_until(lambda: slots.waiting == 1)
+                    await turns_until(lambda: slots.waiting_count == 1)
                 asking.cancel()
                 await asyncio.gather(asking, return_exceptions=True)
-                assert slots.held == 1
-            assert slots.held == 0
+                assert slots.held_count == 1
+            assert slots.held_count == 0
         await policy.aclose()
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from engines.agents.single_turn import SingleTurn
-from engines.core.errors import lost_to
+from engines.core.errors import lost_usage
 from engines.core.types import CallKey, Completion, Job, Message, Problem, Sampling, Usage
 from engines.core.waiting.deadline import deadline
 from engines.policies.limits.congestion import Congestion
-from engines.policies.limits.paced import Paced
+from engines.policies.limits.paced import StreamPacedPolicy
 from engines.policies.limits.throttle import Slots, Throttled
 from engines.policies.open import is_scripted, open_policy
-from engines.policies.replay import Replay
+from engines.policies.replay import ReplayPolicy
 from engines.record.ledger import RecordLedger
 from engines.rollouts.manager import RolloutManager
 from tests.support.builders import a_timeout, answering
@@ -27,7 +27,7 @@ LONG = Completion("0123456789" * 40, usage=Usage(7, 100, 1))
 PACE = 10.0
 
 
-def played(policy: Paced) -> tuple[Completion, list[tuple[float, str]]]:
+def played(policy: StreamPacedPolicy) -> tuple[Completion, list[tuple[float, str]]]:
     """The reply, and its pieces with the second in which each was heard."""
 
     async def listened() -> tuple[Completion, list[tuple[float, str]]]:
@@ -40,12 +40,14 @@ def played(policy: Paced) -> tuple[Completion, list[tuple[float, str]]]:
     return on_virtual_clock(listened())
 
 
-def a_log(tmp_path: Path) -> Replay:
-    return Replay(tmp_path / "log.jsonl", {ASKED[0].content: (Completion("a"), Completion("b"))})
+def a_log(tmp_path: Path) -> ReplayPolicy:
+    return ReplayPolicy(
+        tmp_path / "log.jsonl", {ASKED[0].content: (Completion("a"), Completion("b"))}
+    )
 
 
 def test_a_reply_streams_at_its_pace_and_says_the_same() -> None:
-    made, heard = played(Paced(answering(LONG), PACE))
+    made, heard = played(StreamPacedPolicy(answering(LONG), PACE))
     assert made == LONG
     assert "".join(text for _, text in heard) == LONG.text
     assert heard[0] == (0.0, "0123")  # at once: who watches sees that it has begun
@@ -56,14 +58,14 @@ def test_a_reply_streams_at_its_pace_and_says_the_same() -> None:
 
 @pytest.mark.parametrize("pace", [1e-3, 0.5, 25.0, 1e6, 1e300])
 def test_any_pace_takes_as_long_as_it_says(pace: float) -> None:
-    made, heard = played(Paced(answering(LONG), pace))
+    made, heard = played(StreamPacedPolicy(answering(LONG), pace))
     assert "".join(text for _, text in heard) == made.text == LONG.text
     assert heard[-1][0] == pytest.approx(100 / pace)
 
 
 def test_a_reply_to_which_nobody_listens_is_there_at_once() -> None:
     async def asked() -> tuple[Completion, float]:
-        made = await Paced(answering(LONG), PACE).complete(ASKED, Sampling())
+        made = await StreamPacedPolicy(answering(LONG), PACE).complete(ASKED, Sampling())
         return made, asyncio.get_running_loop().time()
 
     assert on_virtual_clock(asked()) == (LONG, 0.0)
@@ -73,7 +75,9 @@ def test_the_pace_is_no_part_of_any_deadline() -> None:
     async def hurried() -> Completion:
         heard: list[str] = []
         async with deadline(0.5):
-            return await Paced(answering(LONG), PACE).complete(ASKED, Sampling(), heard.append)
+            return await StreamPacedPolicy(answering(LONG), PACE).complete(
+                ASKED, Sampling(), heard.append
+            )
 
     assert on_virtual_clock(hurried()) == LONG
 
@@ -82,13 +86,13 @@ def test_a_reply_that_is_cancelled_ends_at_once_and_tells_what_it_cost() -> None
     async def cancelled() -> tuple[str, float, Usage]:
         heard: list[str] = []
         task = asyncio.create_task(
-            Paced(answering(LONG), PACE).complete(ASKED, Sampling(), heard.append)
+            StreamPacedPolicy(answering(LONG), PACE).complete(ASKED, Sampling(), heard.append)
         )
         await asyncio.sleep(2.05)
         task.cancel()
         with pytest.raises(asyncio.CancelledError) as cut:
             await task
-        return "".join(heard), asyncio.get_running_loop().time(), lost_to(cut.value)
+        return "".join(heard), asyncio.get_running_loop().time(), lost_usage(cut.value)
 
     text, ended, usage = on_virtual_clock(cancelled())
     assert (len(text), ended) == (21 * 4, 2.05)  # one piece of a token each tenth of a second
@@ -101,7 +105,9 @@ def test_a_pause_stops_the_text_where_it_is_and_it_goes_on_from_there() -> None:
         going.set()
         heard: list[str] = []
         task = asyncio.create_task(
-            Paced(answering(LONG), PACE, going.wait).complete(ASKED, Sampling(), heard.append)
+            StreamPacedPolicy(answering(LONG), PACE, going.wait).complete(
+                ASKED, Sampling(), heard.append
+            )
         )
         lengths = []
         await asyncio.sleep(1.05)
@@ -118,17 +124,17 @@ def test_a_pause_stops_the_text_where_it_is_and_it_goes_on_from_there() -> None:
 
 def test_a_call_that_fails_fails_as_without_a_pace() -> None:
     with pytest.raises(type(a_timeout())):
-        played(Paced(answering(a_timeout()), PACE))
+        played(StreamPacedPolicy(answering(a_timeout()), PACE))
 
 
 def test_it_is_named_as_what_it_paces_so_that_records_stay_those_of_the_run() -> None:
-    assert Paced(open_policy("rehearsal"), PACE).name == "rehearsal"
+    assert StreamPacedPolicy(open_policy("rehearsal"), PACE).name == "rehearsal"
 
 
 def test_every_reply_of_a_log_goes_to_its_rollout_through_slots_and_pace(tmp_path: Path) -> None:
     def said(index: int) -> str:
         job = Job(Problem("p", ASKED[0].content), "", CallKey("rollout", 1, 1, 0, index), 0, 0)
-        policy = Throttled(Paced(a_log(tmp_path), PACE), Slots(1)).for_job(job)
+        policy = Throttled(StreamPacedPolicy(a_log(tmp_path), PACE), Slots(1)).for_job(job)
         heard: list[str] = []
         made = on_virtual_clock(policy.complete(ASKED, Sampling(seed=0), heard.append))
         assert heard == [made.text]
@@ -139,13 +145,13 @@ def test_every_reply_of_a_log_goes_to_its_rollout_through_slots_and_pace(tmp_pat
 
 def test_what_cannot_be_bound_to_a_job_is_asked_as_it_is() -> None:
     job = Job(Problem("p", "q"), "", CallKey("rollout", 1, 1, 0, 0), 0, 0)
-    policy = Paced(answering(LONG), PACE)
+    policy = StreamPacedPolicy(answering(LONG), PACE)
     assert policy.for_job(job) is policy
 
 
 def test_slots_see_the_endpoint_behind_the_pace() -> None:
-    inside = Paced(open_policy("rehearsal"), PACE).reporting(Congestion(Slots(1)))
-    assert isinstance(inside, Paced)
+    inside = StreamPacedPolicy(open_policy("rehearsal"), PACE).with_congestion(Congestion(Slots(1)))
+    assert isinstance(inside, StreamPacedPolicy)
     assert inside.inner is not None
     assert type(inside.inner) is not type(open_policy("rehearsal"))  # a view of it
 
@@ -157,10 +163,14 @@ def test_a_rollout_that_is_killed_midway_ends_at_once_as_a_failed_one(tmp_path: 
         heard: list[str] = []
         ledger = RecordLedger(tmp_path, 1)
         manager = RolloutManager(
-            SingleTurn("solve", Sampling()), Paced(answering(LONG), PACE), ledger, Slots(1), 60.0
+            SingleTurn("solve", Sampling()),
+            StreamPacedPolicy(answering(LONG), PACE),
+            ledger,
+            Slots(1),
+            60.0,
         )
         task = asyncio.create_task(
-            manager.roll(Job(Problem("p", "q"), "", key, 0, 0), heard.append)
+            manager.roll_out(Job(Problem("p", "q"), "", key, 0, 0), heard.append)
         )
         await asyncio.sleep(3)
         assert manager.kill(1, 0, 0, "killed by ann")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from engines.core.protocols import OnText
 from engines.core.types import CallKey, Completion, Job, Message, Problem, Sampling
 from engines.policies.limits.throttle import Slots, Throttled
-from engines.policies.replay import Replay
+from engines.policies.replay import ReplayPolicy
 
 
 async def settle() -> None:
@@ -38,7 +38,7 @@ class Stage:
         self.tasks[number] = asyncio.create_task(self._hold(number, priority))
 
     async def _hold(self, number: int, priority: tuple[int, ...]) -> None:
-        async with self.slots.hold(priority):
+        async with self.slots.acquire(priority):
             self.entered.append(number)
             self.inside.add(number)
             try:
@@ -64,7 +64,7 @@ async def test_free_slots_go_to_the_smallest_priority_and_among_equals_to_the_fi
         await settle()
     assert stage.entered == [0, 5, 4, 2, 3, 1]
     await stage.close()
-    assert stage.slots.held == 0
+    assert stage.slots.held_count == 0
 
 
 async def test_a_waiter_cancelled_in_the_turn_it_is_granted_passes_the_slot_on() -> None:
@@ -75,14 +75,14 @@ async def test_a_waiter_cancelled_in_the_turn_it_is_granted_passes_the_slot_on()
     assert stage.inside == {0}
     stage.doors[0].set()
     # One turn in which 0 leaves and grants 1, which has not run since.
-    while stage.slots.waiting == 2:
+    while stage.slots.waiting_count == 2:
         await asyncio.sleep(0)
     assert stage.entered == [0]
     stage.tasks[1].cancel()
     await settle()
     assert stage.entered == [0, 2]
     await stage.close()
-    assert stage.slots.held == 0
+    assert stage.slots.held_count == 0
 
 
 async def test_a_cancelled_holder_frees_its_slot() -> None:
@@ -108,7 +108,7 @@ async def test_a_larger_limit_starts_waiters_and_a_smaller_one_stops_nobody() ->
     stage.doors[0].set()
     stage.doors[1].set()
     await settle()
-    assert (stage.inside, stage.slots.waiting) == ({2}, 2)
+    assert (stage.inside, stage.slots.waiting_count) == ({2}, 2)
     stage.doors[2].set()
     await settle()
     assert stage.inside == {3}
@@ -156,12 +156,12 @@ async def play(moves: list[tuple[str, int]], limit: int) -> None:
             case "settle":
                 await settle()
                 # At rest: nobody waits while a slot is free, and the counts agree.
-                assert stage.slots.held == len(stage.inside) <= highest
-                assert stage.slots.waiting == 0 or stage.slots.held >= stage.slots.limit
+                assert stage.slots.held_count == len(stage.inside) <= highest
+                assert stage.slots.waiting_count == 0 or stage.slots.held_count >= stage.slots.limit
     for door in stage.doors.values():
         door.set()
     await asyncio.gather(*stage.tasks.values(), return_exceptions=True)
-    assert (stage.slots.held, stage.slots.waiting) == (0, 0)
+    assert (stage.slots.held_count, stage.slots.waiting_count) == (0, 0)
 
 
 class Counting:
@@ -204,7 +204,7 @@ async def test_a_throttled_policy_binds_to_a_job_when_the_inner_one_can(tmp_path
     path = tmp_path / "log.jsonl"
     log = {"q?": (Completion("a"), Completion("b"))}
     job = Job(Problem("p", "q?"), "", CallKey("rollout", 1, 1, 0, 1), 0, 0)
-    bound = Throttled(Replay(path, log), Slots(1)).for_job(job)
+    bound = Throttled(ReplayPolicy(path, log), Slots(1)).for_job(job)
     assert isinstance(bound, Throttled)
     assert (await bound.complete([Message("user", "q?")], Sampling(seed=0))).text == "b"
     plain = Throttled(Counting(), Slots(1))

@@ -13,8 +13,8 @@ import sample_data
 from engines.core.library import guidance_text
 from engines.core.text.prompts import load_prompt, quote
 from engines.policies.rehearsal.families import recognise
-from engines.policies.rehearsal.reflect import answer
-from engines.policies.rehearsal.reply import completed, problem_with, reply
+from engines.policies.rehearsal.reflect import reflector_reply
+from engines.policies.rehearsal.reply import complete_request, request_error, stream_reply
 from engines.policies.rehearsal.skill import stance
 from engines.policies.rehearsal.solve import solve
 from sample_data import make_problems
@@ -94,13 +94,13 @@ def a_consolidate_prompt(proposals, *, library=(), room="The library may grow.",
 
 
 def operations(prompt):
-    return json.loads(answer(prompt, fenced=False))
+    return json.loads(reflector_reply(prompt, fenced=False))
 
 
 def solved(question, experiences=(), seeds=range(8)):
     """Tries of a question as pairs of text and reward."""
     right = f"#### {recognise(question).answer}"
-    texts = [completed(a_request(question, experiences, seed=seed))[0] for seed in seeds]
+    texts = [complete_request(a_request(question, experiences, seed=seed))[0] for seed in seeds]
     return [(text, float(text.endswith(right))) for text in texts]
 
 
@@ -127,7 +127,7 @@ def learned_lessons():
 
 
 async def sent(request):
-    return b"".join([piece async for piece in reply(request)])
+    return b"".join([piece async for piece in stream_reply(request)])
 
 
 def events(body):
@@ -274,7 +274,7 @@ def test_at_temperature_zero_the_likelier_solution_is_given_whatever_the_seed():
 
 
 def test_an_unknown_question_is_declined():
-    text, finish = completed(a_request("Who wrote the first novel?"))
+    text, finish = complete_request(a_request("Who wrote the first novel?"))
     assert "scripted" in text and text.endswith("#### unknown") and finish == "stop"
 
 
@@ -436,7 +436,7 @@ def test_a_summary_keeps_what_a_lesson_is_drawn_from():
         prompt = render(
             problem="| What is 47 + 38?", reward=f" · reward {reward:.2f}", attempt=quote(note)
         )
-        attempts.append((answer(prompt, fenced=False), reward))
+        attempts.append((reflector_reply(prompt, fenced=False), reward))
     assert attempts[0][0].startswith("1. (columns) when numbers are added")
     (wish,) = operations(an_extract_prompt("What is 47 + 38?", attempts))
     assert wish["experience"] == LESSONS["addition"]
@@ -491,10 +491,10 @@ def test_a_repair_turn_gets_the_plain_array_of_the_same_operations():
     texts = set()
     for seed in range(9):
         first = {"model": "m", "messages": [asked], "seed": seed}
-        text, _ = completed(first)
+        text, _ = complete_request(first)
         texts.add(text.startswith("```json\n"))
         messages = [asked, {"role": "assistant", "content": text}, repair]
-        again, _ = completed({**first, "messages": messages})
+        again, _ = complete_request({**first, "messages": messages})
         plain = text.removeprefix("```json\n").removesuffix("\n```")
         assert json.loads(again) == json.loads(plain)
     assert texts == {True, False}  # fenced for some seeds, plain for others
@@ -517,7 +517,7 @@ async def test_a_stream_is_deltas_then_finish_then_usage_then_done():
     *deltas, finish, usage = parsed
     assert len({chunk["id"] for chunk in parsed}) == 1 and len(deltas) > 5
     text = "".join(chunk["choices"][0]["delta"]["content"] for chunk in deltas)
-    assert text == completed(request)[0]
+    assert text == complete_request(request)[0]
     assert finish["choices"][0]["finish_reason"] == "stop"
     assert usage["choices"] == []
     assert usage["usage"]["completion_tokens"] == -(-len(text) // 4)
@@ -530,18 +530,18 @@ async def test_without_a_stream_one_object_holds_the_same_text():
     body = orjson.loads(await sent(a_request()))
     choice = body["choices"][0]
     assert body["object"] == "chat.completion" and body["model"] == "rehearsal"
-    assert choice["message"] == {"role": "assistant", "content": completed(a_request())[0]}
+    assert choice["message"] == {"role": "assistant", "content": complete_request(a_request())[0]}
 
 
 def test_max_tokens_cuts_with_finish_length():
-    whole, _ = completed(a_request())
-    cut, finish = completed(a_request(max_tokens=10))
+    whole, _ = complete_request(a_request())
+    cut, finish = complete_request(a_request(max_tokens=10))
     assert (cut, finish) == (whole[:40], "length")  # four characters a token
-    assert completed(a_request(max_tokens=4000)) == (whole, "stop")
+    assert complete_request(a_request(max_tokens=4000)) == (whole, "stop")
 
 
 def test_a_stop_text_ends_the_reply_before_it():
-    text, finish = completed(a_request(stop=["####"]))
+    text, finish = complete_request(a_request(stop=["####"]))
     assert text.endswith(".\n") and finish == "stop"
 
 
@@ -549,7 +549,7 @@ def test_content_in_parts_is_read():
     parts = [{"type": "text", "text": "What is "}, {"type": "text", "text": "47 + 38?"}]
     request = a_request()
     request["messages"][1] = {"role": "user", "content": parts}
-    assert completed(request) == completed(a_request())
+    assert complete_request(request) == complete_request(a_request())
 
 
 @pytest.mark.parametrize(
@@ -570,12 +570,12 @@ def test_content_in_parts_is_read():
 )
 async def test_a_malformed_request_is_answered_with_an_error_that_names_the_field(change, named):
     request = a_request(**change)
-    assert f'"{named}"' in problem_with(request)
+    assert f'"{named}"' in request_error(request)
     error = orjson.loads(await sent(request))["error"]
-    assert error["message"] == problem_with(request)
+    assert error["message"] == request_error(request)
     assert error["type"] == "invalid_request_error"
 
 
 def test_a_well_formed_request_has_no_problem():
-    assert problem_with(a_request(stream=True, temperature=0.7, max_tokens=100)) is None
-    assert problem_with([]) == "The body must be a JSON object."
+    assert request_error(a_request(stream=True, temperature=0.7, max_tokens=100)) is None
+    assert request_error([]) == "The body must be a JSON object."

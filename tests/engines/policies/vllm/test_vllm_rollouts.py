@@ -13,7 +13,7 @@ from engines.core.errors import CallFailed, PolicyError
 from engines.core.types import Completion, Message, Sampling
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.vllm.policy import RolloutServer, VLLMRollouts
-from engines.policies.vllm.reply import read_reply
+from engines.policies.vllm.reply import parse_reply
 from tests.support.fake_endpoint import drops, fake_endpoint, hangs, refuses
 from tests.support.vllm_server import BASE, END, FakeVLLM, fake_vllm, logprob
 
@@ -127,9 +127,9 @@ def test_a_reply_that_training_cannot_use_says_what_is_wrong(
         "prompt_token_ids": [5],
         "logprobs": {"token_logprobs": [-1.0, -1.0, -1.0]},
     }
-    assert read_reply({"choices": [whole]}, [5]).token_ids == (10, 11, 2)
+    assert parse_reply({"choices": [whole]}, [5]).token_ids == (10, 11, 2)
     with pytest.raises(CallFailed, match=cause):
-        read_reply({"choices": [whole | change]}, [5])
+        parse_reply({"choices": [whole | change]}, [5])
 
 
 async def test_log_probabilities_of_another_temperature_are_left_out_not_passed_off() -> None:
@@ -173,9 +173,9 @@ async def test_requests_name_the_newest_adapter_and_the_one_before_is_unloaded(
     async with fake_vllm() as server:
         policy = rollouts(server.url)
         await policy.complete(ASK, AT_ONE)
-        await policy.serve("studio-1", first)
+        await policy.serve_adapter("studio-1", first)
         before = await policy.complete(ASK, AT_ONE)
-        await policy.serve("studio-2", second)
+        await policy.serve_adapter("studio-2", second)
         after = await said(policy)
         assert server.adapters == {"studio-2": str(second)}
         assert [b["model"] for b in server.asked("completions")] == [BASE, "studio-1", "studio-2"]
@@ -189,7 +189,9 @@ async def test_no_name_is_ever_loaded_again_since_the_old_prefix_cache_would_ans
         policy = rollouts(server.url)
         for name in ("a", "b", "b"):
             folder = tmp_path / name
-            await policy.serve(f"studio-{name}", folder if folder.exists() else an_adapter(folder))
+            await policy.serve_adapter(
+                f"studio-{name}", folder if folder.exists() else an_adapter(folder)
+            )
         await policy.aclose()
         loaded = [body["lora_name"] for body in server.asked("load_lora_adapter")]
     assert loaded == ["studio-a", "studio-b"]
@@ -201,14 +203,14 @@ async def test_a_resumed_run_takes_up_the_adapter_that_the_server_still_has(
     folder = an_adapter(tmp_path / "a")
     async with fake_vllm(adapters={"studio-1": str(folder)}) as server:
         policy = rollouts(server.url)
-        await policy.serve("studio-1", folder)
+        await policy.serve_adapter("studio-1", folder)
         assert (await said(policy)).model == "studio-1"
 
 
 async def _refusal(server: FakeVLLM, folder: Path) -> PolicyError:
     policy = rollouts(server.url)
     with pytest.raises(PolicyError) as refused:
-        await policy.serve("studio-1", folder)
+        await policy.serve_adapter("studio-1", folder)
     assert policy.adapter is None  # requests still name what the server has
     await policy.aclose()
     return refused.value
@@ -232,9 +234,9 @@ async def test_an_adapter_that_cannot_be_unloaded_is_told_of_and_harms_nothing(
     told: list[str] = []
     async with fake_vllm() as server:
         policy = rollouts(server.url, told=told)
-        await policy.serve("studio-1", an_adapter(tmp_path / "a"))
+        await policy.serve_adapter("studio-1", an_adapter(tmp_path / "a"))
         server.endpoint.script = [server.answer, server.answer, refuses(404, "not loaded")]
-        await policy.serve("studio-2", an_adapter(tmp_path / "b"))
+        await policy.serve_adapter("studio-2", an_adapter(tmp_path / "b"))
         await policy.aclose()
     assert policy.adapter == "studio-2"
     assert len(told) == 1 and "studio-1 stays on the server" in told[0]

@@ -12,9 +12,9 @@ from engines.core import events as ev
 from engines.core.types import CallKey, Message, RecordRef, Sampling
 from engines.record import lines
 from engines.record.journal import Journal, read_journal
-from engines.record.ledger import RecordLedger, spent
-from engines.record.lock import writing
-from engines.record.repair.cut import cut_aside
+from engines.record.ledger import RecordLedger, read_usage
+from engines.record.lock import write_lock
+from engines.record.repair.cut import cut_with_backup
 from engines.record.repair.files import examine, file_troubles
 from engines.record.repair.runs import run_troubles
 from engines.record.repair.trouble import Trouble
@@ -73,7 +73,7 @@ async def test_a_record_that_an_earlier_release_wrote_over_is_none(tmp_path: Pat
     assert len(filler) == refs[1].length  # its head has a digit more
     path.write_bytes(data[: refs[1].offset] + filler + data[refs[2].offset :])
     assert not list(file_troubles(path, chained=False, folder=tmp_path))
-    assert [usage.calls for _, usage in spent(tmp_path)] == [1, 1]
+    assert [usage.calls for _, usage in read_usage(tmp_path)] == [1, 1]
     ledger, policy = RecordLedger(tmp_path, 1), answering("again")
     for index in range(3):
         await ledger.ask(replace(KEY, index=index), policy, ASKED, Sampling())
@@ -123,8 +123,8 @@ def test_a_damaged_journal_is_cut_before_its_line_and_the_rest_is_kept_and_told(
 def test_each_file_cut_is_kept_whole_under_a_number_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"abcdef")
-    assert cut_aside(path, 4)[0].name == "f.damaged-1"
-    assert cut_aside(path, 2)[0].name == "f.damaged-2"
+    assert cut_with_backup(path, 4)[0].name == "f.damaged-1"
+    assert cut_with_backup(path, 2)[0].name == "f.damaged-2"
     assert [p.read_bytes() for p in sorted(tmp_path.iterdir())] == [b"ab", b"abcdef", b"abcd"]
 
 
@@ -132,7 +132,7 @@ def test_the_end_of_a_journal_that_someone_is_writing_is_no_trouble(tmp_path: Pa
     path = tmp_path / "journal.jsonl"
     a_journal(path, *EVENTS)
     path.write_bytes(path.read_bytes()[:-9])
-    with writing(tmp_path):
+    with write_lock(tmp_path):
         assert not list(file_troubles(path, chained=True, folder=tmp_path))
     (trouble,) = file_troubles(path, chained=True, folder=tmp_path)
     assert not trouble.damage

@@ -13,17 +13,17 @@ import pytest
 from engines.core import events as ev
 from engines.core.errors import ConflictError
 from engines.core.library import Library
-from engines.core.types import Decision, Group, Lesson, Loss, Operation, Reflection
-from engines.pipeline.context import Practice
-from engines.pipeline.reviewers.human import Auto, Outside
+from engines.core.types import Decision, Group, Lesson, LostWork, Operation, Reflection
+from engines.pipeline.context import RunContext
+from engines.pipeline.reviewers.human import AutoReviewer, HumanReviewer
 from engines.record.run_dir import RunDir, Workspace
 from engines.training_free.engine import TrainingFreeEngine
 from studio.report.run import run_facts, run_text
 from studio.report.summary import exit_code
-from studio.review.evidence import EvidenceRoom
-from studio.review.line_mode import Sitting
+from studio.review.evidence import EvidenceLoader
+from studio.review.line_mode import LineReview
 from studio.session.client import ask
-from studio.session.offline import desk_of
+from studio.session.offline import open_review_session
 from studio.session.server import serve
 from tests.support.harness import practised
 
@@ -52,7 +52,7 @@ class Garbling:
         found = await self._engine.reflect(group, library)
         if group.id not in self._groups or found.outcome != "used":
             return found
-        loss = Loss("extraction", group.id, "no JSON array was found in it.", GARBLED)
+        loss = LostWork("extraction", group.id, "no JSON array was found in it.", GARBLED)
         return replace(found, outcome="failed", proposals=(), losses=(loss,))
 
     async def consolidate(
@@ -62,11 +62,11 @@ class Garbling:
         step = batch[0].step
         if step not in self._steps:
             return found
-        loss = Loss("consolidation", f"step {step}", "its JSON is not valid.", GARBLED)
+        loss = LostWork("consolidation", f"step {step}", "its JSON is not valid.", GARBLED)
         return replace(found, operations=(), losses=(loss,))
 
 
-def garbling(*groups: str, steps: Sequence[int] = ()) -> Callable[[Practice], Practice]:
+def garbling(*groups: str, steps: Sequence[int] = ()) -> Callable[[RunContext], RunContext]:
     return lambda practice: replace(practice, engine=Garbling(practice.engine, groups, steps))
 
 
@@ -88,10 +88,10 @@ def at_desk(workspace: Path, *typed: str) -> str:
     said: list[str] = []
     keys = iter(typed)
     run = run_of(workspace)
-    with desk_of(Workspace(workspace), run, said.append) as desk:
-        Sitting(
+    with open_review_session(Workspace(workspace), run, said.append) as desk:
+        LineReview(
             desk,
-            EvidenceRoom(run),
+            EvidenceLoader(run),
             reviewer="ann",
             ask=lambda prompt: next(keys, None),
             edit=lambda text: None,
@@ -106,7 +106,7 @@ async def test_a_run_whose_losses_were_all_mended_and_decided_ends_clean(tmp_pat
     waiting = list(done.state.repairs)
     assert waiting, "rehearsal makes no slip in this batch: choose another"
     assert exit_code(done.state) == 4, "lost, not open"
-    outcomes = done.state.groups()
+    outcomes = done.state.group_outcomes()
     page = run_text(run_facts(run_of(tmp_path), Workspace(tmp_path)))
     assert f"{waiting[0]}  extraction reply that could not be understood" in page
     assert "studio review rehearsal" in page
@@ -120,7 +120,7 @@ async def test_a_run_whose_losses_were_all_mended_and_decided_ends_clean(tmp_pat
         f"Rule {name}: mind it." for name in waiting
     ]
     assert (after.repairs, dict(after.lost), exit_code(after)) == ({}, {}, 0)
-    assert sum(after.groups().values()) == sum(outcomes.values())
+    assert sum(after.group_outcomes().values()) == sum(outcomes.values())
     page = run_text(run_facts(run_of(tmp_path), Workspace(tmp_path)))
     assert f"{waiting[0]}  mended by ann" in page
     ((name, counted),) = [(n, c) for n, c in after.curation.items() if n == "ann"]
@@ -148,7 +148,7 @@ async def test_a_mended_operation_knows_its_rollouts_problem_author_and_prompt(
     assert operation.proposer == "rehearsal"
     assert operation.prompt_hash == reflected.prompt_hash != ""
     assert operation.rationale == "so (mended by ann)"
-    assert run_of(tmp_path).state().open == mended.operations
+    assert run_of(tmp_path).state().open_operations == mended.operations
 
 
 async def test_a_mended_consolidation_rests_on_the_step_s_proposals(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ async def test_what_was_understood_the_first_time_is_not_doubled(tmp_path: Path)
     )
     kept = lesson.operations[0]
 
-    def half(practice: Practice) -> Practice:
+    def half(practice: RunContext) -> RunContext:
         engine = practice.engine
 
         class Half(Garbling):
@@ -191,7 +191,7 @@ async def test_what_was_understood_the_first_time_is_not_doubled(tmp_path: Path)
                 self, batch: Sequence[Group], reflections: Sequence[Reflection], library: Library
             ) -> Lesson:
                 found = await engine.consolidate(batch, reflections, library)
-                loss = Loss("proposal", f"step {found.step}", "Object 2: no.", GARBLED)
+                loss = LostWork("proposal", f"step {found.step}", "Object 2: no.", GARBLED)
                 return replace(found, losses=(loss,)) if found.step == 1 else found
 
         return replace(practice, engine=Half(engine, (), ()))
@@ -201,7 +201,7 @@ async def test_what_was_understood_the_first_time_is_not_doubled(tmp_path: Path)
     said = await asyncio.to_thread(at_desk, tmp_path / "other", f"e {new(kept.text)}")
     assert f"Object 1 is left out: {kept.id} says the same." in said
     after = run_of(tmp_path / "other").state()
-    assert (after.open, dict(after.lost)) == ((), {})
+    assert (after.open_operations, dict(after.lost)) == ((), {})
 
 
 async def test_a_kill_between_mending_and_deciding_loses_nothing_and_mends_nothing_twice(
@@ -212,19 +212,19 @@ async def test_a_kill_between_mending_and_deciding_loses_nothing_and_mends_nothi
     # The input ends where a kill would: nothing of a sitting is kept but the journal.
     await asyncio.to_thread(at_desk, tmp_path, mend)
     state = run_of(tmp_path).state()
-    assert [op.text for op in state.open] == ["Rule one: mind it."]
+    assert [op.text for op in state.open_operations] == ["Rule one: mind it."]
     assert exit_code(state) == 3, "now an operation is open"
 
     def twice() -> None:
-        with desk_of(Workspace(tmp_path), done.run) as desk:
+        with open_review_session(Workspace(tmp_path), done.run) as desk:
             for attempt in (
-                lambda: desk.mend("s1", new("x"), "bob"),
+                lambda: desk.resubmit("s1", new("x"), "bob"),
                 lambda: desk.drop("s1", "no", "bob"),
             ):
                 with pytest.raises(ConflictError, match="it was mended by ann already"):
                     attempt()
             with pytest.raises(ConflictError, match="no such reply waits to be mended"):
-                desk.mend("s9p9", new("x"), "bob")
+                desk.resubmit("s9p9", new("x"), "bob")
 
     await asyncio.to_thread(twice)
     await asyncio.to_thread(at_desk, tmp_path, "a")
@@ -250,7 +250,7 @@ async def test_a_mended_reply_is_linted_with_its_siblings_beside_it(tmp_path: Pa
     )
     assert texts(tmp_path), "step 2 has brought something in"
     await asyncio.to_thread(at_desk, tmp_path, f"e {both}")
-    first, second = run_of(tmp_path).state().open
+    first, second = run_of(tmp_path).state().open_operations
     assert [flag.name for flag in first.flags].count("same target") == 1
     assert [flag.name for flag in second.flags].count("same target") == 1
 
@@ -263,7 +263,7 @@ async def test_an_edit_without_a_process_is_linted_from_the_run_s_own_file(tmp_p
         at_desk, tmp_path, f"e {new('Rule one: mind it.')}", f"e {near}", "n"
     )
     assert "  flag      duplicate (" in said
-    assert run_of(tmp_path).state().open, "nothing was decided"
+    assert run_of(tmp_path).state().open_operations, "nothing was decided"
 
 
 async def test_a_masked_or_missing_key_does_not_stop_the_lint_of_an_edit(tmp_path: Path) -> None:
@@ -300,10 +300,12 @@ class Person:
 
     def __init__(self) -> None:
         self.stages: asyncio.Queue[int] = asyncio.Queue()
-        self.practice: asyncio.Queue[Practice] = asyncio.Queue()
+        self.practice: asyncio.Queue[RunContext] = asyncio.Queue()
 
-    def joins(self, change: Callable[[Practice], Practice]) -> Callable[[Practice], Practice]:
-        def joined(practice: Practice) -> Practice:
+    def joins(
+        self, change: Callable[[RunContext], RunContext]
+    ) -> Callable[[RunContext], RunContext]:
+        def joined(practice: RunContext) -> RunContext:
             def heard(event: ev.DurableEvent | ev.TransientEvent) -> None:
                 if isinstance(event, ev.StageEntered) and event.stage == "review":
                     self.stages.put_nowait(event.step)
@@ -331,7 +333,7 @@ async def test_replies_of_a_living_run_are_mended_in_review_and_in_a_later_step(
     person = Person()
     change = person.joins(garbling("s1p0", "s1p1", "s1p2", "s1p3"))
     running = asyncio.create_task(
-        practised(tmp_path, *SMALL, reviewers=(Outside(),), change=change)
+        practised(tmp_path, *SMALL, reviewers=(HumanReviewer(),), change=change)
     )
     practice = await person.practice.get()
     run = run_of(tmp_path)
@@ -363,11 +365,11 @@ async def test_replies_of_a_living_run_are_mended_in_review_and_in_a_later_step(
         await person.approves_all(run)
         done = await running
     assert {"Rule one: mind it.", "Rule two: mind it."} <= {text for _, text in done.texts}
-    assert done.state.open == ()
+    assert done.state.open_operations == ()
     assert done.state.curation["ann"].approved >= 2
 
 
-async def practice_reaches(practice: Practice, holds: Callable[[], bool]) -> None:
+async def practice_reaches(practice: RunContext, holds: Callable[[], bool]) -> None:
     """Return once the run's state is so; looked at with every event."""
     changed = asyncio.Event()
     stop = practice.recorder.listen(lambda event: changed.set())
@@ -383,7 +385,7 @@ async def test_what_is_mended_in_an_automatic_run_is_decided_with_its_step(
 ) -> None:
     """The gate asks its reviewers again for what came in between review and commit."""
 
-    class Mending(Auto):
+    class Mending(AutoReviewer):
         done = False
 
         async def review(  # type: ignore[override]
@@ -397,18 +399,18 @@ async def test_what_is_mended_in_an_automatic_run_is_decided_with_its_step(
                 state = practice.recorder.state
                 name = next(iter(state.repairs))
                 late = Operation(f"op1.{name[2:]}.1", "add", text="Rule late: mind it.")
-                asking.append(asyncio.create_task(practice.gate.mend(name, [late], "ann")))
+                asking.append(asyncio.create_task(practice.gate.resubmit(name, [late], "ann")))
 
-    held: list[Practice] = []
+    held: list[RunContext] = []
     asking: list[asyncio.Task[object]] = []
     garbled = garbling("s1p0")
 
-    def change(practice: Practice) -> Practice:
+    def change(practice: RunContext) -> RunContext:
         held.append(practice)
         return garbled(practice)
 
     done = await practised(tmp_path, *SMALL, reviewers=(Mending(),), change=change)
     await asyncio.gather(*asking)
     assert "Rule late: mind it." in {text for _, text in done.texts}
-    assert done.state.open == ()
+    assert done.state.open_operations == ()
     assert dict(done.state.lost) == {}

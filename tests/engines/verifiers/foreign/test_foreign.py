@@ -12,7 +12,7 @@ import pytest
 from engines.core.errors import CallFailed
 from engines.core.types import CallKey, Completion, Message, Problem, RecordRef, Usage, Verdict
 from engines.record.ledger import RecordLedger
-from engines.verifiers.foreign.signature import kind_of, reads_messages
+from engines.verifiers.foreign.signature import detect_signature, reads_messages
 from tests.support.builders import a_timeout, answering
 from tests.support.foreign_files import FILES, SHIPPED, FakeLedger, a_file, judged, judging
 
@@ -200,7 +200,7 @@ def test_a_function_that_reads_content_gets_messages(source: str, messages: bool
     ],
 )
 def test_the_framework_is_told_by_parameter_names(names: list[str], kind: str | None) -> None:
-    assert kind_of(names) == kind
+    assert detect_signature(names) == kind
 
 
 async def test_a_plain_answer_is_text_and_a_message(tmp_path: Path) -> None:

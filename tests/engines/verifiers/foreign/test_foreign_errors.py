@@ -9,7 +9,7 @@ import pytest
 
 from engines.core.errors import VerifierError
 from engines.core.types import Problem, Verdict
-from engines.verifiers.foreign.calls import columns_of, read_results
+from engines.verifiers.foreign.calls import parse_results, shared_columns
 from engines.verifiers.foreign.verifier import FunctionSettings, FunctionVerifier
 from tests.support.foreign_files import PROBLEM, a_file, a_rollout, judged
 
@@ -182,9 +182,9 @@ async def test_a_missing_column_is_refused_before_the_first_call(
 def test_the_columns_are_those_that_every_set_has() -> None:
     one = Problem("1", "q", "a", meta={"level": 1})
     two = Problem("2", "q", "a", meta={"topic": 1, "level": 2})
-    assert columns_of((one, two)) == {"level", "topic"}
-    assert columns_of((one, two), (one,), ()) == {"level"}
-    assert columns_of((), ()) is None
+    assert shared_columns((one, two)) == {"level", "topic"}
+    assert shared_columns((one, two), (one,), ()) == {"level"}
+    assert shared_columns((), ()) is None
 
 
 async def test_of_several_that_fit_the_usual_name_is_taken(tmp_path: Path) -> None:
@@ -354,7 +354,7 @@ def test_arrays_are_lists_of_rewards() -> None:
         def tolist(self) -> list[float]:
             return [0.5, 1.0]
 
-    got = read_results(Array(), "trl", 2, {})
+    got = parse_results(Array(), "trl", 2, {})
     assert [result["reward"] for result in got] == [0.5, 1.0]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engines.core.types import Verdict
-from engines.verifiers.foreign.process import understood
+from engines.verifiers.foreign.process import parse_message
 from engines.verifiers.foreign.verifier import FunctionSettings, FunctionVerifier
 from tests.support.builders import answering
 from tests.support.foreign_files import PROBLEM, a_file, a_rollout, judged, judging
@@ -119,7 +119,7 @@ async def test_rubbish_on_the_socket_of_the_process_is_its_end(
     ],
 )
 def test_only_a_whole_message_is_understood(line: bytes, is_one: bool) -> None:
-    assert (understood(line) is not None) is is_one
+    assert (parse_message(line) is not None) is is_one
 
 
 async def test_coroutines_run_side_by_side_up_to_their_number(tmp_path: Path) -> None:

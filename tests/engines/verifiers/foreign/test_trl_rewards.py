@@ -7,7 +7,7 @@ from pathlib import Path
 
 from engines.core.types import Problem, Verdict
 from engines.data.dataset import read_problems
-from engines.verifiers.foreign.calls import columns_of
+from engines.verifiers.foreign.calls import shared_columns
 from engines.verifiers.foreign.verifier import FunctionSettings, FunctionVerifier
 from engines.verifiers.open import open_verifier
 from tests.support.builders import a_rollout
@@ -30,7 +30,7 @@ async def test_every_column_of_the_data_set_arrives_unchanged(tmp_path: Path) ->
     data.write_text(json.dumps(ROW) + "\n")
     (problem,) = read_problems(data)
     verifier = FunctionVerifier(
-        FunctionSettings(), FILES / "columns_trl.py", columns=columns_of([problem])
+        FunctionSettings(), FILES / "columns_trl.py", columns=shared_columns([problem])
     )
     await verifier.check()
     for count in (1, 3):  # a try alone, as the loop hands them over, and a group at once

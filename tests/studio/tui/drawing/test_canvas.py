@@ -15,10 +15,10 @@ from textual.geometry import Region
 
 from studio.tui.drawing import themes
 from studio.tui.drawing.canvas import PaneModel, StreamCanvas
-from studio.tui.drawing.frames import Picture, _cut, tightened
-from studio.tui.drawing.frames import _cells as cells_of
+from studio.tui.drawing.frames import ScreenBuffer, _slice_cells, compact_update
+from studio.tui.drawing.frames import _split_cells as cells_of
 from studio.tui.drawing.layout import grid
-from studio.tui.terminal.frame_clock import install
+from studio.tui.terminal.frame_clock import install_frame_clock
 
 
 class Stage(App[int]):
@@ -28,7 +28,7 @@ class Stage(App[int]):
         super().__init__()
         self.canvas = StreamCanvas(ascii=ascii, id="streams")
         self.told: list[tuple[str, ...]] = []
-        themes.register(self, {}, theme)
+        themes.register_themes(self, {}, theme)
 
     def compose(self) -> ComposeResult:
         yield self.canvas
@@ -172,7 +172,7 @@ async def test_solo_follows_the_end_until_the_person_scrolls() -> None:
         app.canvas.set_panes([PaneModel("p0", "r0", "won"), PaneModel("p1", "r1", "won")])
         app.canvas.feed("p0", "\n".join(str(n) for n in range(20)))
         app.canvas.set_mode("solo")
-        assert app.canvas.on_screen == ("p0",)
+        assert app.canvas.visible_ids == ("p0",)
         app.canvas.flush()
         app.canvas.scroll_rows(-10)
         top = drawn(app.canvas)[1]
@@ -189,13 +189,13 @@ async def test_the_focused_pane_stays_on_screen_and_is_seen_without_colour() -> 
     app = Stage(theme=themes.MONO)
     async with app.run_test(size=(44, 6)) as pilot:
         app.canvas.set_panes(some_panes(8), columns=2)  # 2 of 4 rows fit
-        assert app.canvas.on_screen == ("p0", "p1", "p2", "p3")
+        assert app.canvas.visible_ids == ("p0", "p1", "p2", "p3")
         for _ in range(3):
             app.canvas.move_focus(0, 1)
         await pilot.pause()
-        assert app.canvas.focused == "p6"
-        assert "p6" in app.canvas.on_screen
-        assert app.told[-1] == app.canvas.on_screen
+        assert app.canvas.focused_id == "p6"
+        assert "p6" in app.canvas.visible_ids
+        assert app.told[-1] == app.canvas.visible_ids
         row = next(y for y, text in enumerate(drawn(app.canvas)) if " r6 " in text)
         styled = [s.text for s in app.canvas.render_line(row) if s.style and s.style.reverse]
         assert styled == ["r6 >"]
@@ -206,7 +206,7 @@ async def test_text_off_screen_is_there_when_the_pane_comes_on_screen() -> None:
     async with app.run_test(size=(44, 6)):
         app.canvas.set_panes(some_panes(8), columns=2)
         app.canvas.feed("p7", "hidden until now")
-        assert not app.canvas.dirty
+        assert not app.canvas.is_dirty
         app.canvas.focus_pane("p7")
         assert any("hidden until now" in row for row in drawn(app.canvas))
 
@@ -221,13 +221,13 @@ async def test_a_budget_is_spent_on_the_focused_pane_first_and_then_in_turn() ->
             for n in range(4):
                 app.canvas.feed(f"p{n}", "x")
             app.canvas.flush(1)
-            served |= {id for id in app.canvas.on_screen if "x" in _interior(app.canvas, id)}
+            served |= {id for id in app.canvas.visible_ids if "x" in _interior(app.canvas, id)}
             assert "p2" in served
         assert served == {"p0", "p1", "p2", "p3"}
 
 
 def _interior(canvas: StreamCanvas, id: str) -> str:
-    at = canvas.on_screen.index(id)
+    at = canvas.visible_ids.index(id)
     return drawn(canvas)[1][22 * at : 22 * (at + 1)]
 
 
@@ -279,10 +279,10 @@ async def test_ascii_draws_nothing_but_ascii() -> None:
 async def test_the_pump_drains_flushes_and_draws_without_a_terminal() -> None:
     app = Stage()
     async with app.run_test(size=(40, 6)):
-        pump = install(app, {})
+        pump = install_frame_clock(app, {})
         pump.watch(app.canvas)
         app.canvas.set_panes(some_panes(1))
-        pump.add(lambda: app.canvas.feed("p0", "x"))
+        pump.add_drain(lambda: app.canvas.feed("p0", "x"))
         pump.tick()
         pump.tick()
         assert "xx |" in drawn(app.canvas)[1]
@@ -304,7 +304,7 @@ async def test_a_full_repaint_changes_no_cell(mode: str, theme: str) -> None:
         await pilot.pause()
         compositor = app.screen._compositor
 
-        picture = Picture()
+        picture = ScreenBuffer()
 
         def paint(*, full: bool) -> None:
             if full:
@@ -314,7 +314,7 @@ async def test_a_full_repaint_changes_no_cell(mode: str, theme: str) -> None:
                 compositor.update_widgets({app.canvas})
                 update = compositor.render_partial_update()
             if update is not None:
-                stream.feed(tightened(update, picture).render_segments(app.console))
+                stream.feed(compact_update(update, picture).render_segments(app.console))
 
         paint(full=True)
         for turn in range(400):
@@ -372,4 +372,4 @@ def test_boxes_never_overlap_and_the_focused_one_is_there(
 def test_a_part_of_a_row_is_cut_by_cells_with_the_marks_on_them(
     text: str, low: int, high: int, cut: str
 ) -> None:
-    assert "".join(_cut(cells_of(text), low, high)) == cut
+    assert "".join(_slice_cells(cells_of(text), low, high)) == cut

@@ -11,15 +11,15 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from textual.strip import Strip
 
-from engines.core.text.sanitize import inert
+from engines.core.text.sanitize import escape_unsafe
 from studio.tui.drawing.cells import (
     GLYPHS_ASCII,
     GLYPHS_UNICODE,
+    cell_width,
     crop,
     fit,
+    normalize_width,
     pad,
-    settled,
-    width,
     wrap,
     wrap_pieces,
 )
@@ -28,15 +28,15 @@ FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
 AWKWARD = ("a", " ", "\n", "\t", "中", "文", FAMILY, "e\u0301", "\u2764\ufe0f",
            "\U0001f44d\U0001f3fd",
            "\U0001f1e9\U0001f1ea", "\u202e", "\x1b[2J", "[red]", "क्ष", "مرحبا", "한")  # fmt: skip
-texts = st.lists(st.sampled_from(AWKWARD), max_size=40).map("".join).map(inert)
+texts = st.lists(st.sampled_from(AWKWARD), max_size=40).map("".join).map(escape_unsafe)
 
 
 @given(text=texts)
 def test_what_is_settled_is_as_wide_as_the_sum_of_its_characters_and_as_a_strip(text: str) -> None:
-    line = settled(text.replace("\n", " "))
-    assert width(line) == sum(cell_len(char) for char in line)
-    assert Strip([Segment(line)]).cell_length == width(line)
-    assert settled(line) == line
+    line = normalize_width(text.replace("\n", " "))
+    assert cell_width(line) == sum(cell_len(char) for char in line)
+    assert Strip([Segment(line)]).cell_length == cell_width(line)
+    assert normalize_width(line) == line
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_what_is_settled_is_as_wide_as_the_sum_of_its_characters_and_as_a_strip(
 def test_sequences_that_terminals_draw_differently_are_as_wide_as_their_parts(
     text: str, cells: int
 ) -> None:
-    assert width(text) == cells
+    assert cell_width(text) == cells
 
 
 @given(text=texts, room=st.integers(0, 30))
@@ -73,8 +73,10 @@ def test_a_cut_is_marked_and_a_whole_line_is_not() -> None:
 def test_wrapped_rows_fit_and_lose_nothing_but_blanks(text: str, room: int) -> None:
     rows = wrap(text, room)
     assert all(cell_len(row) <= room or cell_len(row) == 2 > room for row in rows)
-    assert "".join(rows).replace(" ", "") == settled(text).replace(" ", "").replace("\n", "")
-    assert "".join(wrap_pieces(settled(text), room)) == settled(text)
+    assert "".join(rows).replace(" ", "") == normalize_width(text).replace(" ", "").replace(
+        "\n", ""
+    )
+    assert "".join(wrap_pieces(normalize_width(text), room)) == normalize_width(text)
 
 
 def test_words_stay_whole_where_a_row_can_hold_them() -> None:
@@ -101,8 +103,8 @@ def test_states_have_signs_of_their_own() -> None:
 
 @given(title=texts, right=texts, room=st.integers(0, 40))
 def test_borders_fill_their_width_whatever_the_title(title: str, right: str, room: int) -> None:
-    assert cell_len(GLYPHS_UNICODE.top(title, room, right)) == room
-    assert cell_len(GLYPHS_UNICODE.bottom(room, title, right)) == room
+    assert cell_len(GLYPHS_UNICODE.top_border(title, room, right)) == room
+    assert cell_len(GLYPHS_UNICODE.bottom_border(room, title, right)) == room
 
 
 def test_a_bar_is_full_only_when_all_is_done() -> None:

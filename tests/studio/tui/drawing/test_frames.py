@@ -13,11 +13,11 @@ from textual.content import Content
 from textual.geometry import Region
 
 from studio.tui.drawing.canvas import StreamCanvas
-from studio.tui.drawing.cells import width
-from studio.tui.drawing.frames import Picture, tightened
-from studio.tui.drawing.lines import Row, paragraph, plain
+from studio.tui.drawing.cells import cell_width
+from studio.tui.drawing.frames import ScreenBuffer, compact_update
+from studio.tui.drawing.lines import Row, paragraph, plain_text
 from studio.tui.drawing.pacer import UNSEEN_BYTES_PER_S, Pacer
-from studio.tui.terminal.frame_clock import Pump, install
+from studio.tui.terminal.frame_clock import FrameClock, install_frame_clock
 from studio.tui.widgets.line_view import LineView, strip_of
 from studio.tui.widgets.row_list import RowList
 
@@ -39,13 +39,13 @@ class Drawn:
         self.app, self.columns, self.rows = app, columns, rows
         self.screen = pyte.Screen(columns, rows)
         self.stream = pyte.Stream(self.screen)
-        self.picture = Picture()
+        self.picture = ScreenBuffer()
         self.sent = 0
         app._display = self._display  # type: ignore[method-assign]
 
     def _display(self, screen: object, update: Any) -> None:
         if update is not None:
-            sent = tightened(update, self.picture).render_segments(self.app.console)
+            sent = compact_update(update, self.picture).render_segments(self.app.console)
             self.sent += len(sent)
             self.stream.feed(sent)
 
@@ -120,7 +120,7 @@ def test_every_line_becomes_exactly_as_many_cells_as_its_pane_has() -> None:
 def test_a_paragraph_of_unsettled_text_keeps_its_styles_at_their_words() -> None:
     spans = [("a\tb ", ""), ("👩‍👩‍👧", "won"), (" 🇩🇪 end", "lost")]
     rows = paragraph(spans, 10)
-    assert all(width(plain(row)) <= 10 for row in rows)
+    assert all(cell_width(plain_text(row)) <= 10 for row in rows)
     told = {style: " ".join(t for row in rows for t, s in row if s == style) for style in
             ("won", "lost")}  # fmt: skip
     assert told["won"].replace(" ", "") == "👩👩👧"
@@ -142,7 +142,7 @@ async def test_a_title_that_is_the_same_draws_nothing_and_another_one_its_row() 
 
 async def test_a_canvas_that_was_there_before_the_pump_is_drawn_by_it() -> None:
     class Early(App[None]):
-        pump: Pump
+        pump: FrameClock
 
         def compose(self) -> ComposeResult:
             with Container():
@@ -150,14 +150,14 @@ async def test_a_canvas_that_was_there_before_the_pump_is_drawn_by_it() -> None:
 
     app = Early()
     async with app.run_test(size=(40, 8)):
-        install(app, {})
-        assert app.pump.watched == (app.query_one(StreamCanvas),)
+        install_frame_clock(app, {})
+        assert app.pump.canvases == (app.query_one(StreamCanvas),)
 
 
 def test_low_bandwidth_leaves_out_every_other_beat_also_when_it_is_set_later() -> None:
     ticks: list[int] = []
-    pump = Pump()
-    pump.add(lambda: ticks.append(1))
+    pump = FrameClock()
+    pump.add_drain(lambda: ticks.append(1))
     for _ in range(4):
         pump.beat()
     assert len(ticks) == 4
@@ -174,9 +174,9 @@ def test_a_line_that_nobody_can_measure_gets_a_fixed_budget_and_no_probe() -> No
     pacer = Pacer(0.0, rate=UNSEEN_BYTES_PER_S, fixed=True)
     taken, now = 0, 0.0
     for _ in range(100):  # ten seconds
-        allowed = pacer.allows(now, queued=False)
+        allowed = pacer.allowed_bytes(now, queued=False)
         taken += allowed
-        pacer.sent(allowed, now)
+        pacer.record_sent(allowed, now)
         assert not pacer.wants_probe(now)
         now += 0.1
     assert taken <= UNSEEN_BYTES_PER_S * 10.2

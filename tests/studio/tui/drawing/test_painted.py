@@ -17,10 +17,10 @@ from textual.strip import Strip
 
 from engines.core import events as ev
 from engines.core.types import CallKey
-from studio.session.base import Piece, Streamed, Told
+from studio.session.base import EventReceived, TextPiece, TextReceived
 from studio.tui.app import StudioApp
 from studio.tui.drawing.cells import pad
-from studio.tui.drawing.frames import Picture, tightened
+from studio.tui.drawing.frames import ScreenBuffer, compact_update
 from tests.studio.tui.stage import FakeSession, app_on, held_workspace, picture
 
 
@@ -35,10 +35,10 @@ async def test_text_that_streams_is_on_the_screen_after_one_beat_without_a_key(
         terminal = Terminal(app, 120, 36)
         step = ev.StepStarted(1, 2, ("p1", "p2"), 1, 0)
         began = ev.RolloutStarted(CallKey("rollout", 1, 2, 0, 0), "p1")
-        await session.push(Told(step), Told(began))
+        await session.push(EventReceived(step), EventReceived(began))
         app.pump.tick()
         await pilot.pause()
-        await session.push(Streamed((Piece("s2p0r0", 0, "Three primes divide it."),)))
+        await session.push(TextReceived((TextPiece("s2p0r0", 0, "Three primes divide it."),)))
         app.pump.tick()
         await pilot.pause()
         assert "Three primes" in "\n".join(terminal.text)
@@ -56,7 +56,7 @@ class Terminal:
     def _display(self, screen: Any, update: Any) -> None:
         of, size = self.app.pump.picture, self.app.size
         if update is not None:
-            self.stream.feed(tightened(update, of, size).render_segments(self.app.console))
+            self.stream.feed(compact_update(update, of, size).render_segments(self.app.console))
 
     @property
     def text(self) -> list[str]:
@@ -88,7 +88,7 @@ async def test_after_every_resize_the_terminal_shows_what_the_screen_holds(
         terminal = Terminal(app, 120, 36)
         await pilot.press("1" if streaming else "2")
         if streaming:
-            await session.push(Told(ev.StepStarted(1, 2, ("p1", "p2"), 1, 0)))
+            await session.push(EventReceived(ev.StepStarted(1, 2, ("p1", "p2"), 1, 0)))
         offset = 0
         for columns, rows in SIZES:
             terminal.screen.resize(rows, columns)  # drops rows from the top where it gets lower
@@ -96,7 +96,7 @@ async def test_after_every_resize_the_terminal_shows_what_the_screen_holds(
             for _ in range(3):
                 if streaming:
                     text = f"word {offset} of a text that goes on. "
-                    await session.push(Streamed((Piece("s2p0r0", offset, text),)))
+                    await session.push(TextReceived((TextPiece("s2p0r0", offset, text),)))
                     offset += len(text)
                 app.pump.tick()
                 await pilot.pause()
@@ -205,14 +205,16 @@ def test_where_widths_are_disputed_what_is_sent_in_pieces_is_a_full_repaint() ->
     columns = 24
     size = Size(columns, 1)
     for _ in range(40):
-        here, shown = Picture(), Disputing(columns)
+        here, shown = ScreenBuffer(), Disputing(columns)
         for turn in range(12):
             text = pad("".join(chance.choice(WORDS) for _ in range(8)), columns - 2) + "│"
             text += "ab"[turn % 2]
             update = _row(text, size)
-            shown.feed(tightened(update, here, size).render_segments(_console()))
+            shown.feed(compact_update(update, here, size).render_segments(_console()))
             whole = Disputing(columns)
-            whole.feed(tightened(_row(text, size), Picture(), size).render_segments(_console()))
+            whole.feed(
+                compact_update(_row(text, size), ScreenBuffer(), size).render_segments(_console())
+            )
             assert shown.cells == whole.cells, text
             assert shown.cells[-2:] == ["│", "ab"[turn % 2]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.core.text.sanitize import inert
+from engines.core.text.sanitize import escape_unsafe
 from studio.tui.drawing.cells import ROW_CHARS, wrap
 from studio.tui.drawing.tail import TailBuffer
 from tests.studio.tui.drawing.test_cells import AWKWARD
@@ -24,7 +24,7 @@ def test_where_a_text_was_cut_on_its_way_is_not_seen(text: str, cuts: list[int],
     for cut in [*sorted(cuts), len(text)]:
         buffer.feed(text[at:cut])
         at = max(at, cut)
-        assert buffer.lines() == wrap(inert(text[:at]), room)
+        assert buffer.lines() == wrap(escape_unsafe(text[:at]), room)
 
 
 @given(text=raw, before=st.integers(1, 20), after=st.integers(1, 20))
@@ -32,9 +32,9 @@ def test_another_width_wraps_the_same_text_anew(text: str, before: int, after: i
     buffer = TailBuffer(before)
     buffer.feed(text)
     buffer.resize(after)
-    assert buffer.lines() == wrap(inert(text), after)
+    assert buffer.lines() == wrap(escape_unsafe(text), after)
     buffer.feed("more")
-    assert buffer.lines() == wrap(inert(text + "more"), after)
+    assert buffer.lines() == wrap(escape_unsafe(text + "more"), after)
 
 
 def test_only_the_last_rows_are_kept_and_keep_their_numbers() -> None:
@@ -48,12 +48,12 @@ def test_only_the_last_rows_are_kept_and_keep_their_numbers() -> None:
 
 def test_it_tells_from_which_row_on_something_changed() -> None:
     buffer = TailBuffer(10)
-    assert buffer.take() == 0
+    assert buffer.take_first_changed() == 0
     buffer.feed("one two three four")  # rows: "one two", "three four"
-    assert buffer.take() == 0
-    assert buffer.take() is None
+    assert buffer.take_first_changed() == 0
+    assert buffer.take_first_changed() is None
     buffer.feed(" five")
-    assert buffer.take() == 1
+    assert buffer.take_first_changed() == 1
 
 
 def test_marks_without_end_break_a_row_instead_of_growing_it() -> None:
@@ -68,15 +68,15 @@ def test_a_new_text_begins_at_row_zero() -> None:
     buffer = TailBuffer(10, cap=2)
     buffer.feed("a\n" * 50)
     buffer.reset("b\u200d")
-    assert (buffer.lines(), buffer.first) == (wrap(inert("b\u200d"), 10), 0)
+    assert (buffer.lines(), buffer.first) == (wrap(escape_unsafe("b\u200d"), 10), 0)
 
 
 def test_the_last_line_is_known_whole_and_where_each_line_begins() -> None:
     buffer = TailBuffer(10)
-    assert buffer.last_line() == "" and buffer.begins(0)
+    assert buffer.last_line() == "" and buffer.is_line_start(0)
     buffer.feed("one\nthe answer is forty two\n\n")
     assert buffer.last_line() == "the answer is forty two"
     assert buffer.lines() == ["one", "the answer", "is forty", "two", "", ""]
-    assert [buffer.begins(at) for at in range(6)] == [True, True, False, False, True, True]
+    assert [buffer.is_line_start(at) for at in range(6)] == [True, True, False, False, True, True]
     buffer.resize(40)
     assert buffer.last_line() == "the answer is forty two"

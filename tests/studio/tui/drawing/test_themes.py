@@ -15,9 +15,9 @@ from studio.tui.drawing.themes import (
     LIGHT,
     MONO,
     NAMES,
-    ascii_only,
-    choose,
-    register,
+    choose_theme,
+    needs_ascii,
+    register_themes,
     style,
 )
 
@@ -76,8 +76,8 @@ def test_focus_is_seen_without_colour_in_every_theme() -> None:
     ],
 )
 def test_a_terminal_gets_the_theme_that_fits(environ: dict[str, str], theme: str) -> None:
-    assert choose(environ, None) == theme
-    assert choose(environ, LIGHT) == LIGHT
+    assert choose_theme(environ, None) == theme
+    assert choose_theme(environ, LIGHT) == LIGHT
 
 
 @pytest.mark.parametrize(
@@ -95,13 +95,13 @@ def test_a_terminal_gets_the_theme_that_fits(environ: dict[str, str], theme: str
 def test_a_locale_without_unicode_gets_ascii(
     environ: dict[str, str], encoding: str | None, only: bool
 ) -> None:
-    assert ascii_only(environ, encoding) is only
+    assert needs_ascii(environ, encoding) is only
 
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_textuals_own_styles_can_be_drawn_in_every_theme(name: str) -> None:
     app: App[int] = App()
-    assert register(app, {}, name) == name
+    assert register_themes(app, {}, name) == name
     async with app.run_test():
         assert app.theme == name
         assert app.native_ansi_color is (name in (ANSI, MONO))
@@ -109,6 +109,6 @@ async def test_textuals_own_styles_can_be_drawn_in_every_theme(name: str) -> Non
 
 def test_without_colour_no_filter_turns_colours_into_greys() -> None:
     app: App[int] = App()
-    register(app, {"NO_COLOR": "1"}, None)
+    register_themes(app, {"NO_COLOR": "1"}, None)
     kinds = [type(line_filter) for line_filter in app._filters]
     assert NoColor in kinds and Monochrome not in kinds

@@ -9,9 +9,9 @@ from engines.core import events as ev
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from engines.core.types import CallKey
-from studio.tui.pages.live.batch import batch_of
-from studio.tui.pages.live.batch_tracker import Watched
-from studio.tui.pages.live.event_history import recalled
+from studio.tui.pages.live.batch import current_batch
+from studio.tui.pages.live.batch_tracker import BatchTracker
+from studio.tui.pages.live.event_history import load_event_history
 from tests.studio.tui.stage import finished_workspace, held_workspace
 
 
@@ -31,39 +31,41 @@ def begun(position: int, index: int) -> ev.RolloutStarted:
 
 def test_what_the_run_names_is_under_way_unless_it_has_ended(tmp_path: Path) -> None:
     state = a_state(tmp_path, ev.RolloutFinished)
-    (ended,) = batch_of(state).rollouts
-    watched = Watched()
+    (ended,) = current_batch(state).rollouts
+    watched = BatchTracker()
     names = {"s1p5r3", "s1p{}r{}".format(*ended)}
-    watched.began(state, names, anew=True)
+    watched.handle_snapshot(state, names, anew=True)
     assert watched.under_way == {"s1p5r3"}
-    watched.began(state, None, anew=False)  # a gap, in which nobody named any
+    watched.handle_snapshot(state, None, anew=False)  # a gap, in which nobody named any
     assert watched.under_way == {"s1p5r3"}
-    watched.began(state, None, anew=True)
+    watched.handle_snapshot(state, None, anew=True)
     assert watched.under_way == set()
 
 
 def test_a_rollout_is_under_way_from_its_beginning_or_first_text_to_its_end(tmp_path: Path) -> None:
     state = a_state(tmp_path, ev.StepStarted)
-    watched = Watched()
-    watched.began(state, None, anew=True)
-    watched.told(begun(0, 0), state)
-    watched.text_came("s1p0r1")
-    watched.text_came("s9p0r1")  # of no rollout of this batch
+    watched = BatchTracker()
+    watched.handle_snapshot(state, None, anew=True)
+    watched.handle_event(begun(0, 0), state)
+    watched.handle_text("s1p0r1")
+    watched.handle_text("s9p0r1")  # of no rollout of this batch
     assert watched.under_way == {"s1p0r0", "s1p0r1"}
-    watched.told(ev.RolloutFinished(1, 0, 0, 7, "ok", None, None, state.spent, 1.0), state)
+    watched.handle_event(
+        ev.RolloutFinished(1, 0, 0, 7, "ok", None, None, state.total_usage, 1.0), state
+    )
     assert watched.under_way == {"s1p0r1"}
-    watched.parted()
+    watched.handle_disconnect()
     assert watched.under_way == set()
 
 
 def test_between_steps_the_last_batch_is_the_journals_and_whole(tmp_path: Path) -> None:
     run = finished_workspace(tmp_path).run("rehearsal")
     state = run.state()
-    watched = Watched()
-    watched.began(state, None, anew=True)
+    watched = BatchTracker()
+    watched.handle_snapshot(state, None, anew=True)
     assert watched.batch is None  # the state has let go of the rollouts of steps that are through
-    past = recalled(run)
-    watched.recalled(past.batch, state)
+    past = load_event_history(run)
+    watched.restore_batch(past.batch, state)
     assert watched.batch is not None
     assert (watched.batch.step, len(watched.batch.rollouts)) == (4, watched.batch.size)
     assert len(watched.batch.verdicts) == watched.batch.size
@@ -71,10 +73,10 @@ def test_between_steps_the_last_batch_is_the_journals_and_whole(tmp_path: Path) 
 
 def test_a_batch_that_is_under_way_is_the_states_and_never_an_older_one(tmp_path: Path) -> None:
     state = a_state(tmp_path, ev.StepStarted)
-    watched = Watched()
-    watched.began(state, None, anew=True)
+    watched = BatchTracker()
+    watched.handle_snapshot(state, None, anew=True)
     known = watched.batch
-    watched.recalled(replace(known, rollouts={}), state)
+    watched.restore_batch(replace(known, rollouts={}), state)
     assert watched.batch is known
-    watched.recalled(None, None)
+    watched.restore_batch(None, None)
     assert watched.batch is known

@@ -10,7 +10,7 @@ from textual.widgets import Input
 from engines.core import events as ev
 from engines.record.run_dir import Workspace
 from studio.library.edit import commit_changes
-from studio.session.base import Told
+from studio.session.base import EventReceived
 from studio.tui.app import StudioApp
 from studio.tui.pages.diff.page import DiffPage
 from tests.studio.tui.stage import FakeSession, app_on, finished_workspace, picture
@@ -102,8 +102,8 @@ async def test_brackets_go_from_change_to_change(tmp_path: Path) -> None:
         assert "no further change" in picture(app)[-2]
         await pressed(pilot, "left_square_bracket")
         assert page.at == "E2"
-        assert page.copied(False).startswith("- E2  Multiply")
-        assert page.copied(True).startswith("rehearsal@2 -> rehearsal@3  +1 ~1 -1 =2")
+        assert page.text_to_copy(False).startswith("- E2  Multiply")
+        assert page.text_to_copy(True).startswith("rehearsal@2 -> rehearsal@3  +1 ~1 -1 =2")
 
 
 async def test_w_goes_through_words_lines_and_columns_where_there_is_room(tmp_path: Path) -> None:
@@ -111,14 +111,14 @@ async def test_w_goes_through_words_lines_and_columns_where_there_is_room(tmp_pa
     app = app_on(FakeSession(workspace.run("rehearsal")), workspace)
     async with app.run_test(size=(120, 36)) as pilot:
         page = await pressed(pilot, "4")
-        modes = [page.mode_drawn]
+        modes = [page.drawn_mode]
         for _ in range(3):
-            modes.append((await pressed(pilot, "w")).mode_drawn)
+            modes.append((await pressed(pilot, "w")).drawn_mode)
         assert modes == ["side by side", "words", "lines", "side by side"]
         await pilot.resize_terminal(80, 24)
         await quiet(pilot, page)
-        assert page.mode_drawn == "words"
-        assert (await pressed(pilot, "w")).mode_drawn == "lines"
+        assert page.drawn_mode == "words"
+        assert (await pressed(pilot, "w")).drawn_mode == "lines"
 
 
 async def test_space_hides_what_is_equal_and_says_how_many(tmp_path: Path) -> None:
@@ -129,10 +129,10 @@ async def test_space_hides_what_is_equal_and_says_how_many(tmp_path: Path) -> No
         await pilot.pause()
         app.open_page("diff", "rehearsal@2 rehearsal@3")
         page = await pressed(pilot, "space")
-        assert [block.id for block in page.laid()] == ["E1", "E2", "E5"]
+        assert [block.id for block in page.visible_blocks()] == ["E1", "E2", "E5"]
         assert "2 equal hidden" in "\n".join(picture(app))
         await pressed(pilot, "space")
-        assert len(page.laid()) == 5
+        assert len(page.visible_blocks()) == 5
 
 
 async def test_b_and_capital_b_choose_from_a_list_of_what_there_is(tmp_path: Path) -> None:
@@ -141,16 +141,16 @@ async def test_b_and_capital_b_choose_from_a_list_of_what_there_is(tmp_path: Pat
     async with app.run_test(size=(120, 36)) as pilot:
         page = await pressed(pilot, "4", "b")
         assert page.choosing == "base"
-        assert page.offers.key == "rehearsal@epoch:0"
+        assert page.choice_list.key == "rehearsal@epoch:0"
         for name in ("rehearsal@best", "rehearsal@epoch:1", "rehearsal@step:3", "rehearsal@1"):
-            assert name in page.offers.keys
-        page.offers.go_to("rehearsal@epoch:1")
+            assert name in page.choice_list.keys
+        page.choice_list.go_to("rehearsal@epoch:1")
         await pressed(pilot, "enter")
         assert references(page) == ("rehearsal@epoch:1", "rehearsal@last")
         await pressed(pilot, "B", "escape")
         assert references(page) == ("rehearsal@epoch:1", "rehearsal@last")
         await pressed(pilot, "B")
-        page.offers.go_to("rehearsal@1")
+        page.choice_list.go_to("rehearsal@1")
         await pressed(pilot, "enter")
         assert references(page) == ("rehearsal@epoch:1", "rehearsal@1")
 
@@ -181,7 +181,7 @@ async def test_what_is_typed_into_the_list_of_choices_is_no_key_of_the_screen(
     app = app_on(session, workspace)
     async with app.run_test(size=(120, 36)) as pilot:
         page = await pressed(pilot, "4", "b", *"xpq:5")
-        assert page.pick.value == "xpq:5" and app.page_name == "diff" and page.choosing
+        assert page.pick_line.value == "xpq:5" and app.page_name == "diff" and page.choosing
         assert session.asked == [] and len(app.screen_stack) == 1
         assert "enter chooses" in picture(app)[-1]
         await pressed(pilot, "escape")
@@ -193,11 +193,11 @@ async def test_letters_narrow_the_choices_and_arrows_go_through_them(tmp_path: P
     app = app_on(FakeSession(workspace.run("rehearsal")), workspace)
     async with app.run_test(size=(80, 24)) as pilot:
         page = await pressed(pilot, "4", "B", *"step:")
-        offered = [key for key in page.offers.keys if key.strip()]
+        offered = [key for key in page.choice_list.keys if key.strip()]
         assert offered and all("step:" in key for key in offered)
-        assert page.offers.key == offered[0]
+        assert page.choice_list.key == offered[0]
         await pressed(pilot, "down")
-        assert page.offers.key == offered[1]
+        assert page.choice_list.key == offered[1]
         await pressed(pilot, "enter")
         assert references(page)[1] == offered[1]
 
@@ -229,7 +229,7 @@ async def test_a_commit_is_followed_without_a_key(tmp_path: Path) -> None:
     async with app.run_test(size=(120, 36)) as pilot:
         page = await pressed(pilot, "4")
         edited(workspace)
-        await session.push(Told(ev.LessonCommitted(0, 3, "", ())))
+        await session.push(EventReceived(ev.LessonCommitted(0, 3, "", ())))
         app.draw_now()
         await quiet(pilot, page)
         assert references(page) == ("rehearsal@epoch:0", "rehearsal")
@@ -246,7 +246,7 @@ async def test_go_to_and_the_filter_find_an_experience(tmp_path: Path) -> None:
         await typed(pilot, "zebra")
         assert "nothing here holds" in "\n".join(picture(app))
         await pressed(pilot, "escape")
-        assert len(page.laid()) == 4
+        assert len(page.visible_blocks()) == 4
 
 
 async def test_nothing_learned_yet_is_said_and_no_key_breaks(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from engines.core.library import Library
 from studio.library.diff import pairs
-from studio.library.references import Found
-from studio.tui.drawing.lines import plain, width_of
+from studio.library.references import FoundVersion
+from studio.tui.drawing.lines import plain_text, width_of
 from studio.tui.pages.diff import view
 from studio.tui.pages.diff.loader import comparison
 from studio.tui.pages.diff.view import Choice, Comparison
@@ -19,7 +19,7 @@ HOSTILE = "[red]x[/] \x1b[2J \u202eevil\u202c 中文字符 👩‍👩‍👧 e\
 
 
 def compared(before: Library, after: Library) -> Comparison:
-    return comparison("a", Found("lib@0", before), "b", Found("lib@1", after))
+    return comparison("a", FoundVersion("lib@0", before), "b", FoundVersion("lib@1", after))
 
 
 def test_numbered_ids_stand_in_order_and_foreign_ones_before_them() -> None:
@@ -34,7 +34,7 @@ def test_numbered_ids_stand_in_order_and_foreign_ones_before_them() -> None:
 def test_words_that_changed_are_marked_each_on_its_own_side() -> None:
     of = compared(a_library("use coefficients here"), a_library("use binomial coefficients"))
     (block,) = view.blocks(of, 100, "side by side")
-    left, right = plain(block.lines[0]).split("│")
+    left, right = plain_text(block.lines[0]).split("│")
     assert left.strip() == "~ E1 use coefficients[- here-]" or "[-" in left
     assert "{+" not in left
     assert "[-" not in right
@@ -44,13 +44,13 @@ def test_words_that_changed_are_marked_each_on_its_own_side() -> None:
 def test_by_lines_the_old_wording_stands_above_the_new_one() -> None:
     of = compared(a_library("old"), a_library("new"))
     (block,) = view.blocks(of, 60, "lines")
-    assert [plain(row).strip() for row in block.lines] == ["- E1 old", "+ E1 new"]
+    assert [plain_text(row).strip() for row in block.lines] == ["- E1 old", "+ E1 new"]
 
 
 def test_eighty_columns_show_one_column_and_wide_ones_two() -> None:
-    assert view.effective("side by side", 77) == "words"
-    assert view.effective("side by side", 117) == "side by side"
-    assert view.effective("lines", 77) == "lines"
+    assert view.effective_mode("side by side", 77) == "words"
+    assert view.effective_mode("side by side", 117) == "side by side"
+    assert view.effective_mode("lines", 77) == "lines"
 
 
 @pytest.mark.parametrize("mode", view.MODES)
@@ -65,8 +65,8 @@ def test_every_line_is_exactly_as_wide_as_asked_whatever_a_model_wrote(
     for block in view.blocks(of, width, mode):
         for row in block.lines:
             assert width_of(row) == width
-            assert "\x1b" not in plain(row)
-            assert "\u202e" not in plain(row)
+            assert "\x1b" not in plain_text(row)
+            assert "\u202e" not in plain_text(row)
 
 
 def test_what_is_equal_can_be_hidden_and_a_filter_needs_all_its_words() -> None:
@@ -79,19 +79,21 @@ def test_what_is_equal_can_be_hidden_and_a_filter_needs_all_its_words() -> None:
 def test_the_next_change_skips_what_is_equal_and_stays_at_the_last() -> None:
     of = compared(a_library("a", "b", "c", "d"), a_library("a", "B", "c", "D"))
     found = view.blocks(of, 60, "words")
-    assert view.following(found, "", 1) == "E2"
-    assert view.following(found, "E2", 1) == "E4"
-    assert view.following(found, "E4", 1) == "E4"
-    assert view.following(found, "E4", -1) == "E2"
+    assert view.find_next_change(found, "", 1) == "E2"
+    assert view.find_next_change(found, "E2", 1) == "E4"
+    assert view.find_next_change(found, "E4", 1) == "E4"
+    assert view.find_next_change(found, "E4", -1) == "E2"
     assert (
-        view.following(view.blocks(compared(a_library("a"), a_library("a")), 60, "words"), "", 1)
+        view.find_next_change(
+            view.blocks(compared(a_library("a"), a_library("a")), 60, "words"), "", 1
+        )
         == ""
     )
 
 
 def test_the_head_counts_and_says_that_nothing_was_measured() -> None:
     of = compared(a_library("a", "b"), a_library("a", "B", "c"))
-    shown = [plain(row) for row in view.head(of, "words", 80, 5)]
+    shown = [plain_text(row) for row in view.head_lines(of, "words", 80, 5)]
     assert shown[0] == "lib@0 -> lib@1"
     assert shown[1].startswith("+1 ~1 -0 =1   ")
     assert "neither side was evaluated" in shown[2]
@@ -99,24 +101,32 @@ def test_the_head_counts_and_says_that_nothing_was_measured() -> None:
 
 def test_what_was_measured_gives_way_in_order_and_the_rates_stay_with_their_n() -> None:
     n = "(n=100)"
-    one = view.Measured("set", f"0.31 [0.2, 0.4] {n}", f"0.90 [0.8, 1.0] {n}", "+0.59 helps")
+    one = view.HeldOutComparison(
+        "set", f"0.31 [0.2, 0.4] {n}", f"0.90 [0.8, 1.0] {n}", "+0.59 helps"
+    )
     side = view.Side("a", "a", 1, 1)
 
-    def at(width: int, measured: view.Measured = one) -> str:
-        return plain(view.head(Comparison(side, side, (), (measured,)), "words", width, 5)[2])
+    def at(width: int, measured: view.HeldOutComparison = one) -> str:
+        return plain_text(
+            view.head_lines(Comparison(side, side, (), (measured,)), "words", width, 5)[2]
+        )
 
     assert at(80) == f"set  0.31 [0.2, 0.4] {n} -> 0.90 [0.8, 1.0] {n}   +0.59 helps"
     assert at(60) == f"set  0.31 {n} -> 0.90 {n}   +0.59 helps"
     assert at(40) == f"set  0.31 -> 0.90 {n}   +0.59 helps"
     assert at(30) == "set  +0.59 helps"
-    other = view.Measured("set", "0.31 (n=90)", f"0.90 {n}", "+0.59 helps")
+    other = view.HeldOutComparison("set", "0.31 (n=90)", f"0.90 {n}", "+0.59 helps")
     assert at(40, other) == "set  +0.59 helps"  # two different n: neither may go
 
 
 def test_more_sets_than_there_is_room_for_are_counted() -> None:
-    measured = tuple(view.Measured(f"set{n}", "0.1", "0.2", "+0.1 helps") for n in range(4))
+    measured = tuple(
+        view.HeldOutComparison(f"set{n}", "0.1", "0.2", "+0.1 helps") for n in range(4)
+    )
     side = view.Side("a", "a", 1, 1)
-    shown = [plain(r) for r in view.head(Comparison(side, side, (), measured), "words", 90, 4)]
+    shown = [
+        plain_text(r) for r in view.head_lines(Comparison(side, side, (), measured), "words", 90, 4)
+    ]
     assert shown[2] == "set0  0.1 -> 0.2   +0.1 helps"
     assert shown[3] == "and 3 more (Y copies all)"
 

@@ -8,9 +8,9 @@ import pytest
 
 from engines.core import events as ev
 from engines.record.run_dir import Workspace
-from studio.session.base import Piece, Streamed, Told
+from studio.session.base import EventReceived, TextPiece, TextReceived
 from studio.tui.app import StudioApp
-from studio.tui.pages.inspect.page import InspectPage, _paged
+from studio.tui.pages.inspect.page import InspectPage, _open_pager
 from studio.tui.widgets.row_list import RowList
 from tests.studio.tui.pages.test_runs import Asked
 from tests.studio.tui.reading import has_read
@@ -192,7 +192,7 @@ async def test_what_is_not_found_is_told(app: StudioApp, monkeypatch: pytest.Mon
         asked = Asked(app, monkeypatch)
         app.open_page("inspect", "s1p0r1")
         await has_read(pilot)
-        page_of(app).filtered("unicorn")
+        page_of(app).apply_filter("unicorn")
         assert asked.told[-1] == "unicorn: not in this rollout"
 
 
@@ -211,10 +211,10 @@ async def test_o_gives_the_whole_rollout_to_a_pager_or_says_why_not(
 
 def test_the_pager_is_the_one_that_is_set_and_reads_the_text(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
-    _paged("漢 text", {"PAGER": f"tee '{kept}'"})
+    _open_pager("漢 text", {"PAGER": f"tee '{kept}'"})
     assert kept.read_text("utf-8") == "漢 text"
     with pytest.raises(FileNotFoundError):
-        _paged("text", {"PAGER": "/nowhere/pager"})
+        _open_pager("text", {"PAGER": "/nowhere/pager"})
 
 
 async def test_copying_takes_a_part_or_the_whole_rollout(app: StudioApp) -> None:
@@ -222,11 +222,11 @@ async def test_copying_takes_a_part_or_the_whole_rollout(app: StudioApp) -> None
         app.open_page("inspect", "s1p0r1")
         await has_read(pilot)
         page = page_of(app)
-        assert page.copied(False).startswith("r1")
+        assert page.text_to_copy(False).startswith("r1")
         page.text_pane.focus()
         await pilot.press("j")
-        assert page.copied(False) == "Compute 37 + 29."
-        assert page.copied(True) == page._whole_text()
+        assert page.text_to_copy(False) == "Compute 37 + 29."
+        assert page.text_to_copy(True) == page._whole_text()
 
 
 async def test_the_text_of_a_rollout_under_way_comes_from_the_stream(
@@ -241,9 +241,11 @@ async def test_the_text_of_a_rollout_under_way_comes_from_the_stream(
         page = page_of(app)
         page._wholes.clear()
         await session.push(
-            Streamed((Piece("s1p0r2", 0, "[red]First \x1b[2J"), Piece("s9p9r9", 0, "other"))),
-            Streamed((Piece("s1p0r2", 5, "FIRST half, "),)),
-            Streamed((Piece("s1p0r2", 17, "second half"),)),
+            TextReceived(
+                (TextPiece("s1p0r2", 0, "[red]First \x1b[2J"), TextPiece("s9p9r9", 0, "other"))
+            ),
+            TextReceived((TextPiece("s1p0r2", 5, "FIRST half, "),)),
+            TextReceived((TextPiece("s1p0r2", 17, "second half"),)),
         )
         page._choose("s1p0r2")
         assert "[red]FIRST half, second half" in page.text_pane.text()
@@ -254,8 +256,8 @@ async def test_the_text_of_a_rollout_under_way_comes_from_the_stream(
             if isinstance(e.event, ev.RolloutFinished)
             and (e.event.position, e.event.index) == (0, 2)
         )
-        await session.push(Told(finished))
-        app.frame()
+        await session.push(EventReceived(finished))
+        app.draw_frame()
         await has_read(pilot)
         assert "#### 56" in page.text_pane.text()
 

@@ -6,10 +6,10 @@ import pytest
 
 from engines.core import events as ev
 from engines.core.types import Message, ToolCall, Usage, Verdict
-from studio.report.rollout import CallMade, WholeRollout
-from studio.tui.drawing.lines import Row, plain, width_of
+from studio.report.rollout import ModelCall, RecordedRollout
+from studio.tui.drawing.lines import Row, plain_text, width_of
 from studio.tui.pages.inspect import view
-from studio.tui.pages.inspect.view import GroupShown, Member, Part
+from studio.tui.pages.inspect.view import GroupSummary, Member, Part
 
 HOSTILE = "漢字[red]\x1b[2J‮ 👩‍👩‍👧 "
 
@@ -21,25 +21,25 @@ def a_whole(
     status: str = "ok",
     index: int = 0,
     judged: bool = True,
-) -> WholeRollout:
+) -> RecordedRollout:
     usage = Usage(70, 52, 1)
     rollout = ev.RolloutFinished(1, 0, index, 41, status, None, None, usage, 1.5)  # type: ignore[arg-type]
     verdict = Verdict(reward, critique, {"closeness": 0.8}) if judged else None
-    calls = (CallMade(0, "small", 70, 52, 1.5, "stop", 0.7, "records/step-0001.jsonl@0"),)
+    calls = (ModelCall(0, "small", 70, 52, 1.5, "stop", 0.7, "records/step-0001.jsonl@0"),)
     said = messages or (
         Message("system", "You are told.\n" * 20),
         Message("user", "How many?"),
         Message("assistant", "So it is\n#### 56", "thinking\n" * 64),
     )
-    return WholeRollout(f"s1p0r{index}", rollout, verdict, said, calls)
+    return RecordedRollout(f"s1p0r{index}", rollout, verdict, said, calls)
 
 
 def drawn(rows: list[Row]) -> list[str]:
-    return [plain(row.line).rstrip() for row in rows]
+    return [plain_text(row.line).rstrip() for row in rows]
 
 
 def test_system_and_thinking_begin_folded_and_say_how_much_is_hidden() -> None:
-    lines = drawn(view.rollout_rows(view.parts_of(a_whole(), 12, 33), 80))
+    lines = drawn(view.rollout_rows(view.rollout_parts(a_whole(), 12, 33), 80))
     assert lines[0] == "system    [fold 21 lines] (library v12, 33 experiences)"
     assert lines[1] == "user      How many?"
     assert lines[2:5] == ["think     thinking", *["          thinking"] * 2]
@@ -48,7 +48,7 @@ def test_system_and_thinking_begin_folded_and_say_how_much_is_hidden() -> None:
 
 
 def test_the_verdict_comes_with_metrics_critique_finish_and_seed() -> None:
-    found = view.parts_of(a_whole(critique="expected 66, got 56"), 1, None)
+    found = view.rollout_parts(a_whole(critique="expected 66, got 56"), 1, None)
     text = "\n".join(drawn(view.rollout_rows(found, 100)))
     assert "reward    0 lost [closeness 0.8]" in text
     assert "critique  expected 66, got 56" in text
@@ -57,31 +57,31 @@ def test_the_verdict_comes_with_metrics_critique_finish_and_seed() -> None:
 
 
 def test_tokens_and_times_of_each_call_are_shown_when_asked_for() -> None:
-    lines = drawn(view.rollout_rows(view.parts_of(a_whole(), 1, None, calls=True), 120))
+    lines = drawn(view.rollout_rows(view.rollout_parts(a_whole(), 1, None, calls=True), 120))
     assert lines[-1].startswith("turn 0    70 + 52 tokens  1.50 s  finish stop  small")
 
 
 def test_a_part_is_unfolded_and_folded_again() -> None:
-    parts = view.parts_of(a_whole(), 1, None)
+    parts = view.rollout_parts(a_whole(), 1, None)
     system = parts[0].key
-    opened, closed = view.toggled(system, parts, frozenset(), frozenset())
+    opened, closed = view.toggle_fold(system, parts, frozenset(), frozenset())
     shown = len(view.rollout_rows(parts, 80, opened, closed))
     assert shown == len(view.rollout_rows(parts, 80)) + 21
-    assert view.toggled(system, parts, opened, closed) == (frozenset(), frozenset())
+    assert view.toggle_fold(system, parts, opened, closed) == (frozenset(), frozenset())
     answer = next(part.key for part in parts if part.label == "answer")
-    _, closed = view.toggled(answer, parts, frozenset(), frozenset())
+    _, closed = view.toggle_fold(answer, parts, frozenset(), frozenset())
     assert "          [fold 1 lines]" in drawn(view.rollout_rows(parts, 80, (), closed))
 
 
 def test_a_reward_or_an_ending_cannot_be_folded_away() -> None:
-    parts = view.parts_of(a_whole(), 1, None)
-    assert view.toggled("reward", parts, frozenset(), frozenset()) == (frozenset(), frozenset())
+    parts = view.rollout_parts(a_whole(), 1, None)
+    assert view.toggle_fold("reward", parts, frozenset(), frozenset()) == (frozenset(), frozenset())
 
 
 @pytest.mark.parametrize("width", [100, 60, 36])
 def test_hostile_text_is_inert_and_no_line_is_wider_than_the_pane(width: int) -> None:
     said = (Message("user", HOSTILE * 40), Message("assistant", HOSTILE * 40, HOSTILE * 40))
-    rows = view.rollout_rows(view.parts_of(a_whole(*said, critique=HOSTILE), 1, None), width)
+    rows = view.rollout_rows(view.rollout_parts(a_whole(*said, critique=HOSTILE), 1, None), width)
     assert max(width_of(row.line) for row in rows) <= width
     text = "".join(drawn(rows))
     assert "[red]" in text and not {"\x1b", "‮", "‍"} & set(text)
@@ -92,7 +92,7 @@ def test_hostile_text_is_inert_and_no_line_is_wider_than_the_pane(width: int) ->
 def test_every_call_of_a_tool_is_a_part_of_its_own_also_where_ids_repeat() -> None:
     calls = (ToolCall("a", "run", "{}"), ToolCall("a", "run", "{1}"))
     said = (Message("assistant", "", "", calls), Message("tool", "done", tool_call_id="a"))
-    rows = view.rollout_rows(view.parts_of(a_whole(*said), 1, None), 80)
+    rows = view.rollout_rows(view.rollout_parts(a_whole(*said), 1, None), 80)
     keys = [row.key for row in rows]
     assert len(keys) == len(set(keys))
     assert [line for line in drawn(rows) if "run {" in line] == [
@@ -104,23 +104,23 @@ def test_every_call_of_a_tool_is_a_part_of_its_own_also_where_ids_repeat() -> No
 def test_a_search_marks_hits_across_lines_unfolds_them_and_names_their_row() -> None:
     parts = (Part("think", "think", "word " * 100 + "the needle is here", folds=True),)
     assert not any("needle" in line for line in drawn(view.rollout_rows(parts, 40)))
-    (hit,) = view.found_in(parts, "  NEEDLE   IS here ")
+    (hit,) = view.find_hits(parts, "  NEEDLE   IS here ")
     rows = view.rollout_rows(parts, 40, hits=(hit,))
     marked = [text for row in rows for text, style in row.line if style == "flag"]
     assert " ".join(marked).split() == ["needle", "is", "here"]
-    row = next(row for row in rows if row.key == view.row_of(hit, parts, 40))
-    assert "needle" in plain(row.line)
+    row = next(row for row in rows if row.key == view.find_hit_row(hit, parts, 40))
+    assert "needle" in plain_text(row.line)
 
 
 def test_hits_beside_each_other_in_one_line_are_all_marked_and_no_text_is_lost() -> None:
     parts = (Part("a", "answer", "abab\nab b"),)
-    rows = view.rollout_rows(parts, 40, hits=view.found_in(parts, "ab"))
+    rows = view.rollout_rows(parts, 40, hits=view.find_hits(parts, "ab"))
     assert drawn(rows) == ["answer    abab", "          ab b"]
     assert sum(style == "flag" for row in rows for _, style in row.line) == 3
 
 
 def test_an_empty_search_finds_nothing() -> None:
-    assert view.found_in((Part("a", "answer", "x"),), "  ") == ()
+    assert view.find_hits((Part("a", "answer", "x"),), "  ") == ()
 
 
 @pytest.mark.parametrize(
@@ -134,25 +134,25 @@ def test_an_empty_search_finds_nothing() -> None:
     ],
 )
 def test_expected_and_got_come_from_the_verdict_else_from_data_and_reply(
-    whole: WholeRollout | None, truth: str | None, expected: tuple[str | None, str | None]
+    whole: RecordedRollout | None, truth: str | None, expected: tuple[str | None, str | None]
 ) -> None:
     assert view.expected_and_got(whole, truth) == expected
 
 
 def test_a_group_shows_every_rollout_with_a_sign_that_needs_no_colour() -> None:
     members = (
-        view.member_of(a_whole(reward=1.0), "s1p0r0", 0, False),
-        view.member_of(a_whole(index=1), "s1p0r1", 1, False),
-        view.member_of(a_whole(index=2, status="failed"), "s1p0r2", 2, False),
-        view.member_of(a_whole(index=3, judged=False), "s1p0r3", 3, False),
-        view.member_of(None, "s1p0r4", 4, True),
-        view.member_of(None, "s1p0r5", 5, False),
+        view.make_member(a_whole(reward=1.0), "s1p0r0", 0, False),
+        view.make_member(a_whole(index=1), "s1p0r1", 1, False),
+        view.make_member(a_whole(index=2, status="failed"), "s1p0r2", 2, False),
+        view.make_member(a_whole(index=3, judged=False), "s1p0r3", 3, False),
+        view.make_member(None, "s1p0r4", 4, True),
+        view.make_member(None, "s1p0r5", 5, False),
     )
-    group = GroupShown("s1p0", "7d87", 1, 0, members)
+    group = GroupSummary("s1p0", "7d87", 1, 0, members)
     lines = drawn(view.group_rows(group, 40))
     assert [line.split()[1] for line in lines] == ["+", "-", "!", "?", ">", "."]
     assert lines[0] == "r0  + 1.00     52t" and lines[5].endswith("queued")
-    assert group.won == 1
+    assert group.won_count == 1
     assert all(width_of(row.line) <= 20 for row in view.group_rows(group, 20))
 
 
@@ -164,10 +164,10 @@ def test_a_pair_is_a_winner_and_a_loser_with_the_chosen_one_among_them() -> None
         Member("r3", 3, "won", 1.0),
         Member("r4", 4, "error"),
     ]
-    assert view.pair(members, "r4") == ("r3", "r2")
-    assert view.pair(members, "r0") == ("r3", "r0")
-    assert view.pair(members, "r1") == ("r1", "r2")
-    assert view.pair(members[:1], "r0") is None
+    assert view.winner_and_loser(members, "r4") == ("r3", "r2")
+    assert view.winner_and_loser(members, "r0") == ("r3", "r0")
+    assert view.winner_and_loser(members, "r1") == ("r1", "r2")
+    assert view.winner_and_loser(members[:1], "r0") is None
 
 
 STEPS = {1: ("aaaa1111", "bbbb2222"), 2: ("bbbb2222", "aaaa1111")}
@@ -190,7 +190,7 @@ STEPS = {1: ("aaaa1111", "bbbb2222"), 2: ("bbbb2222", "aaaa1111")}
 )
 def test_an_id_leads_to_its_rollout_or_its_newest_group(target: str, expected: str) -> None:
     evidence = {"op1.1": ("s1p1r0", "s1p1r1"), "op1.2": ()}
-    assert view.resolved(target, STEPS, evidence) == expected
+    assert view.resolve_target(target, STEPS, evidence) == expected
 
 
 def test_only_the_end_of_a_long_text_under_way_is_wrapped() -> None:

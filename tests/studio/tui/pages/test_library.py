@@ -23,10 +23,10 @@ from engines.core.types import (
 )
 from engines.record import lines
 from engines.record.journal import Journal
-from engines.record.ledger import Record, file_name
+from engines.record.ledger import Record, record_file_name
 from engines.record.run_dir import RunDir, Workspace
 from studio.library.citations import Citations
-from studio.session.base import Told
+from studio.session.base import EventReceived
 from studio.tui.app import StudioApp
 from studio.tui.pages.library.page import LibraryPage
 from studio.tui.widgets.edit_box import EditBox
@@ -64,7 +64,7 @@ async def answer(pilot: Pilot[int], text: str) -> None:
         asked.value = text
     await pilot.press("enter")
     await pilot.pause()
-    await pilot.app.settled()
+    await pilot.app.wait_for_requests()
     await pilot.pause()
 
 
@@ -146,7 +146,7 @@ async def test_d_proposes_a_deletion_once_it_is_confirmed(tmp_path: Path) -> Non
         await pilot.pause()
         assert session.asked == []
         await pressed(pilot, "d", "d")
-        await app.settled()
+        await app.wait_for_requests()
     ((_, operation),) = session.asked
     assert (operation.kind, operation.target, operation.text) == ("delete", "E1", "")
 
@@ -262,10 +262,10 @@ async def test_y_copies_the_whole_text_of_the_one_under_the_cursor(tmp_path: Pat
     app = app_on(a_session(workspace), workspace)
     async with app.run_test(size=(80, 24)) as pilot:
         page = await pressed(pilot, "3")
-        assert page.copied(False).startswith(
+        assert page.text_to_copy(False).startswith(
             "E1  Carry: when a column adds up to ten or more, carry"
         )
-        assert len(page.copied(True).splitlines()) == 4
+        assert len(page.text_to_copy(True).splitlines()) == 4
 
 
 async def test_a_decision_marks_what_the_commit_would_change(tmp_path: Path) -> None:
@@ -275,8 +275,8 @@ async def test_a_decision_marks_what_the_commit_would_change(tmp_path: Path) -> 
     async with app.run_test(size=(120, 36)) as pilot:
         page = await pressed(pilot, "3")
         assert "2 operations wait in 2 Review" in "\n".join(picture(app))
-        first = session.state.undecided[0]
-        await session.push(Told(ev.OperationDecided(1, Decision(first.id, "approve"))))
+        first = session.state.undecided_operations[0]
+        await session.push(EventReceived(ev.OperationDecided(1, Decision(first.id, "approve"))))
         app.draw_now()
         await quiet(pilot, page)
         assert [(one.id, one.mark) for one in page.listed] == [("E1", "+")]
@@ -334,7 +334,7 @@ def test_a_reply_that_cites_is_counted_once_with_its_reward(tmp_path: Path) -> N
     journal.close()
     citations = Citations(run)
     citations.refresh()
-    found = citations.of(["E1", "E2", "E3"])
+    found = citations.by_experience(["E1", "E2", "E3"])
     told = [(use.rollout, use.epoch, use.sign) for use in found["E1"]]
     assert told == [("s1p0r0", 2, "+"), ("s1p0r1", 2, "?")]
     assert found.keys() == {"E1", "E2"}
@@ -347,7 +347,7 @@ def _recorded(run: RunDir, said: str, index: int) -> RecordRef:
     asked = (Message("system", "[E3] a rule"),)
     record = Record(key, "", "m", 0, asked, Sampling(), Completion(said), 0.1, 0.0)
     raw, checksum = lines.encode(dumps(record))
-    path = run.records / file_name(key)
+    path = run.records / record_file_name(key)
     offset = path.stat().st_size if path.exists() else 0
     with path.open("ab") as file:
         file.write(raw)

@@ -5,18 +5,22 @@ from __future__ import annotations
 import pytest
 
 from engines.core.library import Library
-from studio.library.citations import Use, cited_in
-from studio.tui.drawing.lines import plain, width_of
+from studio.library.citations import Citation, find_cited_ids
+from studio.tui.drawing.lines import plain_text, width_of
 from studio.tui.pages.library import view
-from studio.tui.pages.library.view import Shelf
+from studio.tui.pages.library.view import LibraryState
 from tests.support.builders import a_library, an_operation, approved
 
 HOSTILE = "[red]x[/] \x1b[2J \u202eevil\u202c 中文字符 👩‍👩‍👧 e\u0301 \t end"
-WON, LOST, UNKNOWN = Use("s1p0r0", 1, 1.0), Use("s1p0r1", 1, 0.0), Use("s1p0r2", 1, None)
+WON, LOST, UNKNOWN = (
+    Citation("s1p0r0", 1, 1.0),
+    Citation("s1p0r1", 1, 0.0),
+    Citation("s1p0r2", 1, None),
+)
 
 
-def drafted(library: Library, *operations: object) -> Shelf:
-    return Shelf(library, library.commit(approved(*operations)).library)  # type: ignore[arg-type]
+def drafted(library: Library, *operations: object) -> LibraryState:
+    return LibraryState(library, library.commit(approved(*operations)).library)  # type: ignore[arg-type]
 
 
 def test_a_draft_marks_what_is_added_reworded_and_deleted() -> None:
@@ -36,28 +40,28 @@ def test_a_draft_marks_what_is_added_reworded_and_deleted() -> None:
 
 
 def test_an_undecided_operation_marks_its_target_with_a_question() -> None:
-    shelf = Shelf(a_library("one", "two"), open=(an_operation("delete", "E2", ""),))
+    shelf = LibraryState(a_library("one", "two"), open=(an_operation("delete", "E2", ""),))
     marks = [one.mark for one in view.items(shelf)]
     assert marks == [" ", "?"]
-    shown = view.detail(view.items(shelf)[1], None, (), 60, cited=False)
-    assert any("op1.1 delete (2 Review)" in plain(row) for row in shown)
+    shown = view.detail_lines(view.items(shelf)[1], None, (), 60, cited=False)
+    assert any("op1.1 delete (2 Review)" in plain_text(row) for row in shown)
 
 
 def test_most_used_come_first_and_wins_decide_between_equals() -> None:
     uses = {"E1": (LOST,), "E2": (WON,), "E3": (WON, LOST, UNKNOWN)}
-    shelf = Shelf(a_library("a", "b b", "c"), uses=uses)
+    shelf = LibraryState(a_library("a", "b b", "c"), uses=uses)
     assert [one.id for one in view.items(shelf, "uses")] == ["E3", "E2", "E1"]
     assert [one.id for one in view.items(shelf, "length")] == ["E2", "E1", "E3"]
 
 
 def test_uses_are_told_only_where_something_cites() -> None:
-    shelf = Shelf(a_library("a"), uses={"E1": (WON, LOST)})
-    (row,) = view.rows(view.items(shelf), 70, cited=True)
-    assert plain(row.line).endswith("1w  used  2  win  1")
-    (bare,) = view.rows(view.items(Shelf(a_library("a"))), 70, cited=False)
-    assert "used" not in plain(bare.line)
-    detail = view.detail(view.items(shelf)[0], None, (), 60, cited=True)
-    assert "cited by  2 rollouts: 1 won, 1 lost" in [plain(line) for line in detail]
+    shelf = LibraryState(a_library("a"), uses={"E1": (WON, LOST)})
+    (row,) = view.item_rows(view.items(shelf), 70, cited=True)
+    assert plain_text(row.line).endswith("1w  used  2  win  1")
+    (bare,) = view.item_rows(view.items(LibraryState(a_library("a"))), 70, cited=False)
+    assert "used" not in plain_text(bare.line)
+    detail = view.detail_lines(view.items(shelf)[0], None, (), 60, cited=True)
+    assert "cited by  2 rollouts: 1 won, 1 lost" in [plain_text(line) for line in detail]
 
 
 @pytest.mark.parametrize("width", [24, 40, 76])
@@ -65,19 +69,19 @@ def test_rows_and_details_fit_whatever_a_model_wrote(width: int) -> None:
     library = a_library(HOSTILE, "中" * 80)
     shelf = drafted(library, an_operation("modify", "E1", HOSTILE[::-1]))
     found = view.items(shelf)
-    lines = [row.line for row in view.rows(found, width, cited=False)]
+    lines = [row.line for row in view.item_rows(found, width, cited=False)]
     assert all(width_of(line) == width for line in lines)
     near = (("E2", 0.5),)
-    lines += view.detail(found[0], library.experiences[0], near, width, cited=True)
+    lines += view.detail_lines(found[0], library.experiences[0], near, width, cited=True)
     for line in lines:
         assert width_of(line) <= width
-        assert "\x1b" not in plain(line)
-        assert "\u202e" not in plain(line)
+        assert "\x1b" not in plain_text(line)
+        assert "\u202e" not in plain_text(line)
 
 
 def test_near_ones_come_most_similar_first_without_itself() -> None:
     texts = [("E1", "count the lattice paths"), ("E2", "count all lattice paths"), ("E3", "zebra")]
-    found = view.near("E1", texts[0][1], texts)
+    found = view.find_similar("E1", texts[0][1], texts)
     assert [name for name, _ in found] == ["E2"]
     assert 0.5 < found[0][1] < 1
 
@@ -86,26 +90,29 @@ def test_the_last_change_is_shown_word_by_word_with_its_place() -> None:
     first = a_library("use coefficients")
     change = an_operation("modify", "E1", "use binomial coefficients")
     second = first.commit(approved(change)).library
-    shown = [plain(line) for line in view.last_change([(first, None), (second, None)], "E1", 60)]
+    shown = [
+        plain_text(line)
+        for line in view.last_change_lines([(first, None), (second, None)], "E1", 60)
+    ]
     assert shown[0].startswith("v0 -> v1")
     assert "use {+binomial +}coefficients" in shown
-    assert view.last_change([(first, None)], "E1", 60) == []
+    assert view.last_change_lines([(first, None)], "E1", 60) == []
 
 
 def test_evidence_of_another_run_is_not_offered() -> None:
     change = an_operation("add", None, "new", evidence=("s1p0r0", "s1p0r1"))
     library = a_library().commit(approved(change), run="mine", step=1).library
-    one = view.items(Shelf(library))[0]
+    one = view.items(LibraryState(library))[0]
     experience = library.experiences[0]
-    known = {"s1p0r0": Use("s1p0r0", 1, 1.0)}
+    known = {"s1p0r0": Citation("s1p0r0", 1, 1.0)}
     keys = [row.key for row in view.use_rows(one, experience, "mine", 60, known=known)]
     assert keys == ["", "", "s1p0r0", "s1p0r1"]
     assert [row.key for row in view.use_rows(one, experience, "other", 60)] == [""]
 
 
 def test_ids_in_brackets_are_citations_and_numbers_are_not() -> None:
-    assert {"E1", "E14"} <= cited_in("By [E14] and [E1, E3], so [1, 2].")
-    assert cited_in("[1, 2] and E5 without brackets") == frozenset()
+    assert {"E1", "E14"} <= find_cited_ids("By [E14] and [E1, E3], so [1, 2].")
+    assert find_cited_ids("[1, 2] and E5 without brackets") == frozenset()
 
 
 def test_the_libraries_of_a_workspace_are_listed_and_a_damaged_one_says_so() -> None:
@@ -113,7 +120,7 @@ def test_the_libraries_of_a_workspace_are_listed_and_a_damaged_one_says_so() -> 
         {"library": "good", "version": 3, "experiences": 4, "tokens_per_call": 120},
         {"library": "bad", "trouble": "line 3 fails its checksum"},
     )
-    shown = [plain(row.line) for row in view.library_rows(found, "", 70)]
+    shown = [plain_text(row.line) for row in view.library_rows(found, "", 70)]
     assert "v3" in shown[0]
     assert "fails its checksum" in shown[1]
     assert [row.key for row in view.library_rows(found, "goo", 70)] == ["good"]

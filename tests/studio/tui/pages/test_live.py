@@ -15,7 +15,13 @@ from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from engines.core.types import CallKey, Verdict
 from engines.record.run_dir import RunDir
-from studio.session.base import Began, Parted, Piece, Streamed, Told
+from studio.session.base import (
+    Disconnected,
+    EventReceived,
+    SnapshotReceived,
+    TextPiece,
+    TextReceived,
+)
 from studio.tui.app import StudioApp
 from studio.tui.pages.live.page import LivePage
 from studio.tui.pages.live.streams import Streams
@@ -38,23 +44,23 @@ class Watched:
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)
         await self.pilot.pause()
-        await self.app.settled()
+        await self.app.wait_for_requests()
         await self.pilot.pause()
 
     async def hear(self, *events: object) -> None:
-        await self.session.push(*(Told(event) for event in events))
-        await self.drawn()
+        await self.session.push(*(EventReceived(event) for event in events))
+        await self.draw()
 
-    async def stream(self, *pieces: Piece) -> None:
-        await self.session.push(Streamed(pieces))
-        await self.drawn()
+    async def stream(self, *pieces: TextPiece) -> None:
+        await self.session.push(TextReceived(pieces))
+        await self.draw()
 
     async def read(self) -> None:
         """Wait for texts that are read from the records."""
         await all_read(self.app)
-        await self.drawn()
+        await self.draw()
 
-    async def drawn(self) -> None:
+    async def draw(self) -> None:
         self.app.draw_now()
         for canvas in self.page.canvases:
             canvas.flush()
@@ -119,8 +125,10 @@ async def test_only_rollouts_that_are_on_screen_and_under_way_are_subscribed_to(
 async def test_streamed_text_is_shown_whole_and_inert(tmp_path: Path) -> None:
     async with watching(tmp_path) as live:
         await live.press("right_square_bracket")
-        await live.stream(Piece("s1p1r0", 0, "[red]one "), Piece("s1p1r1", 0, "\x1b[2J漢字"))
-        await live.stream(Piece("s1p1r0", 9, "two"))
+        await live.stream(
+            TextPiece("s1p1r0", 0, "[red]one "), TextPiece("s1p1r1", 0, "\x1b[2J漢字")
+        )
+        await live.stream(TextPiece("s1p1r0", 9, "two"))
         assert live.page.canvas.pane_text("s1p1r0") == "[red]one two"
         assert "[red]one two" in live.screen
         assert "\x1b" not in live.screen
@@ -129,45 +137,45 @@ async def test_streamed_text_is_shown_whole_and_inert(tmp_path: Path) -> None:
 async def test_a_piece_that_begins_earlier_replaces_the_text_from_there(tmp_path: Path) -> None:
     async with watching(tmp_path) as live:
         await live.press("right_square_bracket")
-        await live.stream(Piece("s1p1r0", 0, "one two three"))
-        await live.stream(Piece("s1p1r0", 4, "2"))
+        await live.stream(TextPiece("s1p1r0", 0, "one two three"))
+        await live.stream(TextPiece("s1p1r0", 4, "2"))
         assert live.page.canvas.pane_text("s1p1r0") == "one 2"
-        await live.stream(Piece("s1p1r0", 0, "anew"))
+        await live.stream(TextPiece("s1p1r0", 0, "anew"))
         assert live.page.canvas.pane_text("s1p1r0") == "anew"
 
 
 async def test_a_gap_in_a_text_has_it_sent_again_from_its_beginning(tmp_path: Path) -> None:
     async with watching(tmp_path) as live:
         await live.press("right_square_bracket")
-        await live.stream(Piece("s1p1r0", 0, "one"))
+        await live.stream(TextPiece("s1p1r0", 0, "one"))
         asked: list[frozenset[str]] = []
         live.session.subscribe = lambda ids: asked.append(frozenset(ids))  # type: ignore[method-assign]
-        await live.stream(Piece("s1p1r0", 50, "far"))
-        await live.stream(Piece("s1p1r0", 53, "ther"))  # was under way: asks for nothing more
+        await live.stream(TextPiece("s1p1r0", 50, "far"))
+        await live.stream(TextPiece("s1p1r0", 53, "ther"))  # was under way: asks for nothing more
         assert [("s1p1r0" in ids) for ids in asked] == [False, True]
-        await live.stream(Piece("s1p1r0", 0, "one and all"))
+        await live.stream(TextPiece("s1p1r0", 0, "one and all"))
         assert live.page.canvas.pane_text("s1p1r0") == "one and all"
 
 
 async def test_a_rollout_that_starts_anew_loses_its_old_text(tmp_path: Path) -> None:
     async with watching(tmp_path) as live:
         await live.press("right_square_bracket")
-        await live.stream(Piece("s1p1r0", 0, "first try"))
+        await live.stream(TextPiece("s1p1r0", 0, "first try"))
         await live.hear(started(1, 0))
         assert live.page.canvas.pane_text("s1p1r0") == ""
-        await live.stream(Piece("s1p1r0", 0, "second"))
+        await live.stream(TextPiece("s1p1r0", 0, "second"))
         assert live.page.canvas.pane_text("s1p1r0") == "second"
 
 
 async def test_a_text_is_whole_again_after_another_zoom(tmp_path: Path) -> None:
     async with watching(tmp_path) as live:
         await live.press("right_square_bracket")
-        await live.stream(Piece("s1p1r0", 0, "kept by the run"))
+        await live.stream(TextPiece("s1p1r0", 0, "kept by the run"))
         await live.press("left_square_bracket")
         assert "s1p1r0" not in live.session.subscribed
         await live.press("right_square_bracket")
         assert "s1p1r0" in live.session.subscribed
-        await live.stream(Piece("s1p1r0", 0, "kept by the run, and more"))
+        await live.stream(TextPiece("s1p1r0", 0, "kept by the run, and more"))
         assert live.page.canvas.pane_text("s1p1r0") == "kept by the run, and more"
 
 
@@ -271,7 +279,7 @@ async def test_f_stays_where_the_text_is_and_follows_it_again(tmp_path: Path) ->
 async def test_in_solo_keys_scroll_and_the_end_is_followed_again(tmp_path: Path) -> None:
     async with watching(tmp_path) as live:
         await live.press("right_square_bracket", "space")
-        await live.stream(Piece("s1p1r0", 0, "\n".join(f"line {n}" for n in range(200))))
+        await live.stream(TextPiece("s1p1r0", 0, "\n".join(f"line {n}" for n in range(200))))
         assert "line 199" in live.screen
         await live.press("home")
         assert "line 0 " in live.screen
@@ -332,7 +340,7 @@ async def test_x_and_escape_stop_nothing(tmp_path: Path) -> None:
 
 async def test_the_filter_keeps_groups_and_escape_clears_it(tmp_path: Path) -> None:
     async with watching(tmp_path) as live:
-        live.page.filtered("s1p4")
+        live.page.apply_filter("s1p4")
         await live.pilot.pause()
         assert [row.key for row in live.page.query_one("#live-groups").rows] == ["s1p4"]
         assert live.page.canvas.focused == "s1p4r0"
@@ -344,17 +352,17 @@ async def test_going_to_an_id_shows_that_rollout(tmp_path: Path) -> None:
     async with watching(tmp_path) as live:
         assert live.page.go_to("s1p3r2")
         assert live.page.canvas.focused == "s1p3r2"
-        assert live.page.go_to(live.page.tried.problems[5])
+        assert live.page.go_to(live.page.shown_batch.problems[5])
         assert live.page.canvas.focused == "s1p5r0"
         assert not live.page.go_to("s1p9r0")
 
 
 async def test_copying_gives_the_rollout_or_all_of_them(tmp_path: Path) -> None:
     async with watching(tmp_path) as live:
-        one = live.page.copied(whole=False)
+        one = live.page.text_to_copy(whole=False)
         assert one == live.page.canvas.pane_text("s1p0r0") != ""
-        assert one in live.page.copied(whole=True)
-        assert "s1p0r3" in live.page.copied(whole=True)
+        assert one in live.page.text_to_copy(whole=True)
+        assert "s1p0r3" in live.page.text_to_copy(whole=True)
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW, (60, 16)])
@@ -430,8 +438,8 @@ async def test_r_asks_how_much_more_where_a_budget_was_reached(tmp_path: Path) -
 async def test_a_process_that_dies_leaves_the_batch_and_says_what_to_do(tmp_path: Path) -> None:
     async with watching(tmp_path) as live:
         live.session.living = False
-        await live.session.push(Parted("the process of mine ended", ended=True))
-        await live.drawn()
+        await live.session.push(Disconnected("the process of mine ended", ended=True))
+        await live.draw()
         assert "r resumes it" in live.screen
         assert live.page.under_way == set()
         assert "the process of mine ended" in live.page.query_one(Activity).text()
@@ -472,7 +480,7 @@ async def test_a_resize_storm_leaves_every_pane_in_place(tmp_path: Path) -> None
     async with watching(tmp_path) as live:
         for size in (NARROW, (60, 16), (200, 50), (20, 5), WIDE):
             await live.pilot.resize_terminal(*size)
-            await live.drawn()
+            await live.draw()
         assert live.page.canvas.mode == "group"
         assert isinstance(live.page.query_one("#live-facts"), LineView)
         assert "Groups 6" in live.screen
@@ -480,10 +488,10 @@ async def test_a_resize_storm_leaves_every_pane_in_place(tmp_path: Path) -> None
 
 def test_texts_of_no_record_are_sentences(tmp_path: Path) -> None:
     from engines.core.types import RecordRef
-    from studio.tui.pages.live.streams import recorded_texts
+    from studio.tui.pages.live.streams import load_rollout_texts
 
     gone = RecordRef("step-0001.jsonl", 0, 10, "x")
-    (said,) = recorded_texts(RunDir(tmp_path).records, {"s1p0r0": (gone,)}).values()
+    (said,) = load_rollout_texts(RunDir(tmp_path).records, {"s1p0r0": (gone,)}).values()
     assert said.startswith("its record cannot be read")
 
 
@@ -511,7 +519,7 @@ async def test_tiles_catch_up_with_a_step_that_is_through_before_the_first_frame
         live.page.zoom = zoom
         ended = [event for at in range(6) for event in live.events_of(at)]
         step = next(event for event in live.events if isinstance(event, ev.StepStarted))
-        await live.session.push(*(Told(event) for event in (step, *ended)))
+        await live.session.push(*(EventReceived(event) for event in (step, *ended)))
         await beats(live)
         assert "queued" not in live.screen.replace(". queued ", "")
         assert "####" in live.screen  # how a reply ends: its text came from the records
@@ -522,11 +530,11 @@ async def test_texts_of_what_ended_while_the_line_was_cut_come_from_the_records(
 ) -> None:
     async with watching(tmp_path) as live:
         await live.press("right_square_bracket")
-        await live.stream(Piece("s1p1r0", 0, "the beginning of"))
-        await live.session.push(Parted("cut", ended=False))
+        await live.stream(TextPiece("s1p1r0", 0, "the beginning of"))
+        await live.session.push(Disconnected("cut", ended=False))
         for event in live.events_of(1):
             fold(live.session.state, event)
-        await live.session.push(Began())
+        await live.session.push(SnapshotReceived())
         await beats(live)
         assert live.page.canvas.pane_text("s1p1r0").startswith("Step 1")
 
@@ -536,8 +544,8 @@ async def test_a_late_screen_shows_as_streaming_what_the_run_says_is_under_way(
 ) -> None:
     async with watching(tmp_path) as live:
         live.page.zoom = "wall"
-        await live.session.push(Began(frozenset({"s1p0r0", "s1p5r3"})))
-        await live.drawn()
+        await live.session.push(SnapshotReceived(frozenset({"s1p0r0", "s1p5r3"})))
+        await live.draw()
         assert live.page.under_way == {"s1p5r3"}  # the other one has ended
         assert "s1p5  ...>" in live.screen
 
@@ -581,11 +589,11 @@ async def test_resuming_is_offered_while_the_run_has_no_process(tmp_path: Path) 
     async with watching(tmp_path) as live:
         assert "r resume" not in live.screen.splitlines()[-1]
         live.session.living = False
-        await live.session.push(Parted("the process of mine ended", ended=True))
-        await live.drawn()
+        await live.session.push(Disconnected("the process of mine ended", ended=True))
+        await live.draw()
         for width in (120, 80, 60):
             await live.pilot.resize_terminal(width, 24)
-            await live.drawn()
+            await live.draw()
             assert "r resume" in live.screen.splitlines()[-1]
         await live.hear(ev.RunEnded("finished", ""))
         assert "r resume" not in live.screen.splitlines()[-1]
@@ -596,7 +604,7 @@ async def test_a_rate_falls_on_the_screen_although_nothing_comes_any_more(tmp_pa
         now = 1_000.0
         live.app.clock = lambda: now
         await live.press("right_square_bracket")
-        await live.stream(Piece("s1p1r0", 0, "x" * 4_000))
+        await live.stream(TextPiece("s1p1r0", 0, "x" * 4_000))
         assert "/s" in live.screen.splitlines()[0]
         now += 60.0
         live.app.pump.tick()
@@ -614,4 +622,4 @@ async def test_a_screen_that_is_left_while_it_reads_breaks_nothing(tmp_path: Pat
     streams = Streams(cast(LivePage, Gone()))
     streams.prune(["s1p0r0"])
     await streams._read({"s1p0r0": ()})
-    assert not streams.has("s1p0r0")
+    assert not streams.has_text("s1p0r0")

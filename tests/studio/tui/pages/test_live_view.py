@@ -6,23 +6,23 @@ from engines.core import events as ev
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from engines.core.types import Reflection, Usage, Verdict
-from studio.tui.drawing.cells import width
-from studio.tui.drawing.lines import Line, plain, width_of
-from studio.tui.header import LineFacts
-from studio.tui.pages.live.batch import Batch, batch_of
-from studio.tui.pages.live.sentences import empty_lines, ended_lines, happened, now
+from studio.tui.drawing.cells import cell_width
+from studio.tui.drawing.lines import Line, plain_text, width_of
+from studio.tui.header import SessionStatus
+from studio.tui.pages.live.batch import Batch, current_batch
+from studio.tui.pages.live.sentences import empty_lines, event_texts, run_summary_lines, status_line
 from studio.tui.pages.live.view import (
-    facts,
+    facts_lines,
     group_line,
     group_rows,
-    pane,
+    pane_model,
+    rollout_glyphs,
     stage_line,
-    strip,
     strip_line,
 )
 from tests.support.builders import a_lesson, a_rollout_finished, a_run, a_step, an_operation
 
-LIVES = LineFacts(living=True)
+LIVES = SessionStatus(living=True)
 
 
 def a_state(*events: ev.DurableEvent, group_size: int = 4) -> RunState:
@@ -43,13 +43,13 @@ def reflected(position: int, outcome: str) -> ev.GroupReflected:
 
 
 def of(state: RunState) -> Batch:
-    batch = batch_of(state)
+    batch = current_batch(state)
     assert batch is not None
     return batch
 
 
 def text(lines: list[Line]) -> str:
-    return "\n".join(plain(line) for line in lines)
+    return "\n".join(plain_text(line) for line in lines)
 
 
 def test_every_state_of_a_try_has_a_glyph_of_its_own() -> None:
@@ -60,28 +60,33 @@ def test_every_state_of_a_try_has_a_glyph_of_its_own() -> None:
         *judged(0, 3, None, "unparsable: x"),
         group_size=6,
     )
-    tries = of(state).tries(0, {"s1p0r4"})
-    assert plain(strip(tries)) == "+-!?>."
+    tries = of(state).group_rollouts(0, {"s1p0r4"})
+    assert plain_text(rollout_glyphs(tries)) == "+-!?>."
     assert [one.state for one in tries] == ["won", "lost", "error", "open", "streaming", "queued"]
     assert tries[2].trouble == "timeout: none"
 
 
 def test_the_score_of_a_group_counts_known_rewards_only() -> None:
     state = a_state(*judged(0, 0, 1.0), *judged(0, 1, None, "failed: x"), *judged(0, 2, 0.0))
-    assert " 1/2 " in plain(group_line(of(state), 0, set()))
-    assert "wait" in plain(group_line(of(state), 1, set()))
-    assert " 0/0 " in plain(group_line(of(state), 1, {"s1p1r0"}))
+    assert " 1/2 " in plain_text(group_line(of(state), 0, set()))
+    assert "wait" in plain_text(group_line(of(state), 1, set()))
+    assert " 0/0 " in plain_text(group_line(of(state), 1, {"s1p1r0"}))
 
 
 def test_a_skipped_group_is_marked_and_a_used_one_is_not() -> None:
     state = a_state(reflected(0, "all-right"), reflected(1, "used"))
-    assert " = " in plain(group_line(of(state), 0, set()))
-    assert " = " not in plain(group_line(of(state), 1, set()))
+    assert " = " in plain_text(group_line(of(state), 0, set()))
+    assert " = " not in plain_text(group_line(of(state), 1, set()))
 
 
 def test_a_large_group_is_told_in_numbers() -> None:
     state = a_state(*judged(0, 0, 1.0), *judged(0, 1, 0.0), group_size=40)
-    assert plain(strip(of(state).tries(0, {"s1p0r2"}))).split() == ["+1", "-1", ">1", ".37"]
+    assert plain_text(rollout_glyphs(of(state).group_rollouts(0, {"s1p0r2"}))).split() == [
+        "+1",
+        "-1",
+        ">1",
+        ".37",
+    ]
 
 
 def test_the_filter_keeps_groups_whose_line_or_outcome_holds_it() -> None:
@@ -95,7 +100,7 @@ def test_the_strip_of_a_narrow_screen_never_overflows_and_shows_the_group_looked
     state = a_state(group_size=16)
     for room in (40, 60, 80):
         line = strip_line(of(state), set(), 1, room)
-        assert ">s1p1" in plain(line)
+        assert ">s1p1" in plain_text(line)
         assert width_of(line) <= room
 
 
@@ -103,24 +108,26 @@ def test_stages_count_rollouts_verdicts_groups_and_operations() -> None:
     state = a_state(*judged(0, 0, 1.0), a_rollout_finished(0, 1), reflected(0, "used"))
     told = stage_line(of(state), state)
     assert told == "rollout 2/8  judged 1/8  reflected 1/2  ops 0"
-    shown = text(facts(state, of(state), LIVES, None, 32))
+    shown = text(facts_lines(state, of(state), LIVES, None, 32))
     assert "rollout    [##........] 2/8" in shown
     assert "1 with winners and losers" in shown
-    assert all(width(row) <= 32 for row in shown.split("\n"))
+    assert all(cell_width(row) <= 32 for row in shown.split("\n"))
 
 
 def test_the_first_measurement_is_said_to_come_before_practice() -> None:
     begun = ev.EvaluationProgressed(0, "arithmetic-heldout", 0, 20)
-    assert "measuring before practice on arithmetic-heldout" in plain(
-        now(a_state(), None, LIVES, begun)
+    assert "measuring before practice on arithmetic-heldout" in plain_text(
+        status_line(a_state(), None, LIVES, begun)
     )
     later = ev.EvaluationProgressed(4, "arithmetic-heldout", 0, 20)
-    assert "measuring on arithmetic-heldout" in plain(now(a_state(), None, LIVES, later))
+    assert "measuring on arithmetic-heldout" in plain_text(
+        status_line(a_state(), None, LIVES, later)
+    )
 
 
 def test_facts_show_an_evaluation_with_its_set_and_bar() -> None:
     event = ev.EvaluationProgressed(0, "arithmetic-heldout", 5, 20)
-    shown = text(facts(a_state(), None, LIVES, event, 32))
+    shown = text(facts_lines(a_state(), None, LIVES, event, 32))
     assert "held-out arithmetic-heldout" in shown
     assert "5/20" in shown
 
@@ -129,8 +136,8 @@ def test_a_batch_stays_to_be_looked_at_after_its_step_is_finished() -> None:
     state = a_state(*judged(0, 0, 1.0))
     batch = of(state)
     fold(state, ev.StepFinished(1, 1))
-    assert batch_of(state) is None
-    assert batch.one(0, 0, set()).state == "won"
+    assert current_batch(state) is None
+    assert batch.rollout_at(0, 0, set()).state == "won"
 
 
 def test_places_of_other_batches_and_nonsense_are_no_places() -> None:
@@ -141,17 +148,17 @@ def test_places_of_other_batches_and_nonsense_are_no_places() -> None:
 
 
 def test_now_says_what_is_waited_for_and_the_key_that_helps() -> None:
-    def said(state: RunState | None, facts: LineFacts = LIVES) -> str:
-        return plain(now(state, batch_of(state), facts, None))
+    def said(state: RunState | None, facts: SessionStatus = LIVES) -> str:
+        return plain_text(status_line(state, current_batch(state), facts, None))
 
     flagless = a_state(ev.LessonProposed(1, a_lesson(an_operation(), an_operation(id="op1.2"))))
     assert "0 starts or resumes one" in said(None)
-    assert "starting" in said(None, LineFacts(starting=True))
+    assert "starting" in said(None, SessionStatus(starting=True))
     assert "waiting for the first of 8 rollouts, 2 problems" in said(a_state())
     assert "1 of 8 rollouts ended, reward so far 1.000 (n=1)" in said(a_state(*judged(0, 0, 1.0)))
     assert "2 review: 2 operations wait for you" in said(flagless)
     assert "p goes on" in said(a_state(ev.RunPaused()))
-    assert "r resumes it" in said(a_state(), LineFacts(living=False))
+    assert "r resumes it" in said(a_state(), SessionStatus(living=False))
     through = a_state(reflected(0, "used"), reflected(1, "all-right"))
     assert "drawing operations from 1 group …" in said(through)
 
@@ -165,14 +172,14 @@ def test_now_says_how_a_run_ended_and_how_to_go_on() -> None:
         ("held", "2 decides, then r goes on"),
     ):
         state = a_state(ev.RunEnded(how, "no model"))
-        assert words in plain(now(state, None, LIVES, None))
+        assert words in plain_text(status_line(state, None, LIVES, None))
 
 
 def test_committing_and_decided_differ_by_what_holds_the_commit() -> None:
     state = a_state(ev.LessonProposed(1, a_lesson()))
-    assert "committing the lesson of step 1" in plain(now(state, None, LIVES, None))
-    ready = LineFacts(living=True, ready=True)
-    assert "c commits" in plain(now(state, None, ready, None))
+    assert "committing the lesson of step 1" in plain_text(status_line(state, None, LIVES, None))
+    ready = SessionStatus(living=True, ready=True)
+    assert "c commits" in plain_text(status_line(state, None, ready, None))
 
 
 def test_the_summary_gives_rewards_with_their_n_and_every_loss() -> None:
@@ -182,25 +189,25 @@ def test_the_summary_gives_rewards_with_their_n_and_every_loss() -> None:
         a_rollout_finished(0, 2, error="timeout: none"),
         ev.RunEnded("stopped", "by ann"),
     )
-    told = text(ended_lines(state, 60))
+    told = text(run_summary_lines(state, 60))
     assert "STOPPED after step 0 of 2" in told
     assert "epoch 1  0.500 (n=2)" in told
     assert "1 rollout" in told
     assert "r resume it" in told
-    assert all(width(row) <= 60 for row in told.split("\n"))
+    assert all(cell_width(row) <= 60 for row in told.split("\n"))
 
 
 def test_a_measurement_taken_once_claims_no_change() -> None:
     once = ev.EvaluationFinished(
         0, "held", 0, 0, 1, 2, 0, 0.5, Usage(), "f", "", ("a", "b"), ((1.0,), (0.0,))
     )
-    told = text(ended_lines(a_state(once, ev.RunEnded("finished")), 70))
+    told = text(run_summary_lines(a_state(once, ev.RunEnded("finished")), 70))
     assert "measured once, so nothing can be compared" in told
     assert "held after step 0, v0" in told
 
 
 def test_every_empty_state_names_a_key() -> None:
-    gone = LineFacts(living=False)
+    gone = SessionStatus(living=False)
     for state, line_facts in ((None, gone), (a_state(), gone)):
         told = text(empty_lines(state, line_facts, 60))
         assert any(f"{key} " in told for key in "05r")
@@ -210,10 +217,10 @@ def test_text_of_models_is_inert_and_on_one_line() -> None:
     bad = "[red]\x1b[2J\u202eeht\nnext"
     state = a_state(a_rollout_finished(0, 0, error=bad), ev.RunEnded("failed", bad))
     shown = [
-        of(state).one(0, 0, set()).trouble,
-        plain(now(state, None, LIVES, None)),
-        text(ended_lines(state, 60)),
-        *(happened(ev.RolloutJudged(1, 0, 0, Verdict(1.0, bad))) or ()),
+        of(state).rollout_at(0, 0, set()).trouble,
+        plain_text(status_line(state, None, LIVES, None)),
+        text(run_summary_lines(state, 60)),
+        *(event_texts(ev.RolloutJudged(1, 0, 0, Verdict(1.0, bad))) or ()),
     ]
     for one in shown:
         assert "\x1b" not in one
@@ -223,14 +230,16 @@ def test_text_of_models_is_inert_and_on_one_line() -> None:
 
 def test_a_pane_says_why_there_is_no_text() -> None:
     batch = of(a_state(a_rollout_finished(0, 0, error="timeout: none")))
-    assert pane(batch.one(0, 0, set()), "group", None, False).note == "timeout: none"
-    assert pane(batch.one(0, 1, set()), "group", None, False).note == "queued"
-    assert pane(batch.one(0, 1, {"s1p0r1"}), "group", None, False).note == "no text yet"
-    assert pane(batch.one(0, 1, {"s1p0r1"}), "group", 12, True).note == ""
-    assert pane(batch.one(0, 1, {"s1p0r1"}), "group", 12, True).tokens == 12
+    assert pane_model(batch.rollout_at(0, 0, set()), "group", None, False).note == "timeout: none"
+    assert pane_model(batch.rollout_at(0, 1, set()), "group", None, False).note == "queued"
+    assert (
+        pane_model(batch.rollout_at(0, 1, {"s1p0r1"}), "group", None, False).note == "no text yet"
+    )
+    assert pane_model(batch.rollout_at(0, 1, {"s1p0r1"}), "group", 12, True).note == ""
+    assert pane_model(batch.rollout_at(0, 1, {"s1p0r1"}), "group", 12, True).tokens == 12
 
 
 def test_narration_is_left_to_what_the_command_line_says() -> None:
-    assert happened(a_step()) is None
-    assert happened(ev.RunEnded("budget", "x")) is None
-    assert happened(reflected(0, "all-right")) == ["s1p0: all right, nothing to learn, skipped"]
+    assert event_texts(a_step()) is None
+    assert event_texts(ev.RunEnded("budget", "x")) is None
+    assert event_texts(reflected(0, "all-right")) == ["s1p0: all right, nothing to learn, skipped"]

@@ -14,8 +14,8 @@ from textual.pilot import Pilot
 
 from engines.core import events as ev
 from engines.core.errors import ConflictError
-from engines.core.types import Decision, Flag, Operation, Repair
-from studio.session.base import Objected, Parted, Told
+from engines.core.types import Decision, Flag, Operation, UnparsedReply
+from studio.session.base import DecisionPreview, Disconnected, EventReceived
 from studio.tui.app import StudioApp
 from studio.tui.pages.review.page import ReviewPage
 from studio.tui.widgets.prompt import Prompt
@@ -50,9 +50,9 @@ class Desk:
 
     async def rest(self) -> None:
         await self.pilot.pause()
-        await self.app.settled()
+        await self.app.wait_for_requests()
         await self.page.read()
-        self.app.frame()
+        self.app.draw_frame()
         await self.pilot.pause()
 
     async def burst(self, *keys: str) -> None:
@@ -86,7 +86,7 @@ class Desk:
 async def a_desk(
     folder: Path,
     *operations: Operation,
-    repairs: tuple[Repair, ...] = (),
+    repairs: tuple[UnparsedReply, ...] = (),
     size: tuple[int, int] = (120, 36),
     change: Callable[[FakeSession], None] = lambda _: None,
 ) -> AsyncIterator[Desk]:
@@ -118,7 +118,7 @@ async def test_a_approves_what_is_shown_and_shows_the_next(tmp_path: Path) -> No
         await desk.press("a")
         assert desk.made == [("op1.1", "approve")]
         assert desk.decided[0].reviewer == "sam" and desk.decided[0].took_s == 0.0
-        assert desk.page.ops.key == "op1.2"
+        assert desk.page.operation_list.key == "op1.2"
         assert "approved op1.1" in desk.told
 
 
@@ -168,11 +168,11 @@ async def test_n_and_capital_n_go_to_what_is_undecided(tmp_path: Path) -> None:
     async with a_desk(tmp_path, an_add(1), an_add(2), an_add(3)) as desk:
         await desk.press("j", "a")  # op1.2, and on to op1.3
         await desk.press("n")
-        assert desk.page.ops.key == "op1.1"
+        assert desk.page.operation_list.key == "op1.1"
         await desk.press("n")
-        assert desk.page.ops.key == "op1.3"
+        assert desk.page.operation_list.key == "op1.3"
         await desk.press("N")
-        assert desk.page.ops.key == "op1.1"
+        assert desk.page.operation_list.key == "op1.1"
 
 
 async def test_an_approval_that_the_gate_refuses_stays_under_the_cursor(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ async def test_an_approval_that_the_gate_refuses_stays_under_the_cursor(tmp_path
 
         desk.session.decide = refuse  # type: ignore[method-assign]
         await desk.press("a")
-        assert desk.page.ops.key == "op1.1"
+        assert desk.page.operation_list.key == "op1.1"
         assert "E1 says so" in desk.told
 
 
@@ -209,7 +209,7 @@ async def test_an_acknowledged_decision_counts_before_its_event_comes(tmp_path: 
         desk.session.decide = silent  # type: ignore[method-assign]
         await desk.press("a", "a")
         assert desk.made == [("op1.1", "approve"), ("op1.2", "approve")]
-        await desk.session.push(Told(ev.OperationDecided(1, desk.decided[0])))
+        await desk.session.push(EventReceived(ev.OperationDecided(1, desk.decided[0])))
         assert set(desk.page.deciding.just) == {"op1.2"}
 
 
@@ -225,7 +225,7 @@ async def test_e_edits_and_enter_approves_the_new_wording(tmp_path: Path) -> Non
         assert desk.made == [("op1.1", "edit")]
         assert (desk.decided[0].text or "").endswith("next column. q2!")
         assert desk.session.names() == ["weigh", "decide"]
-        assert desk.page.ops.key == "op1.2" and not desk.page.box.display
+        assert desk.page.operation_list.key == "op1.2" and not desk.page.box.display
 
 
 async def test_enter_on_an_unchanged_wording_approves_it(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ async def test_a_new_flag_is_shown_and_a_second_key_approves_anyway(
     tmp_path: Path, key: str
 ) -> None:
     async with a_desk(tmp_path) as desk:
-        desk.session.objected = Objected(flags=(Flag("duplicate", 0.91, "of E3"),))
+        desk.session.objected = DecisionPreview(flags=(Flag("duplicate", 0.91, "of E3"),))
         await desk.press("e", "x", "enter")
         assert desk.made == []
         assert "duplicate (similarity 0.91) of E3" in desk.screen
@@ -260,11 +260,11 @@ async def test_a_new_flag_is_shown_and_a_second_key_approves_anyway(
 
 async def test_what_was_changed_after_a_flag_is_weighed_again(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
-        desk.session.objected = Objected(flags=(Flag("leak"),))
+        desk.session.objected = DecisionPreview(flags=(Flag("leak"),))
         await desk.press("e", "x", "enter", "y")  # y: approve anyway
         assert desk.made == [("op1.1", "edit")]
     async with a_desk(tmp_path / "b") as desk:
-        desk.session.objected = Objected(flags=(Flag("leak"),))
+        desk.session.objected = DecisionPreview(flags=(Flag("leak"),))
         await desk.press("e", "x", "enter", "z", "y", "enter")  # now y is a letter
         assert desk.made == []
         assert desk.session.names() == ["weigh", "weigh"]
@@ -273,7 +273,7 @@ async def test_what_was_changed_after_a_flag_is_weighed_again(tmp_path: Path) ->
 
 async def test_an_objection_keeps_the_box_open(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
-        desk.session.objected = Objected("E1 already says exactly this")
+        desk.session.objected = DecisionPreview("E1 already says exactly this")
         await desk.press("e", "x", "enter")
         assert desk.made == [] and desk.page.box.display
         assert "already says exactly this" in desk.screen
@@ -283,9 +283,9 @@ async def test_the_cursor_stays_while_someone_types(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
         await desk.press("e", "x")
         elsewhere = Decision("op1.1", "approve", reviewer="ann")
-        await desk.session.push(Told(ev.OperationDecided(1, elsewhere)))
+        await desk.session.push(EventReceived(ev.OperationDecided(1, elsewhere)))
         await desk.press("y")
-        assert desk.page.ops.key == "op1.1" and desk.app.focused is desk.page.box
+        assert desk.page.operation_list.key == "op1.1" and desk.app.focused is desk.page.box
         assert desk.page.box.text.endswith("xy")
 
 
@@ -331,7 +331,7 @@ async def test_an_editor_that_saves_nothing_decides_nothing(tmp_path: Path) -> N
 
 async def test_what_an_editor_brings_and_does_not_fit_is_shown_in_the_box(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
-        desk.session.objected = Objected("the library is full (3)")
+        desk.session.objected = DecisionPreview("the library is full (3)")
         desk.page.in_editor = lambda text: "Another wording."
         await desk.press("E")
         assert desk.made == [] and desk.page.box.text == "Another wording."
@@ -374,7 +374,7 @@ async def test_what_was_just_approved_is_among_the_similar_ones(tmp_path: Path) 
 
         desk.session.decide = assign  # type: ignore[method-assign]
         await desk.press("a")
-        assert desk.page.ops.key == "op1.2" and desk.page.similar.keys == ("E1",)
+        assert desk.page.operation_list.key == "op1.2" and desk.page.similar.keys == ("E1",)
 
 
 async def test_merging_into_nothing_is_refused_in_words(tmp_path: Path) -> None:
@@ -390,7 +390,7 @@ async def test_u_takes_back_one_after_the_other_and_ctrl_r_decides_again(tmp_pat
     async with a_desk(tmp_path, an_add(1), an_add(2), an_add(3)) as desk:
         await desk.press("a", "r", "u", "u")
         assert [asked for name, asked in desk.session.asked if name == "undo"] == ["op1.2", "op1.1"]
-        assert desk.page.ops.key == "op1.1" and not desk.session.state.decisions
+        assert desk.page.operation_list.key == "op1.1" and not desk.session.state.decisions
         await desk.press("ctrl+r", "ctrl+r")
         assert desk.made[2:] == [("op1.1", "approve"), ("op1.2", "reject")]
         await desk.press("u")
@@ -431,7 +431,7 @@ async def test_after_the_commit_u_proposes_the_inverse(tmp_path: Path) -> None:
         state.decisions.clear()
         state.operations["op1.9"] = an_add(9, "Carry.")
         state.decisions["op1.9"] = Decision("op1.9", "approve", assigned="E1")
-        await desk.session.push(Told(ev.RunPaused()))
+        await desk.session.push(EventReceived(ev.RunPaused()))
         await desk.rest()
         await desk.press("u")
         name, proposed = desk.session.asked[-1]
@@ -482,13 +482,13 @@ async def test_a_range_is_decided_after_it_was_listed(
         assert desk.made == []
         await desk.press("enter")
         assert desk.made == [("op1.1", action), ("op1.2", action)]
-        assert not desk.page.ops.chosen
+        assert not desk.page.operation_list.chosen
 
 
 async def test_escape_leaves_a_range(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
         await desk.press("v", "j")
-        assert desk.page.ops.chosen == {"op1.1", "op1.2"}
+        assert desk.page.operation_list.chosen == {"op1.1", "op1.2"}
         await desk.press("escape", "a")
         assert desk.made == [("op1.2", "approve")]
 
@@ -543,7 +543,7 @@ async def test_enter_opens_the_evidence_and_closes_it(tmp_path: Path) -> None:
         assert desk.page.opened_evidence and "Step 2" in desk.screen
         assert desk.app.focused is desk.page.evidence
         await desk.press("escape")
-        assert not desk.page.opened_evidence and desk.app.focused is desk.page.ops
+        assert not desk.page.opened_evidence and desk.app.focused is desk.page.operation_list
 
 
 async def test_o_opens_the_rollout_and_back_returns_to_the_operation(tmp_path: Path) -> None:
@@ -554,7 +554,7 @@ async def test_o_opens_the_rollout_and_back_returns_to_the_operation(tmp_path: P
         await desk.press("o")
         assert desk.app.page_name == "inspect"
         await desk.press("escape")
-        assert desk.app.page_name == "review" and desk.page.ops.key == "op1.2"
+        assert desk.app.page_name == "review" and desk.page.operation_list.key == "op1.2"
 
 
 async def test_w_goes_through_words_lines_and_columns(tmp_path: Path) -> None:
@@ -574,10 +574,10 @@ async def test_w_goes_through_words_lines_and_columns(tmp_path: Path) -> None:
 async def test_capital_s_sorts_and_the_cursor_stays(tmp_path: Path) -> None:
     operations = (an_add(1), Operation("op1.2", "keep", "E1"), an_add(3, "", Flag("leak")))
     async with a_desk(tmp_path, *operations) as desk:
-        assert desk.page.ops.keys == ("op1.3", "op1.1", "op1.2")
+        assert desk.page.operation_list.keys == ("op1.3", "op1.1", "op1.2")
         await desk.press("j", "S", "S")
-        assert desk.page.ops.keys == ("op1.1", "op1.2", "op1.3")
-        assert desk.page.ops.key == "op1.1"
+        assert desk.page.operation_list.keys == ("op1.1", "op1.2", "op1.3")
+        assert desk.page.operation_list.key == "op1.1"
 
 
 async def test_the_filter_shows_what_holds_the_words(tmp_path: Path) -> None:
@@ -585,14 +585,14 @@ async def test_the_filter_shows_what_holds_the_words(tmp_path: Path) -> None:
         await desk.press("slash")
         await desk.write("multi")
         await desk.press("enter")
-        assert desk.page.ops.keys == ("op1.2",) and desk.app.drafts.filter == "multi"
+        assert desk.page.operation_list.keys == ("op1.2",) and desk.app.drafts.filter == "multi"
         await desk.press("escape")
-        assert len(desk.page.ops.keys) == 2
+        assert len(desk.page.operation_list.keys) == 2
 
 
 # -- replies to mend -----------------------------------------------------------------------------
 
-REPAIR = Repair("s1p3", 1, "extraction", ("no JSON was found",), "{broken")
+REPAIR = UnparsedReply("s1p3", 1, "extraction", ("no JSON was found",), "{broken")
 
 
 async def test_capital_d_lets_a_reply_go_for_a_reason(tmp_path: Path) -> None:
@@ -633,13 +633,13 @@ async def test_capital_d_lets_no_operation_go(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", ["a", "r", "R", "e", "E", "M", "u", "ctrl+r", "A", "t", "m", "c"])
 async def test_who_looks_on_is_told_who_decides(tmp_path: Path, key: str) -> None:
     def observe(session: FakeSession) -> None:
-        session.drives, session.driver = False, "ann"
+        session.controls, session.controller = False, "ann"
 
     async with a_desk(tmp_path, change=observe) as desk:
         await desk.press(key)
         assert desk.session.asked == []
         assert "ann decides" in desk.told and "T takes over" in desk.told
-        assert not desk.app.query_one(Prompt).asking
+        assert not desk.app.query_one(Prompt).is_asking
 
 
 async def test_without_a_run_every_key_says_where_one_is(tmp_path: Path) -> None:
@@ -674,7 +674,7 @@ async def test_a_moved_library_is_said_above_the_operation(tmp_path: Path) -> No
 
 async def test_a_lost_line_is_said_until_it_is_back(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
-        await desk.session.push(Parted("the line to the run is cut", ended=False))
+        await desk.session.push(Disconnected("the line to the run is cut", ended=False))
         await desk.rest()
         assert "trying again" in desk.screen
 
@@ -683,9 +683,9 @@ async def test_an_operation_that_goes_leaves_the_cursor_on_its_neighbour(tmp_pat
     async with a_desk(tmp_path, an_add(1), an_add(2), an_add(3)) as desk:
         await desk.press("j")
         del desk.session.state.operations["op1.2"]
-        await desk.session.push(Told(ev.RunPaused()))
+        await desk.session.push(EventReceived(ev.RunPaused()))
         await desk.rest()
-        assert desk.page.ops.key == "op1.3"
+        assert desk.page.operation_list.key == "op1.3"
         await desk.press("a")
         assert desk.made == [("op1.3", "approve")]
 
@@ -731,7 +731,7 @@ async def test_where_the_person_was_is_where_they_come_back(tmp_path: Path) -> N
         page = app.page("review")
         assert isinstance(page, ReviewPage)
         await page.read()
-        assert page.ops.key == "op1.2"
+        assert page.operation_list.key == "op1.2"
         assert app.drafts.edits["op1.2"].endswith("x")
 
 

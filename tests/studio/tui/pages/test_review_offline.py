@@ -13,11 +13,11 @@ from textual.pilot import Pilot
 
 from engines.core import events as ev
 from engines.core.types import Operation, OperationKind
-from engines.record.lock import writing
+from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
 from studio.run import detached
-from studio.run.detached import Refused
-from studio.session.offline_screen import Stored
+from studio.run.detached import RefusedStart
+from studio.session.offline_screen import OfflineSession
 from studio.tui.app import StudioApp
 from studio.tui.pages.review.page import ReviewPage
 from tests.studio.tui.stage import app_on, finished_workspace, held_workspace, picture
@@ -40,9 +40,9 @@ class Table:
 
     async def rest(self) -> None:
         await self.pilot.pause()
-        await self.app.settled()
+        await self.app.wait_for_requests()
         await self.page.read()
-        self.app.frame()
+        self.app.draw_frame()
         await self.pilot.pause()
 
     @property
@@ -73,7 +73,7 @@ class Table:
 @asynccontextmanager
 async def a_table(run: RunDir) -> AsyncIterator[Table]:
     workspace = Workspace(run.path.parents[1])
-    app = app_on(Stored(workspace, run, "sam"), workspace)
+    app = app_on(OfflineSession(workspace, run, "sam"), workspace)
     app.person = "sam"
     async with app.run_test(size=(120, 36)) as pilot:
         await pilot.pause()
@@ -95,11 +95,11 @@ async def test_a_range_put_off_and_committed_is_taken_back_operation_by_operatio
     async with a_table(finished_workspace(tmp_path).run("rehearsal")) as table:
         before = table.texts
         proposed = [await table.propose("add", text=text) for text in ("Aa.", "Bb.", "Cc.")]
-        assert table.page.ops.keys == tuple(proposed)
-        table.page.ops.go_to(proposed[0])
+        assert table.page.operation_list.keys == tuple(proposed)
+        table.page.operation_list.go_to(proposed[0])
         await table.rest()
         await table.press("v", "j", "a", "enter")  # two of them at once
-        table.page.ops.go_to(proposed[2])
+        table.page.operation_list.go_to(proposed[2])
         await table.rest()
         await table.press("t")
         assert [action for _, action, _ in table.decided[-3:]] == ["approve", "approve", "defer"]
@@ -109,12 +109,15 @@ async def test_a_range_put_off_and_committed_is_taken_back_operation_by_operatio
         assert f"{proposed[2]} was put off; it is still open" in table.told
         await table.press("u")
         assert "waits: delete" in table.told
-        inverse = [name for name in table.page.ops.keys if name not in proposed]
+        inverse = [name for name in table.page.operation_list.keys if name not in proposed]
         assert len(inverse) == 2 and table.texts == [*before, "Aa.", "Bb."]
         await table.press("u")
-        assert table.page.ops.keys == (proposed[2], *inverse)  # nothing more was proposed
+        assert table.page.operation_list.keys == (
+            proposed[2],
+            *inverse,
+        )  # nothing more was proposed
         for name in inverse:
-            table.page.ops.go_to(name)
+            table.page.operation_list.go_to(name)
             await table.rest()
             await table.press("a")
         await table.press("c")
@@ -128,10 +131,10 @@ async def test_what_the_gate_refuses_is_journalled_once_and_can_be_taken_back(
         await table.press("a")
         gone = await table.propose("delete", "E1")
         changed = await table.propose("modify", "E1", "Other words.")
-        table.page.ops.go_to(gone)
+        table.page.operation_list.go_to(gone)
         await table.rest()
         await table.press("a")
-        table.page.ops.go_to(changed)
+        table.page.operation_list.go_to(changed)
         await table.rest()
         await table.press("a")
         assert table.decided[-1] == (changed, "reject", "gate")
@@ -151,7 +154,7 @@ async def test_a_run_is_resumed_right_after_a_decision_from_every_page(
 
     def start(arguments: Sequence[str], workspace: Path) -> Started:
         assert list(arguments) == ["--resume", "mine"]
-        with writing(table.run.path):  # refused while the screen holds the run
+        with write_lock(table.run.path):  # refused while the screen holds the run
             found.append(len(table.decided))
         return Started()
 
@@ -172,5 +175,5 @@ async def test_a_run_is_resumed_right_after_a_decision_from_every_page(
 class Started:
     """A process that is refused: the screen stays where it is."""
 
-    async def ready(self) -> Refused:
-        return Refused("it is not to begin here.", 4)
+    async def ready(self) -> RefusedStart:
+        return RefusedStart("it is not to begin here.", 4)

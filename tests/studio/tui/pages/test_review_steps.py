@@ -10,7 +10,7 @@ import pytest
 from engines.core import events as ev
 from engines.core.errors import ConflictError
 from engines.core.types import Decision, Lesson, Operation
-from studio.session.base import Driven, Objected, Told
+from studio.session.base import ControllerChanged, DecisionPreview, EventReceived
 from studio.tui.drafts import Drafts
 from studio.tui.widgets.prompt import Prompt
 from tests.studio.tui.pages.test_review import Desk, a_desk, an_add
@@ -43,7 +43,7 @@ async def committed(desk: Desk, *gone: str, assigned: str = "E1") -> None:
     # What the decisions left in the library, so that there is something to take back.
     state.operations["op1.9"] = an_add(9, "Carry.")
     state.decisions["op1.9"] = Decision("op1.9", "approve", assigned=assigned)
-    await desk.session.push(Told(ev.RunPaused()))
+    await desk.session.push(EventReceived(ev.RunPaused()))
     await desk.rest()
 
 
@@ -114,19 +114,19 @@ def refused(session: FakeSession) -> None:
 
 async def test_a_on_what_the_gate_rejected_journals_no_second_rejection(tmp_path: Path) -> None:
     async with a_desk(tmp_path, an_add(1), an_add(2), change=refused) as desk:
-        desk.session.objected = Objected("E1 says so")
-        desk.page.ops.go_to("op1.1")
+        desk.session.objected = DecisionPreview("E1 says so")
+        desk.page.operation_list.go_to("op1.1")
         await desk.rest()
         await desk.press("a")
         assert desk.made == [] and "still does not fit: E1 says so" in desk.told
-        desk.session.objected = Objected()
+        desk.session.objected = DecisionPreview()
         await desk.press("a")
         assert desk.made == [("op1.1", "approve")]
 
 
 async def test_undo_never_hands_in_a_rejection_of_the_gate(tmp_path: Path) -> None:
     async with a_desk(tmp_path, an_add(1), an_add(2), change=refused) as desk:
-        desk.page.ops.go_to("op1.1")
+        desk.page.operation_list.go_to("op1.1")
         await desk.rest()
         await desk.press("a", "u")
         assert desk.made == [("op1.1", "approve")]
@@ -212,7 +212,7 @@ async def test_the_filter_looks_through_what_the_targets_say_and_counts_what_it_
         await desk.press("slash")
         await desk.write("delete twice")
         await desk.press("enter")
-        assert desk.page.ops.keys == ("op1.2",) and "Operations 1 of 3" in desk.screen
+        assert desk.page.operation_list.keys == ("op1.2",) and "Operations 1 of 3" in desk.screen
         await desk.press("slash")
         await desk.write(" zzz")
         await desk.press("enter")
@@ -226,7 +226,7 @@ async def test_a_row_still_says_what_is_about_to_be_deleted(tmp_path: Path) -> N
 
     delete = Operation("op1.2", "delete", "E1")
     async with a_desk(tmp_path, an_add(1, "Look twice."), delete, change=known) as desk:
-        row = next(row for row in desk.page.ops.rows if row.key == "op1.2")
+        row = next(row for row in desk.page.operation_list.rows if row.key == "op1.2")
         assert "Look twice." in "".join(text for text, _ in row.line)
 
 
@@ -236,8 +236,8 @@ async def test_an_own_operation_that_no_lesson_waits_for_is_open(tmp_path: Path)
 
     mine = replace(an_add(1), id="op1.h1")
     async with a_desk(tmp_path, an_add(2), mine, change=own) as desk:
-        assert desk.page.ops.keys == ("op1.h1", "op1.2")  # what was put off comes last
-        assert desk.page.ops.key == "op1.h1"
+        assert desk.page.operation_list.keys == ("op1.h1", "op1.2")  # what was put off comes last
+        assert desk.page.operation_list.key == "op1.h1"
         assert "yours, open" in desk.screen and "decided later" not in desk.screen
 
 
@@ -249,17 +249,19 @@ async def test_a_new_lesson_is_where_the_cursor_goes_unless_somebody_types(tmp_p
             state.deferred = set(state.operations)
             op = an_add(number)
             state.operations[op.id] = op
-            desk.page.heard(Told(ev.LessonProposed(1, Lesson(1, 0, (op,)))))
+            desk.page.heard(EventReceived(ev.LessonProposed(1, Lesson(1, 0, (op,)))))
             desk.page._seen = ()
             desk.app.draw_now()
 
         await desk.press("j")
         await another(5)
-        assert desk.page.ops.key == "op1.5" and desk.page.ops.keys[0] == "op1.5"
+        assert (
+            desk.page.operation_list.key == "op1.5" and desk.page.operation_list.keys[0] == "op1.5"
+        )
         await desk.press("j", "e")
-        before = desk.page.ops.key
+        before = desk.page.operation_list.key
         await another(6)
-        assert desk.page.ops.key == before
+        assert desk.page.operation_list.key == before
 
 
 # -- what the screen says -------------------------------------------------------------------------
@@ -301,15 +303,15 @@ async def test_titles_in_brackets_stay_as_they_are_after_a_jump(tmp_path: Path) 
         assert "[Evidence] Similar Source" in desk.screen
         await desk.press("ctrl+w")
         assert "[Evidence] Similar Source" in desk.screen and "(d) [Evidence]" in desk.screen
-        assert desk.app.query_one(Prompt).asking
+        assert desk.app.query_one(Prompt).is_asking
         await desk.press("escape")
         assert "[Evidence] Similar Source" in desk.screen and "(d)" not in desk.screen
 
 
 async def test_without_a_process_the_advice_is_one_that_works(tmp_path: Path) -> None:
     def gone(session: FakeSession) -> None:
-        session.living = session.drives = False
-        session.driver = ""
+        session.living = session.controls = False
+        session.controller = ""
 
     async with a_desk(tmp_path, change=gone) as desk:
         await desk.press("a")
@@ -320,16 +322,16 @@ async def test_who_takes_over_goes_on_with_the_wording_that_the_other_screen_beg
     tmp_path: Path,
 ) -> None:
     def observe(session: FakeSession) -> None:
-        session.drives, session.driver = False, "ann"
+        session.controls, session.controller = False, "ann"
 
     async with a_desk(tmp_path, change=observe) as desk:
-        await desk.session.push(Driven(False, "ann"))
+        await desk.session.push(ControllerChanged(False, "ann"))
         other = Drafts(desk.session.run)
         other.edits["op1.1"] = "Carry one, says ann."
-        other.changed()
+        other.mark_changed()
         other.save()
-        desk.session.drives, desk.session.driver = True, ""
-        await desk.session.push(Driven(True, ""))
+        desk.session.controls, desk.session.controller = True, ""
+        await desk.session.push(ControllerChanged(True, ""))
         await desk.rest()
         assert "Carry one, says ann." in desk.screen
         await desk.press("e", "x", "escape", "q")

@@ -13,22 +13,33 @@ from engines.core import events as ev
 from engines.core.library import Experience, Library
 from engines.core.state.run_state import RunState
 from engines.core.types import Decision, Flag, Operation, Usage, Verdict
-from studio.review.evidence import GroupEvidence, Witness
-from studio.review.undo_stack import Made, Sitting, inverse, standing, told
-from studio.tui.drawing.lines import Line, cropped, plain, width_of
-from studio.tui.pages.review.change_view import change_lines, diff_lines, side_by_side, text_of
-from studio.tui.pages.review.evidence_view import evidence_rows, near_ones, near_rows, rollout_of
-from studio.tui.pages.review.loader import ReadingRoom, Wanted
+from studio.review.evidence import EvidenceRollout, GroupEvidence
+from studio.review.undo_stack import (
+    UndoEntry,
+    UndoStack,
+    decision_line,
+    inverse_operation,
+    last_step_of,
+)
+from studio.tui.drawing.lines import Line, crop_line, plain_text, width_of
+from studio.tui.pages.review.change_view import change_lines, diff_lines, lines_text, side_by_side
+from studio.tui.pages.review.evidence_view import (
+    evidence_rows,
+    find_similar,
+    rollout_of,
+    similar_rows,
+)
+from studio.tui.pages.review.loader import FindingsLoader, FindingsRequest
 from studio.tui.pages.review.view import (
     KINDS,
     SORTS,
     Item,
     commit_lines,
     draft_texts,
+    empty_lines,
+    item_row,
     items,
-    legend,
-    row,
-    why_empty,
+    legend_lines,
 )
 from tests.studio.tui.stage import held_workspace
 
@@ -48,7 +59,7 @@ def approve(op: Operation, assigned: str | None = None) -> Decision:
 
 
 def drawn(lines: list[Line]) -> list[str]:
-    return [plain(each).rstrip() for each in lines]
+    return [plain_text(each).rstrip() for each in lines]
 
 
 # -- the list -------------------------------------------------------------------------------------
@@ -89,16 +100,16 @@ def test_only_unflagged_undecided_operations_that_delete_nothing_are_safe() -> N
 
 def test_a_row_says_how_it_stands_without_any_colour() -> None:
     flagged = Operation("op1.2", "modify", "E14", "Count paths.", flags=(Flag("leak"),))
-    assert plain(row(Item("a", flagged)).line) == "? ~ E14   ! Count paths."
+    assert plain_text(item_row(Item("a", flagged)).line) == "? ~ E14   ! Count paths."
     rejected = replace(approve(flagged), action="reject")
-    assert plain(row(Item("a", flagged, rejected)).line).startswith("x ~ E14")
+    assert plain_text(item_row(Item("a", flagged, rejected)).line).startswith("x ~ E14")
     gone = Operation("op1.3", "delete", "E7")
-    assert plain(row(Item("a", gone), "Try small cases.").line).endswith("small cases.")
+    assert plain_text(item_row(Item("a", gone), "Try small cases.").line).endswith("small cases.")
 
 
 def test_the_legend_never_changes_its_height() -> None:
     shown = [
-        legend(found, words=words, sort="in order", done=0, mean_s=None, person="sam")
+        legend_lines(found, words=words, sort="in order", done=0, mean_s=None, person="sam")
         for found, words in (([], ""), ([Item("a", add(1))], "carry"))
     ]
     assert len(shown[0]) == len(shown[1])
@@ -108,15 +119,17 @@ def test_the_legend_never_changes_its_height() -> None:
 def test_a_commit_of_rejections_leaves_the_version_as_it_is() -> None:
     op = add(1)
     item = Item("op1.1", op, replace(approve(op), action="reject"))
-    assert "stays v3" in text_of(commit_lines(a_state(op), [item]))
-    assert "v3 becomes v4" in text_of(commit_lines(a_state(op), [Item("op1.1", op, approve(op))]))
+    assert "stays v3" in lines_text(commit_lines(a_state(op), [item]))
+    assert "v3 becomes v4" in lines_text(
+        commit_lines(a_state(op), [Item("op1.1", op, approve(op))])
+    )
 
 
 @pytest.mark.parametrize("status", ["running", "paused", "stopped", "failed", "finished"])
 def test_every_empty_list_names_a_key(status: str) -> None:
     state = a_state()
     state.status, state.started = status, object()  # type: ignore[assignment]
-    told_ = drawn(why_empty(state, living=True))
+    told_ = drawn(empty_lines(state, living=True))
     assert len(told_) == 2 and any(key in told_[1] for key in ("1", "3", "5", "p"))
 
 
@@ -151,7 +164,7 @@ def test_words_are_marked_and_read_back_to_both_texts() -> None:
 
 def test_columns_stay_aligned_with_wide_characters() -> None:
     rows = side_by_side("漢字かな漢字かな漢字", "plain words of any kind", 30)
-    bars = {cell_len(plain(each).partition("|")[0]) for each in rows}
+    bars = {cell_len(plain_text(each).partition("|")[0]) for each in rows}
     assert len(bars) == 1
 
 
@@ -169,7 +182,7 @@ def test_no_line_of_a_change_is_wider_than_its_pane(mode: str, width: int) -> No
         mode=mode,  # type: ignore[arg-type]
         width=width,
     )
-    text = text_of(lines)
+    text = lines_text(lines)
     assert "\x1b" not in text and "\u202e" not in text and "[red]" in text
     assert max(map(width_of, lines)) <= max(width, 22)
 
@@ -180,7 +193,7 @@ def test_a_decided_operation_says_by_whom_and_what_was_proposed() -> None:
     lines = change_lines(
         Item(op.id, op, edited), {}, a_state(op), at=(1, 1), mode="words", width=100
     )
-    text = text_of(lines)
+    text = lines_text(lines)
     for said in ("edited by ann", "+ Carry one.", "proposed  Carry.", "reason    clearer"):
         assert said in text
 
@@ -188,40 +201,42 @@ def test_a_decided_operation_says_by_whom_and_what_was_proposed() -> None:
 def test_a_target_that_is_gone_is_said() -> None:
     op = Operation("op1.1", "modify", "E9", "x")
     lines = change_lines(Item(op.id, op), {}, a_state(op), at=(1, 1), mode="words", width=80)
-    assert "E9 is not in the library any more" in text_of(lines)
+    assert "E9 is not in the library any more" in lines_text(lines)
 
 
 # -- evidence and similar ones --------------------------------------------------------------------
 
 
-def a_witness(index: int, reward: float | None, tail: str = "#### 1") -> Witness:
+def a_witness(index: int, reward: float | None, tail: str = "#### 1") -> EvidenceRollout:
     rollout = ev.RolloutFinished(1, 0, index, 7, "ok", None, None, Usage(5, 60, 1), 0.1, tail)
-    return Witness(rollout, None if reward is None else Verdict(reward, "expected 2, got 1"))
+    return EvidenceRollout(
+        rollout, None if reward is None else Verdict(reward, "expected 2, got 1")
+    )
 
 
 def test_winners_come_first_and_the_rest_is_counted() -> None:
     witnesses = tuple(a_witness(n, float(n > 4)) for n in range(8))
     group = GroupEvidence("s1p0", "How many?", 3, 8, witnesses)
     rows = evidence_rows([group], 70)
-    text = [plain(each.line) for each in rows]
+    text = [plain_text(each.line) for each in rows]
     assert "3 of 8 won" in text[0]
     assert [rollout_of(each.key) for each in rows[1:5]] == ["s1p0r5", "s1p0r6", "s1p0r0", "s1p0r1"]
     assert text[-1].strip() == "and 1 more winner, 3 more losers (enter)"
     opened = evidence_rows([group], 70, opened=True, answers={"s1p0r0": "one\ntwo"})
     assert {rollout_of(each.key) for each in opened} == {f"s1p0r{n}" for n in range(8)}
-    assert any("two" in plain(each.line) for each in opened)
+    assert any("two" in plain_text(each.line) for each in opened)
 
 
 def test_a_rollout_without_a_reward_is_neither_won_nor_lost() -> None:
     rows = evidence_rows([GroupEvidence("s1p0", "?", 0, 1, (a_witness(0, None),))], 70)
-    assert "? r0" in plain(rows[1].line) and "not judged" in plain(rows[1].line)
+    assert "? r0" in plain_text(rows[1].line) and "not judged" in plain_text(rows[1].line)
 
 
 @pytest.mark.parametrize("opened", [False, True])
 def test_evidence_of_any_text_fits_its_pane(opened: bool) -> None:
     group = GroupEvidence("s1p0", HOSTILE * 4, 0, 1, (a_witness(0, 0.0, HOSTILE * 9),))
     for each in evidence_rows([group], 50, opened=opened):
-        assert width_of(each.line) <= 50 and "\x1b" not in plain(each.line)
+        assert width_of(each.line) <= 50 and "\x1b" not in plain_text(each.line)
 
 
 @pytest.mark.parametrize("width", [40, 53, 78])
@@ -232,7 +247,7 @@ def test_opened_evidence_loses_no_word_in_a_list(width: int) -> None:
     group = GroupEvidence("s1p0", said, 0, 1, (witness,))
     rows = evidence_rows([group], width, opened=True, answers={witness.id: said})
     # A list draws two cells before each row and cuts what is wider.
-    text = " ".join(" ".join(plain(cropped(each.line, width - 2)).split()) for each in rows)
+    text = " ".join(" ".join(plain_text(crop_line(each.line, width - 2)).split()) for each in rows)
     assert text.count("carry one into the next column, and say so in words") == 8
     assert text.count("that is what was expected of it") == 12
 
@@ -240,23 +255,23 @@ def test_opened_evidence_loses_no_word_in_a_list(width: int) -> None:
 def test_similar_ones_leave_the_target_out_and_come_by_likeness() -> None:
     op = Operation("op1.1", "modify", "E1", "Draw the grid before counting paths.")
     texts = {"E1": op.text, "E2": "Draw the grid before counting.", "E3": "Something else."}
-    near = near_ones(op, texts)
+    near = find_similar(op, texts)
     assert [name for name, _, _ in near] == ["E2"]
-    assert near_rows(near, 60)[0].key == "E2"
+    assert similar_rows(near, 60)[0].key == "E2"
 
 
 def test_what_is_read_is_kept_and_trouble_is_told(tmp_path: Path) -> None:
     workspace = held_workspace(tmp_path)
-    room = ReadingRoom(workspace, workspace.run("mine"))
+    room = FindingsLoader(workspace, workspace.run("mine"))
     op = replace(add(1), evidence=("s1p0r0", "s1p0r1"))
-    wanted = Wanted(op, {}, 0, opened=True)
-    assert room.known(wanted) is None
-    found = room.look(wanted)
+    wanted = FindingsRequest(op, {}, 0, opened=True)
+    assert room.cached_findings(wanted) is None
+    found = room.load_findings(wanted)
     assert found.groups[0].n == 4 and "Step 1" in found.answers["s1p0r0"]
-    assert room.known(wanted) is found
+    assert room.cached_findings(wanted) is found
     run = workspace.run("mine")
     run.journal.write_bytes(b"no line of a journal\n" * 3)
-    assert "journal" in ReadingRoom(workspace, run).look(wanted).trouble
+    assert "journal" in FindingsLoader(workspace, run).load_findings(wanted).trouble
 
 
 # -- taking back ----------------------------------------------------------------------------------
@@ -266,38 +281,40 @@ def test_the_inverse_of_each_kind() -> None:
     new, changed = add(1), Operation("b", "modify", "E1", "New.")
     gone, kept = Operation("c", "delete", "E2"), Operation("d", "keep", "E1")
     texts = {"E1": "New.", "E3": "Carry one."}
-    made = Made(new, approve(new, "E3"))
-    undone = inverse(made, "op2.h1", texts)
+    made = UndoEntry(new, approve(new, "E3"))
+    undone = inverse_operation(made, "op2.h1", texts)
     assert isinstance(undone, Operation)
     assert (undone.kind, undone.target) == ("delete", "E3")
-    undone = inverse(Made(changed, approve(changed), was="Old."), "op2.h1", texts)
+    undone = inverse_operation(UndoEntry(changed, approve(changed), was="Old."), "op2.h1", texts)
     assert isinstance(undone, Operation)
     assert (undone.kind, undone.target, undone.text) == ("modify", "E1", "Old.")
-    undone = inverse(Made(gone, approve(gone), was="Two."), "op2.h1", texts)
+    undone = inverse_operation(UndoEntry(gone, approve(gone), was="Two."), "op2.h1", texts)
     assert isinstance(undone, Operation)
     assert (undone.kind, undone.target, undone.text) == ("add", "E2", "Two.")
-    assert "nothing to take back" in str(inverse(Made(kept, approve(kept)), "op2.h1", texts))
+    assert "nothing to take back" in str(
+        inverse_operation(UndoEntry(kept, approve(kept)), "op2.h1", texts)
+    )
     rejected = replace(approve(new), action="reject")
-    assert "changed nothing" in str(inverse(Made(new, rejected), "op2.h1", texts))
-    assert "is gone" in str(inverse(made, "op2.h1", {}))
+    assert "changed nothing" in str(inverse_operation(UndoEntry(new, rejected), "op2.h1", texts))
+    assert "is gone" in str(inverse_operation(made, "op2.h1", {}))
 
 
 def test_a_new_decision_forgets_what_could_be_made_again() -> None:
-    sitting = Sitting(undone=[(Made(add(1), approve(add(1))),)])
-    sitting.add((Made(add(2), replace(approve(add(2)), took_s=3.0)),))
+    sitting = UndoStack(undone=[(UndoEntry(add(1), approve(add(1))),)])
+    sitting.add((UndoEntry(add(2), replace(approve(add(2)), took_s=3.0)),))
     assert not sitting.undone and sitting.mean_s == 3.0 and sitting.done == 1
 
 
 def test_only_ones_own_decision_is_found_again() -> None:
     mine, other = approve(add(1)), replace(approve(add(2)), reviewer="ann")
     decisions = {"op1.1": mine, "op1.2": other}
-    found = standing(decisions, {"op1.1": add(1), "op1.2": add(2)}, "sam")
+    found = last_step_of(decisions, {"op1.1": add(1), "op1.2": add(2)}, "sam")
     assert [made.id for made in found] == ["op1.1"]
 
 
 def test_what_the_gate_rejected_is_counted_apart() -> None:
     refused = Decision("op1.2", "reject", reviewer="gate", reason="E1 says so")
-    text = told([Made(add(1), approve(add(1))), Made(add(2), refused)], ["", ""])
+    text = decision_line([UndoEntry(add(1), approve(add(1))), UndoEntry(add(2), refused)], ["", ""])
     assert text.startswith("approved 1;") and "1 did not fit" in text and "E1 says so" in text
 
 
@@ -309,13 +326,13 @@ def test_the_rows_of_a_thousand_operations_take_a_few_milliseconds() -> None:
     state = a_state(*(add(n, f"When case {n} comes up, " + "word " * 40) for n in range(1_000)))
     for n in range(0, 1_000, 2):
         state.decisions[f"op1.{n}"] = approve(add(n), f"E{n}")
-    [row(item) for item in items(state)]
+    [item_row(item) for item in items(state)]
 
     def once() -> float:
         began = time.perf_counter()
         found = items(state)
-        [row(item) for item in found]
-        draft_texts([], state.reviewed)
+        [item_row(item) for item in found]
+        draft_texts([], state.reviewed_operations)
         return time.perf_counter() - began
 
     assert min(once() for _ in range(10)) < 0.05

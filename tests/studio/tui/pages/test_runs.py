@@ -174,7 +174,7 @@ async def test_a_filter_hides_other_runs_and_escape_shows_them_again(tmp_path: P
         await pilot.press("slash", *"cond", "enter")
         await pilot.pause()
         assert page.list_pane.keys == ("second",)
-        page.filtered("nobody")
+        page.apply_filter("nobody")
         await pilot.pause()
         assert any("no run holds 'nobody'" in row for row in picture(app))
         await pilot.press("escape")
@@ -230,7 +230,7 @@ async def test_what_cannot_be_read_is_told_and_what_was_there_stays(tmp_path: Pa
         workspace.catalogue.unlink()
         workspace.catalogue.mkdir()
         page = page_of(app)
-        page.read_again()
+        page.reload_runs()
         await has_read(pilot)
         assert page.trouble and page.list_pane.keys == ("mine",)
         assert any("catalogue.json" in row for row in picture(app))
@@ -248,7 +248,7 @@ async def test_the_open_run_is_marked_and_the_list_is_read_again_only_while_show
         page = page_of(app)
         before = page.runs
         await pilot.press("1")
-        page._again()
+        page._poll_runs()
         await has_read(pilot)
         assert page.runs is before
         await asyncio.sleep(0)

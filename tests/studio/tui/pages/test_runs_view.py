@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 
 from engines.core.state.run_state import RunState
-from studio.tui.drawing.lines import plain, width_of
+from studio.tui.drawing.lines import plain_text, width_of
 from studio.tui.pages.runs.view import (
     detail_lines,
+    filter_runs,
     runs_csv,
     runs_rows,
-    shown_runs,
     state_span,
-    when,
+    time_text,
 )
 from studio.workspace.listing import (
     Background,
     KnownRun,
     ListedRun,
-    Measured,
+    MeasuredSet,
     ShownStatus,
     background,
 )
@@ -73,19 +73,19 @@ def a_run(
         "journal_bytes": 100,
         **row,
     }
-    measured = (Measured("held", 0.25, held_out, 20),) if held_out is not None else ()
+    measured = (MeasuredSet("held", 0.25, held_out, 20),) if held_out is not None else ()
     back = Background(model, data, "math", "wait", 3, 6, 4, 8, measured, step=4)
     return KnownRun(ListedRun(facts, ShownStatus(word, alive, move)), back)
 
 
 def texts(runs: list[KnownRun], width: int = 116) -> list[str]:
-    return [plain(row.line).rstrip() for row in runs_rows(runs, width, NOW)]
+    return [plain_text(row.line).rstrip() for row in runs_rows(runs, width, NOW)]
 
 
 def test_each_run_is_a_row_under_one_heading_that_no_cursor_stands_on() -> None:
     rows = runs_rows([a_run("a"), a_run("b", held_out=0.95)], 116, NOW)
     assert [row.key for row in rows] == ["", "a", "b"]
-    heading, told = (" ".join(plain(row.line).split()) for row in (rows[0], rows[2]))
+    heading, told = (" ".join(plain_text(row.line).split()) for row in (rows[0], rows[2]))
     assert heading == "run model data epochs lib mean@1 held-out spent when state"
     assert told.startswith("b openai:small sums 1/2 v4 0.500 0.950 53k tok today 15:50 ")
 
@@ -94,7 +94,7 @@ def test_each_run_is_a_row_under_one_heading_that_no_cursor_stands_on() -> None:
 def test_columns_go_where_there_is_no_room_and_run_and_state_stay(width: int) -> None:
     rows = runs_rows([a_run("a-name", waiting=9)], width, NOW)
     assert all(width_of(row.line) <= width for row in rows)
-    text = plain(rows[1].line)
+    text = plain_text(rows[1].line)
     assert "a-name" in text and "HELD: 9 wait, no process" in text
 
 
@@ -106,7 +106,7 @@ def test_hostile_and_wide_names_leave_the_columns_aligned() -> None:
         assert all("\x1b" not in text and "‮" not in text for text, _ in spans)
         ends.append(width_of(spans[:-1]))
     assert ends[1] == ends[2]
-    assert "[red]" in plain(rows[1].line)
+    assert "[red]" in plain_text(rows[1].line)
 
 
 def test_scripted_rewards_carry_a_tilde_and_unknown_money_is_never_zero() -> None:
@@ -138,24 +138,24 @@ def test_the_state_says_what_waits_and_which_key_helps(run: KnownRun, expected: 
 
 def test_a_damaged_run_tells_its_damage_and_the_doctor() -> None:
     lines = detail_lines(a_run(word="damaged", move=f"line 3 fails. {HOSTILE}"), 70, NOW)
-    text = "\n".join(plain(line) for line in lines)
+    text = "\n".join(plain_text(line) for line in lines)
     assert "line 3 fails." in text and "studio doctor --repair" in text and "\x1b" not in text
 
 
-def detail(*measured: Measured) -> str:
+def detail(*measured: MeasuredSet) -> str:
     run = a_run()
     assert run.background is not None
     run = replace(run, background=replace(run.background, measured=measured))
-    return "\n".join(plain(each) for each in detail_lines(run, 116, NOW))
+    return "\n".join(plain_text(each) for each in detail_lines(run, 116, NOW))
 
 
 def test_a_set_that_was_measured_once_has_one_figure_and_no_arrow() -> None:
-    told = detail(Measured("held", 0.31, 0.31, 40))
+    told = detail(MeasuredSet("held", 0.31, 0.31, 40))
     assert "held 0.310 (n=40), measured once" in told and "->" not in told
 
 
 def test_before_and_after_come_each_with_its_own_n() -> None:
-    told = detail(Measured("held", 0.31, 0.42, 38, first_n=40))
+    told = detail(MeasuredSet("held", 0.31, 0.42, 38, first_n=40))
     assert "held 0.310 (n=40) -> 0.420 (n=38)" in told
 
 
@@ -167,7 +167,7 @@ def test_what_is_measured_once_is_known_from_the_run_itself(tmp_path: Path) -> N
     assert [m.first_n for m in measured_of(state, 2)] == [state.evaluations[0].n]
 
 
-def measured_of(state: RunState, most: int) -> tuple[Measured, ...]:
+def measured_of(state: RunState, most: int) -> tuple[MeasuredSet, ...]:
     state = copy(state)
     first = state.evaluations[0]
     state.evaluations = [one for one in state.evaluations if one.data == first.data][:most]
@@ -177,7 +177,7 @@ def measured_of(state: RunState, most: int) -> tuple[Measured, ...]:
 
 
 def test_scripted_rewards_are_called_a_rehearsal_in_the_detail() -> None:
-    told = "\n".join(plain(each) for each in detail_lines(a_run(rehearsal=True), 116, NOW))
+    told = "\n".join(plain_text(each) for each in detail_lines(a_run(rehearsal=True), 116, NOW))
     assert "rehearsal, epoch 1: 0.500 (n=24)" in told
 
 
@@ -189,7 +189,7 @@ def test_runs_are_sorted_by_what_was_asked_for() -> None:
     ]
 
     def order(sort: Any) -> list[str]:
-        return [run.run for run in shown_runs(runs, "", sort)]
+        return [run.run for run in filter_runs(runs, "", sort)]
 
     assert order("time") == ["new", "good", "bad"]
     assert order("reward") == ["good", "bad", "new"]
@@ -199,8 +199,8 @@ def test_runs_are_sorted_by_what_was_asked_for() -> None:
 
 def test_a_filter_keeps_runs_that_hold_every_word() -> None:
     runs = [a_run("a", data="sums"), a_run("b", data="aime", word="finished")]
-    assert [run.run for run in shown_runs(runs, "AIME fini", "time")] == ["b"]
-    assert shown_runs(runs, "nothing", "time") == []
+    assert [run.run for run in filter_runs(runs, "AIME fini", "time")] == ["b"]
+    assert filter_runs(runs, "nothing", "time") == []
 
 
 def test_the_export_has_a_row_a_run_and_no_control_characters() -> None:
@@ -219,5 +219,5 @@ def test_the_export_has_a_row_a_run_and_no_control_characters() -> None:
     ],
 )
 def test_a_time_is_as_exact_as_it_is_near(at: datetime, expected: str) -> None:
-    assert when(at.timestamp(), NOW) == expected
-    assert when(None, NOW) == "-"
+    assert time_text(at.timestamp(), NOW) == expected
+    assert time_text(None, NOW) == "-"

@@ -8,7 +8,7 @@ import pytest
 
 from engines.record.run_dir import Workspace
 from studio.tui.app import StudioApp
-from studio.tui.pages.start.checks import Checked, Facts
+from studio.tui.pages.start.checks import CheckReport, RunFacts
 from studio.tui.pages.start.page import StartPage
 from studio.tui.widgets.confirm import Confirm
 from tests.studio.tui.pages.test_runs import Asked
@@ -52,7 +52,7 @@ async def test_a_rehearsal_is_started_without_a_question(
         assert page.go_to_choice("new rehearsal")
         await has_read(pilot)
         known = page.facts["new rehearsal", ""]
-        assert isinstance(known, Facts) and known.mode == "new" and not known.costs
+        assert isinstance(known, RunFacts) and known.mode == "new" and not known.costs
         await pilot.press("enter")
         await pilot.pause()
         assert asked.started == [["rehearsal", "--review", "wait"]]
@@ -68,7 +68,7 @@ async def test_what_costs_money_shows_its_estimate_and_waits_for_a_yes(
         page = page_of(app)
         page.go_to_choice("new api")
         page.facts["new api", ""] = facts()
-        page.checked["new api", ""] = Checked(facts(), (), "9 calls, 10 tokens", "20 calls")
+        page.checked["new api", ""] = CheckReport(facts(), (), "9 calls, 10 tokens", "20 calls")
         await pilot.press("enter")
         await pilot.pause()
         assert isinstance(app.screen, Confirm)
@@ -113,7 +113,7 @@ async def test_a_preset_whose_name_is_taken_by_other_settings_begins_a_new_run_b
         page.go_to_choice("new rehearsal")
         await has_read(pilot)
         known = page.facts["new rehearsal", ""]
-        assert isinstance(known, Facts), known
+        assert isinstance(known, RunFacts), known
         assert (known.mode, known.run) == ("beside", "rehearsal-2") and "seed" in known.notes[0]
         await pilot.press("enter")
         await pilot.pause()
@@ -130,12 +130,12 @@ async def test_living_runs_are_attached_to_and_late_operations_opened_for_review
         asked = Asked(app, monkeypatch)
         await has_read(pilot)
         page = page_of(app)
-        page.shows([a_run("late", "finished", waiting=2), a_run("on", "running", alive=True)])
+        page.show_runs([a_run("late", "finished", waiting=2), a_run("on", "running", alive=True)])
         page.go_to_choice("open late")
         await pilot.press("enter")
         assert asked.attached == ["late"] and asked.opened[-1][0] == "review"
         await pilot.press("0")
-        page.shows([a_run("on", "running", alive=True)])
+        page.show_runs([a_run("on", "running", alive=True)])
         page.go_to_choice("attach on")
         await pilot.press("enter")
         assert asked.attached == ["late", "on"] and asked.opened[-1][0] == "live"
@@ -165,7 +165,7 @@ async def test_settings_are_checked_where_they_are_typed_and_kept(
         await pilot.press(*("left",) * 2, "s", "enter")
         await has_read(pilot)
         known = page.facts["new rehearsal", "practice.epochs=3"]
-        assert isinstance(known, Facts) and known.epochs == 3
+        assert isinstance(known, RunFacts) and known.epochs == 3
         await pilot.press("enter")
         await pilot.pause()
         assert asked.started == [["rehearsal", "practice.epochs=3", "--review", "wait"]]
@@ -200,7 +200,7 @@ async def test_c_says_calls_tokens_and_what_was_looked_at_and_starts_nothing(
         await pilot.press("c")
         await has_read(pilot)
         found = page.checked["new rehearsal", ""]
-        assert isinstance(found, Checked), found
+        assert isinstance(found, CheckReport), found
         shown = picture(app)
         assert any("likely" in row and "calls" in row for row in shown)
         assert any("at most" in row for row in shown)
@@ -219,7 +219,7 @@ async def test_why_nothing_was_started_is_shown_whole_and_nothing_is_lost(
         page = page_of(app)
         page.overrides["new rehearsal"] = "seed=5"
         await pilot.press("5")
-        app.refused("run.yaml:3: the endpoint cannot be reached.\nStart it, or name another.")
+        app.show_refusal("run.yaml:3: the endpoint cannot be reached.\nStart it, or name another.")
         await pilot.pause()
         assert app.page_name == "start"
         shown = picture(app)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from engines.record.run_dir import Workspace
-from studio.tui.drawing.lines import plain, width_of
-from studio.tui.pages.start.checks import Check, Checked, Facts, run_files
+from studio.tui.drawing.lines import plain_text, width_of
+from studio.tui.pages.start.checks import Check, CheckReport, RunFacts, find_run_files
 from studio.tui.pages.start.view import (
     MOST_RESUMED,
     Choice,
@@ -24,14 +24,14 @@ from tests.studio.tui.pages.test_runs_view import HOSTILE, a_run
 PRESETS = [("rehearsal", "offline"), ("api", "costs money")]
 
 
-def facts(mode: str = "new", **changed: object) -> Facts:
+def facts(mode: str = "new", **changed: object) -> RunFacts:
     known: dict[str, object] = {
         **{"run": "mine", "mode": mode, "costs": True, "model": "openai:small", "endpoint": ""},
         **{"reflector": "", "data": "sums", "problems": 30, "batch_size": 8, "group_size": 4},
         **{"epochs": 3, "steps": 12, "seed": 41, "temperature": 0.7, "concurrency": 64},
         **{"verifier": "math", "evaluated": ("held",), "reviewer": "wait", "budget": ""},
     }
-    return Facts(**{**known, **changed})  # type: ignore[arg-type]
+    return RunFacts(**{**known, **changed})  # type: ignore[arg-type]
 
 
 def offered(*runs: object) -> list[str]:
@@ -93,13 +93,13 @@ def test_rows_are_aligned_and_inert_whatever_names_hold(width: int) -> None:
     rows = choice_rows(found, width)
     assert [row.key for row in rows] == ["", "new a", "resume b"]
     assert all(width_of(row.line) <= width for row in rows)
-    assert all("\x1b" not in plain(row.line) for row in rows)
+    assert all("\x1b" not in plain_text(row.line) for row in rows)
     starts = [width_of(row.line[:-1]) for row in rows[1:]]
     assert starts[0] == starts[1]
 
 
 def test_the_facts_say_data_model_and_who_reviews() -> None:
-    text = "\n".join(plain(line) for line in facts_lines(facts(), 100, "seed=41"))
+    text = "\n".join(plain_text(line) for line in facts_lines(facts(), 100, "seed=41"))
     for said in (
         *("mine, new", "sums (30 problems)", "batch 8, groups of 4, epochs 3", "12 steps, seed 41"),
         *("openai:small, temperature 0.7", "math; measured on held", "by you", "no limit"),
@@ -109,18 +109,18 @@ def test_the_facts_say_data_model_and_who_reviews() -> None:
 
 
 def test_a_run_that_is_there_already_is_not_called_new() -> None:
-    assert "goes on" in plain(facts_lines(facts("resume"), 100)[0])
-    assert "is finished" in plain(facts_lines(facts("finished"), 100)[0])
+    assert "goes on" in plain_text(facts_lines(facts("resume"), 100)[0])
+    assert "is finished" in plain_text(facts_lines(facts("finished"), 100)[0])
 
 
 def test_checks_tell_what_it_takes_before_what_was_looked_at() -> None:
-    found = Checked(
+    found = CheckReport(
         facts(),
         (Check(True, "30 problems"), Check(False, f"no price {HOSTILE}")),
         "9 calls",
         "20 calls",
     )
-    lines = [plain(line) for line in check_lines(found, 80)]
+    lines = [plain_text(line) for line in check_lines(found, 80)]
     assert lines[0].split() == ["likely", "9", "calls"]
     assert lines[1].split() == ["at", "most", "20", "calls"]
     assert lines[2] == "[ok] 30 problems" and lines[3].startswith("[!]  no price")
@@ -129,7 +129,7 @@ def test_checks_tell_what_it_takes_before_what_was_looked_at() -> None:
 
 def test_a_refusal_is_shown_whole_line_by_line() -> None:
     text = "run.yaml:3: it is wrong.\n" + "word " * 60 + "\x1b[2Jend"
-    lines = [plain(line) for line in refusal_lines(text, 40)]
+    lines = [plain_text(line) for line in refusal_lines(text, 40)]
     assert lines[0] == "run.yaml:3: it is wrong."
     assert " ".join(" ".join(lines[1:]).split()).startswith("word word")
     assert lines[-1].endswith("end") and all("\x1b" not in line for line in lines)
@@ -142,5 +142,5 @@ def test_run_files_are_yaml_that_names_a_policy_or_an_experiment(tmp_path: Path)
     (tmp_path / "mine.yaml").write_text("# mine\nexp_id: mine\n")
     (tmp_path / "compose.yaml").write_text("services:\n  policy: 1\n")
     (tmp_path / "broken.yaml").write_bytes(b"policy: \xff\n")
-    found = run_files(workspace, tmp_path)
+    found = find_run_files(workspace, tmp_path)
     assert found == (tmp_path / "mine.yaml", workspace.configs / "kept.yaml")

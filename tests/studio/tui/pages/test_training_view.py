@@ -9,17 +9,17 @@ import pytest
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import Decision, Operation
-from studio.review.undo_stack import Made, inverse
+from studio.review.undo_stack import UndoEntry, inverse_operation
 from studio.tui import training_view
 from studio.tui.drawing.cells import GLYPHS_ASCII
-from studio.tui.drawing.lines import Line, plain, width_of
-from studio.tui.header import LineFacts
-from studio.tui.pages.live.batch import batch_of
-from studio.tui.pages.live.sentences import ended_lines, happened, now
-from studio.tui.pages.live.view import facts, stage_line, stages
-from studio.tui.pages.review.view import Item, commit_lines, row
+from studio.tui.drawing.lines import Line, plain_text, width_of
+from studio.tui.header import SessionStatus
+from studio.tui.pages.live.batch import current_batch
+from studio.tui.pages.live.sentences import event_texts, run_summary_lines, status_line
+from studio.tui.pages.live.view import facts_lines, stage_line, stage_lines
+from studio.tui.pages.review.view import Item, commit_lines, item_row
 from studio.tui.settings.values import ScreenSettings
-from studio.tui.training_view import brief, panel, step_of, update_lines
+from studio.tui.training_view import brief_lines, panel_lines, step_of, update_lines
 from tests.studio.tui.scenes import SCENES, SIZES, Stage, on_stage
 from tests.studio.tui.stage import picture
 from tests.studio.tui.test_pictures import THEMES
@@ -35,11 +35,11 @@ from tests.support.training_runs import (
     tried,
 )
 
-LIVES = LineFacts(living=True)
+LIVES = SessionStatus(living=True)
 
 
 def text(lines: list[Line]) -> str:
-    return "\n".join(plain(line) for line in lines)
+    return "\n".join(plain_text(line) for line in lines)
 
 
 def waits(**figures: float) -> RunState:
@@ -48,7 +48,7 @@ def waits(**figures: float) -> RunState:
 
 
 def the_update(state: RunState) -> Operation:
-    (operation,) = state.undecided
+    (operation,) = state.undecided_operations
     return operation
 
 
@@ -56,13 +56,13 @@ def the_update(state: RunState) -> Operation:
 
 
 def test_before_the_first_step_the_panel_says_so_and_what_is_trained() -> None:
-    told = text(panel(a_state(*begun()), 60))
+    told = text(panel_lines(a_state(*begun()), 60))
     assert "no step is through yet" in told
     assert "22,528 of 651,264 parameters are trained (3.5 %)" in told
 
 
 def test_the_panel_shows_the_curve_its_ends_and_every_figure() -> None:
-    told = text(panel(a_state(*finished()), 30)).splitlines()
+    told = text(panel_lines(a_state(*finished()), 30)).splitlines()
     assert told[:5] == [
         "training  policy v4",
         "▃▅▆▅█▂▇",
@@ -81,27 +81,27 @@ def test_the_panel_shows_the_curve_its_ends_and_every_figure() -> None:
 
 def test_a_rollback_stands_in_the_panel_in_words_and_in_the_style_of_a_warning() -> None:
     state = a_state(*history(), *tried(7), proposed(7), *settled(7, 4))
-    found = [line for line in panel(state, 60) if "rolled back" in plain(line)]
-    assert [plain(line) for line in found] == ["rolled back to step 2 at step 6"]
+    found = [line for line in panel_lines(state, 60) if "rolled back" in plain_text(line)]
+    assert [plain_text(line) for line in found] == ["rolled back to step 2 at step 6"]
     assert {style for line in found for _, style in line} == {"flag"}
     last = a_state(*history())
-    assert "update 6 rolled back to 2" in text(panel(last, 60))
+    assert "update 6 rolled back to 2" in text(panel_lines(last, 60))
 
 
 def test_a_failed_update_tells_why_in_the_style_of_a_failure() -> None:
     state = a_state(*history(), *tried(7), proposed(7, failed="out of memory"))
-    found = next(line for line in panel(state, 60) if "out of memory" in plain(line))
-    assert plain(found) == "update of step 7 failed: out of memory"
+    found = next(line for line in panel_lines(state, 60) if "out of memory" in plain_text(line))
+    assert plain_text(found) == "update of step 7 failed: out of memory"
     assert found[0][1] == "failed"
 
 
 def test_an_update_that_waits_names_the_key_that_shows_it() -> None:
-    assert "waits for review (2)" in text(panel(waits(), 40))
-    assert "its update waits for review (2)" in text(brief(waits(), 80))
+    assert "waits for review (2)" in text(panel_lines(waits(), 40))
+    assert "its update waits for review (2)" in text(brief_lines(waits(), 80))
 
 
 def test_in_two_lines_the_curve_its_ends_and_the_figures_have_room() -> None:
-    first, second = (plain(line) for line in brief(a_state(*finished()), 80))
+    first, second = (plain_text(line) for line in brief_lines(a_state(*finished()), 80))
     assert first == " ▃▅▆▅█▂▇ 0.250 -> 0.917 (n=12) in 7 steps, policy v4"
     assert second == " kl 0.007, clip 2 %, ent 0.43, |g| 0.8, len 31, checkpoint of step 7"
 
@@ -113,18 +113,18 @@ def test_nothing_of_training_is_wider_than_its_place(width: int) -> None:
         a_state(*begun()), a_state(*history()), waits(), a_state(*finished()),
         a_state(*begun(), *many),
     ):  # fmt: skip
-        shown = [*panel(state, width), *brief(state, width)]
-        shown += training_view.ended_lines(state, width)
-        for operation in state.undecided:
+        shown = [*panel_lines(state, width), *brief_lines(state, width)]
+        shown += training_view.training_summary_lines(state, width)
+        for operation in state.undecided_operations:
             shown += update_lines(operation, state, width)
-        assert [plain(line) for line in shown if width_of(line) > width] == []
+        assert [plain_text(line) for line in shown if width_of(line) > width] == []
 
 
 def test_in_ascii_the_curve_is_ascii() -> None:
     state = a_state(*finished())
-    shown = [*panel(state, 60, GLYPHS_ASCII), *brief(state, 80, GLYPHS_ASCII)]
-    shown += ended_lines(state, 80, GLYPHS_ASCII)
-    assert all(plain(line).isascii() for line in shown)
+    shown = [*panel_lines(state, 60, GLYPHS_ASCII), *brief_lines(state, 80, GLYPHS_ASCII)]
+    shown += run_summary_lines(state, 80, GLYPHS_ASCII)
+    assert all(plain_text(line).isascii() for line in shown)
 
 
 # -- beside it ----------------------------------------------------------------------------------
@@ -132,22 +132,24 @@ def test_in_ascii_the_curve_is_ascii() -> None:
 
 def test_the_stages_of_a_training_batch_end_with_its_update() -> None:
     state = a_state(*begun(), *tried(1), proposed(1))
-    batch = batch_of(state)
+    batch = current_batch(state)
     assert batch is not None
-    assert plain(stages(batch, state, 40)[-1]).split() == ["update", "waits"]
+    assert plain_text(stage_lines(batch, state, 40)[-1]).split() == ["update", "waits"]
     assert stage_line(batch, state).endswith("reflected 3/3  update waits")
-    assert "training  policy v0" in text(facts(state, batch, LIVES, None, 30))
+    assert "training  policy v0" in text(facts_lines(state, batch, LIVES, None, 30))
 
 
 def test_the_page_speaks_of_weights_where_a_run_trains_them() -> None:
     state = a_state(*begun(), *tried(1), proposed(1))
-    assert "1 weight update waits for you" in plain(now(state, batch_of(state), LIVES, None))
+    assert "1 weight update waits for you" in plain_text(
+        status_line(state, current_batch(state), LIVES, None)
+    )
     computing = a_state(*begun(), *tried(1))
-    told = plain(now(computing, batch_of(computing), LIVES, None))
+    told = plain_text(status_line(computing, current_batch(computing), LIVES, None))
     assert "computing a weight update from 2 groups with contrast" in told
     ended = a_state(*finished())
-    assert "finished with policy v4" in plain(now(ended, None, LIVES, None))
-    assert happened(ev.StageEntered(1, "consolidation"), trains=True) == [
+    assert "finished with policy v4" in plain_text(status_line(ended, None, LIVES, None))
+    assert event_texts(ev.StageEntered(1, "consolidation"), trains=True) == [
         "step 1: computing its weight update"
     ]
 
@@ -172,7 +174,7 @@ def test_a_wide_pane_has_two_figures_in_a_row() -> None:
 def test_a_figure_out_of_bounds_is_said_in_words() -> None:
     state = waits(kl=0.7)
     first = update_lines(the_update(state), state, 78)[0]
-    assert plain(first) == "OUT OF BOUNDS: KL 0.7, at most 0.5 is approved"
+    assert plain_text(first) == "OUT OF BOUNDS: KL 0.7, at most 0.5 is approved"
     assert first[0][1] == "flag"
     not_a_number = waits(kl=float("nan"))
     assert "OUT OF BOUNDS" in text(update_lines(the_update(not_a_number), not_a_number, 78))
@@ -200,7 +202,7 @@ def test_an_update_without_figures_is_shown_by_its_text() -> None:
 
 def test_the_row_of_an_update_has_a_sign_and_a_word_of_its_own() -> None:
     operation = the_update(waits())
-    assert plain(row(Item(operation.id, operation)).line).startswith("? ^ policy")
+    assert plain_text(item_row(Item(operation.id, operation)).line).startswith("? ^ policy")
 
 
 def test_a_commit_of_an_update_tells_the_policy_and_not_the_library() -> None:
@@ -218,8 +220,8 @@ def test_a_commit_of_an_update_tells_the_policy_and_not_the_library() -> None:
 
 def test_an_update_that_is_committed_is_not_taken_back_by_an_operation() -> None:
     operation = the_update(waits())
-    made = Made(operation, Decision(operation.id, "approve", reviewer="sam"))
-    told = inverse(made, "op7.h1", {})
+    made = UndoEntry(operation, Decision(operation.id, "approve", reviewer="sam"))
+    told = inverse_operation(made, "op7.h1", {})
     assert isinstance(told, str)
     assert "checkpoint" in told
 

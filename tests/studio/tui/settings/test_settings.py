@@ -5,9 +5,15 @@ from pathlib import Path
 import pytest
 
 from engines.core.errors import ConfigError
-from studio.tui.keymap import KEYS, remapped
-from studio.tui.settings.file import FILE, as_yaml, own_file, read_settings, write_settings
-from studio.tui.settings.screen import rows, turned, value_of
+from studio.tui.keymap import KEYS, remap_keys
+from studio.tui.settings.file import (
+    FILE,
+    format_settings,
+    read_settings,
+    user_settings_path,
+    write_settings,
+)
+from studio.tui.settings.screen import setting_rows, value_text, with_next_value
 from studio.tui.settings.values import ScreenSettings
 
 
@@ -60,7 +66,7 @@ keys:
 
 
 def test_the_workspace_stands_before_the_person(tmp_path: Path) -> None:
-    given(own_file().parent, "mouse: false\nascii: true\n")
+    given(user_settings_path().parent, "mouse: false\nascii: true\n")
     assert read_settings(tmp_path / "practice").mouse is False
     given(tmp_path / "practice", "ascii: false\n")
     assert read_settings(tmp_path / "practice").mouse is True
@@ -115,7 +121,7 @@ def test_what_is_written_reads_back_the_same(tmp_path: Path) -> None:
     path = write_settings(settings, tmp_path / "new")
     assert read_settings(tmp_path / "new") == settings
     assert path.stat().st_mode & 0o077 == 0
-    assert as_yaml(ScreenSettings()).startswith("#")
+    assert format_settings(ScreenSettings()).startswith("#")
 
 
 def test_every_setting_turns_through_its_values_and_comes_back() -> None:
@@ -130,16 +136,16 @@ def test_every_setting_turns_through_its_values_and_comes_back() -> None:
     ):
         now, seen = start, []
         for _ in range(count):
-            seen.append(value_of(now, name))
-            now = turned(now, name)
+            seen.append(value_text(now, name))
+            now = with_next_value(now, name)
         assert now == start
         assert len(set(seen)) == count
-    assert turned(start, "command") == start
+    assert with_next_value(start, "command") == start
 
 
 def test_the_rows_name_every_key_and_mark_what_was_changed() -> None:
     settings = ScreenSettings(keys={"review.approve": "f5"})
-    shown = rows(settings, remapped(settings.keys, "screen.yaml"), 100)
+    shown = setting_rows(settings, remap_keys(settings.keys, "screen.yaml"), 100)
     texts = ["".join(text for text, _ in row.line) for row in shown]
     for key in KEYS:
         assert sum(f" {key.id} " in text for text in texts) == 1, key.id

@@ -14,8 +14,8 @@ from engines.core.state.run_state import RunState
 from studio.secrets import output
 from studio.tui.app import StudioApp
 from studio.tui.settings.values import ScreenSettings
-from studio.tui.terminal.clipboard import FILE, MOST_BYTES, copy
-from studio.tui.terminal.notify import AGAIN_S, SETTLED_S, Notifier, passed_on, waiting
+from studio.tui.terminal.clipboard import FILE, MOST_BYTES, copy_text
+from studio.tui.terminal.notify import AGAIN_S, SETTLED_S, Notifier, waiting_count, wrap_for_tmux
 from tests.studio.tui.stage import held_workspace
 
 QUIET = ScreenSettings(bell=False, desktop=False)
@@ -67,14 +67,14 @@ def settle(notifier: Notifier, state: RunState | None, now: float, last_key: flo
 
 
 def test_nobody_is_needed_by_no_run_nor_by_one_that_ended(held: RunState) -> None:
-    assert waiting(None) == 0
-    assert waiting(RunState()) == 0
+    assert waiting_count(None) == 0
+    assert waiting_count(RunState()) == 0
     running = a_held_run(held)
-    assert waiting(running) == 2
+    assert waiting_count(running) == 2
     running.status = "running"
-    assert waiting(running) == 0
+    assert waiting_count(running) == 0
     running.status, running.ending = "reviewing", "finished"
-    assert waiting(running) == 0
+    assert waiting_count(running) == 0
 
 
 def test_one_bell_and_a_title_when_a_run_begins_to_wait(held: RunState) -> None:
@@ -104,9 +104,9 @@ def test_the_title_is_given_back_when_nothing_waits_and_on_leaving(held: RunStat
     settle(notifier, a_held_run(held), 10.0)
     notifier.tick(None, 20.0, 0.0)
     assert terminal.written[-1] == "\x1b]2;studio\x07"
-    notifier.leave()
+    notifier.restore_title()
     assert terminal.written[-1] == "\x1b]2;\x07\x1b[23;2t"
-    notifier.leave()
+    notifier.restore_title()
     assert len(terminal.written) == 3
 
 
@@ -145,7 +145,7 @@ def test_the_terminals_note_goes_through_tmux_wrapped(held: RunState) -> None:
     assert note in plain.written
     assert "\x1b]777;notify;studio;mine: 2 operations wait for you\x07" in plain.written
     assert "\x1bPtmux;\x1b" + note + "\x1b\\" in wrapped.written
-    assert passed_on(note, {}) == note
+    assert wrap_for_tmux(note, {}) == note
 
 
 def test_a_hostile_run_name_steers_no_terminal(held: RunState) -> None:
@@ -203,7 +203,7 @@ def test_an_ended_run_takes_the_badge_with_it(held: RunState) -> None:
 
 def test_a_text_is_copied_by_the_terminal(tmp_path: Path) -> None:
     terminal = Terminal(folder=tmp_path)
-    told = copy(cast(StudioApp, terminal), "漢字 and\ntwo lines")
+    told = copy_text(cast(StudioApp, terminal), "漢字 and\ntwo lines")
     assert terminal.clipboard == "漢字 and\ntwo lines"
     assert "2 lines" in told
     assert not (tmp_path / FILE).exists() and terminal.written == []
@@ -211,14 +211,14 @@ def test_a_text_is_copied_by_the_terminal(tmp_path: Path) -> None:
 
 def test_tmux_is_gone_around_too(tmp_path: Path) -> None:
     terminal = Terminal(environ={"TERM": "tmux-256color", "TMUX": "x"}, folder=tmp_path)
-    copy(cast(StudioApp, terminal), "a")
+    copy_text(cast(StudioApp, terminal), "a")
     assert terminal.written == ["\x1bPtmux;\x1b\x1b]52;c;YQ==\x07\x1b\\"]
 
 
 @pytest.mark.parametrize("term", ["dumb", "linux", "vt100", ""])
 def test_a_terminal_without_a_clipboard_gets_a_private_file(tmp_path: Path, term: str) -> None:
     terminal = Terminal(environ={"TERM": term}, folder=tmp_path / "practice")
-    told = copy(cast(StudioApp, terminal), "a text")
+    told = copy_text(cast(StudioApp, terminal), "a text")
     path = tmp_path / "practice" / FILE
     assert str(path) in told and path.read_text() == "a text"
     assert path.stat().st_mode & 0o077 == 0
@@ -228,9 +228,9 @@ def test_a_terminal_without_a_clipboard_gets_a_private_file(tmp_path: Path, term
 def test_what_is_too_long_for_terminals_goes_into_the_file(tmp_path: Path) -> None:
     fits, long = "a" * (MOST_BYTES // 4 * 3 - 3), "a" * MOST_BYTES
     terminal = Terminal(folder=tmp_path)
-    copy(cast(StudioApp, terminal), fits)
+    copy_text(cast(StudioApp, terminal), fits)
     assert terminal.clipboard == fits
-    assert FILE in copy(cast(StudioApp, terminal), long)
+    assert FILE in copy_text(cast(StudioApp, terminal), long)
     assert (tmp_path / FILE).read_text() == long
 
 
@@ -238,7 +238,7 @@ def test_no_secret_is_copied(tmp_path: Path) -> None:
     output.remember(["sk-very-secret-key"])
     try:
         terminal = Terminal(folder=tmp_path)
-        copy(cast(StudioApp, terminal), "key sk-very-secret-key")
+        copy_text(cast(StudioApp, terminal), "key sk-very-secret-key")
     finally:
         output.forget()
     assert "sk-very" not in terminal.clipboard
@@ -246,15 +246,15 @@ def test_no_secret_is_copied(tmp_path: Path) -> None:
 
 def test_half_a_character_pair_is_no_end(tmp_path: Path) -> None:
     terminal = Terminal(folder=tmp_path)
-    copy(cast(StudioApp, terminal), "a\ud800b")
+    copy_text(cast(StudioApp, terminal), "a\ud800b")
     assert terminal.clipboard == "a?b"
 
 
 def test_nothing_is_copied_as_nothing(tmp_path: Path) -> None:
-    assert "nothing" in copy(cast(StudioApp, Terminal(folder=tmp_path)), " \n")
+    assert "nothing" in copy_text(cast(StudioApp, Terminal(folder=tmp_path)), " \n")
 
 
 def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     terminal = Terminal(environ={"TERM": "linux"}, folder=tmp_path / "file")
-    assert "file" in copy(cast(StudioApp, terminal), "a")
+    assert "file" in copy_text(cast(StudioApp, terminal), "a")

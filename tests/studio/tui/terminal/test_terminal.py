@@ -15,7 +15,7 @@ from engines.core.errors import ConfigError
 from studio.tui import app as app_module
 from studio.tui.app import StudioApp
 from studio.tui.drafts import FILE
-from studio.tui.terminal.terminal import AsciiFilter, check_terminal, leaving_on_hangup
+from studio.tui.terminal.terminal import AsciiFilter, check_terminal, exit_on_hangup
 from tests.studio.tui.stage import FakeSession, app_on, held_workspace, picture
 
 XTERM = {"TERM": "xterm-256color"}
@@ -65,11 +65,11 @@ async def test_a_hangup_detaches_with_the_drafts_on_disk(
     session = FakeSession(workspace.run("mine"))
     app = app_on(session, workspace)
     before = signal.getsignal(number)
-    with leaving_on_hangup(app):
+    with exit_on_hangup(app):
         async with app.run_test() as pilot:
             await pilot.pause()
             app.drafts.edits["op1.1"] = "half a thought"
-            app.drafts.changed()
+            app.drafts.mark_changed()
             os.kill(os.getpid(), number)
             async with asyncio.timeout(20):
                 while app.is_running:
@@ -82,7 +82,7 @@ async def test_a_hangup_detaches_with_the_drafts_on_disk(
 
 def test_a_signal_before_the_screen_opens_ends_the_process(tmp_path: Path) -> None:
     app = app_on(None, held_workspace(tmp_path))
-    with pytest.raises(SystemExit) as ended, leaving_on_hangup(app):
+    with pytest.raises(SystemExit) as ended, exit_on_hangup(app):
         os.kill(os.getpid(), signal.SIGTERM)
     assert ended.value.code == 128 + signal.SIGTERM
 
@@ -135,7 +135,7 @@ def test_a_bug_ends_with_1_a_closed_session_and_a_traceback_without_values(
 
     def begin() -> None:
         app.drafts.edits["op1.1"] = "half a thought"
-        app.drafts.changed()
+        app.drafts.mark_changed()
         monkeypatch.setattr(app.page(), "draw", broken)
         app.redraw_soon()
 
@@ -143,7 +143,7 @@ def test_a_bug_ends_with_1_a_closed_session_and_a_traceback_without_values(
     monkeypatch.setattr("studio.tui.terminal.terminal.check_terminal", lambda *_: None)
     opened = app.run
     monkeypatch.setattr(app, "run", lambda **_: opened(headless=True, auto_pilot=None, mouse=False))
-    monkeypatch.setattr(app, "_restore", begin)  # called once the run is known
+    monkeypatch.setattr(app, "_restore_place", begin)  # called once the run is known
     shown, code = app_module.open_screen(workspace.path)
     told = capfd.readouterr().err
     assert shown is app and code == 1

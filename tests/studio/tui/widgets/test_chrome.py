@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from studio.tui.drawing.lines import line, plain, width_of
-from studio.tui.keymap import Key, of_scope
+from studio.tui.drawing.lines import line, plain_text, width_of
+from studio.tui.keymap import Key, keys_of_scope
 from studio.tui.settings.values import ScreenSettings
-from studio.tui.widgets.chrome import footer
+from studio.tui.widgets.chrome import footer_line
 from studio.tui.widgets.confirm import Confirm
 from studio.tui.widgets.line_view import LineView
 from tests.studio.tui.pictures import check_picture
@@ -17,7 +17,7 @@ SIZES = [(120, 36), (80, 24)]
 
 
 def keys_of(page: str) -> list[Key]:
-    return [key for scope in (page, "loop", "global") for key in of_scope(scope)]
+    return [key for scope in (page, "loop", "global") for key in keys_of_scope(scope)]
 
 
 @pytest.mark.parametrize("page", ["live", "review", "library", "diff", "runs", "inspect", "start"])
@@ -25,23 +25,23 @@ def keys_of(page: str) -> list[Key]:
 def test_the_footer_always_fits_and_always_names_help_and_the_way_out(
     page: str, width: int
 ) -> None:
-    shown = footer(keys_of(page), width)
+    shown = footer_line(keys_of(page), width)
     assert width_of(shown) <= width + 2  # the blanks after the last one
-    assert "? help" in plain(shown)
+    assert "? help" in plain_text(shown)
     if width >= 60:
-        assert "q detach" in plain(shown)
+        assert "q detach" in plain_text(shown)
 
 
 def test_the_keys_of_the_page_outlast_those_of_the_run_where_room_is_short() -> None:
-    text = plain(footer(keys_of("review"), 80))
+    text = plain_text(footer_line(keys_of("review"), 80))
     assert "a approve" in text and "r reject" in text and "c commit" in text
 
 
 def test_a_remapped_key_stands_in_the_footer() -> None:
-    from studio.tui.keymap import remapped
+    from studio.tui.keymap import remap_keys
 
-    table = remapped({"review.approve": "f5"}, "screen.yaml")
-    assert "f5 approve" in plain(footer(of_scope("review", table), 120))
+    table = remap_keys({"review.approve": "f5"}, "screen.yaml")
+    assert "f5 approve" in plain_text(footer_line(keys_of_scope("review", table), 120))
 
 
 async def test_only_a_line_that_differs_is_drawn_again(tmp_path: Path) -> None:
