@@ -22,7 +22,7 @@ def _as_on_any_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Paths are relative, and runs that were recorded before midnight began today."""
     monkeypatch.chdir(tmp_path)
     for page in ("runs", "start"):
-        monkeypatch.setattr(f"studio.tui.pages.{page}.view.when", lambda at, now: "today 00:00")
+        monkeypatch.setattr(f"studio.tui.pages.{page}.view.time_text", lambda at, now: "today 00:00")
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
