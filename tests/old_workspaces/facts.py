@@ -49,7 +49,7 @@ _PLACES = frozenset(
     ("refs", "digest", "folder", "handle", "records", "run_file", "agent", "best_agent")
 )
 _ENVELOPE = frozenset(("v", "seq", "settings"))
-_WORDED = frozenset(("critique", "detail", "note", "tail", "answer"))
+_WORDED = frozenset(("prompts", "critique", "detail", "note", "tail", "answer"))
 """What code of ours words, and what the records hold anyway."""
 _ID = r"\bop\d+\.\w+|\bE\d+\b|\bs\d+p\d+(?:r\d+)?|\bv\d+\b|\b\d+\.\d+\b"
 _CLOCK = re.compile(r"\d{4}-\d\d-\d\d|\d\d:\d\d(?::\d\d)?")
