@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from textual.pilot import Pilot
 
 FRAME_S = 1 / 50
 """What is due later, such as the beat of a clock, is no work left over; Textual draws at 60 Hz."""
@@ -33,6 +36,27 @@ async def wait_until_quiet(min_sleep: float = FRAME_S, max_sleep: float = 1) -> 
             await asyncio.sleep(0.001)  # the thread says so to the loop when it is done
         else:
             return
+
+
+async def wait_for_screen(pilot: Pilot[object], timeout: float = 30.0) -> bool:
+    """Wait until every widget waits for a message; takes the place of `Pilot._wait_for_screen`.
+
+    That one sends a message through each of 80 widgets, at every key.
+    """
+    loop = asyncio.get_running_loop()
+    end = loop.time() + timeout
+    await wait_until_quiet(max_sleep=timeout)
+    app: Any = pilot.app
+    while loop.time() < end and not app._exception_event.is_set():
+        shown = app.screen.walk_children(with_self=True) if app.screen_stack else ()
+        if all(_waits(pump) for pump in (app, *shown)):
+            return True
+        await asyncio.sleep(0.005)  # a handler awaits what comes from outside the process
+    return not app._exception_event.is_set()
+
+
+def _waits(pump: Any) -> bool:
+    return not pump._running or bool(pump._message_queue.ready_event._waiters)
 
 
 def _has_work(executor: ThreadPoolExecutor | None) -> bool:

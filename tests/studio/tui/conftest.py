@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import textual.pilot
 
-from tests.support.quiet_loop import wait_until_quiet
+from tests.support.quiet_loop import wait_for_screen, wait_until_quiet
 
 textual.pilot.wait_for_idle = wait_until_quiet
+textual.pilot.Pilot._wait_for_screen = wait_for_screen  # type: ignore[method-assign]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
