@@ -23,10 +23,10 @@ import typer
 from engines.core.errors import ConfigError, StudioError
 from engines.record.run_dir import Workspace
 from studio import exit_codes
-from studio.commands.options import AcceptChanges, Name, Overrides, RestartStep, RunFile
+from studio.commands.headless import AcceptChanges, Name, Overrides, RestartStep, RunFile
 from studio.config.loading import LoadedRun, load_run
 from studio.config.source import Source, parse_source
-from studio.process_security import harden
+from studio.process import harden
 from studio.report.progress import to_stderr
 from studio.run.headless import load_plan, run_headless
 from studio.run.training import training_warnings

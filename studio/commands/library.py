@@ -100,9 +100,9 @@ def edit(
     reason: Annotated[str, typer.Option(help="Why; recorded with the decision.")] = "",
 ) -> None:
     """Change, add or delete one experience; recorded as a decided operation."""
-    from studio.current_user import login_name
     from studio.library.edit import commit_changes, requested_change
     from studio.library.references import library_folder
+    from studio.process import login_name
     from studio.review.editor import edit_text
     from studio.secrets.workspace import masking_workspace
 
@@ -124,9 +124,9 @@ def revert(
 ) -> None:
     """Make a new version with the texts of an older one; nothing is lost."""
     from engines.core.errors import ConflictError
-    from studio.current_user import login_name
     from studio.library.edit import commit_changes, revert_changes
     from studio.library.references import library_folder
+    from studio.process import login_name
     from studio.secrets.workspace import masking_workspace
 
     name, _, number = reference.rpartition("@")

@@ -1,4 +1,4 @@
-"""`studio init` and `studio try`: from nothing to a run file, and one problem of it."""
+"""`studio presets`, `studio init` and `studio try`: from nothing to a run file and one problem."""
 
 from __future__ import annotations
 
@@ -7,6 +7,23 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+presets = typer.Typer(
+    help="The run files people start from.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+@presets.command("list")
+def list_presets(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """List the presets; `studio init PRESET` writes one out to be edited."""
+    from studio import presets as bundled
+    from studio.report.tables import print_json, table
+
+    found = bundled.list_presets()
+    if json:
+        print_json([{"name": name, "about": about} for name, about in found])
+    else:
+        print(table(("PRESET", "WHAT IT IS"), found, fold=1))
 
 
 def init(

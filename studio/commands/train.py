@@ -7,7 +7,7 @@ from typing import Annotated, cast
 import typer
 
 from engines.core.errors import ConfigError
-from studio.commands.options import AcceptChanges, Name, Overrides, RestartStep, RunFile
+from studio.commands.headless import AcceptChanges, Name, Overrides, RestartStep, RunFile
 
 STAGES = ("sft", "grpo", "all", "distil")
 

@@ -35,9 +35,10 @@ from studio.estimate.text import (
     exceeded_limits_text,
     limits_text,
 )
+from studio.process import silence_stream
 from studio.report.progress import Display, LinePrinter, to_stderr
 from studio.report.summary import exit_code, summary_data, summary_text
-from studio.report.tables import print_json, silence_stream
+from studio.report.tables import print_json
 from studio.run.assemble import check_verifier, open_reviewers, open_run_context
 from studio.run.budget import check_budget, limits_of, open_budget
 from studio.run.cpu_meter import CpuMeter
