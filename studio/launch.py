@@ -23,12 +23,21 @@ import typer
 from engines.core.errors import ConfigError, StudioError
 from engines.record.run_dir import Workspace
 from studio import exit_codes
-from studio.commands.headless import AcceptChanges, Name, Overrides, RestartStep, RunFile
+from studio.commands.headless import (
+    AcceptChanges,
+    EventsAsJson,
+    Name,
+    Overrides,
+    RestartStep,
+    RunFile,
+)
 from studio.config.loading import LoadedRun, load_run
 from studio.config.source import Source, parse_source
+from studio.estimate.dry_run import tell_estimate
 from studio.process import harden
 from studio.report.progress import to_stderr
-from studio.run.headless import load_plan, run_headless
+from studio.run.headless import run_headless
+from studio.run.plan import load_plan
 from studio.run.training import training_warnings
 from studio.secrets.output import forget, mask_output, mask_tracebacks, remember
 from studio.secrets.rules import environment_secrets
@@ -58,7 +67,7 @@ def launch(
     name: Name = None,
     restart_step: RestartStep = None,
     accept_changes: AcceptChanges = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the event stream on stdout.")] = False,
+    json: EventsAsJson = False,
 ) -> int:
     """Train the weights of a policy in several processes; starts or resumes a run."""
     process: LaunchedProcess = context.obj
@@ -89,7 +98,7 @@ def launch(
             to_stderr(f"warning: {warning}")
         if others is not None:
             to_stderr(f"{others.size} processes train together, each its share of the groups")
-        return asyncio.run(run_headless(plan, json=json, ranks=others))
+        return asyncio.run(run_headless(plan, json=json, tell_estimate=tell_estimate, ranks=others))
 
 
 def apply_launch_config(source: Source, loaded: LoadedRun, process: LaunchedProcess) -> Source:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -44,8 +44,7 @@ from studio.run.held_out import (
     score_book_opener,
 )
 from studio.run.library_start import choose_library
-from studio.run.local_models import weights_digest
-from studio.run.models import Tell, open_roles, rollout_slots
+from studio.run.models import Tell, open_roles, rollout_slots, weights_digest
 from studio.run.verifier import fingerprint_of, open_run_verifier
 
 GivenUp = Literal["budget", "failed"]
@@ -222,24 +221,23 @@ async def measure_missing(
         stack.push_async_callback(ledger.aclose)
         slots = Slots(config.practice.concurrency, tell)
         judged = [held_out.problems for held_out in plan.sets]
-        verifier = open_run_verifier(plan.loaded, plan.workspace, roles, ledger, slots, sets=judged)
-        stack.push_async_callback(verifier.aclose)
+        verifier = open_run_verifier(
+            plan.loaded, plan.workspace, roles, ledger, slots, sets=judged, stack=stack
+        )
         if missing:
             await verifier.check()
             await roles.ping()
             stack.callback(roles.tell_notes, tell)
-        rolling = rollout_slots(config, slots)
         outage = Outage(partial(give_up, "failed"))
-        how = measuring_setup(
-            config, roles.policy, ledger, rolling, verifier, attending=roles.join_batch
+        setup = measuring_setup(
+            config, roles, ledger, rollout_slots(config, slots), verifier, outage=outage
         )
-        how = replace(how, outage=outage)
         for book in opened.values():
             stack.callback(book.close)
         # Side by side, so that the end of one set leaves no slot idle.
         found = await gather_all(
             measure(
-                how, opened[guidance], held_out.problems, PinnedVersion(guidance), tell=progress
+                setup, opened[guidance], held_out.problems, PinnedVersion(guidance), tell=progress
             )
             for held_out in plan.sets
             for guidance in plan.guidances

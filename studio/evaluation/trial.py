@@ -23,11 +23,10 @@ from engines.data.fields import ID_BYTES
 from engines.policies.limits.throttle import Slots
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
-from engines.rollouts.manager import RolloutManager
 from engines.verifiers.open import asks_judge, needs_answer
 from studio.config.loading import LoadedRun
 from studio.config.settings.run import RunConfig
-from studio.run.models import agent_of, is_rehearsal, open_roles, sampling_of
+from studio.run.models import is_rehearsal, make_rollouts, open_roles
 from studio.run.verifier import open_run_verifier
 
 KEY = CallKey("rollout", epoch=1, step=1, position=0, index=0)
@@ -130,20 +129,13 @@ async def run_trial(
         stack.push_async_callback(ledger.aclose)
         slots = Slots(1)
         judged = ((trial.problem,),)
-        verifier = open_run_verifier(trial.loaded, workspace, roles, ledger, slots, sets=judged)
-        stack.push_async_callback(verifier.aclose)
+        verifier = open_run_verifier(
+            trial.loaded, workspace, roles, ledger, slots, sets=judged, stack=stack
+        )
         await verifier.check()
         await roles.ping()
         on_start()
-        manager = RolloutManager(
-            agent_of(config, sampling_of(config.role("policy"))),
-            roles.policy,
-            ledger,
-            slots,
-            config.practice.task_timeout_s,
-            attending=roles.join_batch,
-        )
-        attempt, _ = await manager.roll_out(trial.job, on_piece)
+        attempt, _ = await make_rollouts(config, roles, ledger, slots).roll_out(trial.job, on_piece)
         at = (KEY.epoch, KEY.step, KEY.position, KEY.index)
         version = trial.job.library_version
         rollout = Rollout(attempt, *at, call_seed(config.seed, KEY), 0, version)

@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from engines.core.errors import ConfigError
+from engines.core.errors import ConfigError, DamagedError
 from engines.core.protocols import Policy
+from engines.core.state.run_state import RunState
+from engines.core.types import NO_USAGE, Usage
 from engines.pipeline.budget import (
     Budget,
     BudgetedPolicy,
@@ -145,3 +147,11 @@ def _terms_by_name(config: RunConfig) -> Mapping[str, CallPricing]:
     if (wanted := config.lint.embedding) is not None:
         found.setdefault(wanted.model, embedding_terms(wanted))
     return found
+
+
+def prior_usage(records: Path, state: RunState) -> Usage:
+    """By earlier processes; where a record is damaged, what the journal says of it."""
+    try:
+        return sum((usage for _, usage in read_usage(records)), NO_USAGE)
+    except DamagedError:
+        return state.total_usage

@@ -7,24 +7,23 @@ and by `studio eval`, so that both find each other's results.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from engines.core.ids import digest
-from engines.core.protocols import Ledger, Policy, Verifier
+from engines.core.protocols import Ledger, Verifier
 from engines.core.text.masking import NO_SECRETS, Mask
 from engines.data.dataset import read_problems
-from engines.pipeline.evaluation.evaluate import HeldOutSet, MeasurementSetup
+from engines.pipeline.evaluation.evaluate import Evaluation, HeldOutSet, MeasurementSetup
 from engines.pipeline.evaluation.metrics import minimum_detectable_effect
+from engines.pipeline.outage import Outage
 from engines.policies.limits.throttle import Slots
 from engines.record.scores import ScoreBook
-from engines.rollouts.manager import RolloutManager
 from engines.verifiers.open import asks_judge, needs_answer
 from studio.config.loading import LoadedRun
 from studio.config.settings.run import RunConfig
-from studio.run.models import agent_of, endpoint_of, sampling_of
+from studio.run.models import Roles, endpoint_of, make_rollouts
+from studio.run.plan import RunPlan
 
 _MEASURED_BY = (
     "seed",
@@ -59,6 +58,11 @@ def held_out_sets(loaded: LoadedRun) -> tuple[HeldOutSet, ...]:
         kept = problems if limit is None else problems[:limit]
         found[name] = HeldOutSet(name, kept, len(problems) - len(kept))
     return tuple(found.values())
+
+
+def evaluated_sets(loaded: LoadedRun) -> tuple[HeldOutSet, ...]:
+    """The held-out sets that the run itself evaluates."""
+    return held_out_sets(loaded) if loaded.config.evaluation.do_eval else ()
 
 
 def measurement_settings(config: RunConfig, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,39 +101,48 @@ def score_book_opener(
     return open_score_book
 
 
-def measurement_id(measured: Mapping[str, Any]) -> str:
-    """The fingerprint of an evaluation, whatever library is measured."""
-    return digest(dict(measured))
-
-
 def measuring_setup(
     config: RunConfig,
-    policy: Policy,
+    roles: Roles,
     ledger: Ledger,
     shared: Slots,
     verifier: Verifier,
-    cleared: Callable[[], Awaitable[None]] | None = None,
-    attending: Callable[[], AbstractContextManager[None]] | None = None,
+    *,
+    outage: Outage,
+    wait: Callable[[], Awaitable[None]] | None = None,
 ) -> MeasurementSetup:
     """How held-out rollouts are made: as in practice, at the evaluation's temperature.
 
-    `cleared` is awaited before each, so that a paused run rolls out nothing; `attending` is
-    the policy's, see `RolloutManager`.
+    `wait` is awaited before each, so that a paused run rolls out nothing.
     """
     evaluation = config.evaluation
-    sampling = replace(sampling_of(config.role("policy")), temperature=evaluation.temperature)
     limit = evaluation.concurrency
     slots = shared if limit is None else Slots(limit, shared.tell)
-    manager = RolloutManager(
-        agent_of(config, sampling),
-        policy,
-        ledger,
-        slots,
-        config.practice.task_timeout_s,
-        cleared,
-        attending,
+    rollouts = make_rollouts(
+        config, roles, ledger, slots, wait=wait, temperature=evaluation.temperature
     )
-    return MeasurementSetup(manager, verifier, config.seed, evaluation.k)
+    return MeasurementSetup(rollouts, verifier, config.seed, evaluation.k, outage)
+
+
+def open_evaluation(
+    plan: RunPlan, sets: tuple[HeldOutSet, ...], setup: MeasurementSetup
+) -> Evaluation | None:
+    """What a run evaluates, and when; None without a held-out set."""
+    if not sets:
+        return None
+    loaded, evaluation = plan.loaded, plan.loaded.config.evaluation
+    facts = measurement_settings(loaded.config, plan.fingerprint)
+    return Evaluation(
+        sets=sets,
+        measuring=setup,
+        folder=plan.run.path / "evals",
+        book=score_book_opener(plan.workspace.evaluations, facts, loaded.config, loaded.mask),
+        fingerprint=digest(facts),
+        account=f"{plan.run.run} of {plan.run.started_at():.3f}",
+        strategy=evaluation.strategy,
+        every_steps=evaluation.every_steps,
+        mask=loaded.mask,
+    )
 
 
 def set_power_lines(sets: tuple[HeldOutSet, ...], k: int) -> list[str]:

@@ -1,18 +1,28 @@
 """What a run begins with: an empty library, an earlier version, a mounted agent's, a fork's.
 
-Owns the choice of the library a run commits to, and its creation.
+Owns the choice of the library a run commits to, its creation, and the event that names it.
 """
 
 from __future__ import annotations
 
+import os
+
+from engines.core import events as ev
 from engines.core.errors import ConfigError, ConflictError
 from engines.core.library import Experience, Library, one_line
+from engines.core.state.run_state import RunState
+from engines.core.text.prompts import prompt_hashes
+from engines.pipeline.replay_training import HistorySegment, policy_version_after
 from engines.record.libraries import LibraryFolder
 from engines.record.run_dir import Workspace
 from studio.config.loading import LoadedRun
 from studio.config.settings.run import RunConfig
 from studio.library.references import find_version
+from studio.run.models import is_rehearsal
 from studio.run.plan import RunPlan, forked_library
+
+_PROMPTS_OF = ("engines.core", "engines.training_free", "engines.verifiers", "studio.config")
+"""Packages whose prompt files a run may send; its journal names the hash of each."""
 
 
 def open_library(plan: RunPlan) -> LibraryFolder:
@@ -37,6 +47,49 @@ def open_library(plan: RunPlan) -> LibraryFolder:
         f"it exists already and stands at version {head.version}, not at this run's start.",
         f"Go on from it with library.start={folder.name}@{head.version}, or choose another "
         "library.name.",
+    )
+
+
+def opening_event(
+    plan: RunPlan, state: RunState, folder: LibraryFolder, past: tuple[HistorySegment, ...]
+) -> ev.DurableEvent:
+    """The first event of this process, with what its results depend on.
+
+    Args:
+        plan: of the run.
+        state: as its journal stands.
+        folder: of its library.
+        past: the training that is restored before the first step.
+    """
+    config = plan.loaded.config
+    if state.started is not None:
+        return ev.RunResumed(
+            os.getpid(),
+            config.practice.epochs,
+            plan.reviewer,
+            plan.fingerprint,
+            again=True,
+            steps_per_epoch=plan.sampler.steps_per_epoch,
+            prompts=prompt_hashes(_PROMPTS_OF),
+        )
+    head = folder.head()
+    return ev.RunStarted(
+        run=plan.run.run,
+        exp_id=config.exp_id,
+        seed=config.seed,
+        epochs=config.practice.epochs,
+        steps_per_epoch=plan.sampler.steps_per_epoch,
+        group_size=config.rollouts_a_problem,
+        library=folder.name,
+        library_version=head.version,
+        reviewer=plan.reviewer,
+        rehearsal=is_rehearsal(config),
+        settings=plan.fingerprint,
+        forked_from=plan.parent.run if plan.parent else None,
+        forked_steps=plan.adopted_steps,
+        remembered=head.remembered,
+        policy_version=policy_version_after(past),
+        prompts=prompt_hashes(_PROMPTS_OF),
     )
 
 

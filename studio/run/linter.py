@@ -10,9 +10,20 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from engines.core.errors import DamagedError, DataError
+from engines.core.errors import DamagedError, DataError, StudioError
+from engines.core.library import Library
+from engines.core.protocols import Linter
 from engines.core.state.run_state import RunState
-from engines.core.types import CallKey, Problem, Usage, rollout_id
+from engines.core.types import (
+    NO_USAGE,
+    CallKey,
+    Flag,
+    Operation,
+    Problem,
+    Usage,
+    rollout_id,
+)
+from engines.data.dataset import read_problems
 from engines.pipeline.budget import BYTES_A_TOKEN, Amounts, Budget, CallPricing
 from engines.pipeline.evaluation.evaluate import HeldOutSet
 from engines.policies.chat.embedding import (
@@ -23,16 +34,16 @@ from engines.policies.chat.embedding import (
 )
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.record.ledger import RecordLedger, read_trajectory
-from engines.record.run_dir import Workspace
+from engines.record.run_dir import RunDir, Workspace
 from engines.training_free.lint import LintSettings, OperationLinter
-from studio.config.loading import LoadedRun
+from studio.config.loading import LoadedRun, load_run
 from studio.config.settings.run import EmbeddingConfig, LintConfig, RunConfig
 from studio.run.budget import embedding_terms
 from studio.run.held_out import held_out_sets
 from studio.run.models import endpoint_of
 
 
-def held_out_problems(loaded: LoadedRun, sets: Sequence[HeldOutSet]) -> tuple[Problem, ...]:
+def _held_out_problems(loaded: LoadedRun, sets: Sequence[HeldOutSet]) -> tuple[Problem, ...]:
     """Held-out problems, also of a run that does not evaluate: `studio eval` may do so later.
 
     Sets that such a run names and that cannot be read do not stop it.
@@ -115,6 +126,18 @@ def tool_output_reader(state: RunState, records: Path) -> Callable[[str], Sequen
     return read_outputs
 
 
+def open_run_linter(
+    loaded: LoadedRun,
+    problems: Sequence[Problem],
+    sets: Sequence[HeldOutSet],
+    tool_output: Callable[[str], Sequence[str]],
+    embedder: Embedder | None,
+) -> OperationLinter:
+    """The linter of a run that practises on these problems and evaluates these sets."""
+    held_out = _held_out_problems(loaded, sets)
+    return make_linter(loaded.config, problems, held_out, tool_output, embedder)
+
+
 def make_linter(
     config: RunConfig,
     practised: Sequence[Problem],
@@ -168,3 +191,51 @@ def _make_reserve(
         return record_paid
 
     return reserve
+
+
+class LazyLinter:
+    """Implements `engines.core.protocols.Linter` from a run's own run file and data.
+
+    Where the data cannot be read any more it finds no leaks; where the run file cannot, it
+    finds nothing. Either is told, once.
+    """
+
+    def __init__(self, workspace: Workspace, run: RunDir, tell: Callable[[str], None]) -> None:
+        self._workspace, self._run, self._tell = workspace, run, tell
+        self._linter: Linter | None = None
+        self._tried = False
+
+    async def flags(
+        self, operation: Operation, library: Library, others: Sequence[Operation] = ()
+    ) -> tuple[Flag, ...]:
+        """See `engines.core.protocols.Linter.flags`."""
+        if not self._tried:
+            self._linter, self._tried = self._open(), True
+        if self._linter is None:
+            return ()
+        return await self._linter.flags(operation, library, others)
+
+    def take_usage(self) -> Usage:
+        """Nothing: no model is asked here."""
+        return NO_USAGE
+
+    def _open(self) -> Linter | None:
+        try:
+            # Keys may be masked or not set here: no model is asked.
+            loaded = load_run(str(self._run.run_file), [], self._workspace.path, keyless=True)
+        except StudioError as error:
+            self._tell(f"note: nothing is linted, since the run file cannot be read: {error}")
+            return None
+        config = loaded.config
+        practised: tuple[Problem, ...] = ()
+        held_out: tuple[Problem, ...] = ()
+        try:
+            if config.data.practice is not None:
+                path = loaded.data_path(config.data.practice)
+                practised = read_problems(path, fields=config.data.fields, needs_answer=False)
+            held_out = tuple(p for found in held_out_sets(loaded) for p in found.problems)
+        except StudioError as error:
+            self._tell(f"note: leaks are not looked for as the run did: {error}")
+        if config.lint.embedding is not None:
+            self._tell("note: edits are compared by their wording; no embedding model is asked")
+        return make_linter(config, practised, held_out)

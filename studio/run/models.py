@@ -5,9 +5,12 @@ Owns how a role's settings become an endpoint and a way of sampling.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from engines.agents.open import open_agent
@@ -17,21 +20,25 @@ from engines.core.waiting.gather import gather_all
 from engines.data.rollout_log import read_rollout_log
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings
+from engines.policies.hf_local.settings import LocalSettings, LoraSettings
 from engines.policies.limits.paced import StreamPacedPolicy
 from engines.policies.limits.pausable import PausablePolicy
 from engines.policies.limits.throttle import Slots, Throttled
 from engines.policies.open import is_scripted, open_policy
 from engines.policies.replay import ReplayPolicy
+from engines.rollouts.manager import RolloutManager
 from engines.verifiers.judge_context import JudgeContext
 from engines.verifiers.open import asks_judge
 from studio.config.settings.run import WATCHABLE_TOKENS_PER_S, PolicyConfig, Role, RunConfig
-from studio.run.local_models import LocalModels, is_local, open_vllm_rollouts
 
 if TYPE_CHECKING:
     from engines.policies.hf_local.policy import HFLocal
     from engines.policies.vllm.policy import VLLMRollouts
 
 Tell = Callable[[str], None]
+BUNDLED = "tiny"
+"""The model that ships with the studio."""
+_READ = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +160,13 @@ def pace_of(config: RunConfig, *, watched: bool) -> float | None:
     return pace
 
 
+def apply_pace(roles: Roles, pace: float | None, wait: Callable[[], Awaitable[None]]) -> Roles:
+    """The same models, the policy's replies streamed at a pace; None: as fast as they come."""
+    if pace is None:
+        return roles
+    return replace(roles, policy=StreamPacedPolicy(roles.policy, pace, wait))
+
+
 def slots_for(settings: PolicyConfig | None, shared: Slots) -> Slots:
     """Slots of a role's own where its settings limit its calls, else the shared ones."""
     limit = settings.concurrency if settings is not None else None
@@ -209,6 +223,39 @@ def agent_of(config: RunConfig, sampling: Sampling) -> Agent:
     return open_agent(agent.kind, agent.instructions, sampling, agent.max_turns)
 
 
+def make_rollouts(
+    config: RunConfig,
+    roles: Roles,
+    ledger: Ledger,
+    slots: Slots,
+    *,
+    wait: Callable[[], Awaitable[None]] | None = None,
+    temperature: float | None = None,
+) -> RolloutManager:
+    """How tries are made, in practice, evaluations and `studio try` alike.
+
+    Args:
+        config: the run file.
+        roles: whose policy tries.
+        ledger: records what it replies.
+        slots: one for each try at a time.
+        wait: awaited before each try; None: nothing ever pauses.
+        temperature: of an evaluation; None: the policy's.
+    """
+    sampling = sampling_of(config.role("policy"))
+    if temperature is not None:
+        sampling = replace(sampling, temperature=temperature)
+    return RolloutManager(
+        agent_of(config, sampling),
+        roles.policy,
+        ledger,
+        slots,
+        config.practice.task_timeout_s,
+        wait,
+        roles.join_batch,
+    )
+
+
 def sampling_of(settings: PolicyConfig) -> Sampling:
     return Sampling(settings.temperature, settings.top_p, settings.max_tokens, settings.stop)
 
@@ -255,3 +302,102 @@ def _scripted_roles(config: RunConfig) -> list[Role]:
     if asks_judge(config.verifier.spec):
         roles.append("judge")
     return [role for role in roles if "rehearsal" in config.role(role).model.split(":")[:2]]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModels:
+    """How `hf:` models of a run are opened.
+
+    `training`: the policy gets an adapter that can be trained. `threads` are those an earlier
+    process of the run used; None: as the run file says.
+    """
+
+    config: RunConfig
+    tell: Callable[[str], None] = lambda _: None
+    training: bool = False
+    threads: int | None = None
+
+    def open(self, settings: PolicyConfig) -> HFLocal:
+        """Load a model, which takes seconds.
+
+        Raises:
+            PolicyError: it cannot be loaded, or what loads it is not installed.
+        """
+        from engines.policies.hf_local.loading import load_local
+
+        local = load_local(self.settings(settings), self.tell)  # tells what is not installed
+        from engines.policies.hf_local.policy import HFLocal
+
+        return HFLocal(local, name=settings.model, tell=self.tell)
+
+    def settings(self, settings: PolicyConfig) -> LocalSettings:
+        local = settings.local
+        trained = self.training and settings.model == self.config.policy.model
+        lora = self.config.grpo.lora if trained else None
+        return LocalSettings(
+            path=model_path(settings.model),
+            adapter=None if settings.adapter is None else Path(settings.adapter),
+            lora=None
+            if lora is None
+            else LoraSettings(lora.rank, lora.alpha, lora.dropout, lora.targets),
+            dtype=local.dtype,
+            device=local.device,
+            quantise=local.quantise,
+            trust_remote_code=local.trust_remote_code,
+            gradient_checkpointing=local.gradient_checkpointing,
+            threads=self.threads or local.threads,
+            max_batch=local.max_batch,
+            seed=self.config.seed,
+        )
+
+
+def open_vllm_rollouts(
+    config: RunConfig, local: HFLocal, tell: Callable[[str], None]
+) -> VLLMRollouts:
+    """The vLLM server of `policy.local.rollouts_url`, asked with the ids of a local model."""
+    from engines.policies.hf_local.chat_template import encode_prompt
+    from engines.policies.vllm.policy import RolloutServer, VLLMRollouts
+
+    policy = config.policy
+    endpoint = replace(
+        endpoint_of(policy), model="", base_url=policy.local.rollouts_url, extra_body={}
+    )
+    server = RolloutServer(
+        endpoint,
+        lambda messages, tools: encode_prompt(local.local, messages, tools),
+        local.local.window,
+        config.practice.temperature,
+    )
+    return VLLMRollouts(server, name=policy.model, tell=tell)
+
+
+def weights_digest(settings: PolicyConfig) -> str:
+    """Identifies a model's weights by its files, without loading it; "" where they are not here.
+
+    Of large files only size, beginning and end are read. A name on the hub stands for itself.
+    """
+    if not is_local(settings.model):
+        return ""
+    folders = [Path(model_path(settings.model))]
+    if settings.adapter is not None:
+        folders.append(Path(settings.adapter))
+    seen = hashlib.sha256(settings.model.encode() if not folders[0].is_dir() else b"")
+    for path in (file for folder in folders for file in sorted(folder.glob("*.safetensors"))):
+        size = path.stat().st_size
+        seen.update(f"{path.name} {size} ".encode())
+        with path.open("rb") as file:
+            seen.update(file.read(_READ))
+            file.seek(max(0, size - _READ))
+            seen.update(file.read(_READ))
+    return f"files-{seen.hexdigest()[:32]}"
+
+
+def is_local(model: str) -> bool:
+    """Whether a model's weights are on this machine."""
+    return model.startswith("hf:")
+
+
+def model_path(model: str) -> str:
+    """The folder or hub name behind `hf:…`."""
+    path = model.removeprefix("hf:")
+    return str(files("sample_data") / BUNDLED) if path == BUNDLED else path

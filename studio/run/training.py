@@ -5,6 +5,7 @@ Owns which class stands behind each. `studio.run.assemble` puts them beside the 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from engines.pipeline.recorder import Recorder
 from engines.pipeline.replay_training import HistorySegment, load_history
 from engines.pipeline.reviewers.limits import MetricLimits
 from studio.config.settings.run import RunConfig
-from studio.run.models import Tell
+from studio.run.models import Roles, Tell
 from studio.run.plan import RunPlan
 from studio.run.resume_checks import weight_facts
 
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     from engines.grpo.ranks.rank_zero import RankZeroEngine
     from engines.grpo.ranks.ranks import Ranks
     from engines.policies.hf_local.policy import HFLocal
-    from engines.policies.vllm.policy import VLLMRollouts
+
+    WeightEngine = GRPOEngine | RankZeroEngine | SFTEngine | VLLMSyncedEngine
 
 USUAL_RATES = (1e-6, 3e-3)
 """Learning rates of adapters outside of these are warned of."""
@@ -41,10 +43,9 @@ USUAL_RATES = (1e-6, 3e-3)
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    engine: GRPOEngine | RankZeroEngine | SFTEngine | VLLMSyncedEngine
+    engine: WeightEngine
     checkpoints: Checkpoints
     bounds: MetricLimits
-    folder: Path  # of this experiment, with its monitor and its steps
 
 
 def grpo_settings(config: RunConfig) -> GRPOSettings:
@@ -111,24 +112,6 @@ def training_warnings(config: RunConfig) -> list[str]:
     return told
 
 
-def open_tuning_engine(plan: RunPlan, local: HFLocal, tell: Tell = lambda _: None) -> SFTEngine:
-    """The engine of a run that is fine-tuned on demonstrations.
-
-    Raises:
-        StudioError: settings that cannot be meant, or a model without anything to train.
-    """
-    from engines.grpo.engine.sft import SFTEngine
-
-    config = plan.loaded.config
-    return SFTEngine(
-        sft_settings(config),
-        local.local,
-        total_steps=plan.sampler.total_steps,
-        instructions=config.agent.instructions,
-        tell=tell,
-    )
-
-
 def check_demonstrations(plan: RunPlan, local: HFLocal, tell: Tell = lambda _: None) -> None:
     """Look at what a run is to be fine-tuned on; nothing where it learns from rollouts.
 
@@ -144,55 +127,75 @@ def check_demonstrations(plan: RunPlan, local: HFLocal, tell: Tell = lambda _: N
         check_problems(local.local, problems, config.agent.instructions, place, tell)
 
 
-def open_training(
+async def open_training(
     plan: RunPlan,
-    local: HFLocal,
+    roles: Roles,
+    recorder: Recorder,
+    stack: AsyncExitStack,
     tell: Tell,
+    *,
     ranks: Ranks | None = None,
-    rollouts: VLLMRollouts | None = None,
-) -> Training:
-    """The engine of a run, its weights as the policy's; nothing is written yet.
+) -> Training | None:
+    """The parts of a run that trains weights; None of one that does not.
 
     Args:
-        plan: of a run whose `practice.algorithm` is grpo or sft.
-        local: its policy.
-        tell: is told what an update met with.
-        ranks: the processes that train together; None: this one.
-        rollouts: a server that samples; None: the policy does.
+        plan: of the run.
+        roles: with the policy whose weights are trained, and the server that may sample for it.
+        recorder: told what the engine runs on, once a run: a later process takes its threads.
+        stack: closes the curves.
+        tell: is told of trouble in an update.
+        ranks: the processes that train together; None: this one alone.
 
     Raises:
         ConfigError: settings that contradict each other.
+        PolicyError: a server that samples does not take the adapter.
     """
+    if not plan.loaded.config.trains or roles.local is None:
+        return None
+    folder = experiment_folder(plan)
+    inner = _open_engine(plan, roles.local, tell, ranks)
+    engine: WeightEngine = inner
+    if roles.rollouts is not None:
+        from engines.grpo.engine.vllm_synced import VLLMSyncedEngine
+
+        engine = VLLMSyncedEngine(inner, roles.local.local, roles.rollouts, folder / "served")
+        await engine.publish()
+    if not recorder.state.engine_facts:
+        await recorder.record(ev.EngineOpened(weight_facts(roles.local.local)))
+    recorder.listen(_curve_listener(folder, recorder.state, stack, tell))
+    grpo = plan.loaded.config.grpo
+    return Training(
+        engine,
+        Checkpoints(plan.run.path, folder, engine.save, grpo.checkpoint_steps, grpo.keep, tell),
+        MetricLimits(grpo.reject_kl_above, grpo.reject_grad_norm_above),
+    )
+
+
+def _open_engine(
+    plan: RunPlan, local: HFLocal, tell: Tell, ranks: Ranks | None
+) -> GRPOEngine | RankZeroEngine | SFTEngine:
     from engines.grpo.engine.grpo import GRPOEngine
-    from engines.grpo.engine.vllm_synced import VLLMSyncedEngine
+    from engines.grpo.engine.sft import SFTEngine
     from engines.grpo.ranks.distributed import DistributedRanks
     from engines.grpo.ranks.rank_zero import RankZeroEngine
 
-    config = plan.loaded.config
-    settings, steps = grpo_settings(config), plan.sampler.total_steps
-    engine: GRPOEngine | RankZeroEngine | SFTEngine | VLLMSyncedEngine
+    config, steps = plan.loaded.config, plan.sampler.total_steps
     if config.practice.algorithm == "sft":
-        engine = open_tuning_engine(plan, local, tell)
-    elif isinstance(ranks, DistributedRanks):
-        engine = RankZeroEngine(
-            ranks, local.local, settings, total_steps=steps, seed=config.seed, tell=tell
+        return SFTEngine(
+            sft_settings(config),
+            local.local,
+            total_steps=steps,
+            instructions=config.agent.instructions,
+            tell=tell,
         )
-        engine.share_sampling(local)
-    else:
-        engine = GRPOEngine(settings, local.local, total_steps=steps, seed=config.seed, tell=tell)
-    folder = experiment_folder(plan)
-    if rollouts is not None:
-        engine = VLLMSyncedEngine(engine, local.local, rollouts, folder / "served")
-    checkpoints = Checkpoints(
-        plan.run.path,
-        folder,
-        engine.save,
-        config.grpo.checkpoint_steps,
-        config.grpo.keep,
-        tell,
+    settings = grpo_settings(config)
+    if not isinstance(ranks, DistributedRanks):
+        return GRPOEngine(settings, local.local, total_steps=steps, seed=config.seed, tell=tell)
+    engine = RankZeroEngine(
+        ranks, local.local, settings, total_steps=steps, seed=config.seed, tell=tell
     )
-    bounds = MetricLimits(config.grpo.reject_kl_above, config.grpo.reject_grad_norm_above)
-    return Training(engine, checkpoints, bounds, folder)
+    engine.share_sampling(local)
+    return engine
 
 
 def experiment_folder(plan: RunPlan) -> Path:
@@ -204,18 +207,11 @@ def experiment_folder(plan: RunPlan) -> Path:
     return below / f"Experiment-{datetime.now():%Y%m%d%H%M%S}"
 
 
-async def note_engine(training: Training, local: HFLocal, recorder: Recorder) -> None:
-    """Journal what the engine runs on, once a run: a later process goes by its threads.
-
-    Raises:
-        PolicyError: a server that samples does not take the adapter.
-    """
-    from engines.grpo.engine.vllm_synced import VLLMSyncedEngine
-
-    if isinstance(training.engine, VLLMSyncedEngine):
-        await training.engine.publish()
-    if not recorder.state.engine_facts:
-        await recorder.record(ev.EngineOpened(weight_facts(local.local)))
+def recorded_threads(plan: RunPlan) -> int | None:
+    """Of the CPU, that a run's first process trained with: others add up in another order."""
+    _, state = plan.origin
+    found = state.engine_facts.get("threads") if state is not None else None
+    return found if isinstance(found, int) else None
 
 
 def history(plan: RunPlan) -> tuple[HistorySegment, ...]:
@@ -231,14 +227,14 @@ def history(plan: RunPlan) -> tuple[HistorySegment, ...]:
     return load_history(plan.run, plan.workspace, to_restore=True)
 
 
-def curve_listener(
-    training: Training, state: RunState, stack: AsyncExitStack, tell: Tell
+def _curve_listener(
+    folder: Path, state: RunState, stack: AsyncExitStack, tell: Tell
 ) -> Callable[[ev.DurableEvent | ev.TransientEvent], None]:
     """A listener that writes a training run's curves beside its checkpoints."""
     from engines.grpo.engine.tensorboard import ScalarWriter
 
     scalars = ScalarWriter(
-        training.folder / "monitor" / "tensorboard", first_step=state.steps_finished, tell=tell
+        folder / "monitor" / "tensorboard", first_step=state.steps_finished, tell=tell
     )
     stack.callback(scalars.close)
 
@@ -250,3 +246,40 @@ def curve_listener(
                 scalars.write(event.step, {event.data: mean}, group="held-out")
 
     return listen
+
+
+class CpuMeter:
+    """A listener that counts the CPU seconds of steps, each from its beginning to its commit.
+
+    Rollouts, verdicts, updates and their records in this process count. Imports, evaluations,
+    checkpoints and other processes do not.
+
+    Args:
+        clock: CPU seconds of this process so far.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.process_time) -> None:
+        self._clock = clock
+        self._began: float | None = None
+        self.loop_s = 0.0
+        self.steps = 0
+
+    def __call__(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
+        match event:
+            case ev.StepStarted():
+                self._began = self._clock()
+            case ev.LessonCommitted() if self._began is not None:
+                self.loop_s += self._clock() - self._began
+                self.steps += 1
+                self._began = None
+
+    @property
+    def summary_line(self) -> str:
+        """One line; "" before the first step is through."""
+        if not self.steps:
+            return ""
+        return (
+            f"training loop: {self.loop_s:.1f} CPU seconds in {self.steps} "
+            f"step{'s' if self.steps > 1 else ''} "
+            "(imports, evaluation and checkpoints apart)"
+        )

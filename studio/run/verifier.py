@@ -7,8 +7,7 @@ files belongs to a run's fingerprint. `engines.verifiers.open` knows the kinds.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from importlib.resources import files
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,9 @@ from engines.verifiers.foreign.calls import shared_columns
 from engines.verifiers.open import ParsedVerifier, open_verifier, parse_spec
 from engines.verifiers.spec import SpecError
 from studio.config.loading import LoadedRun
+from studio.data.verifiers import verifier_folders
 from studio.run.models import Roles, make_judging
 from studio.secrets.rules import without_secrets
-
-
-def shipped_verifiers() -> Path:
-    return Path(str(files("sample_data"))) / "verifiers"
 
 
 def open_run_verifier(
@@ -39,6 +35,7 @@ def open_run_verifier(
     ledger: Ledger,
     slots: Slots,
     *,
+    stack: AsyncExitStack,
     sets: Sequence[Sequence[Problem]] = (),
 ) -> Verifier:
     """Make the verifier that a run file asks for; its `check` is left to the caller.
@@ -49,6 +46,7 @@ def open_run_verifier(
         roles: the judge among them is asked through `ledger`.
         ledger: records what the judge replies.
         slots: shared by all calls of the run, unless the judge has slots of its own.
+        stack: closes it.
         sets: what it will judge, practice and held-out; with them its `check` refuses a
             function that needs a column which one of them does not have.
 
@@ -59,8 +57,9 @@ def open_run_verifier(
     config = loaded.config
     judging = make_judging(config, roles, ledger, slots)
     with _locate_errors(loaded):
-        spec, folders = config.verifier.spec, _verifier_folders(loaded, workspace)
+        spec, folders = config.verifier.spec, verifier_folders(loaded, workspace)
         verifier = open_verifier(spec, judging, folders, columns=shared_columns(*sets))
+    stack.push_async_callback(verifier.aclose)
     return MaskedAnswers(verifier, loaded.mask)
 
 
@@ -116,7 +115,7 @@ def fingerprint_of(
     """
     spec = loaded.config.verifier.spec
     with _locate_errors(loaded):
-        ready = parse_spec(spec, _verifier_folders(loaded, workspace))
+        ready = parse_spec(spec, verifier_folders(loaded, workspace))
     found = loaded.config.fingerprint(data_digest, _portable_spec(spec, ready))
     for role in ("policy", "reflector", "judge"):
         name = f"{role}.model"
@@ -129,11 +128,6 @@ def _log_digest(model: str) -> str:
     """Of what a log holds: another log of the same name is another model."""
     source = resolve_data(model.partition(":")[2], (Path(),))
     return digest([_digest(file) for file in source.files()], 6)
-
-
-def _verifier_folders(loaded: LoadedRun, workspace: Workspace) -> tuple[Path, ...]:
-    beside = () if loaded.preset else (loaded.path.parent,)
-    return (*beside, workspace.verifiers, shipped_verifiers())
 
 
 def _portable_spec(spec: Mapping[str, Any], ready: ParsedVerifier) -> dict[str, Any]:

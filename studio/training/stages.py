@@ -14,11 +14,12 @@ from engines.core.errors import ConfigError
 from engines.record.run_dir import Workspace
 from studio.config.loading import LoadedRun, load_run
 from studio.config.source import Source
+from studio.estimate.dry_run import tell_estimate
 from studio.report.progress import to_stderr
 from studio.report.summary import exit_code
-from studio.run.headless import load_plan, run_headless
-from studio.run.local_models import is_local
-from studio.run.plan import RunPlan
+from studio.run.headless import run_headless
+from studio.run.models import is_local
+from studio.run.plan import RunPlan, load_plan
 from studio.run.training import training_warnings
 from studio.training.demonstrations import write_demonstrations
 from studio.training.distillation import tell_effect_left
@@ -121,7 +122,7 @@ def _load_plan(asked: TrainRequest) -> RunPlan:
 async def _run_plan(asked: TrainRequest, plan: RunPlan) -> int:
     for warning in training_warnings(plan.loaded.config):
         to_stderr(f"warning: {warning}")
-    return await run_headless(plan, json=asked.json)
+    return await run_headless(plan, json=asked.json, tell_estimate=tell_estimate)
 
 
 async def _run_stage(stage: Stage, asked: TrainRequest, plan: RunPlan) -> int:

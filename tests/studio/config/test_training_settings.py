@@ -12,7 +12,7 @@ from engines.policies.hf_local.settings import LoraSettings
 from studio.config.loading import LoadedRun, load_run
 from studio.config.paths import newest_checkpoints
 from studio.config.settings.run import RESULT_FIELDS
-from studio.run.local_models import LocalModels
+from studio.run.models import LocalModels
 from studio.run.training import grpo_settings, sft_settings, training_warnings
 
 

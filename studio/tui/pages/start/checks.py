@@ -165,7 +165,7 @@ def _make_plan(
 ) -> tuple[RunPlan, tuple[str, ...], str]:
     """The plan, what was told of it, and why it is a new run where an old one is there."""
     from studio.config.source import Source
-    from studio.run.headless import load_plan
+    from studio.run.plan import load_plan
 
     notes: list[str] = []
     source = Source(overrides, runfile, resume)
