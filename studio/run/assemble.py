@@ -1,7 +1,6 @@
 """From a planned run to its running parts: what is opened, and in which order.
 
-Owns the order of opening, of which closing is the reverse. How a part is made is told by the
-module it belongs to.
+Owns the order of opening; closing is the reverse. Each part is made by the module it belongs to.
 """
 
 from __future__ import annotations
@@ -107,14 +106,8 @@ async def open_run_context(
 ) -> RunContext:
     """Open everything a planned run needs; what is opened is closed with the stack.
 
-    Args:
-        plan: a new, resumed or forked run.
-        stack: entered by the caller.
-        tell: is told what was repaired on the way.
-        open_journal: makes the run's journal.
-        reviewers: who decides instead of the plan's reviewer.
-        watched: by a screen, so that scripted rollouts stream at a pace one can follow.
-        ranks: the processes that train together; None: this one alone.
+    `reviewers` decide instead of the plan's reviewer. A run that is `watched` by a screen streams
+    scripted rollouts at a pace one can follow. `ranks` train together; None: this process alone.
 
     Raises:
         StudioError: something cannot be opened; nothing has been spent.
@@ -122,8 +115,8 @@ async def open_run_context(
     config = plan.loaded.config
     if reviewers is None:
         reviewers = open_reviewers(plan.reviewer, config.review.hold_s)
-    # What is asked is opened before what is written: a refusal then leaves no trace. The
-    # control comes after both, and is looked up once a call is made.
+    # Models are opened before anything is written, so that a refusal leaves no trace. The
+    # control needs the journal, so it comes last; it is looked up when a call is made.
     asked = await _open_models(
         plan,
         stack,
@@ -132,6 +125,7 @@ async def open_run_context(
         wait=lambda: control.wait_before_call(),
     )
     written = await _open_record(plan, stack, tell, open_journal)
+    # Closed before the journal, whose events refer to its records.
     stack.push_async_callback(asked.ledger.aclose)
     training = await open_training(plan, asked.roles, written.recorder, stack, tell, ranks=ranks)
     control = RunControl(written.recorder)

@@ -1,4 +1,4 @@
-"""The budget of a run file as the loop keeps it: its limits, prices, and what is spent.
+"""The budget of a run file: its limits, the prices of each role, and what is spent.
 
 Owns the refusal of a budget that could not be kept.
 """
@@ -36,21 +36,21 @@ def limits_of(config: RunConfig) -> BudgetLimits:
 
 
 def terms_of(settings: PolicyConfig) -> CallPricing:
-    """What a role's calls may come to."""
+    """What a role's calls may cost at most."""
     endpoint = endpoint_of(settings)
     limits = (settings.extra_body.get(name) for name in ("max_tokens", "max_completion_tokens"))
     return CallPricing(
         settings.max_tokens or endpoint.max_tokens or USUAL_MAX_TOKENS,
         endpoint.price_in_usd_per_mtok,
         endpoint.price_out_usd_per_mtok,
-        # Which of two limits holds is the endpoint's to say.
+        # Which of two limits holds is up to the endpoint, so the larger one counts.
         max(_positive_int(limit) for limit in limits),
         max(1, _positive_int(settings.extra_body.get("n"))),
     )
 
 
 def embedding_terms(settings: EmbeddingConfig) -> CallPricing:
-    """What embeddings may come to: nothing is said, so only what is sent costs."""
+    """What embeddings may cost: they have no reply, so only what is sent counts."""
     return CallPricing(0, settings.price_in_usd_per_mtok, 0.0)
 
 
@@ -69,9 +69,7 @@ def endpoint_roles(config: RunConfig) -> tuple[Role, ...]:
 def check_budget(loaded: LoadedRun, config: RunConfig) -> None:
     """Refuse a budget in money where the price of a role is unknown.
 
-    Args:
-        loaded: names the line of the run file.
-        config: its settings, or those of them that are asked.
+    `loaded` names the line of the run file; `config` may be a part of its settings.
 
     Raises:
         ConfigError: naming the role and the prices.
@@ -118,7 +116,7 @@ def open_budget(
 
 
 def apply_budget(roles: Roles, config: RunConfig, budget: Budget | None) -> Roles:
-    """The same models, their calls reserved first. Pings are not: they come to a token each."""
+    """The same models, each call reserved in the budget first; a ping is a token and is not."""
     if budget is None:
         return roles
 
@@ -137,7 +135,7 @@ def apply_budget(roles: Roles, config: RunConfig, budget: Budget | None) -> Role
 
 
 def _terms_by_name(config: RunConfig) -> Mapping[str, CallPricing]:
-    """Terms by the name that records have; of two roles with one name the dearer counts."""
+    """Prices by the name that records have; of two roles with one name the dearer counts."""
     found: dict[str, CallPricing] = {}
     for role in endpoint_roles(config):
         name, terms = config.role(role).model, terms_of(config.role(role))
@@ -150,7 +148,7 @@ def _terms_by_name(config: RunConfig) -> Mapping[str, CallPricing]:
 
 
 def prior_usage(records: Path, state: RunState) -> Usage:
-    """By earlier processes; where a record is damaged, what the journal says of it."""
+    """What earlier processes of a run spent; from the journal where a record is damaged."""
     try:
         return sum((usage for _, usage in read_usage(records)), NO_USAGE)
     except DamagedError:

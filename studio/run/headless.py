@@ -57,13 +57,9 @@ async def run_headless(
 ) -> int:
     """Practise a planned run to its end and print how it went; returns the exit code.
 
-    Args:
-        plan: of the run.
-        json: print the event stream on stdout.
-        tell_estimate: is called where a budget is set, with what is left of each limit.
-        ready_fd: where to say that the run can be attached to, see `studio.run.detached`; None
-            where nobody waits for that.
-        ranks: the processes that train together; None: this one alone.
+    Where a budget is set, `tell_estimate` is called with what is left of each limit. `ready_fd` is
+    the pipe of a process that waits for the run, see `studio.run.detached`. `ranks` train
+    together; None: this process alone.
 
     Raises:
         StudioError: something could not be opened or recorded.
@@ -142,7 +138,7 @@ async def _wait_for_holder(run: RunDir) -> bool:
 
 
 class _StopSignals:
-    """Ctrl-C and SIGTERM end the run in good order, with everything recorded kept."""
+    """Ctrl-C and SIGTERM end the run in order; everything recorded is kept."""
 
     _REASONS: ClassVar = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
@@ -217,15 +213,12 @@ def _print_summary(plan: RunPlan, state: RunState, json: bool) -> int:
         else:
             print(summary_text(state, before, after, place), flush=True)
     except BrokenPipeError:
-        silence_stream(sys.stdout)  # how the run went does not depend on who listens
+        silence_stream(sys.stdout)  # the exit code does not depend on who reads
     return exit_code(state)
 
 
 class QuietListener:
-    """A listener that falls silent when nobody can be told any more.
-
-    The run goes on: whoever listened can look at it with `studio ctl` and `studio runs`.
-    """
+    """A listener that stops once its output fails; `studio ctl` can still look at the run."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener: Listener | None = listener
@@ -241,7 +234,7 @@ class QuietListener:
 
 @contextmanager
 def _progress_listener(state: RunState, json: bool) -> Iterator[Listener]:
-    """Who tells how the run goes: events on stdout, a display, or plain lines."""
+    """What shows how the run goes: events on stdout, a display, or plain lines."""
     if json:
         yield _print_event
     elif sys.stderr.isatty():
@@ -252,5 +245,5 @@ def _progress_listener(state: RunState, json: bool) -> Iterator[Listener]:
 
 
 def _print_event(event: DurableEvent | TransientEvent) -> None:
-    if not isinstance(event, TextStreamed):  # a line a token helps no script
+    if not isinstance(event, TextStreamed):  # a line for each token helps no script
         print_json(event_to_dict(event))

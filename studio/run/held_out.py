@@ -1,7 +1,6 @@
-"""Held-out sets of a run file, and what their results depend on.
+"""Held-out sets of a run file, and the settings that their results depend on.
 
-Owns which settings an evaluation is measured by, and the names of its sets. Used by runs
-and by `studio eval`, so that both find each other's results.
+Used by runs and by `studio eval` alike, so that each finds the results of the other.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def evaluated_sets(loaded: LoadedRun) -> tuple[HeldOutSet, ...]:
 
 
 def measurement_settings(config: RunConfig, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
-    """All that a held-out result depends on besides library, problem and try."""
+    """All settings that a held-out result depends on, besides library, problem and try."""
     depends: dict[str, Any] = {name: fingerprint[name] for name in _MEASURED_BY}
     depends["evaluation.temperature"] = config.evaluation.temperature
     if asks_judge(config.verifier.spec):
@@ -79,10 +78,10 @@ def measurement_settings(config: RunConfig, fingerprint: Mapping[str, Any]) -> d
 def score_book_opener(
     folder: Path, measured: Mapping[str, Any], config: RunConfig, mask: Mask = NO_SECRETS
 ) -> Callable[[str, str], ScoreBook]:
-    """Opens the scores of a guidance that stands in the prompt, and of a digest of weights.
+    """Opens the scores of a library's text in the prompt, and of a digest of weights.
 
-    They belong to the endpoint as well: servers answer to one model name with different
-    models. Within a run the endpoint may move, and its evaluations are still compared.
+    They belong to the endpoint as well: two servers may give one model name to different models.
+    Within a run the endpoint may move, and its evaluations are still compared.
     """
     asked = {"policy": config.role("policy")}
     if asks_judge(config.verifier.spec):
@@ -94,7 +93,7 @@ def score_book_opener(
 
     def open_score_book(guidance: str, weights: str) -> ScoreBook:
         about = {**measured, **addresses, "experiences": guidance}
-        if weights:  # books of policies that own none are found as before
+        if weights:  # else scores from before weights were part of the key would not be found
             about["weights"] = weights
         return ScoreBook(folder, about, mask)
 
@@ -146,7 +145,7 @@ def open_evaluation(
 
 
 def set_power_lines(sets: tuple[HeldOutSet, ...], k: int) -> list[str]:
-    """What each set can show at all, said before anything is spent."""
+    """How large each set is, and which difference it can show at all."""
     return [
         line
         for held_out in sets
@@ -171,7 +170,7 @@ def detectable_effect_line(held_out: HeldOutSet, k: int) -> str:
 
 
 def detectable_effect(held_out: HeldOutSet, k: int) -> float | None:
-    """The smallest effect such a set would likely show; None where it can show none."""
+    """The smallest effect that such a set would likely show; None where it shows none."""
     if not held_out.questions:
         return None
     tries = k * len(held_out.problems) // held_out.questions

@@ -38,13 +38,13 @@ def open_library(plan: RunPlan) -> LibraryFolder:
         return folder
     head = folder.head()
     if plan.parent is None and source == f"{folder.name}@{head.version}":
-        return folder  # goes on where it stands
+        return folder  # the run goes on from its newest version
     untouched = head.version == 0 and head.experiences == (start.experiences if start else ())
     if untouched:
-        return folder  # made by a start that was cut before its first event
+        return folder  # a start that was killed before its first event created it
     raise ConflictError(
         f"library {folder.name}",
-        f"it exists already and stands at version {head.version}, not at this run's start.",
+        f"it exists already, at version {head.version}, which is not what this run starts from.",
         f"Go on from it with library.start={folder.name}@{head.version}, or choose another "
         "library.name.",
     )
@@ -53,14 +53,7 @@ def open_library(plan: RunPlan) -> LibraryFolder:
 def opening_event(
     plan: RunPlan, state: RunState, folder: LibraryFolder, past: tuple[HistorySegment, ...]
 ) -> ev.DurableEvent:
-    """The first event of this process, with what its results depend on.
-
-    Args:
-        plan: of the run.
-        state: as its journal stands.
-        folder: of its library.
-        past: the training that is restored before the first step.
-    """
+    """The first event of this process; `past` is the training restored before the first step."""
     config = plan.loaded.config
     if state.started is not None:
         return ev.RunResumed(
@@ -114,7 +107,7 @@ def _starting_library(plan: RunPlan, name: str) -> tuple[Library | None, str | N
     if mounted is not None:
         raise ConfigError(
             plan.loaded.place("library.start"),
-            "the run starts from a library, and its agent brings experiences of its own.",
+            "the run starts from a library, and its agent has experiences of its own.",
             "Leave one of them out.",
         )
     source, _, number = config.library.start.partition("@")
@@ -138,12 +131,10 @@ def mounted_library(config: RunConfig, name: str) -> Library | None:
 def choose_library(
     loaded: LoadedRun, workspace: Workspace, reference: str | None
 ) -> tuple[Library | None, str]:
-    """The experiences in front of the prompt, and what to call them.
+    """The experiences that a reference names, and a label for them.
 
-    Args:
-        loaded: the run file; without a reference, what its run would begin with.
-        workspace: where libraries are looked up.
-        reference: NAME, NAME@V, `none`, or what else `studio diff` takes.
+    A reference is NAME, NAME@V, `none`, or what else `studio diff` takes; without one it is what
+    a run of this file would begin with.
 
     Raises:
         ConflictError: there is no such library or version.

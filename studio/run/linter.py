@@ -1,13 +1,14 @@
-"""The linter of a run, put together from its run file.
+"""The linter of a run, made from its run file.
 
-Owns what the linter is shown: the problems of the run, the outputs of its tools, and the
-embedding model where one is configured. Runs and the desk of `studio review` use it.
+Owns what the linter compares with: the problems of the run, the outputs of its tools, and the
+embedding model where one is set.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from engines.core.errors import DamagedError, DataError, StudioError
@@ -46,7 +47,7 @@ from studio.run.models import endpoint_of
 def _held_out_problems(loaded: LoadedRun, sets: Sequence[HeldOutSet]) -> tuple[Problem, ...]:
     """Held-out problems, also of a run that does not evaluate: `studio eval` may do so later.
 
-    Sets that such a run names and that cannot be read do not stop it.
+    Sets that cannot be read do not stop such a run.
     """
     if not sets and not loaded.config.evaluation.do_eval:
         try:
@@ -72,12 +73,7 @@ async def open_run_embedder(
 ) -> Embedder | None:
     """The embedding model of a run file, once it has answered; closed with the stack.
 
-    Args:
-        loaded: the run file.
-        workspace: where vectors are kept.
-        stack: entered by the caller.
-        budget: that it comes out of.
-        note: is told what each request has cost.
+    Requests come out of the budget, and `note` gets what each has cost.
 
     Raises:
         PolicyError: it cannot be reached.
@@ -88,7 +84,7 @@ async def open_run_embedder(
         return None
     embedder = open_embedder(
         wanted.model,
-        _embedding_endpoint(config, wanted),
+        embedding_endpoint(config, wanted),
         workspace.path / "embeddings",
         _make_reserve(budget, embedding_terms(wanted), note),
     )
@@ -98,7 +94,7 @@ async def open_run_embedder(
 
 
 def usage_recorder(ledger: RecordLedger, config: RunConfig) -> Callable[[Usage], None]:
-    """Has the records of a run tell what embeddings have cost, so that a resume knows."""
+    """Records what embeddings have cost, so that a resumed run counts it too."""
     wanted = config.lint.embedding
 
     def note(usage: Usage) -> None:
@@ -109,16 +105,16 @@ def usage_recorder(ledger: RecordLedger, config: RunConfig) -> Callable[[Usage],
 
 
 def tool_output_reader(state: RunState, records: Path) -> Callable[[str], Sequence[str]]:
-    """Reads what tools told a rollout of the step under way; of earlier ones nothing is known."""
+    """Reads what tools returned to a rollout of the current step; of earlier ones nothing."""
 
     def read_outputs(rollout: str) -> Sequence[str]:
         step = state.current
         for place, done in step.rollouts.items() if step else ():
-            # One reply and no more: there was no tool to call.
+            # A rollout of a single reply called no tool.
             if rollout_id(done.step, *place) == rollout and len(done.refs) > 1:
                 try:
                     messages = read_trajectory(records, done.refs)
-                except DamagedError:  # told of where it matters; a flag is not worth a stop
+                except DamagedError:  # a resume reports it; a missing flag stops nothing
                     return ()
                 return tuple(m.content for m in messages if m.role == "tool")
         return ()
@@ -154,25 +150,19 @@ def make_linter(
     )
 
 
-def _embedding_endpoint(config: RunConfig, wanted: EmbeddingConfig) -> EndpointSettings:
-    """Address and key belong together: the policy's, unless one of its own is named."""
-    key = wanted.api_key
+def embedding_endpoint(config: RunConfig, wanted: EmbeddingConfig) -> EndpointSettings:
+    """Address and key belong together: the policy's, unless one of its own is set."""
     own = EndpointSettings(
         base_url=wanted.base_url,
-        api_key=key.get_secret_value() if key else None,
+        api_key=wanted.api_key.get_secret_value() if wanted.api_key else None,
         timeout_s=wanted.timeout_s,
         price_in_usd_per_mtok=wanted.price_in_usd_per_mtok,
     )
-    if wanted.base_url is None and key is None and config.policy.model.startswith("openai:"):
-        shared = endpoint_of(config.policy)
-        return EndpointSettings(
-            base_url=shared.base_url,
-            api_key=shared.api_key,
-            headers=shared.headers,
-            timeout_s=own.timeout_s,
-            price_in_usd_per_mtok=own.price_in_usd_per_mtok,
-        )
-    return own
+    is_shared = wanted.base_url is None and wanted.api_key is None
+    if not is_shared or not config.policy.model.startswith("openai:"):
+        return own
+    policy = endpoint_of(config.policy)
+    return replace(own, base_url=policy.base_url, api_key=policy.api_key, headers=policy.headers)
 
 
 def _make_reserve(
@@ -196,8 +186,8 @@ def _make_reserve(
 class LazyLinter:
     """Implements `engines.core.protocols.Linter` from a run's own run file and data.
 
-    Where the data cannot be read any more it finds no leaks; where the run file cannot, it
-    finds nothing. Either is told, once.
+    It is opened when it is first needed, since most reviews edit nothing. Without the data it
+    finds no leaks, without the run file nothing at all; `tell` gets a note of either, once.
     """
 
     def __init__(self, workspace: Workspace, run: RunDir, tell: Callable[[str], None]) -> None:

@@ -1,6 +1,7 @@
-"""The models of a run: opened from the run file, asked at the start, closed with the run.
+"""The models of a run: opened from the run file, asked once at the start, closed with the run.
 
-Owns how a role's settings become an endpoint and a way of sampling.
+Owns how a role's settings become an endpoint or a model with its weights here, and a way of
+sampling. Imports nothing of torch until a model is opened.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
 Tell = Callable[[str], None]
 BUNDLED = "tiny"
 """The model that ships with the studio."""
-_READ = 4_000_000
+_DIGEST_BYTES = 4_000_000
+"""Read of each end of a weights file: whole files of many gigabytes would take minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,39 +48,39 @@ class Roles:
     """The models of a run; two roles with the same endpoint share one client.
 
     `judge` is None where the run file sets none and the verifier asks none. One that is
-    set is among the distinct ones, so it is asked at the start.
+    set is asked at the start, although no verifier may need it.
     """
 
     policy: Policy
     reflector: Policy
     judge: Policy | None
     distinct: tuple[Policy, ...]
-    local: HFLocal | None = None  # the policy itself, below what wraps it, if its weights are here
-    rollouts: VLLMRollouts | None = None  # samples in its place, given each new adapter
+    local: HFLocal | None = None  # the policy without its wrappers, if its weights are here
+    rollouts: VLLMRollouts | None = None  # samples in its place, with each new adapter
 
     @property
     def join_batch(self) -> Callable[[], AbstractContextManager[None]] | None:
-        """Counts a try of the policy as one that its batches wait for; None: it has no batches."""
+        """Entered by a try that the policy's batches then wait for; None: it has no batches."""
         if self.local is None or self.rollouts is not None:
             return None
         return self.local.join_batch
 
     @property
     def leave_batch(self) -> Callable[[], AbstractContextManager[None]]:
-        """Entered by a call that waits for money: the batches go on without its try."""
+        """Entered by a call that waits for its budget: the batches go on without its try."""
         return nullcontext if self.local is None else self.local.leave_batch
 
     @property
     def weights(self) -> Callable[[], str] | None:
-        """Identifies the policy's weights as they are; None where they are not here."""
+        """Gives a digest of the policy's weights as they are now; None: they are not here."""
         return None if self.local is None else self.local.local.weights_digest
 
     async def ping(self) -> None:
-        """Every role's endpoint, before anything is spent. Raises PolicyError."""
+        """Ask every role's endpoint once, before anything is spent. Raises PolicyError."""
         await gather_all(policy.ping() for policy in self.distinct)
 
     def tell_notes(self, tell: Tell) -> None:
-        """Say what endpoints refused and had to be left out of requests."""
+        """Tell which fields endpoints refused, so that requests left them out."""
         for policy in self.distinct:
             if isinstance(policy, OpenAICompat):
                 for note in policy.dialect.notes:
@@ -95,12 +97,8 @@ def open_roles(
 ) -> Roles:
     """Open the models a run file names; they are closed with the stack.
 
-    Args:
-        config: the run file.
-        stack: closes them.
-        tell: is told how weights were loaded that are on this machine.
-        training: whether the policy's weights are to be updated.
-        threads: of the CPU that an earlier process of the run trained with.
+    With `training` the policy's weights are to be updated; `threads` of the CPU are those that an
+    earlier process of the run trained with.
 
     Raises:
         PolicyError, DataError: a model has no known form, or its log cannot be read.
@@ -133,11 +131,11 @@ def open_roles(
     return Roles(served, reflector, judge, (*distinct, served), own, served)
 
 
-def make_pausable(roles: Roles, cleared: Callable[[], Awaitable[None]]) -> Roles:
-    """The same models, each call waiting until it is cleared. Replies of a log are no calls."""
+def make_pausable(roles: Roles, wait: Callable[[], Awaitable[None]]) -> Roles:
+    """The same models, each call waiting for `wait` first. Replies of a log are no calls."""
 
     def wrap_policy(policy: Policy) -> Policy:
-        return policy if isinstance(policy, ReplayPolicy) else PausablePolicy(policy, cleared)
+        return policy if isinstance(policy, ReplayPolicy) else PausablePolicy(policy, wait)
 
     return replace(
         roles,
@@ -148,12 +146,7 @@ def make_pausable(roles: Roles, cleared: Callable[[], Awaitable[None]]) -> Roles
 
 
 def pace_of(config: RunConfig, *, watched: bool) -> float | None:
-    """Tokens a second at which each scripted rollout streams; None: all of it at once.
-
-    Args:
-        config: of the run.
-        watched: a screen is to be attached, so that there is somebody to stream for.
-    """
+    """Tokens a second at which each scripted rollout streams; None: all of it at once."""
     pace = config.policy.pace_tokens_per_s
     if pace is None and watched and is_scripted(config.policy.model):
         return WATCHABLE_TOKENS_PER_S
@@ -174,13 +167,11 @@ def slots_for(settings: PolicyConfig | None, shared: Slots) -> Slots:
 
 
 def rollout_slots(config: RunConfig, shared: Slots) -> Slots:
-    """Slots of rollouts.
-
-    A policy whose weights are here has room for every try of a step: who shares a batch must
-    not depend on who was done first.
-    """
+    """Slots of rollouts."""
     if not is_local(config.policy.model) or config.policy.local.rollouts_url is not None:
         return slots_for(config.policy, shared)
+    # Local weights have room for every try of a step: which tries share a batch must not depend
+    # on which of them ended first.
     practice = config.practice
     tries = practice.batch_size * practice.group_size
     return Slots(max(tries, config.policy.local.max_batch), shared.tell)
@@ -218,7 +209,7 @@ def endpoint_of(settings: PolicyConfig) -> EndpointSettings:
 
 
 def agent_of(config: RunConfig, sampling: Sampling) -> Agent:
-    """Who tries the problems, asking its model in the given way."""
+    """The agent that tries the problems, asking its model in the given way."""
     agent = config.agent
     return open_agent(agent.kind, agent.instructions, sampling, agent.max_turns)
 
@@ -234,13 +225,8 @@ def make_rollouts(
 ) -> RolloutManager:
     """How tries are made, in practice, evaluations and `studio try` alike.
 
-    Args:
-        config: the run file.
-        roles: whose policy tries.
-        ledger: records what it replies.
-        slots: one for each try at a time.
-        wait: awaited before each try; None: nothing ever pauses.
-        temperature: of an evaluation; None: the policy's.
+    `wait` is awaited before each try; None: nothing ever pauses. Evaluations set a `temperature`
+    of their own.
     """
     sampling = sampling_of(config.role("policy"))
     if temperature is not None:
@@ -261,7 +247,7 @@ def sampling_of(settings: PolicyConfig) -> Sampling:
 
 
 def short_log_note(policy: Policy, problems: Sequence[Problem], group_size: int) -> str | None:
-    """What to say where a log is too short for its groups; None where nothing repeats."""
+    """A note where a log is too short for its groups; None where no reply repeats."""
     if isinstance(policy, StreamPacedPolicy):
         policy = policy.inner
     if not isinstance(policy, ReplayPolicy):
@@ -278,12 +264,12 @@ def short_log_note(policy: Policy, problems: Sequence[Problem], group_size: int)
 
 
 def is_rehearsal(config: RunConfig) -> bool:
-    """Whether any reply of the run is scripted, also when it comes over a real endpoint."""
+    """Whether any reply of the run is scripted, also one that a real endpoint sends."""
     return bool(_scripted_roles(config))
 
 
 def rehearsal_note(config: RunConfig) -> str | None:
-    """What to say of scripted replies; None where there are none."""
+    """Which replies are scripted, for people; None where none are."""
     scripted = _scripted_roles(config)
     if not scripted:
         return None
@@ -298,7 +284,7 @@ def rehearsal_note(config: RunConfig) -> str | None:
 def _scripted_roles(config: RunConfig) -> list[Role]:
     roles: list[Role] = ["policy"]
     if not config.trains:
-        roles.append("reflector")  # a weight update is computed, nobody draws a lesson
+        roles.append("reflector")  # a weight update is computed, no model draws a lesson
     if asks_judge(config.verifier.spec):
         roles.append("judge")
     return [role for role in roles if "rehearsal" in config.role(role).model.split(":")[:2]]
@@ -308,7 +294,7 @@ def _scripted_roles(config: RunConfig) -> list[Role]:
 class LocalModels:
     """How `hf:` models of a run are opened.
 
-    `training`: the policy gets an adapter that can be trained. `threads` are those an earlier
+    With `training` the policy gets an adapter that can be trained. `threads` are those an earlier
     process of the run used; None: as the run file says.
     """
 
@@ -325,7 +311,8 @@ class LocalModels:
         """
         from engines.policies.hf_local.loading import load_local
 
-        local = load_local(self.settings(settings), self.tell)  # tells what is not installed
+        # First, since it names a package that is missing instead of failing to import it.
+        local = load_local(self.settings(settings), self.tell)
         from engines.policies.hf_local.policy import HFLocal
 
         return HFLocal(local, name=settings.model, tell=self.tell)
@@ -386,9 +373,9 @@ def weights_digest(settings: PolicyConfig) -> str:
         size = path.stat().st_size
         seen.update(f"{path.name} {size} ".encode())
         with path.open("rb") as file:
-            seen.update(file.read(_READ))
-            file.seek(max(0, size - _READ))
-            seen.update(file.read(_READ))
+            seen.update(file.read(_DIGEST_BYTES))
+            file.seek(max(0, size - _DIGEST_BYTES))
+            seen.update(file.read(_DIGEST_BYTES))
     return f"files-{seen.hexdigest()[:32]}"
 
 

@@ -55,7 +55,7 @@ class RunPlan:
 
     @property
     def origin(self) -> tuple[str, RunState | None]:
-        """Run-id and state of the run whose weights are gone on from; None: there is none."""
+        """Run-id and state of the run that this one continues or forks; None: it is new."""
         if self.parent is not None:
             return self.parent.run, self.parent.state()
         return self.run.run, self.state

@@ -18,13 +18,7 @@ from studio.run.plan import RunPlan
 def make_publisher(
     plan: RunPlan, state: RunState, folder: LibraryFolder
 ) -> Callable[[Library], None]:
-    """Writes `agent.yaml`, beside it the agent that did best on the held-out sets, and the rows.
-
-    Args:
-        plan: of the run.
-        state: of the run as it goes on.
-        folder: of its library.
-    """
+    """Writes `agent.yaml`, beside it the agent that did best on the held-out sets, and the rows."""
     from engines.record.catalogue import write_library_rows
 
     config, mask, run = plan.loaded.config, plan.loaded.mask, plan.run
@@ -49,11 +43,9 @@ def make_publisher(
 
 
 def agent_description(config: RunConfig, adapter: str | None = None) -> dict[str, Any]:
-    """What `agent.yaml` says besides the experiences: no key, no header, no address's user.
+    """What `agent.yaml` holds besides the experiences: no key, no header, no address's user.
 
-    Args:
-        config: of the run.
-        adapter: where the weights are that the run trained; None: as the run file says.
+    `adapter` names the weights that the run trained; None: as the run file says.
     """
     model = config.role("policy")
     described: dict[str, Any] = {"model": model.model}

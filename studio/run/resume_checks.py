@@ -1,7 +1,7 @@
-"""What stands against going on with a run, and what is lost by it.
+"""Whether a run can be resumed or forked with these settings.
 
-Owns the refusals of a resume or a fork: steps that are not there, settings, problems or weights
-that would silently be others. Reads journals, checkpoints and `run.yaml`; writes nothing.
+Owns the refusals: steps that do not exist, and settings, problems or weights that would silently
+be others. Reads journals, checkpoints and `run.yaml`; writes nothing.
 """
 
 from __future__ import annotations
@@ -101,12 +101,12 @@ def change_text(name: str, old: object, new: object) -> str:
 
 
 def check_recomputable(
-    chapters: tuple[HistorySegment, ...], fingerprint: Mapping[str, Any], place: str, *, fork: bool
+    segments: tuple[HistorySegment, ...], fingerprint: Mapping[str, Any], place: str, *, fork: bool
 ) -> None:
     """Refuse to compute updates again under other settings than they were made with.
 
     Args:
-        chapters: the history that is gone on from.
+        segments: the history that the run continues.
         fingerprint: of the settings now.
         place: names what was asked for.
         fork: whether a new run adopts them.
@@ -117,8 +117,8 @@ def check_recomputable(
     made: dict[int, tuple[str, ...]] = {}
     saved: dict[int, Path] = {}
     settings: Mapping[str, Any] = {}
-    for chapter in chapters:
-        for event in chapter.own_events():
+    for segment in segments:
+        for event in segment.own_events():
             if isinstance(event, ev.RunStarted | ev.RunResumed):
                 settings = event.settings or settings
             elif isinstance(event, ev.LessonProposed):
@@ -127,7 +127,7 @@ def check_recomputable(
                     tuple(_training_changes(settings, fingerprint)) if trained else ()
                 )
             elif isinstance(event, ev.CheckpointSaved):
-                saved[event.step] = chapter.root / event.folder
+                saved[event.step] = segment.root / event.folder
     if not any(made.values()):
         return
     steps = sorted((step for step, folder in saved.items() if _is_intact(folder)), reverse=True)
@@ -151,11 +151,11 @@ def check_recomputable(
 def check_weights(
     run: str, state: RunState | None, fingerprint: Mapping[str, Any], local: LocalModel
 ) -> None:
-    """Refuse a model or an adapter that is not what a run began with.
+    """Refuse a model or an adapter other than the one a run began with.
 
     Args:
-        run: its run-id.
-        state: of the run that goes on, or that is forked; None: nothing to compare with.
+        run: run-id of the run that is resumed or forked.
+        state: of that run; None: there is none.
         fingerprint: of the settings now.
         local: the policy as it was loaded.
 
@@ -193,7 +193,7 @@ def check_weights(
 
 
 def weight_facts(local: LocalModel) -> dict[str, Any]:
-    """What a model was loaded as, with a digest of the adapter that it began with."""
+    """How a model was loaded, with a digest of the adapter that it began with."""
     return {**local.facts(), "adapter": _adapter_digest(local.settings.adapter)}
 
 
@@ -224,7 +224,7 @@ def _adapter_digest(adapter: Path | None) -> str | None:
 
 
 def ignored_settings(run: RunDir, reviewer: str, loaded: LoadedRun) -> list[str]:
-    """What a command asks of a run whose process goes on without it, each as it was asked.
+    """Settings of a command that a run which has a process already does not take over.
 
     Compares with what that process uses: its own `run.yaml`, and the reviewer in its journal.
     """
@@ -241,13 +241,7 @@ def ignored_settings(run: RunDir, reviewer: str, loaded: LoadedRun) -> list[str]
 
 
 def removed_budget_limits(run_file: Path, config: RunConfig) -> list[str]:
-    """A sentence for each limit that the run had and this config no longer sets.
-
-    Args:
-        run_file: the run's own, as its last process left it. One that cannot be read says
-            nothing.
-        config: what the next process uses.
-    """
+    """A sentence for each limit that a run file had and the config of the next process lacks."""
     before = _read_run_yaml(run_file)
     budget = before.get("budget") if before is not None else None
     if not isinstance(budget, dict):

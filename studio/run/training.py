@@ -1,7 +1,4 @@
-"""The parts of a run that trains weights: its engine, bounds, checkpoints and curves.
-
-Owns which class stands behind each. `studio.run.assemble` puts them beside the rest.
-"""
+"""The parts of a run that trains weights: its engine, limits, checkpoints and curves."""
 
 from __future__ import annotations
 
@@ -22,6 +19,7 @@ from engines.pipeline.recorder import Recorder
 from engines.pipeline.replay_training import HistorySegment, load_history
 from engines.pipeline.reviewers.limits import MetricLimits
 from studio.config.settings.run import RunConfig
+from studio.report.summary import count_text
 from studio.run.models import Roles, Tell
 from studio.run.plan import RunPlan
 from studio.run.resume_checks import weight_facts
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
     WeightEngine = GRPOEngine | RankZeroEngine | SFTEngine | VLLMSyncedEngine
 
 USUAL_RATES = (1e-6, 3e-3)
-"""Learning rates of adapters outside of these are warned of."""
+"""A learning rate of an adapter outside of these gets a warning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,21 +97,20 @@ def check_training(config: RunConfig) -> None:
 
 
 def training_warnings(config: RunConfig) -> list[str]:
-    """What looks like a slip in the settings of a training run."""
+    """Settings of a training run that look like a mistake."""
     least, most = USUAL_RATES
     section = "sft" if config.practice.algorithm == "sft" else "grpo"
     rate = getattr(config, section).learning_rate
-    told = []
-    if not least <= rate <= most:
-        told.append(
-            f"{section}.learning_rate={rate:g} is unusual: adapters mostly learn between {least:g} "
-            f"and {most:g}; higher ones tend to collapse, lower ones to do nothing"
-        )
-    return told
+    if least <= rate <= most:
+        return []
+    return [
+        f"{section}.learning_rate={rate:g} is unusual: adapters mostly learn between {least:g} "
+        f"and {most:g}; higher ones tend to collapse, lower ones to do nothing"
+    ]
 
 
 def check_demonstrations(plan: RunPlan, local: HFLocal, tell: Tell = lambda _: None) -> None:
-    """Look at what a run is to be fine-tuned on; nothing where it learns from rollouts.
+    """Check the data of a run that is fine-tuned; nothing where it learns from rollouts.
 
     Raises:
         DataError: a problem brings no demonstration, or none fits the model.
@@ -138,13 +135,7 @@ async def open_training(
 ) -> Training | None:
     """The parts of a run that trains weights; None of one that does not.
 
-    Args:
-        plan: of the run.
-        roles: with the policy whose weights are trained, and the server that may sample for it.
-        recorder: told what the engine runs on, once a run: a later process takes its threads.
-        stack: closes the curves.
-        tell: is told of trouble in an update.
-        ranks: the processes that train together; None: this one alone.
+    `ranks` train together; None: this process alone.
 
     Raises:
         ConfigError: settings that contradict each other.
@@ -160,6 +151,7 @@ async def open_training(
 
         engine = VLLMSyncedEngine(inner, roles.local.local, roles.rollouts, folder / "served")
         await engine.publish()
+    # Once a run: a later process trains with the threads of the first.
     if not recorder.state.engine_facts:
         await recorder.record(ev.EngineOpened(weight_facts(roles.local.local)))
     recorder.listen(_curve_listener(folder, recorder.state, stack, tell))
@@ -199,23 +191,22 @@ def _open_engine(
 
 
 def experiment_folder(plan: RunPlan) -> Path:
-    """`checkpoints/<exp_id>/Experiment-<time>`: the one there is, or one named after now."""
-    below = plan.run.path / "checkpoints" / plan.loaded.config.exp_id
-    there = sorted(below.glob("Experiment-*"))
-    if there:
-        return there[-1]
-    return below / f"Experiment-{datetime.now():%Y%m%d%H%M%S}"
+    """`checkpoints/<exp_id>/Experiment-<time>`: the existing one, or one named after now."""
+    parent = plan.run.path / "checkpoints" / plan.loaded.config.exp_id
+    existing = sorted(parent.glob("Experiment-*"))
+    return existing[-1] if existing else parent / f"Experiment-{datetime.now():%Y%m%d%H%M%S}"
 
 
 def recorded_threads(plan: RunPlan) -> int | None:
-    """Of the CPU, that a run's first process trained with: others add up in another order."""
+    """Threads of the CPU that a run's first process trained with; None: it is new."""
+    # Another count adds floats in another order, so that a resume would drift.
     _, state = plan.origin
     found = state.engine_facts.get("threads") if state is not None else None
     return found if isinstance(found, int) else None
 
 
 def history(plan: RunPlan) -> tuple[HistorySegment, ...]:
-    """What the engine is brought up to before the first step.
+    """The training that the engine restores before the first step.
 
     Raises:
         ConflictError: a run that this one was forked from is gone.
@@ -252,10 +243,7 @@ class CpuMeter:
     """A listener that counts the CPU seconds of steps, each from its beginning to its commit.
 
     Rollouts, verdicts, updates and their records in this process count. Imports, evaluations,
-    checkpoints and other processes do not.
-
-    Args:
-        clock: CPU seconds of this process so far.
+    checkpoints and other processes do not. `clock` gives CPU seconds of this process so far.
     """
 
     def __init__(self, clock: Callable[[], float] = time.process_time) -> None:
@@ -275,11 +263,11 @@ class CpuMeter:
 
     @property
     def summary_line(self) -> str:
-        """One line; "" before the first step is through."""
-        if not self.steps:
-            return ""
+        """One line; "" before the first step has ended."""
+        steps = count_text(self.steps, "step")
         return (
-            f"training loop: {self.loop_s:.1f} CPU seconds in {self.steps} "
-            f"step{'s' if self.steps > 1 else ''} "
-            "(imports, evaluation and checkpoints apart)"
+            f"training loop: {self.loop_s:.1f} CPU seconds in {steps} (without imports, "
+            "evaluation and checkpoints)"
+            if self.steps
+            else ""
         )

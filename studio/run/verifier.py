@@ -1,7 +1,7 @@
-"""The verifier of a run: where its files are looked up, whom it may ask, what it is.
+"""The verifier of a run: how it is opened, and what of its files is in a run's fingerprint.
 
-Owns naming the line of the run file that a refusal is about, and what of a verifier's
-files belongs to a run's fingerprint. `engines.verifiers.open` knows the kinds.
+Owns naming the line of the run file that a refusal is about. `engines.verifiers.open` knows the
+kinds, `studio.data.verifiers` the folders.
 """
 
 from __future__ import annotations
@@ -40,19 +40,13 @@ def open_run_verifier(
 ) -> Verifier:
     """Make the verifier that a run file asks for; its `check` is left to the caller.
 
-    Args:
-        loaded: the run file.
-        workspace: its `verifiers/` is searched before the shipped ones.
-        roles: the judge among them is asked through `ledger`.
-        ledger: records what the judge replies.
-        slots: shared by all calls of the run, unless the judge has slots of its own.
-        stack: closes it.
-        sets: what it will judge, practice and held-out; with them its `check` refuses a
-            function that needs a column which one of them does not have.
+    It asks the judge of `roles` through `ledger`, in the run's `slots` unless the judge has slots
+    of its own. `sets` are what it will judge, practice and held-out: its `check` refuses a function
+    that needs a column which one of them lacks.
 
     Raises:
-        VerifierError: unknown, wrongly set, or without a model that it needs; the place
-            is a line of the run file.
+        VerifierError: unknown, wrongly set, or without a model that it needs; the place is a
+            line of the run file.
     """
     config = loaded.config
     judging = make_judging(config, roles, ledger, slots)
@@ -64,10 +58,10 @@ def open_run_verifier(
 
 
 class MaskedAnswers:
-    """A verifier that judges no try whose problem's expected answer holds a secret.
+    """A verifier that leaves a try unjudged where the expected answer holds a secret.
 
-    Such an answer stands masked in journals and in what models are shown: the same try would
-    be right when it is made and wrong when a resume judges it. That is no reward of 0.
+    Such an answer is masked in journals and in prompts: the same try would be right when it is
+    made and wrong when a resume judges it, which is no reward of 0.
     """
 
     def __init__(self, verifier: Verifier, mask: Mask) -> None:
@@ -93,14 +87,16 @@ def is_answer_masked(problem: Problem, mask: Mask) -> bool:
 
 
 def masked_answers_warning(problems: Iterable[Problem], mask: Mask) -> str | None:
-    """What to say before practice begins; None where every answer can be judged."""
+    """A note before practice begins; None where every answer can be judged."""
     count = sum(is_answer_masked(problem, mask) for problem in problems)
-    what = (
-        "problem has an expected answer that holds"
-        if count == 1
-        else ("problems have expected answers that hold")
+    if not count:
+        return None
+    one, many = (
+        "problem has an expected answer that holds",
+        "problems have expected answers that hold",
     )
-    return f"{count} {what} what looks like a secret: tries at it stay unjudged" if count else None
+    what = one if count == 1 else many
+    return f"{count} {what} what looks like a secret: tries at it stay unjudged"
 
 
 def fingerprint_of(
@@ -108,7 +104,7 @@ def fingerprint_of(
 ) -> dict[str, Any]:
     """`RunConfig.fingerprint` with what the verifier's files hold.
 
-    A file counts by its name and content, wherever it lies; what it imports does not.
+    A file counts by its name and content, in whatever folder; what it imports does not.
 
     Raises:
         VerifierError: see `open_run_verifier`; or a file cannot be read.
@@ -125,7 +121,7 @@ def fingerprint_of(
 
 
 def _log_digest(model: str) -> str:
-    """Of what a log holds: another log of the same name is another model."""
+    """Of a log's content: another log of the same name is another model."""
     source = resolve_data(model.partition(":")[2], (Path(),))
     return digest([_digest(file) for file in source.files()], 6)
 
