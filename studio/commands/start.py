@@ -17,13 +17,11 @@ presets = typer.Typer(
 def list_presets(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """List the presets; `studio init PRESET` writes one out to be edited."""
     from studio import presets as bundled
-    from studio.report.tables import print_json, table
+    from studio.report.tables import print_result, table
 
     found = bundled.list_presets()
-    if json:
-        print_json([{"name": name, "about": about} for name, about in found])
-    else:
-        print(table(("PRESET", "WHAT IT IS"), found, fold=1))
+    data = [{"name": name, "about": about} for name, about in found]
+    print_result(data, table(("PRESET", "WHAT IT IS"), found, fold=1), json=json)
 
 
 def init(
@@ -59,7 +57,7 @@ def try_once(
         str | None, typer.Option(metavar="TEXT", help="Ask this instead of a problem.")
     ] = None,
     answer: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Its answer, to be judged by.")
+        str | None, typer.Option(metavar="TEXT", help="The expected answer to it.")
     ] = None,
     library: Annotated[
         str | None,
@@ -69,6 +67,7 @@ def try_once(
 ) -> int:
     """Take one problem from prompt to verdict; keeps nothing."""
     import asyncio
+    from functools import partial
 
     from engines.record.run_dir import Workspace
     from studio.config.loading import load_run
@@ -81,6 +80,7 @@ def try_once(
         trial_data,
     )
     from studio.report.progress import to_stderr
+    from studio.report.tables import print_result
     from studio.run.budget import limits_of
     from studio.run.library_start import choose_library
 
@@ -91,15 +91,9 @@ def try_once(
     workspace = Workspace(context.obj)
     trial = Trial(loaded, chosen, *choose_library(loaded, workspace, library))
     if json:
-        from studio.report.tables import print_json
-
-        tried = asyncio.run(run_trial(trial, workspace, lambda _: None))
-        print_json(trial_data(trial, tried))
+        tried = asyncio.run(run_trial(trial, workspace))
     else:
-
-        def print_before() -> None:
-            print(before_text(trial), flush=True)
-
-        tried = asyncio.run(run_trial(trial, workspace, print_piece, print_before))
-        print(after_text(trial, tried))
-    return exit_code(trial, tried)
+        shown = partial(print, before_text(trial), flush=True)
+        tried = asyncio.run(run_trial(trial, workspace, print_piece, shown))
+    print_result(trial_data(trial, tried), after_text(trial, tried), json=json)
+    return exit_code(tried)

@@ -15,7 +15,7 @@ from studio.estimate.text import (
     limits_text,
 )
 from studio.report.progress import to_stderr
-from studio.report.tables import print_json
+from studio.report.tables import print_result
 from studio.run.assemble import check_verifier
 from studio.run.budget import check_budget, limits_of, open_budget
 from studio.run.models import rehearsal_note
@@ -36,25 +36,21 @@ async def print_dry_run(plan: RunPlan, *, json: bool) -> int:
         await check_verifier(plan, stack)
     facts, notes = gather_facts(plan)
     found, variants = estimate(facts), estimate_doubled(facts)
-    left = budget_left(plan)
-    if json:
-        planned = {"run": plan.run.run, "mode": plan.mode, "budget_left": left}
-        print_json(planned | estimate_data(found, variants, notes))
-        return exit_codes.DONE
-    total, done = plan.sampler.total_steps, facts.steps_done
-    print(f"run {plan.run.run}: {plan.mode}, {total - done} of {total} steps to be done")
-    print(estimate_text(found, variants, notes))
+    budget = open_budget(plan.loaded, config, plan.run.records, lambda _: None)
+    left = budget.remaining if budget is not None else {}
+    total = plan.sampler.total_steps
+    lines = [
+        f"run {plan.run.run}: {plan.mode}, {total - facts.steps_done} of {total} steps to be done",
+        estimate_text(found, variants, notes),
+    ]
     if limits := limits_of(config):
-        print(f"budget: {limits_text(limits)}")
+        lines.append(f"budget: {limits_text(limits)}")
         if short := exceeded_limits_text(found, left):
-            print(f"the budget will likely not do: {short}")
+            lines.append(f"the budget will likely not do: {short}")
+    planned = {"run": plan.run.run, "mode": plan.mode, "budget_left": left}
+    data = planned | estimate_data(found, variants, notes)
+    print_result(data, "\n".join(lines), json=json)
     return exit_codes.DONE
-
-
-def budget_left(plan: RunPlan) -> dict[str, float]:
-    """What is left of each limit that is set."""
-    budget = open_budget(plan.loaded, plan.loaded.config, plan.run.records, lambda _: None)
-    return budget.remaining if budget is not None else {}
 
 
 def tell_estimate(plan: RunPlan, left: dict[str, float]) -> None:

@@ -76,3 +76,11 @@ def print_json(data: object) -> None:
     line = escape_unsafe_json(current_mask().line(dumps(data)).decode())
     sys.stdout.write(MaskedText(line + "\n"))  # another pass over JSON could break it
     sys.stdout.flush()
+
+
+def print_result(data: object, text: str, *, json: bool) -> None:
+    """Print one set of facts: as JSON, or as text for people."""
+    if json:
+        print_json(data)
+    else:
+        print(text, flush=True)

@@ -27,7 +27,7 @@ from studio import exit_codes
 from studio.process import silence_stream
 from studio.report.progress import Display, LinePrinter, to_stderr
 from studio.report.summary import exit_code, summary_data, summary_text
-from studio.report.tables import print_json
+from studio.report.tables import print_json, print_result
 from studio.run.assemble import open_run_context
 from studio.run.detached import announce
 from studio.run.held_out import set_power_lines
@@ -207,11 +207,9 @@ def _print_summary(plan: RunPlan, state: RunState, json: bool) -> int:
     folder = plan.workspace.library(state.started.library)
     before, after = folder.at(state.started.library_version), folder.at(state.library_version)
     place = str(plan.run.path)
+    text = summary_text(state, before, after, place)
     try:
-        if json:
-            print_json(summary_data(state, before, after, place))
-        else:
-            print(summary_text(state, before, after, place), flush=True)
+        print_result(summary_data(state, before, after, place), text, json=json)
     except BrokenPipeError:
         silence_stream(sys.stdout)  # the exit code does not depend on who reads
     return exit_code(state)
