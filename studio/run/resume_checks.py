@@ -232,7 +232,7 @@ def ignored_settings(run: RunDir, reviewer: str, loaded: LoadedRun) -> list[str]
     if state.started is None:
         return []
     ignored = [] if reviewer == state.reviewer else [f"--review {reviewer}"]
-    before = _read_run_yaml(run.run_file)
+    before = read_run_yaml(run.run_file)
     if before is None:
         return ignored
     # As it would be written, so that like is compared with like and no key is shown.
@@ -242,7 +242,7 @@ def ignored_settings(run: RunDir, reviewer: str, loaded: LoadedRun) -> list[str]
 
 def removed_budget_limits(run_file: Path, config: RunConfig) -> list[str]:
     """A sentence for each limit that a run file had and the config of the next process lacks."""
-    before = _read_run_yaml(run_file)
+    before = read_run_yaml(run_file)
     budget = before.get("budget") if before is not None else None
     if not isinstance(budget, dict):
         return []
@@ -254,7 +254,7 @@ def removed_budget_limits(run_file: Path, config: RunConfig) -> list[str]:
     ]
 
 
-def _read_run_yaml(run_file: Path) -> dict[str, Any] | None:
+def read_run_yaml(run_file: Path) -> dict[str, Any] | None:
     """None where it cannot be read or is no mapping."""
     try:
         tree = yaml.safe_load(run_file.read_text("utf-8"))

@@ -1,8 +1,8 @@
 """The stages of `studio train`: fine-tuning, practice, and both one after the other.
 
-Owns what one stage hands to the next. Each stage is a run of its own through the one loop, so
-that each is resumed, looked at and measured like any other. Where several stages are asked for,
-one that is done is not repeated, and one that is not done holds those after it back.
+Owns what one stage hands to the next. Each stage is a run of its own, so that it is resumed,
+shown and measured like any other. Of several stages one that is done is not repeated, and the
+next begins only after it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ async def _train_all(asked: TrainRequest, loaded: LoadedRun) -> int:
             "Give 0 to start both afresh, or restart one: --stage sft or --stage grpo.",
         )
     if loaded.config.data.practice is not None:
-        loaded.data_path(loaded.config.data.practice)  # else it would be missed after stage sft
+        loaded.data_path(loaded.config.data.practice)  # else only stage grpo would miss it
     tuning = _tuning_request(asked, loaded, "sft")
     plan = _load_plan(tuning)
     code = await _run_stage("sft", tuning, plan)
@@ -126,7 +126,7 @@ async def _run_plan(asked: TrainRequest, plan: RunPlan) -> int:
 
 
 async def _run_stage(stage: Stage, asked: TrainRequest, plan: RunPlan) -> int:
-    """Carry out a stage that another follows; a line where it is done already."""
+    """Carry out a stage before the next one; prints a line where it is done already."""
     if plan.mode != "finished":
         to_stderr(f"stage {stage}: run {plan.run.run}")
         return await _run_plan(asked, plan)
@@ -136,7 +136,7 @@ async def _run_stage(stage: Stage, asked: TrainRequest, plan: RunPlan) -> int:
 
 
 def _is_finished(plan: RunPlan) -> bool:
-    """Whether every step is done, also where the process was let go of in good order before."""
+    """Whether every step is done; a run that was stopped early has ended, but is not."""
     state = plan.run.state()
     return state.status == "finished" and state.steps_finished == plan.sampler.total_steps
 
