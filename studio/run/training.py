@@ -154,8 +154,9 @@ async def open_training(
     # Once a run: a later process trains with the threads of the first.
     if not recorder.state.engine_facts:
         await recorder.record(ev.EngineOpened(weight_facts(roles.local.local)))
-    recorder.listen(_curve_listener(folder, recorder.state, stack, tell))
     grpo = plan.loaded.config.grpo
+    if grpo.tensorboard:
+        recorder.listen(_curve_listener(folder, recorder.state, stack, tell))
     return Training(
         engine,
         Checkpoints(plan.run.path, folder, engine.save, grpo.checkpoint_steps, grpo.keep, tell),
