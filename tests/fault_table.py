@@ -350,8 +350,8 @@ FAULTS = (
     Fault(
         "a resumed run forgets who reviews it",
         "studio/run/plan.py",
-        "reviewer = review or state.reviewer",
-        "reviewer = asked or default_review",
+        "reviewer=review or state.reviewer)",
+        "reviewer=new.reviewer)",
         (
             "tests/studio/run/test_headless.py::test_operations_left_open_are_exit_3_and_the_reviewer_stays_over_a_resume",
         ),

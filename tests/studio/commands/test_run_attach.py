@@ -133,7 +133,7 @@ def test_what_a_run_that_goes_on_does_not_go_by_is_told_on_the_screen_and_after_
         starting = start(("rehearsal", *SMALL, "budget.calls=900"), workspace)
 
         def screen(_: Path, **more: Any) -> tuple[Any, int]:
-            asyncio.run(more["starting"].ready())
+            asyncio.run(more["starting"].wait_ready())
             return SimpleNamespace(shown_run="rehearsal", ended_here=""), 0
 
         with redirect_stderr(StringIO()) as told:
