@@ -71,6 +71,7 @@ def launch(
     """Train the weights of a policy in several processes; starts or resumes a run."""
     process: LaunchedProcess = context.obj
     source = parse_source(PLACE, "practice", runfile, overrides, example="grpo-tiny")
+    # Asked without importing it, which takes seconds in every process.
     if find_spec("torch") is None:
         raise ConfigError(
             PLACE, "torch is not installed.", "Install it: pip install 'practice-studio[grpo]'."

@@ -262,6 +262,7 @@ def _add_step(facts: Facts, sums: Mapping[Name, _Sum], step: int, batch: int) ->
 
     proposals = _scale_range(extraction, 1, ATTEMPT_TOKENS) * used
     weighing = _add_fixed(facts.consolidate, proposals) + library
+    # A step consolidates once, if any of its groups shows a difference.
     any_used = 1 - (1 - share) ** batch
     once = Range(any_used, 1.0)
     _add_with_repeat(

@@ -237,6 +237,7 @@ def _reply_lengths(
 def _measure_earlier_run(plan: RunPlan) -> MeasuredUsage:
     """The newest run of the same models that recorded something."""
     wanted = [plan.fingerprint[f"{role}.model"] for role in ("policy", "reflector")]
+    # The newest first: its data and prompts are most like those of the run to come.
     for run in reversed(plan.workspace.runs()):
         try:
             state = run.state()
@@ -261,6 +262,7 @@ def _measure_run(run: RunDir, state: RunState, plan: RunPlan) -> MeasuredUsage:
             continue
         found.n[purpose] += 1
         found.reply[purpose] += usage["completion_tokens"]
+        # A later turn records only the messages that it adds to the first ones.
         if not record["base"] and usage["prompt_tokens"]:
             found.prompt_tokens += usage["prompt_tokens"]
             found.prompt_bytes += sum(len(m["content"].encode()) for m in record["messages"])

@@ -208,6 +208,7 @@ async def measure_missing(
         opened = plan.score_books()
         ids = sorted(book.path.name for book in opened.values())
         replies = plan.workspace.evaluations / "replies" / digest(ids, ID_BYTES)
+        # Commands that only read what is known may run side by side.
         if missing:
             stack.enter_context(write_lock(replies))
         budget = open_budget(plan.loaded, config, replies, partial(give_up, "budget"))

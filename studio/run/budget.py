@@ -111,6 +111,7 @@ def open_budget(
     if not limits:
         return None
     check_budget(loaded, config)
+    # Replies of a log were paid for by the run that made the log.
     asked = ((name, usage) for name, usage in read_usage(records) if not name.startswith("replay:"))
     return Budget(limits, give_up, earlier_amounts(asked, _terms_by_name(config)))
 

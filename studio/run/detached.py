@@ -127,6 +127,7 @@ def start(arguments: Sequence[str], workspace: Path) -> StartingProcess:
             stdout=subprocess.DEVNULL,
             stderr=theirs,
             pass_fds=(theirs,),
+            # Ctrl-C and a hang-up of the terminal go to its session, which this process leaves.
             start_new_session=True,
         )
     except OSError as error:
@@ -153,6 +154,7 @@ def announce(fd: int, run: str, pid: int, log: Path | None, unapplied: Sequence[
         unapplied: settings that a run which goes on ignores.
     """
     message = {"run": run, "pid": pid} | ({"unapplied": [*unapplied]} if unapplied else {})
+    # Before the announcement: the notes of a start belong to what the other side reads.
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
             stream.flush()

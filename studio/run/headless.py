@@ -64,6 +64,7 @@ async def run_headless(
     Raises:
         StudioError: something could not be opened or recorded.
     """
+    # A second start attaches to the process of the first instead of failing at its lock.
     if ready_fd is not None and is_alive(plan.run):
         return _announce_holder(plan, ready_fd)
     if plan.mode == "finished":
@@ -79,6 +80,7 @@ async def run_headless(
                     context = await open_run_context(
                         plan, stack, to_stderr, watched=ready_fd is not None, ranks=ranks
                     )
+                # Another process took the lock since, and does not answer yet.
                 except LockedError as error:
                     if ready_fd is None or error.place != str(plan.run.path):
                         raise
@@ -88,12 +90,14 @@ async def run_headless(
                 _tell_context(plan, context)
                 if context.budget is not None:
                     tell_estimate(plan, context.budget.remaining)
+                # From here on a signal stops the run in order; before, it cancels this task.
                 signals.control = context.control
                 await stack.enter_async_context(serve(context, plan.run.socket))
                 if ready_fd is not None:
                     announce(ready_fd, plan.run.run, os.getpid(), plan.run.log)
                 await _practise(plan, context, json)
         except asyncio.CancelledError:
+            # Not ours: a test or a caller cancelled this task.
             if not signals.received or signals.control is not None:
                 raise
             to_stderr("studio: interrupted before practice began; nothing was spent")
@@ -132,7 +136,7 @@ async def _wait_for_holder(run: RunDir) -> bool:
     with suppress(TimeoutError):
         async with asyncio.timeout(HOLDER_TIMEOUT_S):
             while not is_alive(run):
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.1)  # a socket that is not there yet cannot be waited for
             return True
     return False
 

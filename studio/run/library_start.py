@@ -119,6 +119,7 @@ def mounted_library(config: RunConfig, name: str) -> Library | None:
     mounted = config.agent.experiences
     if not mounted:
         return None
+    # New ids go on behind the largest one, since an id is never used twice.
     numbers = [int(e.id[1:]) for e in mounted if e.id[:1] == "E" and e.id[1:].isdigit()]
     return Library(
         name,

@@ -171,6 +171,7 @@ def _make_reserve(
     async def reserve(texts: Sequence[str]) -> Callable[[Usage], None]:
         if budget is None:
             return note
+        # By bytes, as for replies: the endpoint's tokenizer is not here.
         tokens = sum(len(text.encode("utf-8", "replace")) // BYTES_A_TOKEN + 1 for text in texts)
         settle = await budget.reserve(Amounts(1, tokens, terms.cost_usd(tokens, 0)))
 

@@ -110,6 +110,7 @@ def open_roles(
         settings = config.role(role)
         here = is_local(settings.model)
         which = local.settings(settings) if here else endpoint_of(settings)
+        # Equal settings share one client, so that its limits hold for both roles together.
         for known, policy in opened:
             if known == which:
                 return policy
@@ -119,6 +120,7 @@ def open_roles(
         return policy
 
     policy = open_role("policy")
+    # Training asks no reflector; an endpoint of its own is not even pinged then.
     reflector = policy if config.trains else open_role("reflector")
     asked = config.judge is not None or asks_judge(config.verifier.spec)
     judge = open_role("judge") if asked else None

@@ -25,6 +25,7 @@ def make_publisher(
 
     def adapter(step: int | None = None) -> str | None:
         """Of what was trained so far, or as it was after a step."""
+        # Step 0 was measured before any training, so its weights are the base model's.
         trained = config.trains and state.policy_version and step != 0
         at = "" if step is None else f"@{step}"
         return f"run:{run.run}{at}" if trained else None

@@ -120,6 +120,7 @@ def check_recomputable(
     for segment in segments:
         for event in segment.own_events():
             if isinstance(event, ev.RunStarted | ev.RunResumed):
+                # A resume may have accepted other settings than the run began with.
                 settings = event.settings or settings
             elif isinstance(event, ev.LessonProposed):
                 trained = settings.get("practice.algorithm") in _BY_ALGORITHM
@@ -132,6 +133,7 @@ def check_recomputable(
         return
     steps = sorted((step for step, folder in saved.items() if _is_intact(folder)), reverse=True)
     newest = steps[0] if steps else 0
+    # Steps up to a checkpoint are restored from it and not computed again.
     names = {name for step, changed in made.items() if step > newest for name in changed}
     if not names:
         return
@@ -203,6 +205,7 @@ def _training_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterato
     for name, _, _ in differences(old, new):
         if name.startswith(_DECIDE_NOTHING) or not name.startswith(decide):
             continue
+        # Dr. GRPO alone divides its loss by the token limit.
         if name != "policy.max_tokens" or new.get("grpo.aggregation") == "dr_grpo":
             yield name
 

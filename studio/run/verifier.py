@@ -112,6 +112,7 @@ def fingerprint_of(
     spec = loaded.config.verifier.spec
     with _locate_errors(loaded):
         ready = parse_spec(spec, verifier_folders(loaded, workspace))
+    # By content, so that a resume after an edited verifier or log is noticed.
     found = loaded.config.fingerprint(data_digest, _portable_spec(spec, ready))
     for role in ("policy", "reflector", "judge"):
         name = f"{role}.model"

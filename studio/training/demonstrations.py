@@ -117,6 +117,7 @@ def _run_demonstrations(
                 for shown in _read_replies(
                     segment.records, step.guidance, place, done, problem, exact=exact
                 ):
+                    # One prompt and reply counts once, however often it was drawn.
                     asked = tuple((m.role, m.content) for m in shown.messages)
                     found.setdefault((asked, shown.reply), shown)
     what = "rollouts with a library in their prompt" if with_library else "rollouts"

@@ -116,6 +116,7 @@ def prepare_export(
 
 def serve(words: list[str]) -> bool:
     """Run a serving command until it ends; False: it is not installed. Raises ConfigError."""
+    # A virtual environment that is not activated has its programs beside Python.
     beside = Path(sys.executable).parent / words[0]
     program = shutil.which(words[0]) or (str(beside) if beside.is_file() else None)
     if program is None:

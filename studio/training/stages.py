@@ -180,6 +180,7 @@ def _tuning_request(
             "Set sft.data=run:RUN, of a run that practised with a library.",
         )
     name = f"{config.exp_id}-{stage}"
+    # The stage measures the weights without any library, its own included.
     alone = ["library.name=null", "library.start=empty", "evaluation.do_eval=true"]
     if config.agent.experiences:
         alone.append("agent.experiences=[]")
