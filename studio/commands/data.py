@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 app = typer.Typer(
-    help="List, add and look at data sets.", no_args_is_help=True, rich_markup_mode=None
+    help="List, add, show and check data sets.", no_args_is_help=True, rich_markup_mode=None
 )
 
 Name = Annotated[

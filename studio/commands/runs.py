@@ -38,10 +38,11 @@ def show(
     context: typer.Context,
     run: Run,
     step: Annotated[
-        int | None, typer.Option(metavar="N", help="One step: what the reflector said, decisions.")
+        int | None,
+        typer.Option(metavar="N", help="One step: the reflector's replies, and decisions."),
     ] = None,
     prompts: Annotated[
-        bool, typer.Option("--prompts", help="With --step: also what the reflector was shown.")
+        bool, typer.Option("--prompts", help="With --step: also the reflector's prompts.")
     ] = False,
     rollout: Annotated[
         str | None, typer.Option(metavar="ID", help="One rollout, whole, such as s1p0r2.")

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from studio.commands.headless import Overrides
+
 presets = typer.Typer(
     help="The run files people start from.", no_args_is_help=True, rich_markup_mode=None
 )
@@ -47,9 +49,7 @@ def init(
 def try_once(
     context: typer.Context,
     runfile: Annotated[str, typer.Argument(metavar="RUNFILE|PRESET", help="What to try.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to override.")
-    ] = None,
+    overrides: Overrides = None,
     problem: Annotated[
         str | None, typer.Option(metavar="ID", help="Default: the first of the data.")
     ] = None,

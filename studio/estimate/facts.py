@@ -304,7 +304,7 @@ def _count_step_replies(run: RunDir, state: RunState | None) -> dict[str, int]:
 def _evaluation_steps(plan: RunPlan, sets: int) -> tuple[int, ...]:
     """The steps after which the library is evaluated; 0 while that before the first is due.
 
-    The first is the run's own: a fork is evaluated with what the adopted steps came to.
+    The first is the run's own: a fork is evaluated with the result of the adopted steps.
     """
     evaluation, sampler = plan.loaded.config.evaluation, plan.sampler
     by_epoch = evaluation.strategy == "epoch"

@@ -117,7 +117,7 @@ class EvalPlan:
 
 @dataclass(frozen=True, slots=True)
 class SetResult:
-    """One held-out set: what each subject came to, and how the last compares to the first."""
+    """One held-out set: the result of each subject, and how the last compares to the first."""
 
     held_out: HeldOutSet
     results: tuple[tuple[Subject, Measurement], ...]

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 HOLDER_TIMEOUT_S = 5.0
 """Two starts at the same moment: how long the second waits for the first to answer."""
 TellEstimate = Callable[[RunPlan, dict[str, float]], None]
-"""`studio.estimate.dry_run.tell_estimate`, which stands above this package."""
+"""`studio.estimate.dry_run.tell_estimate`, which is a layer above this package."""
 
 
 async def run_headless(

@@ -154,7 +154,7 @@ def _digest(file: Path) -> str:
 
 @contextmanager
 def _locate_errors(loaded: LoadedRun) -> Iterator[None]:
-    """Name the line of the run file that a refused setting stands on."""
+    """Name the line of the run file that has a refused setting."""
     try:
         yield
     except SpecError as error:

@@ -162,8 +162,8 @@ def distilled_lines(sets: list[DistilledSet]) -> list[str]:
         width = max(len(label) for label, _ in _sides(one))
         for label, side in _sides(one):
             change = None if side is one.without else compare(one.without, side)
-            told = "" if change is None else f"  {difference_text(change)} against none"
-            lines.append(f"  {one.data}  {label:<{width}}  {_rate_text(side)}{told}")
+            effect = "" if change is None else f"  {difference_text(change)} against none"
+            lines.append(f"  {one.data}  {label:<{width}}  {_rate_text(side)}{effect}")
         lines.append(f"  {one.data}  {_share_text(one.effect_share)}")
     return lines
 
