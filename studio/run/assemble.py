@@ -160,7 +160,9 @@ async def check_verifier(plan: RunPlan, stack: AsyncExitStack) -> None:
         check_demonstrations(plan, roles.local)
     ledger = RecordLedger(plan.run.records, config.seed)
     slots = Slots(config.practice.concurrency)
-    await _open_verifier(plan, stack, roles, ledger, slots, evaluated_sets(plan.loaded)).check()
+    await _open_verifier(
+        plan, stack, roles, ledger, slots, sets=evaluated_sets(plan.loaded)
+    ).check()
 
 
 async def _open_models(
@@ -184,7 +186,7 @@ async def _open_models(
     ledger = RecordLedger(records, config.seed, tell=tell, mask=loaded.mask)
     slots = Slots(config.practice.concurrency, tell)
     sets = evaluated_sets(loaded)
-    verifier = _open_verifier(plan, stack, roles, ledger, slots, sets)
+    verifier = _open_verifier(plan, stack, roles, ledger, slots, sets=sets)
     await verifier.check()
     await roles.ping()
     if roles.local is not None:
@@ -204,6 +206,7 @@ def _open_verifier(
     roles: Roles,
     ledger: RecordLedger,
     slots: Slots,
+    *,
     sets: tuple[HeldOutSet, ...],
 ) -> Verifier:
     judged = (plan.problems, *(held_out.problems for held_out in sets))
