@@ -34,7 +34,9 @@ from studio.config.compose import (
 from studio.config.offline_load import leave_out, left_out_notes, masked_environment, unknown_keys
 from studio.config.paths import pin_models
 from studio.config.run_yaml import dump_run_yaml
-from studio.config.settings.run import RESULT_FIELDS, AgentConfig, RunConfig, differences, model_at
+from studio.config.settings.agent import AgentConfig
+from studio.config.settings.fingerprint import RESULT_FIELDS, differences
+from studio.config.settings.run import RunConfig, section_of
 from studio.config.validation_errors import explain_error
 from studio.config.value_checks import check_plain_values
 from studio.config.verifier_aliases import normalise_verifier, pin_verifiers
@@ -188,7 +190,7 @@ def load_run(
         config = RunConfig.model_validate(tree)
     except ValidationError as error:
         raise explain_error(composed, error) from error
-    config._origins.update(origins)
+    config.origins.update(origins)
     return LoadedRun(
         config,
         path,
@@ -317,7 +319,7 @@ def _fill_defaults(
     if given is not None and isinstance(practice, dict) and "temperature" not in practice:
         practice["temperature"] = given
         composed.places[("practice", "temperature")] = composed.place(("policy", "temperature"))
-    for name in [key for key, value in tree.items() if value is None and model_at((key,))]:
+    for name in [key for key, value in tree.items() if value is None and section_of((key,))]:
         del tree[name]  # `evaluation:` with nothing below it is an empty section
 
 

@@ -40,7 +40,7 @@ def dump_run_yaml(config: RunConfig, mask: Mask = NO_SECRETS) -> str:
     tree: Tree = config.model_dump(mode="python")
     for key, value in list(walk(tree)):
         plain = value.get_secret_value() if isinstance(value, SecretStr) else value
-        if (origin := config._origins.get(dotted_name(key))) is not None:
+        if (origin := config.origins.get(dotted_name(key))) is not None:
             plain = storable_text(key, origin)
         elif plain is not None and is_secret(key, plain):
             plain = MASK

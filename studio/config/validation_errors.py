@@ -5,11 +5,15 @@ from __future__ import annotations
 from pydantic import ValidationError
 
 from engines.core.errors import ConfigError
+from engines.core.settings import SettingError
 from studio.config.aliases import suggest_key
 from studio.config.compose import ComposedConfig, dotted_name
-from studio.config.settings.run import every_setting, model_at
+from studio.config.settings.base import declared_settings
+from studio.config.settings.run import every_setting, section_of
 from studio.config.yaml_positions import Key
 from studio.secrets.rules import is_secret
+
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # of a model, of a dataclass
 
 
 def explain_error(composed: ComposedConfig, error: ValidationError) -> ConfigError:
@@ -18,24 +22,29 @@ def explain_error(composed: ComposedConfig, error: ValidationError) -> ConfigErr
     key: Key = tuple(str(part) for part in first["loc"])
     context = first.get("ctx", {})
     more = f" ({len(others)} more to mend.)" if others else ""
+    if isinstance(refused := context.get("error"), SettingError):  # of an engine's own check
+        at = (*key, refused.name)
+        return composed.error(at, f'"{dotted_name(at)}": {refused.cause}', refused.move + more)
+    at = (*key, *str(context["at"]).split(".")) if "at" in context else key
     if first["type"] == "unmet":
-        at = (*key, *str(context["at"]).split("."))
         return composed.error(
             at, f'"{dotted_name(at)}": {first["msg"]}.', f"{context['move']}{more}"
         )
-    cause, move = _cause_and_move(key, first["type"], first["msg"], first["input"])
-    return composed.error(key, cause, move + more)
+    value = context.get("value", first["input"])
+    cause, move = _cause_and_move(at, first["type"], first["msg"], value)
+    return composed.error(at, cause, move + more)
 
 
 def _cause_and_move(key: Key, kind: str, message: str, value: object) -> tuple[str, str]:
-    name, model = dotted_name(key), model_at(key)
-    if kind == "extra_forbidden":
-        parent = model_at(key[:-1])
-        siblings = parent.model_fields if parent else ()
+    name, section = dotted_name(key), section_of(key)
+    if kind in _UNKNOWN:
+        parent = section_of(key[:-1])
+        siblings = declared_settings(parent) if parent else ()
         return f'"{name}" is not a setting.', suggest_key(key, siblings, every_setting())
-    if model is not None and kind != "value_error":
-        required = [f for f, info in model.model_fields.items() if info.is_required()]
-        keys = ", ".join(f"{name}.{field}" for field in required or model.model_fields)
+    if section is not None and kind != "value_error":
+        known = declared_settings(section)
+        required = [field for field, declared in known.items() if declared.required]
+        keys = ", ".join(f"{name}.{field}" for field in required or known)
         missing = f'"{name}" is missing.'
         misplaced = f'"{name}" is {_value_text(key, value)}; it holds settings of its own.'
         return (missing if kind == "missing" else misplaced), f"Set {keys}."

@@ -25,7 +25,9 @@ from studio.config.aliases import (
     suggest_key,
 )
 from studio.config.compose import ComposedConfig, dotted_name
-from studio.config.settings.run import RunConfig, VerifierConfig, every_setting, model_at
+from studio.config.settings.base import declared_settings
+from studio.config.settings.evaluation import VerifierConfig
+from studio.config.settings.run import RunConfig, every_setting, section_of
 from studio.config.yaml_positions import Key
 from studio.config.youtu_model import flatten, value_of, without_empty
 
@@ -255,7 +257,7 @@ def _leave_out(composed: ComposedConfig, config: YoutuConfig) -> Iterator[str]:
         if known is None and place.override:
             continue
         value = without_empty(pop_value(composed.tree, key))
-        if get_value(composed.tree, key[:-1]) == {} and model_at(key[:-1]) is None:
+        if get_value(composed.tree, key[:-1]) == {} and section_of(key[:-1]) is None:
             pop_value(composed.tree, key[:-1])  # the last of its block
         name = dotted_name(key)
         if value is None or _SILENT.get(name) == value:
@@ -266,26 +268,26 @@ def _leave_out(composed: ComposedConfig, config: YoutuConfig) -> Iterator[str]:
             inside = inside or (f" {value}" if shown.endswith("type") else "")
             yield _unsupported_text(_relative_place(place.text, config), shown + inside, known)
         else:
-            parent = model_at(key[:-1]) or RunConfig
-            if close := similar_names(key, parent.model_fields, cutoff=_TYPO):
+            parent = section_of(key[:-1]) or RunConfig
+            if close := similar_names(key, declared_settings(parent), cutoff=_TYPO):
                 raise ConfigError(
                     _relative_place(place.text, config),
                     f'"{name}" is unknown.',
                     f'Did you mean "{dotted_name((*key[:-1], close[0]))}"?',
                 )
-            hint = suggest_key(key, parent.model_fields, every_setting())
+            hint = suggest_key(key, declared_settings(parent), every_setting())
             yield f'{_relative_place(place.text, config)}: "{name}" is unknown and left out. {hint}'
 
 
 def _unsupported_keys(tree: object, key: Key) -> Iterator[Key]:
-    model = model_at(key)
-    if not isinstance(tree, dict) or model is None or issubclass(model, VerifierConfig):
+    section = section_of(key)
+    if not isinstance(tree, dict) or section in (None, VerifierConfig):
         return
     for name, value in tree.items():
         inner = (*key, name)
         # Turns of their agents are calls of tools; ours has them only where its kind is given.
         theirs = inner == ("agent", "max_turns") and "kind" not in tree
-        if name in model.model_fields and not theirs:
+        if name in declared_settings(section) and not theirs:
             yield from _unsupported_keys(value, inner)
         elif name in ("model_provider", "model_settings", "model_params") and value:
             yield from ((*inner, field) for field in value)

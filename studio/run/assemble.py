@@ -38,7 +38,6 @@ from engines.record.libraries import LibraryFolder
 from engines.record.lock import write_lock
 from engines.rollouts.manager import RolloutManager
 from engines.training_free.engine import TrainingFreeEngine
-from engines.training_free.settings import TrainingFreeSettings
 from studio.config.loading import dump_run_yaml
 from studio.config.settings.run import RunConfig
 from studio.run.budget import apply_budget, open_budget
@@ -195,7 +194,12 @@ async def open_run_context(
         verifier=verifier,
         engine=training.engine
         if training
-        else TrainingFreeEngine(engine_settings(config), reflector, ledger, linter),
+        else TrainingFreeEngine(
+            replace(config.practice, sampling=sampling_of(config.role("reflector"))),
+            reflector,
+            ledger,
+            linter,
+        ),
         gate=Gate(
             recorder,
             folder,
@@ -271,20 +275,6 @@ async def check_verifier(plan: RunPlan, stack: AsyncExitStack) -> None:
     verifier = open_run_verifier(plan.loaded, plan.workspace, roles, ledger, slots, sets=judged)
     stack.push_async_callback(verifier.aclose)
     await verifier.check()
-
-
-def engine_settings(config: RunConfig) -> TrainingFreeSettings:
-    practice = config.practice
-    return TrainingFreeSettings(
-        agent_objective=practice.agent_objective,
-        learning_objective=practice.learning_objective,
-        experiences_per_query=practice.experiences_per_query,
-        given_ground_truth=practice.given_ground_truth,
-        summarise=practice.summarise,
-        summarise_above_chars=practice.summarise_above_chars,
-        library_limit=practice.library_limit,
-        sampling=sampling_of(config.role("reflector")),
-    )
 
 
 def open_reviewers(spec: str, hold_s: float | None) -> tuple[Reviewer, ...]:

@@ -24,9 +24,10 @@ from engines.policies.chat.embedding import (
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.record.ledger import RecordLedger, read_trajectory
 from engines.record.run_dir import Workspace
-from engines.training_free.lint import LintSettings, OperationLinter
+from engines.training_free.lint import OperationLinter
 from studio.config.loading import LoadedRun
-from studio.config.settings.run import EmbeddingConfig, LintConfig, RunConfig
+from studio.config.settings.policy import EmbeddingConfig
+from studio.config.settings.run import RunConfig
 from studio.run.budget import embedding_terms
 from studio.run.held_out import held_out_sets
 from studio.run.models import endpoint_of
@@ -46,10 +47,6 @@ def held_out_problems(loaded: LoadedRun, sets: Sequence[HeldOutSet]) -> tuple[Pr
 
 
 Embedder = EmbeddingClient | RehearsalEmbeddings
-
-
-def lint_settings(config: LintConfig) -> LintSettings:
-    return LintSettings(config.duplicate_at, config.leak_words, config.max_words)
 
 
 async def open_run_embedder(
@@ -123,7 +120,7 @@ def make_linter(
     embedder: Embedder | None = None,
 ) -> OperationLinter:
     return OperationLinter(
-        lint_settings(config.lint),
+        config.lint,
         practised=practised,
         held_out=held_out,
         tool_output=tool_output,

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engines.policies.hf_local.settings import LocalSettings, LoraSettings
-from studio.config.settings.run import PolicyConfig, RunConfig
+from engines.policies.hf_local.settings import LocalSettings
+from studio.config.settings.policy import PolicyConfig
+from studio.config.settings.run import RunConfig
 
 if TYPE_CHECKING:
     from engines.policies.hf_local.policy import HFLocal
@@ -54,20 +55,13 @@ class LocalModels:
     def settings(self, settings: PolicyConfig) -> LocalSettings:
         local = settings.local
         trained = self.training and settings.model == self.config.policy.model
-        lora = self.config.grpo.lora if trained else None
-        return LocalSettings(
+        return replace(
+            local,
             path=model_path(settings.model),
             adapter=None if settings.adapter is None else Path(settings.adapter),
-            lora=None
-            if lora is None
-            else LoraSettings(lora.rank, lora.alpha, lora.dropout, lora.targets),
-            dtype=local.dtype,
-            device=local.device,
-            quantise=local.quantise,
-            trust_remote_code=local.trust_remote_code,
-            gradient_checkpointing=local.gradient_checkpointing,
+            lora=self.config.grpo.lora if trained else None,
             threads=self.threads or local.threads,
-            max_batch=local.max_batch,
+            rollouts_url=None,  # two roles may share one model, whoever samples
             seed=self.config.seed,
         )
 

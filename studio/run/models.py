@@ -24,7 +24,8 @@ from engines.policies.open import is_scripted, open_policy
 from engines.policies.replay import ReplayPolicy
 from engines.verifiers.judge_context import JudgeContext
 from engines.verifiers.open import asks_judge
-from studio.config.settings.run import WATCHABLE_TOKENS_PER_S, PolicyConfig, Role, RunConfig
+from studio.config.settings.policy import WATCHABLE_TOKENS_PER_S, PolicyConfig, Role
+from studio.config.settings.run import RunConfig
 from studio.run.local_models import LocalModels, is_local, open_vllm_rollouts
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from engines.core.errors import ConfigError
 from engines.policies.hf_local.settings import LoraSettings
 from studio.config.loading import LoadedRun, load_run
 from studio.config.paths import newest_checkpoints
-from studio.config.settings.run import RESULT_FIELDS
+from studio.config.settings.fingerprint import RESULT_FIELDS, fingerprint
 from studio.run.local_models import LocalModels
-from studio.run.training import grpo_settings, sft_settings, training_warnings
+from studio.run.training import grpo_settings, training_warnings
 
 
 def loaded(folder: Path, *overrides: str) -> LoadedRun:
@@ -139,7 +139,7 @@ def test_every_setting_of_fine_tuning_reaches_its_engine(
     tmp_path: Path, name: str, value: Any
 ) -> None:
     config = loaded(tmp_path, f"sft.{name}={value}").config
-    assert getattr(sft_settings(config), name) == value
+    assert getattr(config.sft, name) == value
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_the_adapter_of_a_run_is_the_same_setting_in_a_moved_workspace(tmp_path:
         step.mkdir(parents=True)
         config = loaded(tmp_path / place, "policy.adapter=run:sft").config
         assert config.policy.adapter == str(step)
-        found.append(config.fingerprint()["policy.adapter"])
+        found.append(fingerprint(config)["policy.adapter"])
     assert found[0] == found[1]
 
 

@@ -1,0 +1,182 @@
+"""Settings of a model, and of the endpoint or the weights behind it.
+
+Owns what an address, a key and a header may hold. How a model is asked is the business of
+`engines.policies`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from engines.core.settings import MAX_COUNT
+from engines.policies.hf_local.settings import LocalSettings
+from engines.policies.open import is_scripted
+from studio.config.settings.base import Float, Int, Settings, as_list, as_section
+
+REFLECTOR_TEMPERATURE = 0.3  # lessons should vary little, but a repair must differ
+JUDGE_TEMPERATURE = 0.0
+
+WATCHABLE_TOKENS_PER_S = 40.0
+"""Of a scripted reply before somebody's eyes: a batch of the rehearsal preset takes about 4 s."""
+
+Role = Literal["policy", "reflector", "judge"]
+
+
+def _check_printable(value: str) -> str:
+    """Refuse what no line of an HTTP request can carry."""
+    if not value.isascii():
+        raise ValueError("it holds a character that is not ASCII, which no header can carry")
+    if not value.isprintable():
+        raise ValueError("it holds a control character, which no header can carry")
+    return value
+
+
+def _check_key(value: SecretStr) -> SecretStr:
+    _check_printable(value.get_secret_value())
+    return value
+
+
+def _check_address(value: str) -> str:
+    """Refuse what is no address, before a client stumbles over it."""
+    if not value.startswith(("http://", "https://")):
+        raise ValueError("it must begin with http:// or https://")
+    if not value.isascii() or not value.isprintable() or " " in value:
+        raise ValueError("it holds a blank, a control or a character that is not ASCII")
+    try:
+        parts = urlsplit(value)
+        parts.port  # noqa: B018  (raises where it is none)
+    except ValueError as error:
+        raise ValueError(f"it is no address ({error})") from None
+    if not parts.hostname:
+        raise ValueError("it names no host")
+    return value
+
+
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+ApiKey = Annotated[SecretStr, AfterValidator(_check_key)]
+
+
+class PolicyConfig(Settings):
+    """A model and how it is reached. A plain text stands for {model: text}."""
+
+    model: str = Field(
+        min_length=1,
+        description="rehearsal, openai:MODEL, hf:PATH_OR_NAME (hf:tiny is bundled) or replay:FILE "
+        "(a log of rollouts)",
+    )
+    adapter: str | None = Field(
+        default=None,
+        min_length=1,
+        description="folder of a LoRA adapter of hf:…, run:RUN for its newest checkpoint, or "
+        "run:RUN@STEP",
+    )
+    local: Annotated[LocalSettings, as_section(LocalSettings)] = LocalSettings()
+    base_url: str | None = Field(
+        default=None,
+        description="endpoint of openai:MODEL; default $OPENAI_BASE_URL, else the hosted one",
+    )
+    api_key: ApiKey | None = Field(
+        default=None, description="its key, best as ${oc.env:NAME}; default $OPENAI_API_KEY"
+    )
+    temperature: Float | None = Field(
+        default=None,
+        ge=0,
+        le=10,
+        description="null: practice.temperature for rollouts, "
+        f"{REFLECTOR_TEMPERATURE} for the reflector, {JUDGE_TEMPERATURE} for the judge",
+    )
+    top_p: Float | None = Field(
+        default=None, gt=0, le=1, description="null: the endpoint's default"
+    )
+    max_tokens: Int | None = Field(
+        default=None, ge=1, description="of one reply; null: the endpoint's"
+    )
+    stop: Annotated[tuple[str, ...], BeforeValidator(as_list)] = Field(
+        default=(), description="texts that end a reply"
+    )
+    timeout_s: Float = Field(
+        default=120.0, gt=0, description="deadline of one call, retries included"
+    )
+    max_retries: Int = Field(
+        default=4, ge=0, le=MAX_COUNT, description="of a call that failed for a passing reason"
+    )
+    concurrency: Int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_COUNT,
+        description="calls at a time to this role; null: shares practice.concurrency",
+    )
+    extra_body: dict[str, Any] = Field(
+        default={}, repr=False, description="further fields of the request"
+    )
+    headers: dict[str, SecretStr] = Field(default={}, description="further headers of the request")
+    price_in_usd_per_mtok: Float | None = Field(default=None, ge=0, description="of prompt tokens")
+    price_out_usd_per_mtok: Float | None = Field(default=None, ge=0, description="of reply tokens")
+    pace_tokens_per_s: Float | None = Field(
+        default=None,
+        gt=0,
+        description="of a scripted rollout, as it streams; null: at once, or "
+        f"{WATCHABLE_TOKENS_PER_S:g} for a screen",
+    )
+
+    @field_validator("base_url")
+    @classmethod
+    def _validate_address(cls, value: str | None) -> str | None:
+        return value if value is None else _check_address(value)
+
+    @field_validator("headers")
+    @classmethod
+    def _validate_headers(cls, value: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        for name, said in value.items():
+            if not _HEADER.fullmatch(name):
+                raise ValueError(f"{name!r} cannot be the name of a header")
+            try:
+                _check_printable(said.get_secret_value())
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+        return value
+
+    @model_validator(mode="after")
+    def _validate_pace(self) -> PolicyConfig:
+        if self.pace_tokens_per_s is not None and not is_scripted(self.model):
+            raise PydanticCustomError(
+                "unmet",
+                "a real model streams at its own pace",
+                {
+                    "at": "pace_tokens_per_s",
+                    "move": "Leave it out; rehearsal and replay:FILE have a pace.",
+                },
+            )
+        return self
+
+
+class EmbeddingConfig(Settings):
+    """A model that places texts by their meaning. A plain text stands for {model: text}."""
+
+    model: str = Field(
+        pattern=r"^(rehearsal|openai:.+)$",
+        description="openai:MODEL, or rehearsal (offline, by letters)",
+    )
+    base_url: str | None = Field(
+        default=None, description="its endpoint; null with no api_key: those of the policy"
+    )
+    api_key: ApiKey | None = Field(default=None, description="its key, best as ${oc.env:NAME}")
+    timeout_s: Float = Field(default=30.0, gt=0, description="deadline, retries included")
+    price_in_usd_per_mtok: Float | None = Field(default=None, ge=0, description="of its tokens")
+
+    @field_validator("base_url")
+    @classmethod
+    def _validate_address(cls, value: str | None) -> str | None:
+        return value if value is None else _check_address(value)
