@@ -2,7 +2,7 @@
 
 Owns the search for groups, overrides, interpolations, and the place of every key: a
 file with its line, or an override. Knows no setting by name; `studio.config.aliases` and
-`studio.config.settings.run` do.
+`studio.config.settings` do.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _ENV = re.compile(r"(?<!\\)((?:\\\\)*)\$\{\s*oc\.env\s*:")
 class ComposedConfig:
     """A run file as written: interpolations unresolved, with the place of every key.
 
-    `spelling` and `config` rewrite the tree before it is resolved, and move the places
-    along with it.
+    Passes of `studio.config.loading` rewrite the tree before it is resolved, and move the
+    places along with it.
     """
 
     path: Path
@@ -89,15 +89,10 @@ def compose_run(
         raise ConfigError(str(path), "A run file's name ends in .yaml.", "Rename the file.")
     folders = _search_folders(path, roots)
     named = dict(find_defaults(path, "", folders, set()))
-    search = ",".join(f'"file://{_escape_quotes(folder)}"' for folder in folders[1:])
-    ready = [
-        f"hydra.searchpath=[{search}]",
-        *(_force_override(text, folders) for text in _replace_sections(overrides)),
-    ]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            config, parts = _compose_hydra(path, ready, shorthand)
+            config, parts = _compose_hydra(path, _hydra_overrides(overrides, folders), shorthand)
         except MissingConfigException as error:
             missing = error.missing_cfg_file or ""
             where = _find_override(missing, overrides)
@@ -108,21 +103,10 @@ def compose_run(
         except (HydraException, OmegaConfBaseException) as error:
             raise _compose_error(path, error, overrides, shown) from error
         except (TypeError, ValueError) as error:  # a name is no number: a list is there
-            said = str(error)
-            named_in = [o for o in overrides if any(repr(name) in said for name in _key_parts(o))]
-            if not named_in and "defaults" in said:
-                raise ConfigError(
-                    str(path),
-                    "Its `defaults` is no list of names of configs.",
-                    "Write it as defaults: [rehearsal, _self_].",
-                ) from error
-            if not named_in:
+            refusal = _list_error(path, str(error), overrides, shown)
+            if refusal is None:
                 raise
-            raise ConfigError(
-                _override_text(named_in[0], shown),
-                "The run file has a list there, and the entries of a list have no names.",
-                "Replace the whole list (key=[…]), or edit the run file.",
-            ) from error
+            raise refusal from error
     tree = OmegaConf.to_container(config, resolve=False)
     assert isinstance(tree, dict)
     places: dict[Key, Place] = {}
@@ -130,7 +114,7 @@ def compose_run(
         if part.config_path and not (part.package or "").startswith("hydra"):
             places.update(config_positions(part.config_path, part.package or "", folders))
     for text in overrides:
-        key = tuple(text.split("=", 1)[0].lstrip("+~").split("."))
+        key = tuple(_key_parts(text))
         # An override replaces what the files said below its key.
         places = {k: place for k, place in places.items() if k[: len(key)] != key}
         places[key] = Place(_override_text(text, shown), override=True)
@@ -266,6 +250,12 @@ def _escape_quotes(text: object) -> str:
     return str(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
+def _hydra_overrides(overrides: Sequence[str], folders: Sequence[Path]) -> list[str]:
+    search = ",".join(f'"file://{_escape_quotes(folder)}"' for folder in folders[1:])
+    forced = (_force_override(text, folders) for text in _replace_sections(overrides))
+    return [f"hydra.searchpath=[{search}]", *forced]
+
+
 def _force_override(text: str, folders: Sequence[Path]) -> str:
     """An override as Hydra wants it: a plain key may be one the file does not mention."""
     key = text.split("=", 1)[0]
@@ -346,6 +336,26 @@ def _compose_error(
         f"It does not fit: {reason}.",
         "Write key=value; put a value with commas, brackets or quotes in quotes: key='a, b'.",
     )
+
+
+def _list_error(
+    path: Path, said: str, overrides: Sequence[str], shown: Callable[[str], str]
+) -> ConfigError | None:
+    """A list where names were looked up; None where that is not what went wrong."""
+    asked = [o for o in overrides if any(repr(name) in said for name in _key_parts(o))]
+    if asked:
+        return ConfigError(
+            _override_text(asked[0], shown),
+            "The run file has a list there, and the entries of a list have no names.",
+            "Replace the whole list (key=[…]), or edit the run file.",
+        )
+    if "defaults" in said:
+        return ConfigError(
+            str(path),
+            "Its `defaults` is no list of names of configs.",
+            "Write it as defaults: [rehearsal, _self_].",
+        )
+    return None
 
 
 def _missing_group_error(place: str, missing: str, folders: Sequence[Path]) -> ConfigError:

@@ -1,6 +1,14 @@
-"""What pydantic refused, in our words: place, cause and next move."""
+"""Values that a run file may not hold, with place, cause and next move.
+
+Owns our words for what pydantic refused, and the refusal of values that no file, request or
+journal can carry: text with NUL, half of a surrogate pair, numbers beyond 64 bits.
+"""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -65,3 +73,28 @@ def _value_text(key: Key, value: object) -> str:
         return "hidden"
     text = f'"{value}"' if isinstance(value, str) else str(value).lower()
     return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def check_plain_values(composed: ComposedConfig, leaves: Iterable[tuple[Key, Any]]) -> None:
+    """Refuse the first such value, with the place where it is written.
+
+    Raises:
+        ConfigError: with place, cause and next move.
+    """
+    for key, value in leaves:
+        cause = _find_fault(key, value)
+        if cause is not None:
+            raise composed.error(key, f'"{dotted_name(key)}" {cause[0]}.', cause[1])
+
+
+def _find_fault(key: Key, value: object) -> tuple[str, str] | None:
+    if isinstance(value, str):
+        if "\0" in value:
+            return "holds a NUL character", "Remove it."
+        if any("\ud800" <= char <= "\udfff" for char in value):
+            return "holds half of a surrogate pair", "Remove that character."
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return "is a number beyond 64 bits", "Give a smaller one, or a text in quotes."
+    elif isinstance(value, float) and not math.isfinite(value) and "extra_body" in key:
+        return "is no number that JSON knows", "Give a finite one."
+    return None
