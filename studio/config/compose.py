@@ -1,15 +1,15 @@
 """Composing a run file the Hydra way, and remembering where each key was written.
 
 Owns the search for groups, overrides, interpolations, and the place of every key: a
-file with its line, or an override. Knows no setting by name; `studio.config.aliases` and
-`studio.config.settings` do.
+file with its line, or an override. What may be set is the business of
+`studio.config.settings`.
 """
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -26,10 +26,17 @@ from omegaconf.errors import OmegaConfBaseException
 
 from engines.core.errors import ConfigError
 from studio.config.yaml_positions import Key, Place, config_positions, find_defaults, syntax_error
+from studio.secrets.rules import mask_override
 
 Tree = dict[str, Any]
 
 GROUPS = ("agents", "eval", "practice")
+SHORTHAND = {
+    **dict.fromkeys(("policy", "reflector", "judge", "agent.model"), "model"),
+    "verifier": "name",
+}
+"""Sections that may be a plain text, with the key it stands for; an override of another key of
+such a section keeps that text."""
 REPLACED = ("verifier",)
 """Sections that are one choice: an override of the whole leaves nothing of the file's."""
 _ENV = re.compile(r"(?<!\\)((?:\\\\)*)\$\{\s*oc\.env\s*:")
@@ -68,8 +75,6 @@ def compose_run(
     path: Path,
     overrides: Sequence[str],
     roots: Sequence[Path],
-    shown: Callable[[str], str],
-    shorthand: Mapping[str, str],
 ) -> ComposedConfig:
     """Compose a run file.
 
@@ -77,9 +82,6 @@ def compose_run(
         path: of the run file; ends in `.yaml`.
         overrides: `key=value` in Hydra's grammar; a key need not stand in the file.
         roots: folders searched for groups after the file's own.
-        shown: an override as it may be shown (secrets hidden).
-        shorthand: sections that may be a plain text, with the key the text stands for; an
-            override of another key of such a section keeps that text.
 
     Raises:
         ConfigError: syntax, an unknown group or file, or an override that does not fit.
@@ -92,18 +94,18 @@ def compose_run(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            config, parts = _compose_hydra(path, _hydra_overrides(overrides, folders), shorthand)
+            config, parts = _compose_hydra(path, _hydra_overrides(overrides, folders))
         except MissingConfigException as error:
             missing = error.missing_cfg_file or ""
             where = _find_override(missing, overrides)
-            place = named.get(missing) or (_override_text(where, shown) if where else str(path))
+            place = named.get(missing) or (_override_text(where) if where else str(path))
             raise _missing_group_error(place, missing, folders) from error
         except yaml.MarkedYAMLError as error:
             raise syntax_error(path, error) from error
         except (HydraException, OmegaConfBaseException) as error:
-            raise _compose_error(path, error, overrides, shown) from error
+            raise _compose_error(path, error, overrides) from error
         except (TypeError, ValueError) as error:  # a name is no number: a list is there
-            refusal = _list_error(path, str(error), overrides, shown)
+            refusal = _list_error(path, str(error), overrides)
             if refusal is None:
                 raise
             raise refusal from error
@@ -117,7 +119,7 @@ def compose_run(
         key = tuple(_key_parts(text))
         # An override replaces what the files said below its key.
         places = {k: place for k, place in places.items() if k[: len(key)] != key}
-        places[key] = Place(_override_text(text, shown), override=True)
+        places[key] = Place(_override_text(text), override=True)
     return ComposedConfig(path, _stringify_keys(tree), places, [str(w.message) for w in caught])
 
 
@@ -267,11 +269,9 @@ _HYDRA = Lock()
 """Hydra keeps what it composes in one place a process; a screen reads several files at once."""
 
 
-def _compose_hydra(
-    path: Path, overrides: Sequence[str], shorthand: Mapping[str, str]
-) -> tuple[DictConfig, Sequence[Any]]:
+def _compose_hydra(path: Path, overrides: Sequence[str]) -> tuple[DictConfig, Sequence[Any]]:
     """The composed config, and its parts in the order of merging."""
-    late = [text for text in overrides if _parent_key(text) in shorthand]
+    late = [text for text in overrides if _parent_key(text) in SHORTHAND]
     early = [text for text in overrides if text not in late]
     with (
         _HYDRA,
@@ -282,7 +282,7 @@ def _compose_hydra(
             for section in dict.fromkeys(_parent_key(text) for text in late):
                 text = _section_value(config, section)
                 if isinstance(text, str):
-                    early.append(f'++{section}={{{shorthand[section]}: "{_escape_quotes(text)}"}}')
+                    early.append(f'++{section}={{{SHORTHAND[section]}: "{_escape_quotes(text)}"}}')
             config = compose(path.stem, [*early, *late])
         loader = GlobalHydra.instance().config_loader()
         parts = loader.compute_defaults_list(path.stem, [*early, *late], RunMode.RUN).defaults
@@ -304,8 +304,8 @@ def _section_value(config: DictConfig, section: str) -> object:
     return tree
 
 
-def _override_text(override: str, shown: Callable[[str], str]) -> str:
-    return f"override '{shown(override)}'"
+def _override_text(override: str) -> str:
+    return f"override '{mask_override(override)}'"
 
 
 def _find_override(message: str, overrides: Sequence[str]) -> str | None:
@@ -318,9 +318,7 @@ def _find_override(message: str, overrides: Sequence[str]) -> str | None:
     return None
 
 
-def _compose_error(
-    path: Path, error: Exception, overrides: Sequence[str], shown: Callable[[str], str]
-) -> ConfigError:
+def _compose_error(path: Path, error: Exception, overrides: Sequence[str]) -> ConfigError:
     if isinstance(error, OverrideParseException):
         text: str | None = error.override.removeprefix("++")
     else:
@@ -329,23 +327,21 @@ def _compose_error(
     reason = (lines or ["it cannot be read"])[0].replace("'++", "'").rstrip(".")
     if text is None:
         return ConfigError(str(path), f"It does not compose: {reason}.", "Mend that entry.")
-    if shown(text) != text:
+    if mask_override(text) != text:
         reason = "its value cannot be read"  # Hydra's words would quote the secret
     return ConfigError(
-        _override_text(text, shown),
+        _override_text(text),
         f"It does not fit: {reason}.",
         "Write key=value; put a value with commas, brackets or quotes in quotes: key='a, b'.",
     )
 
 
-def _list_error(
-    path: Path, said: str, overrides: Sequence[str], shown: Callable[[str], str]
-) -> ConfigError | None:
+def _list_error(path: Path, said: str, overrides: Sequence[str]) -> ConfigError | None:
     """A list where names were looked up; None where that is not what went wrong."""
     asked = [o for o in overrides if any(repr(name) in said for name in _key_parts(o))]
     if asked:
         return ConfigError(
-            _override_text(asked[0], shown),
+            _override_text(asked[0]),
             "The run file has a list there, and the entries of a list have no names.",
             "Replace the whole list (key=[…]), or edit the run file.",
         )

@@ -42,7 +42,6 @@ from studio.secrets.rules import (
     is_masked,
     is_secret,
     known_secrets,
-    mask_override,
 )
 
 __all__ = [
@@ -55,7 +54,6 @@ __all__ = [
     "load_run",
 ]
 
-_SHORTHAND = {**dict.fromkeys((*ROLES, "agent.model"), "model"), "verifier": "name"}
 _BUNDLED = Path(str(files("sample_data")))
 
 
@@ -171,7 +169,7 @@ def load_run(
     environ = {**youtu.environment(), **outer} if youtu else outer
     path, preset = (youtu.file, False) if youtu else find_run_file(name_or_path)
     roots = (workspace / "configs", presets_folder())
-    composed = compose_run(path, overrides, roots, mask_override, _SHORTHAND)
+    composed = compose_run(path, overrides, roots)
     unknown = unknown_keys(composed, environ) if keyless else {}
     draft = _Draft(
         composed,
@@ -278,19 +276,14 @@ def _drop_empty_sections(draft: _Draft) -> None:
         del draft.tree[name]
 
 
-def _pin_data(draft: _Draft) -> None:
-    own = (draft.workspace / "datasets", _BUNDLED)
-    pin_data(draft.composed, draft.tree, draft.data_roots, own, draft.cwd)
-
-
-def _pin_models(draft: _Draft) -> None:
-    beside = draft.composed.path.parent
-    pin_models(draft.composed, draft.tree, beside, draft.workspace, draft.cwd)
-
-
-def _pin_verifiers(draft: _Draft) -> None:
-    own = (draft.workspace / "verifiers", _BUNDLED / "verifiers")
-    pin_verifiers(draft.composed, draft.tree, draft.verifier_roots, own, draft.cwd)
+def _pin_paths(draft: _Draft) -> None:
+    """Make names of files absolute, so that `run.yaml` means the same anywhere."""
+    composed, tree, workspace, cwd = draft.composed, draft.tree, draft.workspace, draft.cwd
+    own = (workspace / "datasets", _BUNDLED)
+    pin_data(composed, tree, draft.data_roots, own, cwd)
+    pin_models(composed, tree, composed.path.parent, workspace, cwd)
+    own = (workspace / "verifiers", _BUNDLED / "verifiers")
+    pin_verifiers(composed, tree, draft.verifier_roots, own, cwd)
 
 
 _AS_WRITTEN: tuple[Callable[[_Draft], None], ...] = (
@@ -311,9 +304,7 @@ _AS_RESOLVED: tuple[Callable[[_Draft], None], ...] = (
     lambda draft: read_endpoints(draft.tree, draft.origins, draft.environ),
     lambda draft: share_temperature(draft.composed, draft.tree),
     _drop_empty_sections,
-    _pin_data,
-    _pin_models,
-    _pin_verifiers,
+    _pin_paths,
 )
 """Passes over the values, in order."""
 

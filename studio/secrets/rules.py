@@ -15,38 +15,32 @@ from typing import Any, Literal
 from engines.core.text.masking import MASK, PLACEHOLDERS, PROTOCOL, SHORTEST
 
 _WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
-_OF_SECRET_WORDS = """
-secret secrets password passwords passwd pwd passphrase jwt bearer
-authorization auth cookie cookies credential credentials apikey apikeys
-"""
-_SECRET_WORDS = frozenset(_OF_SECRET_WORDS.split())
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_SECRET_WORDS = _words(
+    "secret secrets password passwords passwd pwd passphrase jwt bearer authorization auth cookie "
+    "cookies credential credentials apikey apikeys"
+)
 """The last word of a name that is a secret's, whatever stands before it."""
-_OF_USUAL_WORDS = """
-key keys token tokens pass pat
-"""
-_USUAL_WORDS = frozenset(_OF_USUAL_WORDS.split())
+_USUAL_WORDS = _words("key keys token tokens pass pat")
 """The same alone; behind another word they mostly mean something else: `image_token`."""
-_OF_DATA = """
-properties json_schema schema parameters guided_json definitions $defs tools functions
-response_format messages
-"""
-_DATA = frozenset(_OF_DATA.split())
+_DATA = _words(
+    "properties json_schema schema parameters guided_json definitions $defs tools functions "
+    "response_format messages"
+)
 """Below these the names are the user's own words: a JSON schema may well describe a `token`."""
-_FREE = frozenset({"metadata", "chat_template_kwargs", "fields"})
+_FREE = _words("metadata chat_template_kwargs fields")
 """Below these only a name that is surely a secret's counts."""
-_OF_KEY_OF = """
-api access secret private account auth client encryption license master service session
-signing subscription
-"""
-_KEY_OF = frozenset(_OF_KEY_OF.split())
-_OF_TOKENS_OF = """
-access api auth bearer id refresh secret session
-"""
-_TOKENS_OF = frozenset(_OF_TOKENS_OF.split())
-_OF_TEXT_TOKENS = """
-bos eos pad sep unk cls mask stop special
-"""
-_TEXT_TOKENS = frozenset(_OF_TEXT_TOKENS.split())
+_KEY_OF = _words(
+    "api access secret private account auth client encryption license master service session "
+    "signing subscription"
+)
+_TOKENS_OF = _words("access api auth bearer id refresh secret session")
+_TEXT_TOKENS = _words("bos eos pad sep unk cls mask stop special")
 """What stands before `token` where it is a piece of text: `eos_token`."""
 _SECRET_VARIABLE = re.compile(r"oc\.env\s*:\s*\w*(KEY|TOKEN|SECRET|PASS|AUTH|CRED)", re.IGNORECASE)
 _ASKED_VARIABLE = re.compile(r"oc\.env\s*:\s*(\w+)")
@@ -59,17 +53,9 @@ _LOOKS_SECRET = re.compile(r"(bearer |basic |(sk|pk|gsk|hf|ghp)[-_][\w-]{12,}$)"
 _INTERPOLATION = re.compile(r"\$\{(?:[^{}]|\{[^{}]*\})*\}")
 _USER = re.compile(r"(?<=://)[^/?#]*(?=@)")
 _DEFAULT = re.compile(r"(?<=,)(?!\s*\$\{)\s*[^{}]+(?=\})")
-_HARMLESS_QUERY = frozenset({"api-version", "api_version", "version", "model", "region"})
-_HARMLESS_HEADERS = frozenset(
-    {
-        "accept",
-        "accept-language",
-        "content-type",
-        "http-referer",
-        "referer",
-        "user-agent",
-        "x-title",
-    }
+_HARMLESS_QUERY = _words("api-version api_version version model region")
+_HARMLESS_HEADERS = _words(
+    "accept accept-language content-type http-referer referer user-agent x-title"
 )
 _KEPT = ("headers", "extra_body", "base_url")
 

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 
 from engines.core.settings import MAX_COUNT
 from engines.core.text.prompts import load_prompt
-from studio.config.settings.base import Int, Name, Settings
+from studio.config.settings.base import Int, Name, Settings, key
 from studio.config.settings.policy import PolicyConfig
 
 DEFAULT_INSTRUCTIONS = load_prompt("studio.config", "instructions").render()
@@ -24,21 +24,17 @@ class MountedExperience(Settings):
 class AgentConfig(Settings):
     """Who tries the problems; mountable as a file of its own."""
 
-    name: str = Field(default="solver", description="of the agent, for people")
-    instructions: str = Field(default=DEFAULT_INSTRUCTIONS, description="its system prompt")
-    experiences: tuple[MountedExperience, ...] = Field(
-        default=(),
-        description="of an enhanced agent; the library that a run starts from",
+    name: str = key("solver", "of the agent, for people")
+    instructions: str = key(DEFAULT_INSTRUCTIONS, "its system prompt")
+    experiences: tuple[MountedExperience, ...] = key(
+        (), "of an enhanced agent; the library that a run starts from"
     )
-    kind: Literal["single_turn", "calculator"] = Field(
-        default="single_turn", description="one reply, or replies that may ask for a calculation"
+    kind: Literal["single_turn", "calculator"] = key(
+        "single_turn", "one reply, or replies that may ask for a calculation"
     )
-    max_turns: Int = Field(
-        default=2, ge=1, le=MAX_COUNT, description="replies at most, where there is more than one"
-    )
-    model: PolicyConfig | None = Field(
-        default=None,
-        description="the model the agent comes with; used where the run file sets no policy",
+    max_turns: Int = key(2, "replies at most, where there is more than one", ge=1, le=MAX_COUNT)
+    model: PolicyConfig | None = key(
+        None, "the model the agent comes with; used where the run file sets no policy"
     )
 
     @field_validator("experiences")

@@ -29,6 +29,16 @@ Float = Annotated[float, BeforeValidator(_refuse_bool)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=120)]
 
 
+def key(default: Any, meaning: str, **bounds: Any) -> Any:
+    """A key of a section with its default: pydantic's Field, whose own type is Any."""
+    return Field(default=default, description=meaning, **bounds)
+
+
+def refusal(at: str, cause: LiteralString, move: str) -> PydanticCustomError:
+    """A refusal of two settings that do not fit each other; `at` is the key to change."""
+    return PydanticCustomError("unmet", cause, {"at": at, "move": move})
+
+
 class Settings(BaseModel):
     # An engine's plain dataclass below a section is validated by the same rules.
     model_config = ConfigDict(

@@ -4,43 +4,35 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, ConfigDict, model_validator
 
 from engines.core.settings import MAX_COUNT, MAX_ROWS
-from studio.config.settings.base import Float, Int, Settings, as_list
+from studio.config.settings.base import Float, Int, Settings, as_list, key, refusal
 
 
 class EvaluationConfig(Settings):
     """How progress is measured."""
 
-    do_eval: bool = Field(default=False, description="evaluate while practising")
-    strategy: Literal["epoch", "steps"] = Field(
-        default="epoch", description="after each epoch or k steps"
+    do_eval: bool = key(False, "evaluate while practising")
+    strategy: Literal["epoch", "steps"] = key("epoch", "after each epoch or k steps")
+    every_steps: Int = key(1, "k, where strategy is steps", ge=1)
+    data: Annotated[tuple[str, ...], BeforeValidator(as_list)] = key(
+        (), "one or more data sets, held out from practice"
     )
-    every_steps: Int = Field(default=1, ge=1, description="k, where strategy is steps")
-    data: Annotated[tuple[str, ...], BeforeValidator(as_list)] = Field(
-        default=(), description="one or more data sets, held out from practice"
-    )
-    limit: Int | None = Field(
-        default=None, ge=1, le=MAX_ROWS, description="use only the first so many of each"
-    )
-    k: Int = Field(default=1, ge=1, le=4_096, description="tries a problem")
-    temperature: Float = Field(default=0.0, ge=0, le=10, description="of those tries")
-    concurrency: Int | None = Field(
-        default=None,
-        ge=1,
-        le=MAX_COUNT,
-        description="rollouts at a time; null: shares practice.concurrency",
+    limit: Int | None = key(None, "use only the first so many of each", ge=1, le=MAX_ROWS)
+    k: Int = key(1, "tries a problem", ge=1, le=4_096)
+    temperature: Float = key(0.0, "of those tries", ge=0, le=10)
+    concurrency: Int | None = key(
+        None, "rollouts at a time; null: shares practice.concurrency", ge=1, le=MAX_COUNT
     )
 
     @model_validator(mode="after")
     def _validate_data(self) -> EvaluationConfig:
         if self.do_eval and not self.data:
-            raise PydanticCustomError(
-                "unmet",
+            raise refusal(
+                "do_eval",
                 "evaluation is on, but evaluation.data names no data set",
-                {"at": "do_eval", "move": "Set evaluation.data, or evaluation.do_eval=false."},
+                "Set evaluation.data, or evaluation.do_eval=false.",
             )
         return self
 
@@ -54,11 +46,11 @@ class VerifierConfig(Settings):
 
     model_config = ConfigDict(extra="allow")
 
-    name: str = Field(
-        default="math",
-        min_length=1,
-        description="math, text, judge, accuracy, length_penalty, step or format; function with "
+    name: str = key(
+        "math",
+        "math, text, judge, accuracy, length_penalty, step or format; function with "
         "file: FILE; weighted with of: [...]",
+        min_length=1,
     )
 
     @property

@@ -11,17 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from engines.core.ids import digest
+from engines.grpo.settings import GRPOSettings, SFTSettings
 from engines.policies.hf_local.settings import LoraSettings
+from engines.training_free.settings import TrainingFreeSettings
 from studio.config.settings.base import declared_settings
 from studio.config.settings.policy import Role
 from studio.config.settings.run import RunConfig
-from studio.config.settings.training import GRPOConfig, SFTConfig
+from studio.config.settings.training import LintConfig
 from studio.secrets.rules import names_secret, without_secrets
 
 _MODEL_FIELDS = ("model", "temperature", "top_p", "max_tokens", "stop", "extra_body")
 
-_STAGE_ONLY = {"data", "min_reward", "epochs", "batch_size"}  # what they say stands elsewhere
-_NOT_RESULTS = {"checkpoint_steps", "keep", "tensorboard", "lora"}
+
+def _names(section: str, kind: type) -> tuple[str, ...]:
+    return tuple(f"{section}.{name}" for name in declared_settings(kind))
+
 
 RESULT_FIELDS = (
     "seed",
@@ -29,32 +33,18 @@ RESULT_FIELDS = (
     "policy.adapter",
     "policy.local.dtype",
     "policy.local.quantise",
-    *(f"grpo.{name}" for name in declared_settings(GRPOConfig) if name not in _NOT_RESULTS),
-    *(f"sft.{name}" for name in declared_settings(SFTConfig) if name not in _STAGE_ONLY),
-    *(f"grpo.lora.{name}" for name in declared_settings(LoraSettings)),
+    *_names("grpo", GRPOSettings),
+    "grpo.reject_kl_above",
+    "grpo.reject_grad_norm_above",
+    *_names("sft", SFTSettings),
+    *_names("grpo.lora", LoraSettings),
     *(f"{role}.{name}" for role in ("policy", "reflector", "judge") for name in _MODEL_FIELDS),
-    "agent.instructions",
-    "agent.experiences",
-    "agent.kind",
-    "agent.max_turns",
-    "data.practice",
-    "data.digest",
-    "data.fields",
-    "data.truncate",
-    "data.shuffle",
+    *(f"agent.{name}" for name in ("instructions", "experiences", "kind", "max_turns")),
+    *(f"data.{name}" for name in ("practice", "digest", "fields", "truncate", "shuffle")),
     "practice.batch_size",
     "practice.group_size",
-    "practice.agent_objective",
-    "practice.learning_objective",
-    "practice.experiences_per_query",
-    "practice.given_ground_truth",
-    "practice.summarise",
-    "practice.summarise_above_chars",
-    "practice.library_limit",
-    "lint.duplicate_at",
-    "lint.leak_words",
-    "lint.max_words",
-    "lint.embedding",
+    *_names("practice", TrainingFreeSettings),
+    *_names("lint", LintConfig),
     "verifier",
     "library.name",
     "library.start",

@@ -18,12 +18,11 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
 from engines.core.settings import MAX_COUNT
 from engines.policies.hf_local.settings import LocalSettings
 from engines.policies.open import is_scripted
-from studio.config.settings.base import Float, Int, Settings, as_list, as_section
+from studio.config.settings.base import Float, Int, Settings, as_list, as_section, key, refusal
 
 REFLECTOR_TEMPERATURE = 0.3  # lessons should vary little, but a repair must differ
 JUDGE_TEMPERATURE = 0.0
@@ -65,6 +64,7 @@ def _check_address(value: str) -> str:
 
 
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+Address = Annotated[str, AfterValidator(_check_address)]
 ApiKey = Annotated[SecretStr, AfterValidator(_check_key)]
 
 
@@ -76,65 +76,41 @@ class PolicyConfig(Settings):
         description="rehearsal, openai:MODEL, hf:PATH_OR_NAME (hf:tiny is bundled) or replay:FILE "
         "(a log of rollouts)",
     )
-    adapter: str | None = Field(
-        default=None,
+    adapter: str | None = key(
+        None,
+        "folder of a LoRA adapter of hf:…, run:RUN for its newest checkpoint, or run:RUN@STEP",
         min_length=1,
-        description="folder of a LoRA adapter of hf:…, run:RUN for its newest checkpoint, or "
-        "run:RUN@STEP",
     )
     local: Annotated[LocalSettings, as_section(LocalSettings)] = LocalSettings()
-    base_url: str | None = Field(
-        default=None,
-        description="endpoint of openai:MODEL; default $OPENAI_BASE_URL, else the hosted one",
+    base_url: Address | None = key(
+        None, "endpoint of openai:MODEL; default $OPENAI_BASE_URL, else the hosted one"
     )
-    api_key: ApiKey | None = Field(
-        default=None, description="its key, best as ${oc.env:NAME}; default $OPENAI_API_KEY"
-    )
-    temperature: Float | None = Field(
-        default=None,
+    api_key: ApiKey | None = key(None, "its key, best as ${oc.env:NAME}; default $OPENAI_API_KEY")
+    temperature: Float | None = key(
+        None,
+        "null: practice.temperature for rollouts, "
+        f"{REFLECTOR_TEMPERATURE} for the reflector, {JUDGE_TEMPERATURE} for the judge",
         ge=0,
         le=10,
-        description="null: practice.temperature for rollouts, "
-        f"{REFLECTOR_TEMPERATURE} for the reflector, {JUDGE_TEMPERATURE} for the judge",
     )
-    top_p: Float | None = Field(
-        default=None, gt=0, le=1, description="null: the endpoint's default"
+    top_p: Float | None = key(None, "null: the endpoint's default", gt=0, le=1)
+    max_tokens: Int | None = key(None, "of one reply; null: the endpoint's", ge=1)
+    stop: Annotated[tuple[str, ...], BeforeValidator(as_list)] = key((), "texts that end a reply")
+    timeout_s: Float = key(120.0, "deadline of one call, retries included", gt=0)
+    max_retries: Int = key(4, "of a call that failed for a passing reason", ge=0, le=MAX_COUNT)
+    concurrency: Int | None = key(
+        None, "calls at a time to this role; null: shares practice.concurrency", ge=1, le=MAX_COUNT
     )
-    max_tokens: Int | None = Field(
-        default=None, ge=1, description="of one reply; null: the endpoint's"
-    )
-    stop: Annotated[tuple[str, ...], BeforeValidator(as_list)] = Field(
-        default=(), description="texts that end a reply"
-    )
-    timeout_s: Float = Field(
-        default=120.0, gt=0, description="deadline of one call, retries included"
-    )
-    max_retries: Int = Field(
-        default=4, ge=0, le=MAX_COUNT, description="of a call that failed for a passing reason"
-    )
-    concurrency: Int | None = Field(
-        default=None,
-        ge=1,
-        le=MAX_COUNT,
-        description="calls at a time to this role; null: shares practice.concurrency",
-    )
-    extra_body: dict[str, Any] = Field(
-        default={}, repr=False, description="further fields of the request"
-    )
-    headers: dict[str, SecretStr] = Field(default={}, description="further headers of the request")
-    price_in_usd_per_mtok: Float | None = Field(default=None, ge=0, description="of prompt tokens")
-    price_out_usd_per_mtok: Float | None = Field(default=None, ge=0, description="of reply tokens")
-    pace_tokens_per_s: Float | None = Field(
-        default=None,
-        gt=0,
-        description="of a scripted rollout, as it streams; null: at once, or "
+    extra_body: dict[str, Any] = key({}, "further fields of the request", repr=False)
+    headers: dict[str, SecretStr] = key({}, "further headers of the request")
+    price_in_usd_per_mtok: Float | None = key(None, "of prompt tokens", ge=0)
+    price_out_usd_per_mtok: Float | None = key(None, "of reply tokens", ge=0)
+    pace_tokens_per_s: Float | None = key(
+        None,
+        "of a scripted rollout, as it streams; null: at once, or "
         f"{WATCHABLE_TOKENS_PER_S:g} for a screen",
+        gt=0,
     )
-
-    @field_validator("base_url")
-    @classmethod
-    def _validate_address(cls, value: str | None) -> str | None:
-        return value if value is None else _check_address(value)
 
     @field_validator("headers")
     @classmethod
@@ -151,13 +127,10 @@ class PolicyConfig(Settings):
     @model_validator(mode="after")
     def _validate_pace(self) -> PolicyConfig:
         if self.pace_tokens_per_s is not None and not is_scripted(self.model):
-            raise PydanticCustomError(
-                "unmet",
+            raise refusal(
+                "pace_tokens_per_s",
                 "a real model streams at its own pace",
-                {
-                    "at": "pace_tokens_per_s",
-                    "move": "Leave it out; rehearsal and replay:FILE have a pace.",
-                },
+                "Leave it out; rehearsal and replay:FILE have a pace.",
             )
         return self
 
@@ -169,12 +142,10 @@ class EmbeddingConfig(Settings):
         pattern=r"^(rehearsal|openai:.+)$",
         description="openai:MODEL, or rehearsal (offline, by letters)",
     )
-    base_url: str | None = Field(
-        default=None, description="its endpoint; null with no api_key: those of the policy"
-    )
-    api_key: ApiKey | None = Field(default=None, description="its key, best as ${oc.env:NAME}")
-    timeout_s: Float = Field(default=30.0, gt=0, description="deadline, retries included")
-    price_in_usd_per_mtok: Float | None = Field(default=None, ge=0, description="of its tokens")
+    base_url: Address | None = key(None, "its endpoint; null with no api_key: those of the policy")
+    api_key: ApiKey | None = key(None, "its key, best as ${oc.env:NAME}")
+    timeout_s: Float = key(30.0, "deadline, retries included", gt=0)
+    price_in_usd_per_mtok: Float | None = key(None, "of its tokens", ge=0)
 
     @field_validator("base_url")
     @classmethod

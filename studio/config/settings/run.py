@@ -9,10 +9,18 @@ from __future__ import annotations
 from typing import Annotated
 
 from pydantic import Field, PrivateAttr, model_validator
-from pydantic_core import PydanticCustomError
 
 from studio.config.settings.agent import AgentConfig
-from studio.config.settings.base import Float, Int, Name, Settings, as_section, declared_settings
+from studio.config.settings.base import (
+    Float,
+    Int,
+    Name,
+    Settings,
+    as_section,
+    declared_settings,
+    key,
+    refusal,
+)
 from studio.config.settings.evaluation import EvaluationConfig, VerifierConfig
 from studio.config.settings.policy import (
     JUDGE_TEMPERATURE,
@@ -32,39 +40,29 @@ from studio.config.settings.training import (
 class LibraryConfig(Settings):
     """Where experiences are kept and what the run begins with."""
 
-    name: Name | None = Field(
-        default=None, description="letters, digits, . _ -; null: as the run is called"
-    )
-    start: str = Field(
-        default="empty",
-        pattern=r"^(empty|[A-Za-z0-9][A-Za-z0-9._-]*@\d{1,18})$",
-        description="empty or NAME@V",
+    name: Name | None = key(None, "letters, digits, . _ -; null: as the run is called")
+    start: str = key(
+        "empty", "empty or NAME@V", pattern=r"^(empty|[A-Za-z0-9][A-Za-z0-9._-]*@\d{1,18})$"
     )
 
 
 class ReviewConfig(Settings):
     """Who decides what is learned."""
 
-    by: str | None = Field(
-        default=None,
+    by: str | None = key(
+        None,
+        "auto, wait or rules:FILE; null: the face decides (a person, or auto headless)",
         pattern=r"^(auto|wait|rules:.+)$",
-        description="auto, wait or rules:FILE; null: the face decides (a person, or auto headless)",
     )
-    hold_s: Float | None = Field(
-        default=None, gt=0, description="how long wait holds a run; null: until decided"
-    )
+    hold_s: Float | None = key(None, "how long wait holds a run; null: until decided", gt=0)
 
 
 class BudgetConfig(Settings):
     """What may be spent; a call that might exceed it is not made, and the run ends."""
 
-    calls: Int | None = Field(default=None, ge=1, description="model calls; null: no limit")
-    tokens: Int | None = Field(
-        default=None, ge=1, description="of prompts and replies; null: no limit"
-    )
-    cost_usd: Float | None = Field(
-        default=None, gt=0, description="in US dollars, of models with prices; null: no limit"
-    )
+    calls: Int | None = key(None, "model calls; null: no limit", ge=1)
+    tokens: Int | None = key(None, "of prompts and replies; null: no limit", ge=1)
+    cost_usd: Float | None = key(None, "in US dollars, of models with prices; null: no limit", gt=0)
 
 
 class RunConfig(Settings):
@@ -73,12 +71,10 @@ class RunConfig(Settings):
     exp_id: Name = Field(
         description="name of the experiment (letters, digits, . _ -); default: the file's name"
     )
-    seed: Int = Field(default=1, description="all chance of the run follows from it")
+    seed: Int = key(1, "all chance of the run follows from it")
     policy: PolicyConfig = Field(description="the model that practises")
-    reflector: PolicyConfig | None = Field(
-        default=None, description="draws the lessons; null: the policy"
-    )
-    judge: PolicyConfig | None = Field(default=None, description="judges answers; null: the policy")
+    reflector: PolicyConfig | None = key(None, "draws the lessons; null: the policy")
+    judge: PolicyConfig | None = key(None, "judges answers; null: the policy")
     agent: AgentConfig = AgentConfig()
     data: DataConfig = DataConfig()
     practice: Annotated[PracticeConfig, as_section(PracticeConfig)] = PracticeConfig()
@@ -105,55 +101,50 @@ class RunConfig(Settings):
     def _validate_training(self) -> RunConfig:
         if not self.trains:
             return self
-        practice = self.practice
-        if not self.policy.model.startswith("hf:"):
-            raise PydanticCustomError(
-                "unmet",
+        policy, practice = self.policy, self.practice
+        if not policy.model.startswith("hf:"):
+            raise refusal(
+                "policy.model",
                 "training needs a policy whose weights are here",
-                {
-                    "at": "policy.model",
-                    "move": "Set policy.model=hf:PATH_OR_NAME; hf:tiny is bundled.",
-                },
+                "Set policy.model=hf:PATH_OR_NAME; hf:tiny is bundled.",
             )
         if practice.algorithm == "sft":
             return self
-        unmet = [
-            (
-                self.policy.top_p is not None and self.policy.top_p < 1,
+        if policy.top_p is not None and policy.top_p < 1:
+            raise refusal(
+                "policy.top_p",
                 "with top_p below 1 the scores that were sampled from are not the policy's own, "
                 "so their log-probabilities cannot be trained on",
-                ("policy.top_p", "Leave it out in training."),
-            ),
-            (
-                practice.temperature == 0,
+                "Leave it out in training.",
+            )
+        if practice.temperature == 0:
+            raise refusal(
+                "practice.temperature",
                 "at temperature 0 all tries are the same, so nothing can be learned from them",
-                ("practice.temperature", "Set it above 0; 1.0 is usual."),
-            ),
-            (
-                practice.group_size < 2,
+                "Set it above 0; 1.0 is usual.",
+            )
+        if practice.group_size < 2:
+            raise refusal(
+                "practice.group_size",
                 "a single try has nothing to be compared with",
-                ("practice.group_size", "Set it to 2 or more; 8 is usual."),
-            ),
-            (
-                not practice.given_ground_truth,
+                "Set it to 2 or more; 8 is usual.",
+            )
+        if not practice.given_ground_truth:
+            raise refusal(
+                "practice.given_ground_truth",
                 "without rewards there is nothing to train on",
-                ("practice.given_ground_truth", "Leave it out."),
-            ),
-        ]
-        for wrong, cause, (at, move) in unmet:
-            if wrong:
-                raise PydanticCustomError("unmet", cause, {"at": at, "move": move})
+                "Leave it out.",
+            )
         return self
 
     @model_validator(mode="after")
     def _validate_paced_roles(self) -> RunConfig:
-        for role in ("reflector", "judge"):
-            own: PolicyConfig | None = getattr(self, role)
+        for role, own in (("reflector", self.reflector), ("judge", self.judge)):
             if own is not None and own.pace_tokens_per_s is not None:
-                raise PydanticCustomError(
-                    "unmet",
+                raise refusal(
+                    f"{role}.pace_tokens_per_s",
                     "only rollouts are watched as they stream",
-                    {"at": f"{role}.pace_tokens_per_s", "move": "Leave it out."},
+                    "Leave it out.",
                 )
         return self
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, field_validator
 
 from engines.core.settings import MAX_COUNT, MAX_ROWS, setting
 from engines.core.text.prompts import load_prompt
@@ -17,7 +17,7 @@ from engines.grpo.settings import GRPOSettings, SFTSettings
 from engines.policies.hf_local.settings import LoraSettings
 from engines.training_free.lint import LintSettings
 from engines.training_free.settings import TrainingFreeSettings
-from studio.config.settings.base import Int, Settings, as_section
+from studio.config.settings.base import Int, Settings, as_section, key
 from studio.config.settings.policy import EmbeddingConfig
 
 ALGORITHMS = {
@@ -52,18 +52,14 @@ def _model_mapping(value: object) -> object:
 class DataConfig(Settings):
     """The problems to practise on."""
 
-    practice: str | None = Field(
-        default=None,
-        min_length=1,
-        description="data set to practise on: a name or a path; null: it is only evaluated",
+    practice: str | None = key(
+        None, "data set to practise on: a name or a path; null: it is only evaluated", min_length=1
     )
-    fields: dict[str, str] = Field(
-        default={}, description="{question: NAME, answer: NAME} where the file has unusual names"
+    fields: dict[str, str] = key(
+        {}, "{question: NAME, answer: NAME} where the file has unusual names"
     )
-    truncate: Int | None = Field(
-        default=None, ge=1, le=MAX_ROWS, description="use only the first so many problems"
-    )
-    shuffle: bool = Field(default=True, description="a new order in every epoch; false: the file's")
+    truncate: Int | None = key(None, "use only the first so many problems", ge=1, le=MAX_ROWS)
+    shuffle: bool = key(True, "a new order in every epoch; false: the file's")
 
     @field_validator("fields")
     @classmethod
