@@ -25,10 +25,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from engines.core.errors import ConfigError
-from studio.config.yaml_positions import Key, Place, config_positions, find_defaults, syntax_error
+from studio.config.tree import Key, Tree, dotted_name, get_value, map_tree, replace_value, walk
+from studio.config.yaml_positions import Place, config_positions, find_defaults, syntax_error
 from studio.secrets.rules import mask_override
-
-Tree = dict[str, Any]
 
 GROUPS = ("agents", "eval", "practice")
 SHORTHAND = {
@@ -65,10 +64,6 @@ class ComposedConfig:
 
     def error(self, key: Key, cause: str, move: str) -> ConfigError:
         return ConfigError(self.place(key).text, cause, move)
-
-
-def dotted_name(key: Key) -> str:
-    return ".".join(key)
 
 
 def compose_run(
@@ -120,7 +115,7 @@ def compose_run(
         # An override replaces what the files said below its key.
         places = {k: place for k, place in places.items() if k[: len(key)] != key}
         places[key] = Place(_override_text(text), override=True)
-    return ComposedConfig(path, _stringify_keys(tree), places, [str(w.message) for w in caught])
+    return ComposedConfig(path, map_tree(tree), places, [str(w.message) for w in caught])
 
 
 def resolve(composed: ComposedConfig, environ: Mapping[str, str]) -> Tree:
@@ -143,8 +138,8 @@ def resolve(composed: ComposedConfig, environ: Mapping[str, str]) -> Tree:
 
     # omegaconf keeps resolvers in one process-wide table; replaced at every load.
     OmegaConf.register_new_resolver("studio.env", env, replace=True)
-    config = OmegaConf.create(_rewrite_env(composed.tree))
-    result: Tree = _copy(composed.tree)
+    config = OmegaConf.create(map_tree(composed.tree, _use_given_environment))
+    result: Tree = map_tree(composed.tree)
     leaves = [(key, text) for key, text in walk(composed.tree) if isinstance(text, str)]
     # Those that name a variable go first: an error then shows where it is written.
     for key, text in sorted(leaves, key=lambda leaf: "oc.env" not in leaf[1]):
@@ -176,46 +171,8 @@ def resolve(composed: ComposedConfig, environ: Mapping[str, str]) -> Tree:
     return result
 
 
-def walk(tree: Any, key: Key = ()) -> Iterator[tuple[Key, Any]]:
-    """Every leaf with its key; list elements are keyed by their number."""
-    if isinstance(tree, dict):
-        for name, value in tree.items():
-            yield from walk(value, (*key, str(name)))
-    elif isinstance(tree, list | tuple):
-        for number, value in enumerate(tree):
-            yield from walk(value, (*key, str(number)))
-    else:
-        yield key, tree
-
-
-def replace_value(tree: Any, key: Key, value: Any) -> None:
-    for part in key[:-1]:
-        tree = tree[int(part)] if isinstance(tree, list) else tree[part]
-    if isinstance(tree, list):
-        tree[int(key[-1])] = value
-    else:
-        tree[key[-1]] = value
-
-
-def _copy(tree: Any) -> Any:
-    if isinstance(tree, dict):
-        return {key: _copy(value) for key, value in tree.items()}
-    return [_copy(item) for item in tree] if isinstance(tree, list) else tree
-
-
-def _rewrite_env(tree: Any) -> Any:
-    if isinstance(tree, dict):
-        return {key: _rewrite_env(value) for key, value in tree.items()}
-    if isinstance(tree, list):
-        return [_rewrite_env(item) for item in tree]
-    return _ENV.sub(r"\1${studio.env:", tree) if isinstance(tree, str) else tree
-
-
-def _stringify_keys(tree: Any) -> Any:
-    """Keys as texts: YAML reads a bare 1 or true as something else."""
-    if isinstance(tree, dict):
-        return {str(key): _stringify_keys(value) for key, value in tree.items()}
-    return [_stringify_keys(item) for item in tree] if isinstance(tree, list) else tree
+def _use_given_environment(text: Any) -> Any:
+    return _ENV.sub(r"\1${studio.env:", text) if isinstance(text, str) else text
 
 
 def _search_folders(path: Path, roots: Sequence[Path]) -> list[Path]:
@@ -279,8 +236,9 @@ def _compose_hydra(path: Path, overrides: Sequence[str]) -> tuple[DictConfig, Se
     ):
         config = compose(path.stem, early)
         if late:
+            written = OmegaConf.to_container(config, resolve=False)
             for section in dict.fromkeys(_parent_key(text) for text in late):
-                text = _section_value(config, section)
+                text = get_value(written, tuple(section.split(".")))
                 if isinstance(text, str):
                     early.append(f'++{section}={{{SHORTHAND[section]}: "{_escape_quotes(text)}"}}')
             config = compose(path.stem, [*early, *late])
@@ -295,13 +253,6 @@ def _key_parts(override: str) -> list[str]:
 
 def _parent_key(override: str) -> str:
     return override.split("=", 1)[0].lstrip("+~").rpartition(".")[0]
-
-
-def _section_value(config: DictConfig, section: str) -> object:
-    tree: Any = OmegaConf.to_container(config, resolve=False)
-    for part in section.split("."):
-        tree = tree.get(part) if isinstance(tree, dict) else None
-    return tree
 
 
 def _override_text(override: str) -> str:

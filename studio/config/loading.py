@@ -19,19 +19,18 @@ from engines.core.errors import DataError
 from engines.core.text.masking import Mask
 from engines.data.source import HELD_OUT, PRACTISED, DataSource, resolve_data
 from studio.config.agent_file import mount_agent
-from studio.config.aliases import apply_aliases
-from studio.config.compose import ComposedConfig, Tree, compose_run, dotted_name, resolve, walk
+from studio.config.aliases import apply_aliases, normalise_verifier
+from studio.config.compose import ComposedConfig, compose_run, resolve
 from studio.config.offline_load import leave_out, left_out_notes, masked_environment, unknown_keys
-from studio.config.paths import pin_data, pin_models
+from studio.config.paths import pin_data, pin_models, pin_verifiers
 from studio.config.roles import ROLES, expand_roles, read_endpoints, share_temperature
 from studio.config.run_yaml import dump_run_yaml
 from studio.config.settings.agent import AgentConfig
 from studio.config.settings.fingerprint import RESULT_FIELDS, differences
 from studio.config.settings.run import RunConfig, section_of
 from studio.config.source import find_run_file
+from studio.config.tree import Key, Tree, dotted_name, walk
 from studio.config.validation_errors import check_plain_values, explain_error
-from studio.config.verifier_aliases import normalise_verifier, pin_verifiers
-from studio.config.yaml_positions import Key
 from studio.config.youtu import YoutuConfig, translate
 from studio.config.youtu_model import flatten
 from studio.presets import list_presets, presets_folder

@@ -12,7 +12,9 @@ from pathlib import Path
 
 from engines.core.errors import DataError
 from engines.data.source import DataSource, locate
-from studio.config.compose import ComposedConfig, Tree, dotted_name, replace_value, walk
+from engines.verifiers.spec import find_file
+from studio.config.compose import ComposedConfig
+from studio.config.tree import Tree, dotted_name, replace_value, walk
 
 _STEP = "global_step_"
 
@@ -118,3 +120,25 @@ def newest_checkpoints(run: Path) -> list[Path]:
     return sorted(
         found, key=lambda path: (path.parent.name, int(path.name.removeprefix(_STEP))), reverse=True
     )
+
+
+def pin_verifiers(
+    composed: ComposedConfig, tree: Tree, roots: Sequence[Path], own: Sequence[Path], cwd: Path
+) -> None:
+    """Make verifier files absolute, unless they lie in one of the folders of `own`.
+
+    Args:
+        composed: tells what an override typed.
+        tree: changed in place.
+        roots: folders of lookup, in order.
+        own: the workspace's and the shipped folder, whose names mean the same anywhere.
+        cwd: where a path of an override is meant from.
+    """
+    for key, name in list(walk(tree.get("verifier"), ("verifier",))):
+        if key[-1] != "file" or not isinstance(name, str) or not name.strip():
+            continue
+        typed = composed.place(key).override and (os.sep in name or "." in name)
+        found = find_file(name, (cwd, *roots) if typed else roots)
+        if found is None or any(found.is_relative_to(folder) for folder in own):
+            continue  # what is nowhere is told where it is opened, with its line
+        replace_value(tree, key, str(found.resolve()))

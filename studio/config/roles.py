@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from studio.config.compose import ComposedConfig, Tree
+from studio.config.compose import ComposedConfig
+from studio.config.tree import Tree
 
 ROLES = ("policy", "reflector", "judge")
 

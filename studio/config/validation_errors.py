@@ -15,10 +15,10 @@ from pydantic import ValidationError
 from engines.core.errors import ConfigError
 from engines.core.settings import SettingError
 from studio.config.aliases import suggest_key
-from studio.config.compose import ComposedConfig, dotted_name
+from studio.config.compose import ComposedConfig
 from studio.config.settings.base import declared_settings
 from studio.config.settings.run import every_setting, section_of
-from studio.config.yaml_positions import Key
+from studio.config.tree import Key, dotted_name
 from studio.secrets.rules import is_secret
 
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # of a model, of a dataclass

@@ -15,20 +15,12 @@ from pathlib import Path
 from typing import Literal
 
 from engines.core.errors import ConfigError
-from studio.config.aliases import (
-    ABSENT,
-    apply_aliases,
-    get_value,
-    move_value,
-    pop_value,
-    similar_names,
-    suggest_key,
-)
-from studio.config.compose import ComposedConfig, dotted_name
+from studio.config.aliases import apply_aliases, move_value, similar_names, suggest_key
+from studio.config.compose import ComposedConfig
 from studio.config.settings.base import declared_settings
 from studio.config.settings.evaluation import VerifierConfig
 from studio.config.settings.run import RunConfig, every_setting, section_of
-from studio.config.yaml_positions import Key
+from studio.config.tree import ABSENT, Key, dotted_name, get_value, pop_value
 from studio.config.youtu_model import flatten, value_of, without_empty
 
 Kind = Literal["practice", "eval"]

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from engines.core.errors import ConfigError
-from studio.config.aliases import ABSENT, get_value, move_value, pop_value
+from studio.config.aliases import move_value
 from studio.config.compose import ComposedConfig, resolve
-from studio.config.yaml_positions import Key
+from studio.config.tree import ABSENT, Key, get_value, pop_value
 
 PROVIDER, SETTINGS, PARAMS = "model_provider", "model_settings", "model_params"
 SPOKEN = "chat.completions"
