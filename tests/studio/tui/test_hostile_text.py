@@ -189,7 +189,7 @@ async def test_each_kind_of_hostile_text_is_inert_while_it_streams(
                     TextReceived(tuple(TextPiece(f"s1p0r{i}", offset, half) for i in range(4)))
                 )
                 offset += len(half)
-            await stage.probe_if_due()
+            await stage.draw()
             check_drawn(stage.app, f"streamed {name}")
         for _ in range(3):
             await stage.press("z")

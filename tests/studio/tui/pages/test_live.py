@@ -44,23 +44,23 @@ class Watched:
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)
         await self.pilot.pause()
-        await self.app.settled()
+        await self.app.wait_for_requests()
         await self.pilot.pause()
 
     async def hear(self, *events: object) -> None:
         await self.session.push(*(EventReceived(event) for event in events))
-        await self.probe_if_due()
+        await self.draw()
 
     async def stream(self, *pieces: TextPiece) -> None:
         await self.session.push(TextReceived(pieces))
-        await self.probe_if_due()
+        await self.draw()
 
     async def read(self) -> None:
         """Wait for texts that are read from the records."""
         await all_read(self.app)
-        await self.probe_if_due()
+        await self.draw()
 
-    async def probe_if_due(self) -> None:
+    async def draw(self) -> None:
         self.app.draw_now()
         for canvas in self.page.canvases:
             canvas.flush()
@@ -439,7 +439,7 @@ async def test_a_process_that_dies_leaves_the_batch_and_says_what_to_do(tmp_path
     async with watching(tmp_path) as live:
         live.session.living = False
         await live.session.push(Disconnected("the process of mine ended", ended=True))
-        await live.probe_if_due()
+        await live.draw()
         assert "r resumes it" in live.screen
         assert live.page.under_way == set()
         assert "the process of mine ended" in live.page.query_one(Activity).text()
@@ -480,7 +480,7 @@ async def test_a_resize_storm_leaves_every_pane_in_place(tmp_path: Path) -> None
     async with watching(tmp_path) as live:
         for size in (NARROW, (60, 16), (200, 50), (20, 5), WIDE):
             await live.pilot.resize_terminal(*size)
-            await live.probe_if_due()
+            await live.draw()
         assert live.page.canvas.mode == "group"
         assert isinstance(live.page.query_one("#live-facts"), LineView)
         assert "Groups 6" in live.screen
@@ -545,7 +545,7 @@ async def test_a_late_screen_shows_as_streaming_what_the_run_says_is_under_way(
     async with watching(tmp_path) as live:
         live.page.zoom = "wall"
         await live.session.push(SnapshotReceived(frozenset({"s1p0r0", "s1p5r3"})))
-        await live.probe_if_due()
+        await live.draw()
         assert live.page.under_way == {"s1p5r3"}  # the other one has ended
         assert "s1p5  ...>" in live.screen
 
@@ -590,10 +590,10 @@ async def test_resuming_is_offered_while_the_run_has_no_process(tmp_path: Path) 
         assert "r resume" not in live.screen.splitlines()[-1]
         live.session.living = False
         await live.session.push(Disconnected("the process of mine ended", ended=True))
-        await live.probe_if_due()
+        await live.draw()
         for width in (120, 80, 60):
             await live.pilot.resize_terminal(width, 24)
-            await live.probe_if_due()
+            await live.draw()
             assert "r resume" in live.screen.splitlines()[-1]
         await live.hear(ev.RunEnded("finished", ""))
         assert "r resume" not in live.screen.splitlines()[-1]
