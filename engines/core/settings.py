@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_COUNT = 10_000
-"""Repetitions or calls at a time: more is a slip of the keyboard, and would only spin."""
+"""Repetitions or calls at a time: more is a typing error, and the run would hang on it."""
 MAX_ROWS = 1_000_000_000
 
 _BOUNDS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {

@@ -163,7 +163,7 @@ def resolve(composed: ComposedConfig, environ: Mapping[str, str]) -> Tree:
             raise composed.error(
                 key,
                 f'"{dotted_name(key)}" cannot be resolved: {str(error).splitlines()[0]}.',
-                "Mend the interpolation; write \\${ for a literal ${.",
+                "Correct the interpolation; write \\${ for a literal ${.",
             ) from error
         replace_value(
             result, key, OmegaConf.to_container(node) if OmegaConf.is_config(node) else node
@@ -277,7 +277,7 @@ def _compose_error(path: Path, error: Exception, overrides: Sequence[str]) -> Co
     lines = [line for line in str(error).splitlines() if not line.startswith(("See ", "Error "))]
     reason = (lines or ["it cannot be read"])[0].replace("'++", "'").rstrip(".")
     if text is None:
-        return ConfigError(str(path), f"It does not compose: {reason}.", "Mend that entry.")
+        return ConfigError(str(path), f"It does not compose: {reason}.", "Correct that entry.")
     if mask_override(text) != text:
         reason = "its value cannot be read"  # Hydra's words would quote the secret
     return ConfigError(

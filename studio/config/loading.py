@@ -24,16 +24,14 @@ from studio.config.compose import ComposedConfig, compose_run, resolve
 from studio.config.offline_load import leave_out, left_out_notes, masked_environment, unknown_keys
 from studio.config.paths import pin_data, pin_models, pin_verifiers
 from studio.config.roles import ROLES, expand_roles, read_endpoints, share_temperature
-from studio.config.run_yaml import dump_run_yaml
 from studio.config.settings.agent import AgentConfig
-from studio.config.settings.fingerprint import RESULT_FIELDS, differences
 from studio.config.settings.run import RunConfig, section_of
 from studio.config.source import find_run_file
 from studio.config.tree import Key, Tree, dotted_name, walk
 from studio.config.validation_errors import check_plain_values, explain_error
 from studio.config.youtu import YoutuConfig, translate
 from studio.config.youtu_model import flatten
-from studio.presets import list_presets, presets_folder
+from studio.presets import presets_folder
 from studio.secrets.output import remember
 from studio.secrets.rules import (
     is_common,
@@ -42,16 +40,6 @@ from studio.secrets.rules import (
     is_secret,
     known_secrets,
 )
-
-__all__ = [
-    "RESULT_FIELDS",
-    "LoadedRun",
-    "RunConfig",
-    "differences",
-    "dump_run_yaml",
-    "list_presets",
-    "load_run",
-]
 
 _BUNDLED = Path(str(files("sample_data")))
 
@@ -252,7 +240,7 @@ def _refuse_masked(draft: _Draft) -> None:
             name = dotted_name(key)
             raise draft.composed.error(
                 key,
-                f'"{name}" is masked: it was once spelled out, and is never stored.',
+                f'"{name}" is masked: it was once written as its value, which is never stored.',
                 f"Set it again: {name}=${{oc.env:NAME}}, or start with the original file.",
             )
 
@@ -286,24 +274,24 @@ def _pin_paths(draft: _Draft) -> None:
 
 
 _AS_WRITTEN: tuple[Callable[[_Draft], None], ...] = (
-    _use_our_names,
+    _use_our_names,  # so that the passes below know one name for each setting
     lambda draft: normalise_verifier(draft.composed),
     _mount_agent,
-    lambda draft: expand_roles(draft.composed),
+    lambda draft: expand_roles(draft.composed),  # the mounted agent may bring the policy
 )
 """Passes over the text with its `${…}`, in order."""
 
 _AS_RESOLVED: tuple[Callable[[_Draft], None], ...] = (
     _leave_out_unknown,
-    _find_secrets,  # before anything of the file can stand in a refusal
+    _find_secrets,  # before any refusal can quote the file
     lambda draft: check_plain_values(draft.composed, walk(draft.tree)),
-    _note_common_secrets,
+    _note_common_secrets,  # before the environment's own keys join
     _refuse_masked,
     _name_experiment,
     lambda draft: read_endpoints(draft.tree, draft.origins, draft.environ),
     lambda draft: share_temperature(draft.composed, draft.tree),
     _drop_empty_sections,
-    _pin_paths,
+    _pin_paths,  # last: roles may have taken over a path from each other
 )
 """Passes over the values, in order."""
 

@@ -1,6 +1,6 @@
 """Loading a run file where no model will be asked: it needs no key.
 
-Owns which settings then count as absent. A dry run and the linter of a sitting load so.
+Owns which settings then count as absent. A dry run loads so, and the linter of `studio review`.
 """
 
 from __future__ import annotations

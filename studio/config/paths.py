@@ -140,5 +140,5 @@ def pin_verifiers(
         typed = composed.place(key).override and (os.sep in name or "." in name)
         found = find_file(name, (cwd, *roots) if typed else roots)
         if found is None or any(found.is_relative_to(folder) for folder in own):
-            continue  # what is nowhere is told where it is opened, with its line
+            continue  # a missing file is refused where it is opened, with its line
         replace_value(tree, key, str(found.resolve()))

@@ -30,7 +30,7 @@ _Dumper.add_representer(
 def dump_run_yaml(config: RunConfig, mask: Mask = NO_SECRETS) -> str:
     """The resolved run file as text: it loads to an equal config, and holds no secret.
 
-    A secret that came from `${…}` is written as that text. One spelled out in a file or
+    A secret that came from `${…}` is written as that text. One written as its value in a file or
     override, also beside a `${…}`, becomes `***`, and loading it asks for the key again.
     `mask` takes secrets out of all other texts too.
     """

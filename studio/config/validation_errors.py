@@ -29,7 +29,7 @@ def explain_error(composed: ComposedConfig, error: ValidationError) -> ConfigErr
     first, *others = error.errors(include_url=False)
     key: Key = tuple(str(part) for part in first["loc"])
     context = first.get("ctx", {})
-    more = f" ({len(others)} more to mend.)" if others else ""
+    more = f" ({len(others)} more to correct.)" if others else ""
     if isinstance(refused := context.get("error"), SettingError):  # of an engine's own check
         at = (*key, refused.name)
         return composed.error(at, f'"{dotted_name(at)}": {refused.cause}', refused.move + more)
@@ -57,7 +57,7 @@ def _cause_and_move(key: Key, kind: str, message: str, value: object) -> tuple[s
         misplaced = f'"{name}" is {_value_text(key, value)}; it holds settings of its own.'
         return (missing if kind == "missing" else misplaced), f"Set {keys}."
     meaning = every_setting().get(name, "").rstrip(".")
-    move = f"Set {name}: {meaning}." if meaning else "Mend it."
+    move = f"Set {name}: {meaning}." if meaning else "Correct it."
     if kind == "missing":
         return f'"{name}" is missing.', move
     if kind == "string_pattern_mismatch":

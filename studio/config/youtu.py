@@ -117,27 +117,27 @@ def _parse_assignments(text: str) -> Iterator[tuple[str, str]]:
 
 
 def translate(composed: ComposedConfig, config: YoutuConfig, environ: Mapping[str, str]) -> None:
-    """Put a composed config into our names, in place; what is left out is told as a warning.
+    """Put a composed config into our names, in place; what is left out becomes a warning.
 
     Raises:
         ConfigError: a setting is given under two names.
     """
-    told: list[str] = []
+    notes: list[str] = []
     if config.kind == "eval":
         _mount_root(composed)
     pop_value(composed.tree, ("evaluation", "exp_id"))  # names its table rows; the run has its own
-    _drop_mixed(composed, told, config, environ)
+    _drop_mixed(composed, notes, config, environ)
     judges: tuple[Key, ...] = (("evaluation", "judge_model"), ("judge_model",))
     judged = any(get_value(composed.tree, key) is not ABSENT for key in judges)
-    _split_temperatures(composed, told, config)
+    _split_temperatures(composed, notes, config)
     apply_aliases(composed)
     for role in (("agent", "model"), ("judge",)):
         flatten(composed, role, environ)
     _let_agent_bring_policy(composed, environ)
     if judged and composed.tree.get("verifier") is None:
         composed.tree["verifier"] = {"name": "judge"}
-        told.append("no verify_filename is set: the judge model judges, by its own rubric here")
-    composed.warnings += [*told, *_leave_out(composed, config)]
+        notes.append("no verify_filename is set: the judge model judges, by its own rubric here")
+    composed.warnings += [*notes, *_leave_out(composed, config)]
 
 
 def _mount_root(composed: ComposedConfig) -> None:
@@ -149,7 +149,7 @@ def _mount_root(composed: ComposedConfig) -> None:
 
 
 def _drop_mixed(
-    composed: ComposedConfig, told: list[str], config: YoutuConfig, environ: Mapping[str, str]
+    composed: ComposedConfig, notes: list[str], config: YoutuConfig, environ: Mapping[str, str]
 ) -> None:
     key: Key = ("evaluation", "data", "type")
     written = get_value(composed.tree, key)
@@ -157,12 +157,12 @@ def _drop_mixed(
         place = _relative_place(composed.place(key).text, config)
         kind = value_of(composed, pop_value(composed.tree, key), environ)
         if kind not in ("single", None):
-            told.append(
+            notes.append(
                 _unsupported_text(place, f"data.type {kind}", "the set is measured as a single one")
             )
 
 
-def _split_temperatures(composed: ComposedConfig, told: list[str], config: YoutuConfig) -> None:
+def _split_temperatures(composed: ComposedConfig, notes: list[str], config: YoutuConfig) -> None:
     """There, rollouts have a temperature of their own; the agent's is for evaluation."""
     for at in (("evaluation", "agent", "model"), ("agent", "model")):
         own, params = ((*at, block, "temperature") for block in ("model_settings", "model_params"))
@@ -174,7 +174,7 @@ def _split_temperatures(composed: ComposedConfig, told: list[str], config: Youtu
         move_value(composed, first, ("evaluation", "temperature"))
         place = _relative_place(composed.place(params).text, config)
         if pop_value(composed.tree, params) not in (ABSENT, temperature):
-            told.append(
+            notes.append(
                 _unsupported_text(
                     place, "model_params.temperature", _NO_COUNTERPART["model_params"]
                 )
@@ -229,7 +229,7 @@ _NO_COUNTERPART = {
 happens instead."""
 
 _TYPO = 0.85
-"""Similarity from which an unknown key is taken for a slip: epoch and epochs have 0.91."""
+"""Similarity from which an unknown key is taken for a typing error: epoch and epochs have 0.91."""
 
 _SILENT = {"agent.type": "simple"}
 

@@ -67,7 +67,7 @@ def flatten(composed: ComposedConfig, role: Key, environ: Mapping[str, str]) -> 
 
 
 def value_of(composed: ComposedConfig, written: object, environ: Mapping[str, str]) -> object:
-    """What a text comes to once interpolated; None where it cannot be told."""
+    """What a text comes to once interpolated; None where it cannot be resolved."""
     try:
         return resolve(ComposedConfig(composed.path, {"it": written}, {}), environ)["it"]
     except ConfigError:

@@ -38,7 +38,7 @@ from engines.record.libraries import LibraryFolder
 from engines.record.lock import write_lock
 from engines.rollouts.manager import RolloutManager
 from engines.training_free.engine import TrainingFreeEngine
-from studio.config.loading import dump_run_yaml
+from studio.config.run_yaml import dump_run_yaml
 from studio.config.settings.run import RunConfig
 from studio.run.budget import apply_budget, open_budget
 from studio.run.held_out import (

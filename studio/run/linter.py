@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from engines.core.errors import DamagedError, DataError
@@ -135,16 +136,13 @@ def _embedding_endpoint(config: RunConfig, wanted: EmbeddingConfig) -> EndpointS
         base_url=wanted.base_url,
         api_key=key.get_secret_value() if key else None,
         timeout_s=wanted.timeout_s,
+        max_retries=3,
         price_in_usd_per_mtok=wanted.price_in_usd_per_mtok,
     )
     if wanted.base_url is None and key is None and config.policy.model.startswith("openai:"):
         shared = endpoint_of(config.policy)
-        return EndpointSettings(
-            base_url=shared.base_url,
-            api_key=shared.api_key,
-            headers=shared.headers,
-            timeout_s=own.timeout_s,
-            price_in_usd_per_mtok=own.price_in_usd_per_mtok,
+        return replace(
+            own, base_url=shared.base_url, api_key=shared.api_key, headers=shared.headers
         )
     return own
 

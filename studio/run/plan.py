@@ -18,7 +18,8 @@ from engines.data.sampler import Sampler
 from engines.pipeline.replay_training import load_history
 from engines.record.run_dir import RunDir, Workspace
 from engines.verifiers.open import needs_answer
-from studio.config.loading import LoadedRun, differences
+from studio.config.loading import LoadedRun
+from studio.config.settings.fingerprint import differences
 from studio.run.resume_checks import check_recomputable
 from studio.run.verifier import fingerprint_of
 

@@ -15,7 +15,7 @@ from engines.core import events as ev
 from engines.core.errors import ConfigError, StudioError
 from engines.grpo.checkpoint.folders import ADAPTER, check_seal
 from engines.pipeline.replay_training import HistorySegment
-from studio.config.loading import differences
+from studio.config.settings.fingerprint import differences
 
 if TYPE_CHECKING:
     from engines.policies.hf_local.model import LocalModel

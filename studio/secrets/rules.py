@@ -1,7 +1,7 @@
 """What counts as a secret in a run file, and how it is kept out of what is written.
 
 Owns the naming rule and the mask. Values that came from `${…}` are written back as that
-text; a secret spelled out in a file is masked and cannot be read back.
+text; a secret written as its value is masked and cannot be read back.
 """
 
 from __future__ import annotations
@@ -144,15 +144,14 @@ def _literals(text: str) -> Iterator[str]:
 
 
 def _mask_literals(text: str) -> str:
+    def mask_default(found: re.Match[str]) -> str:
+        return _mask_literal(found[0])
+
     pieces, end = [], 0
     for found in _INTERPOLATION.finditer(text):
-        pieces += [_mask_literal(text[end : found.start()]), _DEFAULT.sub(_mask_default, found[0])]
+        pieces += [_mask_literal(text[end : found.start()]), _DEFAULT.sub(mask_default, found[0])]
         end = found.end()
     return "".join([*pieces, _mask_literal(text[end:])])
-
-
-def _mask_default(found: re.Match[str]) -> str:
-    return _mask_literal(found[0])
 
 
 def _mask_literal(literal: str) -> str:
@@ -175,21 +174,11 @@ def _mask_url(url: str) -> str:
         return pair if name.lower() in _HARMLESS_QUERY else f"{name}={rest(said)}"
 
     url = _USER.sub(lambda user: ":".join(map(rest, user[0].split(":", 1))), url)
+    url, sharp, fragment = url.partition("#")
     place, question, query = url.partition("?")
-    query, sharp, fragment = query.partition("#")
-    if question:
-        url = (
-            place
-            + question
-            + "".join(
-                piece if piece in "&;" else mask_pair(piece) for piece in re.split("([&;])", query)
-            )
-            + sharp
-            + rest(fragment)
-        )
-    else:
-        place, sharp, fragment = url.partition("#")
-        url = place + sharp + rest(fragment)
+    pieces = re.split("([&;])", query)
+    pairs = (piece if piece in ("&", ";") else mask_pair(piece) for piece in pieces)
+    url = "".join((place, question, *pairs, sharp, rest(fragment)))
     for mark, found in spared.items():
         url = url.replace(mark, found)
     return url
@@ -213,9 +202,7 @@ def names_secret(text: str) -> bool:
 
 def is_kept_as_written(key: tuple[str, ...], text: str) -> bool:
     """True where an interpolation is stored instead of the value it stands for."""
-    return (
-        is_secret(key) or any(name in key for name in _KEPT) or bool(_SECRET_VARIABLE.search(text))
-    )
+    return is_secret(key) or any(name in key for name in _KEPT) or names_secret(text)
 
 
 def without_secrets(tree: Any, key: tuple[str, ...] = ("",)) -> Any:
@@ -268,8 +255,8 @@ def known_secrets(
 def environment_secrets(environ: Mapping[str, str] | None = None) -> frozenset[str]:
     """Values of variables that are named as secrets are, whether a run asks for them or not.
 
-    Only those that look drawn by chance: nobody asked for `AUTH=required` to be masked
-    wherever that word occurs. One that holds the path of a file, as
+    Only those that look random: `AUTH=required` must not be masked wherever that word
+    occurs. One that holds the path of a file, as
     GOOGLE_APPLICATION_CREDENTIALS does, is no secret.
     """
     given = os.environ if environ is None else environ
@@ -304,12 +291,9 @@ def _is_secret_url_part(name: str, value: str, text: str) -> bool:
     if "://" in value:
         return False  # an address, whose own secrets are found in it
     pieces = re.split(r"[_.~+/=-]", value)
-    drawn = any(len(piece) >= 8 and re.search(r"\d[A-Za-z]", piece) for piece in pieces)
-    return (
-        bool(_SECRET_NAME.search(name))
-        or drawn
-        or (len(value) >= 20 and looks_random(value) and value.isalnum())
-    )
+    mixed = any(len(piece) >= 8 and re.search(r"\d[A-Za-z]", piece) for piece in pieces)
+    long = len(value) >= 20 and looks_random(value) and value.isalnum()
+    return bool(_SECRET_NAME.search(name)) or mixed or long
 
 
 def run_file_secrets(run_file: Path, environ: Mapping[str, str] | None = None) -> frozenset[str]:
@@ -321,7 +305,7 @@ def run_file_secrets(run_file: Path, environ: Mapping[str, str] | None = None) -
     try:
         text = run_file.read_text("utf-8", "replace")
     except OSError:
-        return frozenset()  # a run without its file has been told no key
+        return frozenset()  # a run without its file was given no key
     found: set[str] = set()
     for line in text.splitlines():
         key, _, said = line.strip().partition(": ")
@@ -348,7 +332,7 @@ def _is_distinctive(key: tuple[str, ...], value: str) -> bool:
     """Whether a secret may be masked wherever it occurs.
 
     A plain word under a name such as `key` may be no secret at all, and masking it would
-    maim every text that holds it: it is left out of the stored settings alone.
+    leave gaps in ordinary texts: it is left out of the stored settings only.
     """
     sure = "sure" in _classify_key(key) or "headers" in key
     return sure or not (value.isascii() and (value.isalpha() or value.isdigit()))
@@ -368,9 +352,7 @@ def _url_secrets(url: str) -> Iterator[str]:
         yield user
         name, _, password = user.partition(":")
         # Without a password the user is the key, as some gateways have it.
-        for said in (password or name,):
-            yield said
-            yield unquote(said)
+        yield from (password or name, unquote(password or name))
         yield b64encode(unquote(user).encode()).decode()
     for pair in [*parts.query.split("&"), *re.split("[&;]", parts.query)]:
         name, equals, value = pair.partition("=")

@@ -9,7 +9,7 @@ from typing import Literal
 from engines.core.settings import MAX_COUNT, derived, setting
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""What LoRA adapts unless told otherwise, as far as the model has them."""
+"""What LoRA adapts by default, as far as the model has them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[tuple[s
 def _portable_model(model: str) -> str:
     scheme, _, rest = model.partition(":")
     if scheme == "hf" and Path(rest).is_absolute():
-        return f"hf:{Path(rest).name}"  # its weights are told apart by what they are
+        return f"hf:{Path(rest).name}"  # a digest of its files identifies it
     return f"replay:{Path(rest).stem}" if scheme == "replay" else model
 
 

@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from engines.core.settings import MAX_COUNT
+from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.hf_local.settings import LocalSettings
 from engines.policies.open import is_scripted
 from studio.config.settings.base import Float, Int, Settings, as_list, as_section, key, refusal
@@ -28,7 +29,9 @@ REFLECTOR_TEMPERATURE = 0.3  # lessons should vary little, but a repair must dif
 JUDGE_TEMPERATURE = 0.0
 
 WATCHABLE_TOKENS_PER_S = 40.0
-"""Of a scripted reply before somebody's eyes: a batch of the rehearsal preset takes about 4 s."""
+"""Pace of scripted replies on a screen: a batch of the rehearsal preset takes about 4 s."""
+
+_ENDPOINT = EndpointSettings()  # its defaults are ours
 
 Role = Literal["policy", "reflector", "judge"]
 
@@ -48,7 +51,7 @@ def _check_key(value: SecretStr) -> SecretStr:
 
 
 def _check_address(value: str) -> str:
-    """Refuse what is no address, before a client stumbles over it."""
+    """Refuse what is no address, before a client fails on it."""
     if not value.startswith(("http://", "https://")):
         raise ValueError("it must begin with http:// or https://")
     if not value.isascii() or not value.isprintable() or " " in value:
@@ -96,8 +99,10 @@ class PolicyConfig(Settings):
     top_p: Float | None = key(None, "null: the endpoint's default", gt=0, le=1)
     max_tokens: Int | None = key(None, "of one reply; null: the endpoint's", ge=1)
     stop: Annotated[tuple[str, ...], BeforeValidator(as_list)] = key((), "texts that end a reply")
-    timeout_s: Float = key(120.0, "deadline of one call, retries included", gt=0)
-    max_retries: Int = key(4, "of a call that failed for a passing reason", ge=0, le=MAX_COUNT)
+    timeout_s: Float = key(_ENDPOINT.timeout_s, "deadline of one call, retries included", gt=0)
+    max_retries: Int = key(
+        _ENDPOINT.max_retries, "of a call that failed for a passing reason", ge=0, le=MAX_COUNT
+    )
     concurrency: Int | None = key(
         None, "calls at a time to this role; null: shares practice.concurrency", ge=1, le=MAX_COUNT
     )

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 
 from engines.core.errors import ConfigError, DataError
 from studio.config.aliases import ALIASES
-from studio.config.loading import LoadedRun, differences, dump_run_yaml, list_presets, load_run
-from studio.config.settings.fingerprint import RESULT_FIELDS, fingerprint
+from studio.config.loading import LoadedRun, load_run
+from studio.config.run_yaml import dump_run_yaml
+from studio.config.settings.fingerprint import RESULT_FIELDS, differences, fingerprint
 from studio.config.settings.policy import PolicyConfig
 from studio.config.settings.run import RunConfig, every_setting
+from studio.presets import list_presets
 from studio.secrets.rules import is_secret
 
 SMALL = "policy: rehearsal\ndata: {practice: sums}\n"

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from studio.config.loading import LoadedRun, dump_run_yaml, list_presets, load_run
+from studio.config.loading import LoadedRun, load_run
+from studio.config.run_yaml import dump_run_yaml
 from studio.config.settings.fingerprint import differences, fingerprint
+from studio.presets import list_presets
 
 WRITTEN = Path(__file__).parent / "written"
 PRESETS = [name for name, _ in list_presets()]
