@@ -16,6 +16,7 @@ from engines.core import flags as names
 from engines.core.errors import CallFailed
 from engines.core.library import Library
 from engines.core.protocols import Embedder
+from engines.core.settings import setting
 from engines.core.text.similarity import similarity_above, tokens, word_count
 from engines.core.types import NO_USAGE, Flag, Operation, Problem, Usage
 from engines.training_free.leaks import AnswerIndex, QuestionIndex, word_ngrams
@@ -41,15 +42,11 @@ _CLAUSE = re.compile(r"[.!?;,:。！？；，：\n]")
 
 @dataclass(frozen=True, slots=True)
 class LintSettings:
-    """When a flag is raised.
+    """When a flag is raised. `duplicate_at` holds for texts and for their embeddings."""
 
-    `duplicate_at` is a similarity in [0, 1], of the texts or of their embeddings;
-    `leak_words` the words in a row that give a question away.
-    """
-
-    duplicate_at: float = 0.8
-    leak_words: int = 8
-    max_words: int = 60
+    duplicate_at: float = setting(0.8, "similarity from which two texts say the same", gt=0, le=1)
+    leak_words: int = setting(8, "words in a row that give a question away", ge=3)
+    max_words: int = setting(60, "of an experience, before it is too long", ge=1)
 
 
 class OperationLinter:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -148,7 +148,7 @@ def without_lessons(config: RunConfig) -> RunConfig:
         update={
             "reflector": None,
             "judge": config.judge if asked else None,
-            "lint": config.lint.model_copy(update={"embedding": None}),
+            "lint": replace(config.lint, embedding=None),
         }
     )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from engines.core.protocols import Reviewer, Verifier
@@ -29,8 +29,7 @@ from engines.record.libraries import LibraryFolder
 from engines.record.lock import write_lock
 from engines.training_free.engine import TrainingFreeEngine
 from engines.training_free.lint import OperationLinter
-from engines.training_free.settings import TrainingFreeSettings
-from studio.config.loading import dump_run_yaml
+from studio.config.run_yaml import dump_run_yaml
 from studio.config.settings.run import RunConfig
 from studio.run.budget import apply_budget, open_budget, prior_usage
 from studio.run.held_out import evaluated_sets, measuring_setup, open_evaluation
@@ -301,18 +300,5 @@ def _open_training_free(
 ) -> TrainingFreeEngine:
     slots = slots_for(config.reflector, asked.slots)
     reflector = Throttled(asked.roles.reflector, slots, (0,))
-    return TrainingFreeEngine(engine_settings(config), reflector, asked.ledger, linter)
-
-
-def engine_settings(config: RunConfig) -> TrainingFreeSettings:
-    practice = config.practice
-    return TrainingFreeSettings(
-        agent_objective=practice.agent_objective,
-        learning_objective=practice.learning_objective,
-        experiences_per_query=practice.experiences_per_query,
-        given_ground_truth=practice.given_ground_truth,
-        summarise=practice.summarise,
-        summarise_above_chars=practice.summarise_above_chars,
-        library_limit=practice.library_limit,
-        sampling=sampling_of(config.role("reflector")),
-    )
+    settings = replace(config.practice, sampling=sampling_of(config.role("reflector")))
+    return TrainingFreeEngine(settings, reflector, asked.ledger, linter)

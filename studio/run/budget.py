@@ -25,7 +25,8 @@ from engines.policies.replay import ReplayPolicy
 from engines.record.ledger import read_usage
 from engines.verifiers.open import asks_judge
 from studio.config.loading import LoadedRun
-from studio.config.settings.run import EmbeddingConfig, PolicyConfig, Role, RunConfig
+from studio.config.settings.policy import EmbeddingConfig, PolicyConfig, Role
+from studio.config.settings.run import RunConfig
 from studio.run.models import Roles, endpoint_of
 
 USUAL_MAX_TOKENS = EndpointSettings().max_tokens or 4096

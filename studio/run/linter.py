@@ -36,9 +36,10 @@ from engines.policies.chat.embedding import (
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.record.ledger import RecordLedger, read_trajectory
 from engines.record.run_dir import RunDir, Workspace
-from engines.training_free.lint import LintSettings, OperationLinter
+from engines.training_free.lint import OperationLinter
 from studio.config.loading import LoadedRun, load_run
-from studio.config.settings.run import EmbeddingConfig, LintConfig, RunConfig
+from studio.config.settings.policy import EmbeddingConfig
+from studio.config.settings.run import RunConfig
 from studio.run.budget import embedding_terms
 from studio.run.held_out import held_out_sets
 from studio.run.models import endpoint_of
@@ -58,10 +59,6 @@ def _held_out_problems(loaded: LoadedRun, sets: Sequence[HeldOutSet]) -> tuple[P
 
 
 Embedder = EmbeddingClient | RehearsalEmbeddings
-
-
-def lint_settings(config: LintConfig) -> LintSettings:
-    return LintSettings(config.duplicate_at, config.leak_words, config.max_words)
 
 
 async def open_run_embedder(
@@ -142,7 +139,7 @@ def make_linter(
     embedder: Embedder | None = None,
 ) -> OperationLinter:
     return OperationLinter(
-        lint_settings(config.lint),
+        config.lint,
         practised=practised,
         held_out=held_out,
         tool_output=tool_output,
@@ -156,6 +153,7 @@ def embedding_endpoint(config: RunConfig, wanted: EmbeddingConfig) -> EndpointSe
         base_url=wanted.base_url,
         api_key=wanted.api_key.get_secret_value() if wanted.api_key else None,
         timeout_s=wanted.timeout_s,
+        max_retries=3,
         price_in_usd_per_mtok=wanted.price_in_usd_per_mtok,
     )
     is_shared = wanted.base_url is None and wanted.api_key is None

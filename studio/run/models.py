@@ -21,7 +21,7 @@ from engines.core.waiting.gather import gather_all
 from engines.data.rollout_log import read_rollout_log
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings
-from engines.policies.hf_local.settings import LocalSettings, LoraSettings
+from engines.policies.hf_local.settings import LocalSettings
 from engines.policies.limits.paced import StreamPacedPolicy
 from engines.policies.limits.pausable import PausablePolicy
 from engines.policies.limits.throttle import Slots, Throttled
@@ -30,7 +30,8 @@ from engines.policies.replay import ReplayPolicy
 from engines.rollouts.manager import RolloutManager
 from engines.verifiers.judge_context import JudgeContext
 from engines.verifiers.open import asks_judge
-from studio.config.settings.run import WATCHABLE_TOKENS_PER_S, PolicyConfig, Role, RunConfig
+from studio.config.settings.policy import WATCHABLE_TOKENS_PER_S, PolicyConfig, Role
+from studio.config.settings.run import RunConfig
 
 if TYPE_CHECKING:
     from engines.policies.hf_local.policy import HFLocal
@@ -322,20 +323,13 @@ class LocalModels:
     def settings(self, settings: PolicyConfig) -> LocalSettings:
         local = settings.local
         trained = self.training and settings.model == self.config.policy.model
-        lora = self.config.grpo.lora if trained else None
-        return LocalSettings(
+        return replace(
+            local,
             path=model_path(settings.model),
             adapter=None if settings.adapter is None else Path(settings.adapter),
-            lora=None
-            if lora is None
-            else LoraSettings(lora.rank, lora.alpha, lora.dropout, lora.targets),
-            dtype=local.dtype,
-            device=local.device,
-            quantise=local.quantise,
-            trust_remote_code=local.trust_remote_code,
-            gradient_checkpointing=local.gradient_checkpointing,
+            lora=self.config.grpo.lora if trained else None,
             threads=self.threads or local.threads,
-            max_batch=local.max_batch,
+            rollouts_url=None,  # two roles may share one model, whoever samples
             seed=self.config.seed,
         )
 

@@ -21,8 +21,9 @@ from engines.data.sampler import Sampler
 from engines.grpo.checkpoint.folders import ADAPTER, check_seal
 from engines.pipeline.replay_training import HistorySegment
 from engines.record.run_dir import RunDir
-from studio.config.loading import LoadedRun, differences
+from studio.config.loading import LoadedRun
 from studio.config.run_yaml import dump_run_yaml
+from studio.config.settings.fingerprint import differences
 from studio.config.settings.run import RunConfig
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import Lesson, WeightUpdate
-from engines.grpo.settings import GRPOSettings
+from engines.grpo.settings import USUAL_RATES, GRPOSettings
 from engines.pipeline.checkpoints import Checkpoints
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.replay_training import HistorySegment, load_history
@@ -28,15 +28,11 @@ if TYPE_CHECKING:
     from engines.grpo.engine.grpo import GRPOEngine
     from engines.grpo.engine.sft import SFTEngine
     from engines.grpo.engine.vllm_synced import VLLMSyncedEngine
-    from engines.grpo.loss.sft import SFTSettings
     from engines.grpo.ranks.rank_zero import RankZeroEngine
     from engines.grpo.ranks.ranks import Ranks
     from engines.policies.hf_local.policy import HFLocal
 
     WeightEngine = GRPOEngine | RankZeroEngine | SFTEngine | VLLMSyncedEngine
-
-USUAL_RATES = (1e-6, 3e-3)
-"""A learning rate of an adapter outside of these gets a warning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,38 +43,7 @@ class Training:
 
 
 def grpo_settings(config: RunConfig) -> GRPOSettings:
-    grpo = config.grpo
-    return GRPOSettings(
-        learning_rate=grpo.learning_rate,
-        weight_decay=grpo.weight_decay,
-        schedule=grpo.schedule,
-        warmup=grpo.warmup,
-        max_grad_norm=grpo.max_grad_norm,
-        aggregation=grpo.aggregation,
-        clip_low=grpo.clip_low,
-        clip_high=grpo.clip_high,
-        beta=grpo.beta,
-        iterations=grpo.iterations,
-        minibatches=grpo.minibatches,
-        accumulation=grpo.accumulation,
-        micro_batch=grpo.micro_batch,
-        advantage_scale=grpo.advantage_scale,
-        advantage_eps=grpo.advantage_eps,
-        discount=grpo.discount,
-        max_completion_tokens=config.policy.max_tokens,
-        collapse_drop=grpo.collapse_drop or 0.0,
-        collapse_patience=grpo.collapse_patience,
-        temperature=config.practice.temperature,
-    )
-
-
-def sft_settings(config: RunConfig) -> SFTSettings:
-    from engines.grpo.loss.sft import SFTSettings
-
-    sft = config.sft
-    return SFTSettings(
-        sft.learning_rate, sft.max_grad_norm, sft.schedule, sft.warmup, sft.weight_decay
-    )
+    return config.grpo.for_rollouts(config.practice.temperature, config.policy.max_tokens)
 
 
 def check_training(config: RunConfig) -> None:
@@ -87,13 +52,8 @@ def check_training(config: RunConfig) -> None:
     Raises:
         ConfigError: a value is out of bounds, or two do not fit each other.
     """
-    match config.practice.algorithm:
-        case "grpo":
-            grpo_settings(config)
-        case "sft":
-            sft_settings(config)
-        case _:
-            pass
+    if config.practice.algorithm == "grpo":
+        grpo_settings(config)
 
 
 def training_warnings(config: RunConfig) -> list[str]:
@@ -175,7 +135,7 @@ def _open_engine(
     config, steps = plan.loaded.config, plan.sampler.total_steps
     if config.practice.algorithm == "sft":
         return SFTEngine(
-            sft_settings(config),
+            config.sft,
             local.local,
             total_steps=steps,
             instructions=config.agent.instructions,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,12 @@ from hypothesis import strategies as st
 
 from engines.core.errors import ConfigError, DataError
 from studio.config.aliases import ALIASES
-from studio.config.loading import LoadedRun, differences, dump_run_yaml, list_presets, load_run
-from studio.config.settings.run import RESULT_FIELDS, PolicyConfig, RunConfig, every_setting
+from studio.config.loading import LoadedRun, load_run
+from studio.config.run_yaml import dump_run_yaml
+from studio.config.settings.fingerprint import RESULT_FIELDS, differences, fingerprint
+from studio.config.settings.policy import PolicyConfig
+from studio.config.settings.run import RunConfig, every_setting
+from studio.presets import list_presets
 from studio.secrets.rules import is_secret
 
 SMALL = "policy: rehearsal\ndata: {practice: sums}\n"
@@ -84,7 +89,7 @@ def test_layered_files_compose_with_packages_across_folders(tmp_path: Path) -> N
 def test_a_run_file_can_begin_with_a_preset(tmp_path: Path) -> None:
     run = loaded(tmp_path, "defaults: [rehearsal, _self_]\npractice: {batch_size: 3}\n").config
     preset = load_run("rehearsal", [], tmp_path / "workspace", {}, cwd=tmp_path).config
-    practice = preset.practice.model_copy(update={"batch_size": 3})
+    practice = replace(preset.practice, batch_size=3)
     assert preset.practice != practice
     assert (run.policy, run.data, run.practice) == (preset.policy, preset.data, practice)
 
@@ -587,11 +592,11 @@ def test_any_text_survives_being_written_and_read(
 
 def test_only_what_changes_results_is_in_the_fingerprint(tmp_path: Path) -> None:
     free = ["practice.epochs=9", "practice.concurrency=2", "review.by=auto", "policy.max_retries=0"]
-    before = loaded(tmp_path, SMALL).config.fingerprint("d1")
+    before = fingerprint(loaded(tmp_path, SMALL).config, "d1")
     assert tuple(before) == RESULT_FIELDS
-    assert differences(before, loaded(tmp_path, SMALL, *free).config.fingerprint("d1")) == ()
+    assert differences(before, fingerprint(loaded(tmp_path, SMALL, *free).config, "d1")) == ()
     bound = ["practice.group_size=9", "practice.temperature=0.1", "verifier=text"]
-    after = loaded(tmp_path, SMALL, *bound).config.fingerprint("d2")
+    after = fingerprint(loaded(tmp_path, SMALL, *bound).config, "d2")
     assert {name: (old, new) for name, old, new in differences(before, after)} == {
         "policy.temperature": (0.7, 0.1),
         "data.digest": ("d1", "d2"),
@@ -602,7 +607,7 @@ def test_only_what_changes_results_is_in_the_fingerprint(tmp_path: Path) -> None
 
 def test_a_fingerprint_holds_no_secret(tmp_path: Path) -> None:
     text = "policy: {model: 'openai:m', extra_body: {api_key: sk-1}}\ndata: {practice: s}\n"
-    assert "sk-1" not in str(loaded(tmp_path, text).config.fingerprint())
+    assert "sk-1" not in str(fingerprint(loaded(tmp_path, text).config))
 
 
 # Presets
@@ -881,7 +886,7 @@ def test_values_of_the_environment_in_requests_are_told_apart_and_never_written(
     found = []
     for effort, token in (("low", "t1"), ("high", "t1"), ("high", "t2")):
         environ = {"EFFORT": effort, "MY_TOKEN": token, "OPENAI_API_KEY": "k"}
-        found.append(load_run(str(file), [], tmp_path / "p", environ).config.fingerprint())
+        found.append(fingerprint(load_run(str(file), [], tmp_path / "p", environ).config))
     low, high, rotated = (f["policy.extra_body"] for f in found)
     assert low != high
     assert high == rotated  # a key may be another one

@@ -9,7 +9,8 @@ import pytest
 from engines.core.errors import ConfigError
 from engines.core.text.masking import MASK, PROTOCOL, Mask
 from engines.core.types import Problem, Rollout, Verdict
-from studio.config.loading import LoadedRun, dump_run_yaml, load_run
+from studio.config.loading import LoadedRun, load_run
+from studio.config.run_yaml import dump_run_yaml
 from studio.run.resume_checks import change_text
 from studio.run.verifier import ANSWER_MASKED, MaskedAnswers, masked_answers_warning
 from studio.secrets.rules import (
