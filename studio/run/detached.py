@@ -75,7 +75,7 @@ class StartingProcess:
                 await readable
             finally:
                 loop.remove_reader(self._pipe)
-            if self._read_pipe():
+            if self.read_pipe():
                 code = await asyncio.to_thread(self._child.wait)
                 text = self.output.decode("utf-8", "replace").strip()
                 self.outcome = RefusedStart(text or f"its process ended with code {code}", code)
@@ -87,7 +87,7 @@ class StartingProcess:
             os.close(self._pipe)
             self._pipe = -1
 
-    def _read_pipe(self) -> bool:
+    def read_pipe(self) -> bool:
         """Read what has come; True where the process closed the pipe and named no run."""
         try:
             read = os.read(self._pipe, _READ)
