@@ -55,7 +55,7 @@ class StartingProcess:
 
     def __init__(self, child: subprocess.Popen[bytes], pipe: int) -> None:
         self._child, self._pipe = child, pipe
-        self._output = b""
+        self.output = b""  # of the process before its run is open, the last MAX_OUTPUT bytes
         self.outcome: ReadyRun | RefusedStart | None = None  # None: not known yet
         os.set_blocking(pipe, False)
         # A process that has ended stays in the system's table until its parent waits for it.
@@ -75,9 +75,9 @@ class StartingProcess:
                 await readable
             finally:
                 loop.remove_reader(self._pipe)
-            if self._read_pipe():
+            if self.read_pipe():
                 code = await asyncio.to_thread(self._child.wait)
-                text = self._output.decode("utf-8", "replace").strip()
+                text = self.output.decode("utf-8", "replace").strip()
                 self.outcome = RefusedStart(text or f"its process ended with code {code}", code)
         return self.outcome
 
@@ -87,14 +87,14 @@ class StartingProcess:
             os.close(self._pipe)
             self._pipe = -1
 
-    def _read_pipe(self) -> bool:
+    def read_pipe(self) -> bool:
         """Read what has come; True where the process closed the pipe and named no run."""
         try:
             read = os.read(self._pipe, _READ)
         except BlockingIOError:
             return False
-        self._output = (self._output + read)[-MAX_OUTPUT:]
-        *lines, _ = self._output.split(b"\n")
+        self.output = (self.output + read)[-MAX_OUTPUT:]
+        *lines, _ = self.output.split(b"\n")
         for number, line in enumerate(lines):
             if (announced := _parse_announcement(line)) is not None:
                 text = b"\n".join(lines[:number]).decode("utf-8", "replace")

@@ -163,9 +163,9 @@ def test_a_start_waits_for_who_holds_the_run_and_cannot_be_attached_to_yet(
         socket.socket(socket.AF_UNIX) as listener,
     ):
         starting = start(("rehearsal", *SMALL), workspace)
-        while b"looking whether its process answers" not in starting._said:
+        while b"looking whether its process answers" not in starting.output:
             select.select([starting], [], [], 60)
-            assert not starting._read_pipe(), starting._said
+            assert not starting.read_pipe(), starting.output
         listener.bind(place)
         listener.listen()
         ready = asyncio.run(starting.wait_ready())
