@@ -75,7 +75,7 @@ BAD = {
     "interpolation of nothing": (
         SMALL + "agent:\n  instructions: ${no.such}\n",
         [],
-        ("mine.yaml:4", '"agent.instructions" cannot be resolved', "Mend"),
+        ("mine.yaml:4", '"agent.instructions" cannot be resolved', "Correct"),
     ),
     "a value still to be given": (
         SMALL + "exp_id: ???\n",
