@@ -344,7 +344,7 @@ FAULTS = (
         "        if last.get(key) == at:\n",
         "        if last.get(key, -1) > at:\n",
         (
-            "tests/studio/config/test_config.py::test_an_override_of_the_whole_verifier_leaves_nothing_of_the_file_s",
+            "tests/studio/config/test_verifier_forms.py::test_an_override_of_the_whole_verifier_leaves_nothing_of_the_file_s",
         ),
     ),
     Fault(

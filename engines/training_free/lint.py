@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from engines.core import flags as names
 from engines.core.errors import CallFailed
 from engines.core.library import Library
 from engines.core.protocols import Embedder
-from engines.core.settings import setting
 from engines.core.text.similarity import similarity_above, tokens, word_count
 from engines.core.types import NO_USAGE, Flag, Operation, Problem, Usage
 from engines.training_free.leaks import AnswerIndex, QuestionIndex, word_ngrams
+from engines.training_free.settings import LintSettings
 
 TOOL_WORDS = 5
 """Words in a row that an operation takes over from a tool's output."""
@@ -38,15 +37,6 @@ treat try turn type upload use verify visit work write
 """
 _ORDERS = frozenset(_VERBS.split())
 _CLAUSE = re.compile(r"[.!?;,:。！？；，：\n]")
-
-
-@dataclass(frozen=True, slots=True)
-class LintSettings:
-    """When a flag is raised. `duplicate_at` holds for texts and for their embeddings."""
-
-    duplicate_at: float = setting(0.8, "similarity from which two texts say the same", gt=0, le=1)
-    leak_words: int = setting(8, "words in a row that give a question away", ge=3)
-    max_words: int = setting(60, "of an experience, before it is too long", ge=1)
 
 
 class OperationLinter:

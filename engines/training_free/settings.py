@@ -1,4 +1,4 @@
-"""What a run file can say about how lessons are drawn."""
+"""What a run file can say about how lessons are drawn, and when one is flagged."""
 
 from __future__ import annotations
 
@@ -28,3 +28,12 @@ class TrainingFreeSettings:
     summarise_above_chars: int = setting(2000, "what auto calls long", ge=1)
     library_limit: int | None = setting(50, "experiences at most; null: no limit", ge=1)
     sampling: Sampling = derived(Sampling())
+
+
+@dataclass(frozen=True, slots=True)
+class LintSettings:
+    """When a flag is raised. `duplicate_at` holds for texts and for their embeddings."""
+
+    duplicate_at: float = setting(0.8, "similarity from which two texts say the same", gt=0, le=1)
+    leak_words: int = setting(8, "words in a row that give a question away", ge=3)
+    max_words: int = setting(60, "of an experience, before it is too long", ge=1)

@@ -15,8 +15,7 @@ from engines.core.settings import MAX_COUNT, MAX_ROWS, setting
 from engines.core.text.prompts import load_prompt
 from engines.grpo.settings import GRPOSettings, SFTSettings
 from engines.policies.hf_local.settings import LoraSettings
-from engines.training_free.lint import LintSettings
-from engines.training_free.settings import TrainingFreeSettings
+from engines.training_free.settings import LintSettings, TrainingFreeSettings
 from studio.config.settings.base import Int, Settings, as_section, key
 from studio.config.settings.policy import EmbeddingConfig
 

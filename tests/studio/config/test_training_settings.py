@@ -10,8 +10,7 @@ import pytest
 from engines.core.errors import ConfigError
 from engines.grpo.settings import GRPOSettings, SFTSettings
 from engines.policies.hf_local.settings import LocalSettings, LoraSettings
-from engines.training_free.lint import LintSettings
-from engines.training_free.settings import TrainingFreeSettings
+from engines.training_free.settings import LintSettings, TrainingFreeSettings
 from studio.config.loading import LoadedRun, load_run
 from studio.config.paths import newest_checkpoints
 from studio.config.settings.fingerprint import RESULT_FIELDS, fingerprint
