@@ -344,14 +344,14 @@ FAULTS = (
         "        if last.get(key) == at:\n",
         "        if last.get(key, -1) > at:\n",
         (
-            "tests/studio/config/test_config.py::test_an_override_of_the_whole_verifier_leaves_nothing_of_the_file_s",
+            "tests/studio/config/test_verifier_forms.py::test_an_override_of_the_whole_verifier_leaves_nothing_of_the_file_s",
         ),
     ),
     Fault(
         "a resumed run forgets who reviews it",
         "studio/run/plan.py",
-        "reviewer = review or state.reviewer",
-        "reviewer = asked or default_review",
+        "reviewer=review or state.reviewer)",
+        "reviewer=new.reviewer)",
         (
             "tests/studio/run/test_headless.py::test_operations_left_open_are_exit_3_and_the_reviewer_stays_over_a_resume",
         ),

@@ -26,7 +26,7 @@ def review(
     import shutil
     import sys
 
-    from studio.current_user import login_name
+    from studio.process import login_name
     from studio.report.progress import to_stderr
     from studio.report.summary import count_text
     from studio.report.tables import wrap_text

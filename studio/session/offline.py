@@ -29,7 +29,7 @@ from engines.record.journal import Journal
 from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
 from engines.training_free.resubmit import Resubmission, too_long_reason
-from studio.run.lazy_linter import LazyLinter
+from studio.run.linter import LazyLinter
 from studio.session import client, protocol
 from studio.session.unparsed_replies import parse_resubmission
 

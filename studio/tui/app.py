@@ -29,7 +29,7 @@ from textual.widgets import ContentSwitcher
 from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
 from engines.record.run_dir import Workspace
-from studio.current_user import login_name
+from studio.process import login_name
 from studio.secrets.sanitize import sanitize
 from studio.session.base import (
     ControllerChanged,

@@ -13,7 +13,7 @@ import pytest
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has the dumpable flag")
 CHILD = (
     "import os, sys\n"
-    "from studio.process_security import harden, is_hardened\n"
+    "from studio.process import harden, is_hardened\n"
     "before = is_hardened()\n"
     "if sys.argv[1] == 'harden': harden(); harden()\n"
     "print(before, is_hardened(), os.stat('/proc/self/environ').st_uid, flush=True)\n"
@@ -66,7 +66,7 @@ def test_another_process_of_the_same_user_cannot_read_the_environment() -> None:
 def test_the_command_line_hardens_itself_before_a_command_begins() -> None:
     code = (
         "import sys, studio.cli as cli\n"
-        "from studio.process_security import is_hardened\n"
+        "from studio.process import is_hardened\n"
         "cli.run = lambda words: print(is_hardened()) or 0\n"
         "sys.argv = ['studio', 'presets', 'list']\n"
         "cli.main()\n"
@@ -78,8 +78,8 @@ def test_the_command_line_hardens_itself_before_a_command_begins() -> None:
 
 
 def test_nothing_happens_on_a_platform_without_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
-    from studio import process_security
+    from studio import process
 
-    monkeypatch.setattr(process_security.sys, "platform", "darwin")
-    process_security.harden()
-    assert process_security.is_hardened() is None
+    monkeypatch.setattr(process.sys, "platform", "darwin")
+    process.harden()
+    assert process.is_hardened() is None
