@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from engines.core import events as ev
 from engines.core.errors import ConflictError, LockedError
@@ -30,6 +30,7 @@ from engines.core.types import (
     human_operation_id,
 )
 from engines.pipeline.gate import weights
+from engines.pipeline.gate.results import DecisionPreview, DecisionResult
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers.human import HoldExpired, HumanReviewer
 from engines.pipeline.reviewers.limits import MetricLimits
@@ -40,22 +41,6 @@ _OWN_ID = re.compile(r"op(\d{1,9})\.h\d{1,9}")
 LOCK_S = 10.0
 """How long a commit waits for whoever else writes to the library."""
 _LOOK_S = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class DecisionResult:
-    """The gate's answer to one decision: as it was journalled, and what it does."""
-
-    decision: Decision
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class DecisionPreview:
-    """What would be said of a decision if it were made now: nothing of it is journalled."""
-
-    objection: str = ""  # "": it fits
-    flags: tuple[Flag, ...] = ()
 
 
 class Gate:
