@@ -5,7 +5,7 @@ Owns the stack of undo and redo, and what operation would undo a change that is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from engines.core.library import effective_operation
@@ -52,9 +52,9 @@ class UndoStack:
         """Seconds a decision took."""
         return sum(self.times_s) / len(self.times_s) if self.times_s else None
 
-    def forget(self, operation_id: str) -> None:
-        """It was decided anew elsewhere, so that ours does not stand any more."""
-        kept = (tuple(m for m in step if m.id != operation_id) for step in self.steps)
+    def forget(self, operation_ids: Collection[str]) -> None:
+        """These were decided again, so that what was decided before cannot be taken back."""
+        kept = (tuple(m for m in step if m.id not in operation_ids) for step in self.steps)
         self.steps = [step for step in kept if step]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from engines.core import events as ev
@@ -18,9 +17,10 @@ from engines.core.errors import ConflictError
 from engines.core.types import KILLED, Decision, Operation
 from engines.pipeline.context import RunContext
 from engines.record.run_dir import RunDir
-from studio.session.client import status_of
+from studio.session.base import ReviewQueue
 from studio.session.idempotency import events_since, prior_result
-from studio.session.unparsed_replies import parse_resubmission
+from studio.session.status import status_of
+from studio.session.unparsed_replies import resubmit_reply
 
 DECIDING = frozenset(("decide", "undo", "propose", "mend", "drop", "commit"))
 """What nobody asks past a screen that drives."""
@@ -116,9 +116,10 @@ class RequestHandler:
             case "status" | "watch":
                 return self.status()
             case "review":
-                return self._review_queue()
+                state, draft = self._practice.recorder.state, self._practice.gate.draft()
+                return to_dict(ReviewQueue.read(state, draft))
             case "lint":
-                return dict(to_dict(await self._practice.gate.lint(_parse_decision(request))))
+                return to_dict(await self._practice.gate.lint(_parse_decision(request)))
         known = ", ".join((*_READING, *sorted(STEERING)))
         raise ConflictError(f"request {do!r}", "a run knows no such request.", f"Known: {known}.")
 
@@ -144,8 +145,7 @@ class RequestHandler:
                 (rollout,) = text_fields(request, "rollout")
                 return self._kill(rollout, who or "studio ctl")
             case "decide":
-                settled = await gate.decide(_parse_decision(request))
-                return {"decision": to_dict(settled.decision), "note": settled.note}
+                return to_dict(await gate.decide(_parse_decision(request)))
             case "undo":
                 return {"undone": list(await gate.undo(*text_fields(request, "operation")))}
             case "propose":
@@ -153,35 +153,13 @@ class RequestHandler:
                 proposed = await gate.propose(_parse_operation(request), reviewer)
                 return {"operation": to_dict(proposed)}
             case "mend":
-                return await self._resubmit(*text_fields(request, "repair", "text", "reviewer"))
+                repair, text, reviewer = text_fields(request, "repair", "text", "reviewer")
+                return to_dict(await resubmit_reply(self._run, gate, repair, text, reviewer))
             case "drop":
                 repair, reason, reviewer = text_fields(request, "repair", "reason", "reviewer")
                 await gate.drop(repair, reason, reviewer)
                 return {}
         return self.status()
-
-    def _review_queue(self) -> dict[str, Any]:
-        state = self._practice.recorder.state
-        draft = self._practice.gate.draft()
-        return {
-            "open": [to_dict(operation) for operation in state.open_operations],
-            "decided": [to_dict(decision) for decision in state.decisions.values()],
-            "draft": [[e.id, e.text] for e in draft.experiences],
-            "stale": state.flagged_stale,
-            "repairs": [to_dict(repair) for repair in state.repairs.values()],
-            "base_version": state.base_version,
-        }
-
-    async def _resubmit(self, repair_id: str, text: str, reviewer: str) -> dict[str, Any]:
-        gate = self._practice.gate
-        repair = gate.unparsed_reply(repair_id)
-        # In a thread: it reads the journal, and the run must not stand still meanwhile.
-        found = await asyncio.to_thread(
-            parse_resubmission, self._run, repair, text, gate.draft(), reviewer
-        )
-        made = () if found.problems else await gate.resubmit(repair_id, found.operations, reviewer)
-        answer: dict[str, Any] = to_dict(replace(found, operations=made))
-        return answer
 
     def _kill(self, rollout: str, who: str) -> dict[str, Any]:
         found = _ROLLOUT.fullmatch(rollout)

@@ -19,10 +19,10 @@ from engines.core.errors import ConflictError, StudioError
 from engines.pipeline.context import RunContext
 from engines.record.run_dir import RunDir
 from studio.report.progress import to_stderr
-from studio.session.client import controlled_elsewhere_error
 from studio.session.feed import BATCH_S, Feed, Outbox
 from studio.session.protocol import (
     MAX_LINE,
+    controlled_elsewhere_error,
     format_line,
     parse_request,
     refusal_line,

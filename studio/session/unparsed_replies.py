@@ -5,12 +5,12 @@ Reads a run's journal and records; changes nothing.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engines.core import events as ev
 from engines.core.errors import ConflictError, StudioError
-from engines.core.library import Library
 from engines.core.types import (
     Lesson,
     Message,
@@ -22,6 +22,7 @@ from engines.core.types import (
     group_id,
     rollout_id,
 )
+from engines.pipeline.gate.gate import Gate
 from engines.record.ledger import read_record
 from engines.record.run_dir import RunDir
 from engines.training_free.resubmit import Idea, ReplyOrigin, Resubmission, read_resubmission
@@ -38,11 +39,23 @@ class ReplySource:
     rollouts: tuple[str, ...]
 
 
-def parse_resubmission(
-    run: RunDir, repair: UnparsedReply, text: str, library: Library, by: str
+async def resubmit_reply(
+    run: RunDir, gate: Gate, repair_id: str, text: str, reviewer: str
 ) -> Resubmission:
-    """Read a mended reply of a run. Takes as long as reading the run's journal takes."""
-    return read_resubmission(repair, text, library, find_reply_source(run, repair).origin, by)
+    """Parse a corrected reply, and put what it holds into the queue where all of it is understood.
+
+    Raises:
+        ConflictError: no such reply waits.
+    """
+    repair = gate.unparsed_reply(repair_id)
+    # In a thread: it reads the journal, and the run must not stand still meanwhile.
+    source = await asyncio.to_thread(find_reply_source, run, repair)
+    found = await asyncio.to_thread(
+        read_resubmission, repair, text, gate.draft(), source.origin, reviewer
+    )
+    if found.problems:
+        return found
+    return replace(found, operations=await gate.resubmit(repair_id, found.operations, reviewer))
 
 
 def find_reply_source(run: RunDir, repair: UnparsedReply) -> ReplySource:
