@@ -67,7 +67,6 @@ if TYPE_CHECKING:
     from studio.run.detached import StartingProcess
     from studio.tui.terminal.frame_clock import FrameClock
 
-FRAME_S = 0.1
 RATE_S = 1.0
 """Between two drawings of a rate that falls because nothing comes."""
 LEAVE_S = 1.0

@@ -111,9 +111,9 @@ class HelpScreen(ModalScreen[None]):
         Binding("y,Y", "copy", "copy"),
     ]
 
-    def __init__(self, page: Page, scopes: Sequence[str] | None = None) -> None:
+    def __init__(self, page: Page) -> None:
         super().__init__()
-        self._scopes = tuple(scopes or ("list", page.scope, "loop", "global"))
+        self._scopes = ("list", page.scope, "loop", "global")
 
     @property
     def studio(self) -> StudioApp:

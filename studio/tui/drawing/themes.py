@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 DARK, LIGHT, ANSI, MONO = NAMES = ("studio-dark", "studio-light", "studio-ansi", "studio-mono")
 
-_Look = Mapping[str, tuple[str, str]]  # style → colour ("" the terminal's own), attributes
-
 _ATTRIBUTES = {
     "won": "bold",
     "lost": "",
