@@ -163,10 +163,10 @@ class LineReview:
                 case _:
                     self._say(REPLY_HELP)
 
-    def _ask_key(self, prompt: str) -> tuple[str, str]:
-        """A key and the text behind it; the end of the input is a `q`."""
+    def _ask_key(self, prompt: str, at_end: str = "q") -> tuple[str, str]:
+        """A key and the text behind it; `at_end` is the key where the input ends."""
         if (line := self._ask(prompt)) is None:
-            return "q", ""
+            return at_end, ""
         key, _, rest = line.strip().partition(" ")
         return key, rest.strip()
 
@@ -270,11 +270,10 @@ class LineReview:
 
     def _ask_anyway(self) -> tuple[str, str]:
         """`y`, `n` or `e`, the latter with the text behind it; the end of the input is an n."""
-        while (line := self._ask("approve anyway? y, e edit again, n ? ")) is not None:
-            key, _, rest = line.strip().partition(" ")
+        while True:
+            key, rest = self._ask_key("approve anyway? y, e edit again, n ? ", at_end="n")
             if key in ("y", "e", "n"):
-                return key, rest.strip()
-        return "n", ""
+                return key, rest
 
     def _edit_operation(self, operation: Operation, queue: ReviewQueue, text: str) -> bool:
         if operation.kind in ("delete", "keep"):
@@ -311,7 +310,7 @@ class LineReview:
         try:
             undone = self._wait_for(self._decider.undo(self._session, {})).asked_again
         except StudioError as error:  # committed meanwhile: the one before may still be undone
-            steps[:] = [step for step in before[:-1]]
+            steps[:] = before[:-1]
             self._say(f"{error}")
             return False
         self._decided -= set(undone)

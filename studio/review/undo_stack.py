@@ -1,4 +1,4 @@
-"""What was decided on this screen, so that it can be taken back and made again. Pure.
+"""What was decided in this session, so that it can be undone and redone. Pure.
 
 Owns the stack of undo and redo, and what operation would undo a change that is committed.
 """
@@ -33,7 +33,7 @@ Step = tuple[UndoEntry, ...]
 
 @dataclass(slots=True)
 class UndoStack:
-    """Everything one person decided on this screen, newest last."""
+    """Everything one person decided in this session, newest last."""
 
     steps: list[Step] = field(default_factory=list)
     undone: list[Step] = field(default_factory=list)
@@ -41,7 +41,7 @@ class UndoStack:
     done: int = 0
 
     def add(self, step: Step) -> None:
-        """Something new was decided: what was undone before cannot be made again."""
+        """Something new was decided: what was undone before cannot be redone."""
         self.steps.append(step)
         self.undone.clear()
         self.done += len(step)
@@ -61,7 +61,7 @@ class UndoStack:
 def last_step_of(
     decisions: Mapping[str, Decision], operations: Mapping[str, Operation], person: str
 ) -> Step:
-    """The last decision that this person made before the screen was opened, as a step."""
+    """This person's last decision before the session, as a step."""
     for name, decision in reversed(list(decisions.items())):
         if decision.reviewer == person and name in operations:
             return (UndoEntry(operations[name], decision),)
@@ -69,7 +69,7 @@ def last_step_of(
 
 
 def renew_decision(decision: Decision) -> Decision:
-    """The same decision, to be made anew; what the gate puts in is left to it."""
+    """The same decision to be made again, without what the gate fills in."""
     return replace(decision, at=0.0, assigned=None, flags=())
 
 
