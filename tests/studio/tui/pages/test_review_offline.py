@@ -41,7 +41,7 @@ class Table:
     async def rest(self) -> None:
         await self.pilot.pause()
         await self.app.wait_for_requests()
-        await self.page.read()
+        await self.page.wait_until_read()
         self.app.draw_frame()
         await self.pilot.pause()
 
