@@ -23,10 +23,11 @@ def status(context: typer.Context, run: Run = None, json: AsJson = False) -> Non
     if print_status(context.obj, run, json):
         return
     from engines.record.run_dir import Workspace  # a good third of the whole start
+    from studio.session.status import status_of
 
     folder = choose_run(Workspace(context.obj), run)
     alive = client.is_alive(folder)
-    answer = client.ask(folder, "status") if alive else client.status_of(folder.state())
+    answer = client.ask(folder, "status") if alive else status_of(folder.state())
     _show({**answer, "alive": alive}, json)
 
 

@@ -264,8 +264,9 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         self.run_worker(self._attach_to(run), exclusive=True, group="attach", exit_on_error=True)
 
     async def _attach_to(self, run: str) -> None:
+        from studio.run.linter import LazyLinter
         from studio.session.live import LiveSession
-        from studio.session.offline_screen import OfflineSession
+        from studio.session.offline import OfflineSession
 
         try:
             folder = self.workspace.run(run)
@@ -278,7 +279,12 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
             LiveSession(
                 folder,
                 self.person,
-                fallback=lambda: OfflineSession(self.workspace, folder, self.person),
+                fallback=lambda: OfflineSession(
+                    self.workspace,
+                    folder,
+                    self.person,
+                    linter=LazyLinter(self.workspace, folder, lambda _: None),
+                ),
             )
         )
         if self.page_name == "start":

@@ -11,18 +11,19 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from engines.core import events as ev
 from engines.core.errors import ConflictError, LockedError
 from engines.core.library import CommitResult, Library
 from engines.core.protocols import Linter, Reviewer
-from engines.core.types import GATE, Decision, Flag, Operation
+from engines.core.types import GATE, Decision, Operation
 from engines.pipeline.gate import weights
 from engines.pipeline.gate.commit_hold import CommitHold
 from engines.pipeline.gate.draft import Draft
 from engines.pipeline.gate.queue import OperationQueue
 from engines.pipeline.gate.rebase import rebase_decisions
+from engines.pipeline.gate.results import DecisionPreview, DecisionResult
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers.human import HoldExpired, HumanReviewer
 from engines.pipeline.reviewers.limits import MetricLimits
@@ -31,22 +32,6 @@ from engines.record.libraries import Committer, LibraryFolder
 LOCK_TIMEOUT_S = 10.0
 """How long a commit waits for whoever else writes to the library."""
 _LOCK_POLL_S = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class DecisionResult:
-    """The gate's answer to one decision: as it was journalled, and what it does."""
-
-    decision: Decision
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class DecisionPreview:
-    """What would be said of a decision if it were made now: nothing of it is journalled."""
-
-    objection: str = ""  # "": it fits
-    flags: tuple[Flag, ...] = ()
 
 
 class Gate:

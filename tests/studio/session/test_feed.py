@@ -27,12 +27,12 @@ class Wire:
 
 
 async def heard_by_who_joins(feed: Feed) -> list[dict[str, Any]]:
-    outlet, wire = Outbox(feed), Wire()
-    feed.add(outlet)
-    outlet.enqueue(b'{"answer": 1}\n')
+    outbox, wire = Outbox(feed), Wire()
+    feed.add(outbox)
+    outbox.enqueue(b'{"answer": 1}\n')
     await sleep(0)
-    outlet.end()
-    await outlet.send(wire)  # type: ignore[arg-type]
+    outbox.end()
+    await outbox.send(wire)  # type: ignore[arg-type]
     return wire.lines
 
 

@@ -40,7 +40,8 @@ from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
 from engines.rollouts.manager import RolloutManager
 from studio.report.step import step_facts, step_text
-from studio.session.offline import open_review_session
+from studio.review.review_run import open_session
+from studio.run.linter import LazyLinter
 from tests.engines.pipeline.gate.test_gate import ADD, DELETE, MORE, Desk
 from tests.support.builders import (
     a_decision,
@@ -197,8 +198,10 @@ async def test_an_own_operation_survives_the_process_and_comes_with_its_flags(
 
 def _propose_alone(workspace: Path, operation: Operation) -> None:
     place = Workspace(workspace)
-    with open_review_session(place, place.run("rehearsal")) as desk:
-        desk._runner.run(desk._gate.queue.propose(operation, "ann"))  # type: ignore[attr-defined]
+    run = place.run("rehearsal")
+    linter = LazyLinter(place, run, lambda _: None)
+    with open_session(place, run, "ann", linter) as (session, wait_for):
+        wait_for(session.propose(operation))
 
 
 async def test_a_run_forked_after_an_own_operation_begins_with_the_library_it_made(

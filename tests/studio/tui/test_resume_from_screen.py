@@ -19,7 +19,7 @@ from studio.run import detached
 from studio.run.detached import ReadyRun, RefusedStart
 from studio.session.base import Session
 from studio.session.live import LiveSession
-from studio.session.offline_screen import OfflineSession
+from studio.session.offline import OfflineSession
 from studio.tui.app import StudioApp
 from tests.studio.tui.stage import app_on, held_workspace, picture
 

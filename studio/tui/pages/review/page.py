@@ -243,7 +243,7 @@ class ReviewPage(ReviewDecisions):
     async def _resubmit_reply(self, session: Session, editing: Editing, text: str) -> None:
         name = editing.item.id
         try:
-            problems = await session.resubmit(name, text, self.studio.person)
+            problems = (await session.resubmit(name, text, self.studio.person)).problems
         finally:
             self.deciding.busy.discard(name)
         if problems:

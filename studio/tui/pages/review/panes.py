@@ -24,6 +24,7 @@ from engines.core.errors import StudioError
 from engines.core.library import Library
 from engines.core.types import Operation, OperationKind
 from studio.review.actions import Decider
+from studio.review.draft import draft_and_deleted, draft_texts
 from studio.secrets.sanitize import one_line
 from studio.session.base import Disconnected, EventReceived, Message, Session
 from studio.tui.drawing.cells import GLYPHS_ASCII, GLYPHS_UNICODE, Glyphs
@@ -48,8 +49,6 @@ from studio.tui.pages.review.loader import Findings, FindingsLoader, FindingsReq
 from studio.tui.pages.review.view import (
     SORTS,
     Item,
-    draft_and_deleted,
-    draft_texts,
     empty_lines,
     excerpt,
     item_row,

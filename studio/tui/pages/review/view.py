@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from engines.core.library import effective_operation
 from engines.core.state.run_state import RunState
-from engines.core.text.sanitize import one_line
 from engines.core.types import Decision, Operation, OperationKind, UnparsedReply
 from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs, crop, normalize_width, pad
@@ -111,41 +109,6 @@ def _matches(item: Item, words: Sequence[str], texts: Mapping[str, str]) -> bool
         parts = [op.id, op.kind, op.target or "new", op.text, now, item.standing, *flags]
     text = " ".join(parts).casefold()
     return all(word in text for word in words)
-
-
-def draft_texts(
-    base: Iterable[tuple[str, str]], reviewed: Iterable[tuple[Operation, Decision]]
-) -> dict[str, str]:
-    """Texts of the library as the standing decisions would leave it, by id.
-
-    The gate has checked each decision against those before it, so that no objection is left
-    to be looked for: `Library.commit` gives the same, a thousand times slower.
-    """
-    return draft_and_deleted(base, reviewed)[0]
-
-
-def draft_and_deleted(
-    base: Iterable[tuple[str, str]], reviewed: Iterable[tuple[Operation, Decision]]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """The same, and by operation id what the experiences said that decisions delete."""
-    texts, deleted = dict(base), {}
-    for operation, decision in reviewed:
-        if decision.action not in ("approve", "edit"):
-            continue
-        wanted = effective_operation(operation, decision)
-        match wanted.kind:
-            case "add":
-                name = wanted.target or decision.assigned
-                if name:
-                    texts[name] = one_line(wanted.text)
-            case "modify":
-                if wanted.target in texts:
-                    texts[wanted.target] = one_line(wanted.text)
-            case "delete":
-                deleted[operation.id] = texts.pop(wanted.target or "", "")
-            case "keep":
-                pass
-    return texts, deleted
 
 
 @lru_cache(maxsize=8192)  # a key press makes the rows of the whole queue anew

@@ -24,7 +24,8 @@ from engines.core.types import (
     Reflection,
     Usage,
 )
-from engines.pipeline.gate.gate import DecisionPreview, Gate
+from engines.pipeline.gate.gate import Gate
+from engines.pipeline.gate.results import DecisionPreview
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers.human import AutoReviewer, HoldExpired, HumanReviewer
 from engines.pipeline.reviewers.rules import read_rules

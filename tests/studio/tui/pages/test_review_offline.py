@@ -17,7 +17,7 @@ from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
 from studio.run import detached
 from studio.run.detached import RefusedStart
-from studio.session.offline_screen import OfflineSession
+from studio.session.offline import OfflineSession
 from studio.tui.app import StudioApp
 from studio.tui.pages.review.page import ReviewPage
 from tests.studio.tui.stage import app_on, finished_workspace, held_workspace, picture
@@ -41,7 +41,7 @@ class Table:
     async def rest(self) -> None:
         await self.pilot.pause()
         await self.app.wait_for_requests()
-        await self.page.read()
+        await self.page.wait_until_read()
         self.app.draw_frame()
         await self.pilot.pause()
 
