@@ -379,7 +379,7 @@ class DiffPage(Page):
             self._run_in_group("export", partial(self._export, self.found))
 
     async def _export(self, found: Comparison) -> None:
-        from studio.tui import library_loader
+        from studio.tui.pages import library_loader
 
         name = view.file_name(found)
         try:

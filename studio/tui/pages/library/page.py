@@ -184,7 +184,7 @@ class LibraryPage(Page):
         self._draw_if_open()
 
     async def _list_libraries(self) -> None:
-        from studio.tui import library_loader
+        from studio.tui.pages import library_loader
 
         try:
             self._found = await asyncio.to_thread(
@@ -595,7 +595,7 @@ class LibraryPage(Page):
         self._draw_side()
 
     async def _read_history(self, name: str) -> None:
-        from studio.tui import library_loader
+        from studio.tui.pages import library_loader
 
         assert self._folder is not None
         try:
@@ -625,7 +625,7 @@ class LibraryPage(Page):
         self._run_in_group("export", partial(self._export, self._folder, self.shelf.library))
 
     async def _export(self, folder: LibraryFolder, library: Library) -> None:
-        from studio.tui import library_loader
+        from studio.tui.pages import library_loader
 
         try:
             path = await asyncio.to_thread(

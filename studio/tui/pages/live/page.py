@@ -32,7 +32,6 @@ from studio.session.base import (
     SnapshotReceived,
     TextReceived,
 )
-from studio.tui import training_view
 from studio.tui.drawing import themes
 from studio.tui.drawing.canvas import PaneModel, StreamCanvas
 from studio.tui.drawing.cells import choose_glyphs
@@ -40,6 +39,7 @@ from studio.tui.drawing.layout import Mode
 from studio.tui.drawing.lines import Row, line
 from studio.tui.keymap import Key, bindings
 from studio.tui.page import Page
+from studio.tui.pages import training_view
 from studio.tui.pages.live import sentences, view
 from studio.tui.pages.live.batch import Batch, RolloutStatus
 from studio.tui.pages.live.batch_tracker import BatchTracker

@@ -25,7 +25,7 @@ from studio.tui.pages.review.view import (
     excerpt,
     items,
 )
-from studio.tui.training_view import WHOLE
+from studio.tui.pages.training_view import WHOLE
 
 _OF_WORDINGS = ("review.edit", "review.editor", "review.merge", "review.later", "review.safe")
 

@@ -238,7 +238,7 @@ class RunsPage(Page):
         self.run_worker(self._export(runs_csv(shown), len(shown)), group="export")
 
     async def _export(self, text: str, n: int) -> None:
-        from studio.tui import library_loader
+        from studio.tui.pages import library_loader
 
         try:
             path = await asyncio.to_thread(
