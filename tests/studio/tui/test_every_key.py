@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from studio.tui.actions import MainScreen
 from studio.tui.app import PAGES, StudioApp
 from studio.tui.drawing.lines import plain_text
 from studio.tui.help import HelpScreen, help_lines
@@ -158,7 +159,7 @@ def test_every_key_has_the_test_that_tries_it() -> None:
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.id)
 def test_every_key_is_an_action_with_words(key: Key) -> None:
-    owners: list[type] = [StudioApp]
+    owners: list[type] = [MainScreen, StudioApp]
     if key.scope == "list":
         owners = [RowList]
     elif key.scope not in ("global", "loop"):
@@ -200,7 +201,7 @@ async def test_a_number_opens_its_page(tmp_path: Path) -> None:
         for key, page in pages.items():
             await stage.press(key)
             assert stage.app.page_name == page
-            assert stage.app.page().display
+            assert stage.app.navigation.page().display
             tab = f"[{key} {page.capitalize()}"
             assert (tab in picture(stage.app)[1]) == (key != "0")
         assert stage.session is not None and stage.session.asked == []
@@ -221,17 +222,17 @@ async def test_g_goes_to_an_id_of_another_page_and_says_when_there_is_none(
         await stage.press("g")
         await stage.answer("op1.2")
         assert stage.app.page_name == "review"
-        assert stage.app.page().item.id == "op1.2"  # type: ignore[attr-defined]
+        assert stage.app.navigation.page().item.id == "op1.2"  # type: ignore[attr-defined]
         await stage.press("g")
         await stage.answer("op9.9")
-        assert "op9.9: nothing here is called so" in picture(stage.app)[-2]
-        assert stage.app.page().item.id == "op1.2"  # type: ignore[attr-defined]
+        assert "op9.9: nothing has this name" in picture(stage.app)[-2]
+        assert stage.app.navigation.page().item.id == "op1.2"  # type: ignore[attr-defined]
 
 
 async def test_tab_goes_through_the_panes_and_shift_tab_back(tmp_path: Path) -> None:
     async with on_stage(HELD, tmp_path, (120, 36)) as stage:
         await stage.press("2")
-        panes = stage.app.page().panes()
+        panes = stage.app.navigation.page().panes()
         assert len(panes) == 4 and stage.app.focused is panes[0]
         seen = []
         for _ in panes:
@@ -245,7 +246,7 @@ async def test_tab_goes_through_the_panes_and_shift_tab_back(tmp_path: Path) -> 
 async def test_ctrl_w_jumps_to_the_pane_of_a_letter(tmp_path: Path) -> None:
     async with on_stage(HELD, tmp_path, (120, 36)) as stage:
         await stage.press("2")
-        panes = stage.app.page().panes()
+        panes = stage.app.navigation.page().panes()
         titles = [str(pane.border_title) for pane in panes]
         await stage.press("ctrl+w")
         assert "(a) Operations" in "\n".join(picture(stage.app))
@@ -320,7 +321,7 @@ async def test_a_list_is_gone_through_by_lines_pages_and_ends(tmp_path: Path) ->
 
 async def test_left_and_right_go_between_rollouts_on_the_canvas(tmp_path: Path) -> None:
     async with on_stage(HELD, tmp_path, (120, 36)) as stage:
-        canvas = stage.app.page("live").canvas  # type: ignore[attr-defined]
+        canvas = stage.app.navigation.page("live").canvas  # type: ignore[attr-defined]
         canvas.focus()
         first = canvas.focused
         await stage.press("l")
@@ -332,7 +333,7 @@ async def test_left_and_right_go_between_rollouts_on_the_canvas(tmp_path: Path) 
 async def test_enter_opens_the_evidence_and_closes_it(tmp_path: Path) -> None:
     async with on_stage(HELD, tmp_path, (120, 36)) as stage:
         await stage.press("2", "enter")
-        page = stage.app.page()
+        page = stage.app.navigation.page()
         assert page.opened_evidence and stage.app.focused is page.evidence  # type: ignore[attr-defined]
         assert "Step 1 (columns)" in "\n".join(picture(stage.app))
         await stage.press("enter")
