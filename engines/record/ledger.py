@@ -165,11 +165,12 @@ class RecordLedger:
         now = self._clock()
         self._write(name, Record(key, "", policy, 0, (), Sampling(), reply, 0.0, now, what))
 
-    def release_files(self, prefix: str = "") -> None:
+    def release_files(self) -> None:
         """Close the files of a finished step and drop what was read from them."""
-        for name in [name for name in self._files if name.startswith(prefix)]:
-            self._files.pop(name).close()
-            self._known.pop(name)
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+        self._known.clear()
         self._turns.clear()
 
     async def aclose(self) -> None:

@@ -160,7 +160,8 @@ async def open_run_context(
     if config.trains and opened.local is not None:
         training = open_training(plan, opened.local, tell, ranks, opened.rollouts)
         await note_engine(training, opened.local, recorder)
-        recorder.listen(curve_listener(training, state, stack, tell))
+        if config.grpo.tensorboard:
+            recorder.listen(curve_listener(training, state, stack, tell))
         reviewers = (training.bounds, *reviewers)
     rolling = rollout_slots(config, slots)
     control = RunControl(recorder)

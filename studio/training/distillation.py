@@ -57,9 +57,7 @@ class DistilledSet:
         return share_left(self.without, self.with_library, self.trained)
 
 
-def share_left(
-    without: ByQuestion, with_library: ByQuestion, trained: ByQuestion, level: float = 0.95
-) -> Share | None:
+def share_left(without: ByQuestion, with_library: ByQuestion, trained: ByQuestion) -> Share | None:
     """How much of a library's effect is left in weights that were trained on what it achieved.
 
     The share is mean(trained - without) / mean(with_library - without) over the questions known
@@ -82,7 +80,7 @@ def share_left(
     if n < 2:
         return None
     effect, rest = statistics.fmean(effects), statistics.fmean(kept)
-    t2 = t_quantile((1 + level) / 2, n - 1) ** 2 / n
+    t2 = t_quantile(0.975, n - 1) ** 2 / n
     a = effect**2 - t2 * statistics.variance(effects)
     if a <= 0 or effect <= 0:
         return None

@@ -209,10 +209,14 @@ def runs_table(runs: Sequence[ListedRun]) -> str:
     return "\n".join(lines)
 
 
-def home_text(runs: Sequence[ListedRun], workspace: Workspace, limit: int = 10) -> str:
+SHOWN_AT_HOME = 10
+
+
+def home_text(runs: Sequence[ListedRun], workspace: Workspace) -> str:
     """The home page: runs, presets, and what one would do next."""
-    shown = runs_table(runs[:limit]) if runs else "none yet"
-    more = [f"… and {len(runs) - limit} more: studio runs list"] if len(runs) > limit else []
+    shown = runs_table(runs[:SHOWN_AT_HOME]) if runs else "none yet"
+    rest = len(runs) - SHOWN_AT_HOME
+    more = [f"… and {rest} more: studio runs list"] if rest > 0 else []
     presets = table(("PRESET", "WHAT IT IS"), list_presets(), fold=1, columns=COLUMNS - 2)
     return "\n".join(
         [

@@ -208,15 +208,6 @@ class RunState:
         )
 
     @property
-    def weights_decision(self) -> tuple[Operation, Decision] | None:
-        """The standing decision about the weight update under review; None without any."""
-        for key, decision in self.decisions.items():
-            operation = self.operations.get(key)
-            if operation is not None and operation.kind == "weights":
-                return operation, decision
-        return None
-
-    @property
     def trains_weights(self) -> bool:
         """Whether the run updates weights instead of a library."""
         return bool(self.engine_facts or self.training)

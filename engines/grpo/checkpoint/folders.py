@@ -37,10 +37,6 @@ class FoundCheckpoint:
     folder: Path
 
 
-def checkpoint_name(step: int) -> str:
-    return f"global_step_{step}"
-
-
 def find_checkpoints(run_folder: Path) -> tuple[FoundCheckpoint, ...]:
     """All of a run, by step; of one step that was saved by several processes, the newest last."""
     folders = (path.parent for path in (run_folder / "checkpoints").glob(f"**/{SEAL}"))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import statistics
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,8 +101,6 @@ class GRPOEngine:
         self._halved_to: int | None = None  # sequences to a forward since memory ran out
         self._retreat = CollapseRollback(settings, local)
         self.policy_version = 0
-        self.cpu_s = 0.0
-        self.last_times: dict[str, float] = {}
 
     def plan(self, total_steps: int) -> str:
         """Let the schedule span so many batches; what that does to the learning rate, or ""."""
@@ -182,14 +179,8 @@ class GRPOEngine:
     def _consolidate(
         self, batch: Sequence[Group], stop: threading.Event
     ) -> tuple[WeightUpdate | None, tuple[LostWork, ...]]:
-        began, cpu = time.perf_counter(), time.process_time()
-        try:
-            with self._local.lock:
-                return self._compute_lesson(batch, stop)
-        finally:
-            spent = time.process_time() - cpu
-            self.cpu_s += spent
-            self.last_times = {"train_s": time.perf_counter() - began, "train_cpu_s": spent}
+        with self._local.lock:
+            return self._compute_lesson(batch, stop)
 
     def _compute_lesson(
         self, batch: Sequence[Group], stop: threading.Event

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,8 +97,6 @@ class SFTEngine:
         self._forward_tokens, self._halved = forward_tokens, False
         self._packs: bool | None = None  # None: not looked at yet
         self.policy_version = 0
-        self.cpu_s = 0.0
-        self.last_times: dict[str, float] = {}
 
     def plan(self, total_steps: int) -> str:
         """Let the schedule span so many batches; what that does to the learning rate, or ""."""
@@ -177,14 +174,8 @@ class SFTEngine:
 
     def _consolidate(self, batch: Sequence[Group], stop: threading.Event) -> WeightUpdate | str:
         """The update, or why there is none."""
-        began, cpu = time.perf_counter(), time.process_time()
-        try:
-            with self._local.lock:
-                return self._compute_update(batch, stop)
-        finally:
-            spent = time.process_time() - cpu
-            self.cpu_s += spent
-            self.last_times = {"train_s": time.perf_counter() - began, "train_cpu_s": spent}
+        with self._local.lock:
+            return self._compute_update(batch, stop)
 
     def _compute_update(self, batch: Sequence[Group], stop: threading.Event) -> WeightUpdate | str:
         step, settings = batch[0].step, self._settings

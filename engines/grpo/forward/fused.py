@@ -5,9 +5,9 @@ the rest is elementwise. So q, k and v are one product and so are gate and up, n
 are folded into the matrices behind them, and backward passes are written out. The adapter stays
 apart from the frozen matrices, since only it learns. What is not known is left to transformers.
 
-Measured on one busy thread with hidden 128, 3 layers, 16 prompts of 60 tokens and 8 completions
-of 15 to 30 each: a forward and backward pass took 0.30 s of CPU time so, 0.36 s with the same
-sharing through transformers' modules, and 0.97 s from whole sequences.
+It is worth its length because training falls below twice TRL's speed without it: of TRL's CPU
+seconds over ours a whole step has 2.1 to 2.2 with it and 1.8 without (`tests.bench.grpo`,
+scenarios fixed and tiny on one busy thread; the training part alone 1.9 to 2.1 and 1.6).
 """
 
 from __future__ import annotations

@@ -65,18 +65,11 @@ def beta_quantile(p: float, a: float, b: float) -> float:
         x = following
 
 
-def t_cdf(t: float, df: float) -> float:
-    """Probability that Student's t with `df` > 0 degrees of freedom is at most t.
+def t_quantile(p: float, df: float) -> float:
+    """The t that Student's t with `df` degrees of freedom stays below with probability p in (0, 1).
 
     Source: DLMF 8.17 with P(|T| > t) = I_{df/(df+t²)}(df/2, 1/2).
     """
-    _require(df > 0, "degrees of freedom are positive")
-    beyond = beta_cdf(df / (df + t * t), df / 2, 0.5) / 2  # (one tail)
-    return 1 - beyond if t > 0 else beyond
-
-
-def t_quantile(p: float, df: float) -> float:
-    """The t with `t_cdf(t, df) == p`, for p strictly between 0 and 1."""
     _require(0 < p < 1, "a quantile's probability lies strictly between 0 and 1")
     _require(df > 0, "degrees of freedom are positive")
     beyond = 2 * min(p, 1 - p)  # P(|T| > |t|)
@@ -87,13 +80,6 @@ def t_quantile(p: float, df: float) -> float:
         x = beta_quantile(beyond, df / 2, 0.5)
         size = math.sqrt(df * (1 - x) / x)
     return size if p > 0.5 else -size
-
-
-def binomial_tail(n: int, x: int, p: float) -> float:
-    """Probability of at least x successes in n draws of chance p: I_p(x, n - x + 1)."""
-    if x <= 0:
-        return 1.0
-    return 0.0 if x > n else beta_cdf(p, x, n - x + 1)
 
 
 def sign_test(wins: int, losses: int) -> float:

@@ -111,9 +111,9 @@ def pass_rate(rewards: Rewards, k: int, level: float = 0.95) -> Rate:
     return Rate(math.fsum(values) / len(values), len(values), interval_of(values, level))
 
 
-def pass_curve(rewards: Rewards, most: int, level: float = 0.95) -> tuple[Rate, ...]:
+def pass_curve(rewards: Rewards, most: int) -> tuple[Rate, ...]:
     """pass@1 … pass@`most`, in order. Later ones may rest on fewer questions."""
-    return tuple(pass_rate(rewards, k, level) for k in range(1, most + 1))
+    return tuple(pass_rate(rewards, k) for k in range(1, most + 1))
 
 
 @dataclass(frozen=True, slots=True)

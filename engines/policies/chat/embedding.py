@@ -45,7 +45,6 @@ MAX_BODY = 16 * 2**20
 Sleep = Callable[[float], Awaitable[None]]
 Reserve = Callable[[Sequence[str]], Awaitable[Callable[[Usage], None]]]
 """Called before texts are paid for; returns what is to be told what they have cost."""
-Vector = Sequence[float]
 
 
 def open_embedder(

@@ -139,9 +139,10 @@ def _number_error(request: Mapping[str, Any]) -> str | None:
     return None
 
 
-def error_body(text: str, kind: str = "invalid_request_error") -> bytes:
+def error_body(text: str) -> bytes:
     """The error object of the protocol, as it is sent with a status of 400 or more."""
-    return orjson.dumps({"error": {"message": text, "type": kind, "param": None, "code": None}})
+    error = {"message": text, "type": "invalid_request_error", "param": None, "code": None}
+    return orjson.dumps({"error": error})
 
 
 def _is_int(value: object) -> bool:

@@ -36,7 +36,6 @@ class StreamCanvas(Widget, can_focus=True):
 
     Args:
         ascii: draw borders and signs in ASCII.
-        cap: rows kept of each text.
     """
 
     DEFAULT_CSS = "StreamCanvas { width: 1fr; height: 1fr; }"
@@ -58,14 +57,12 @@ class StreamCanvas(Widget, can_focus=True):
         self,
         *,
         ascii: bool = False,
-        cap: int = ROWS,
         id: str | None = None,
-        classes: str | None = None,
     ) -> None:
-        super().__init__(id=id, classes=classes)
+        super().__init__(id=id)
         self.follow = True
         self.caption = ""  # title of the wall's box; without one it has no box
-        self._glyphs, self._cap = choose_glyphs(ascii), cap
+        self._glyphs = choose_glyphs(ascii)
         self._mode: Mode = "group"
         self._columns: int | None = None
         self._panes: dict[str, Pane] = {}
@@ -116,7 +113,7 @@ class StreamCanvas(Widget, can_focus=True):
         order = tuple(model.id for model in panes)
         for model in panes:
             if (pane := self._panes.get(model.id)) is None:
-                self._panes[model.id] = Pane(model, self._cap)
+                self._panes[model.id] = Pane(model, ROWS)
             else:
                 pane.model = model
         if (order, columns) == (self._order, self._columns):

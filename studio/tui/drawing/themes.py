@@ -15,8 +15,6 @@ from textual.theme import BUILTIN_THEMES, Theme
 
 DARK, LIGHT, ANSI, MONO = NAMES = ("studio-dark", "studio-light", "studio-ansi", "studio-mono")
 
-_Look = Mapping[str, tuple[str, str]]  # style → colour ("" the terminal's own), attributes
-
 _ATTRIBUTES = {
     "won": "bold",
     "lost": "",

@@ -27,9 +27,9 @@ class Activity(LineView):
         self._told: deque[Line] = deque(maxlen=_KEPT)
         self._changed = True
 
-    def say(self, text: str, style: str = "", at: float | None = None) -> None:
+    def say(self, text: str, style: str = "") -> None:
         """Put a line at the end; it is drawn with `draw`."""
-        self._told.append(self._make_line(text, style, at))
+        self._told.append(self._make_line(text, style, None))
         self._changed = True
 
     def prepend_history(self, before: Iterable[tuple[float, str]]) -> None:

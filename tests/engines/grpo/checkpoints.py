@@ -35,6 +35,11 @@ def trained(folder: Path, seed: int = 1) -> LocalModel:
     return local
 
 
+def checkpoint_name(step: int) -> str:
+    """Of the folder, as a run writes it."""
+    return f"global_step_{step}"
+
+
 def a_state(local: LocalModel, **plain: Any) -> EngineState:
     """As an engine has it after three steps."""
     moments = {

@@ -256,7 +256,7 @@ async def test_evaluations_have_files_of_their_own_and_steps_can_be_forgotten(
     ledger, policy = a_ledger(tmp_path), answering("a", "b")
     await ledger.ask(KEY, policy, ASKED, WARM)
     await ledger.ask(evaluation, policy, ASKED, WARM)
-    ledger.release_files("step")
+    ledger.release_files()
     reply, _ = await ledger.ask(KEY, answering(), ASKED, WARM)  # read again from disk
     assert reply.text == "a"
     await ledger.aclose()

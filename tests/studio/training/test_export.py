@@ -16,10 +16,9 @@ import transformers
 from engines.core import events as ev
 from engines.core.types import NO_USAGE
 from engines.grpo.checkpoint.contents import write_checkpoint
-from engines.grpo.checkpoint.folders import checkpoint_name
 from engines.policies.hf_local.model import LocalModel
 from engines.record.journal import Journal
-from tests.engines.grpo.checkpoints import a_state, trained
+from tests.engines.grpo.checkpoints import a_state, checkpoint_name, trained
 from tests.engines.grpo.models import a_folder
 from tests.support.builders import a_run
 from tests.support.run_studio import Result, studio

@@ -68,8 +68,11 @@ def test_headless_trains_to_the_same_weights(trained_once: Path, tmp_path: Path)
 
 
 def test_another_seed_gives_other_weights(trained_once: Path, tmp_path: Path) -> None:
-    assert train(tmp_path / "practice", "seed=2").code == 0
+    assert train(tmp_path / "practice", "seed=2", "grpo.tensorboard=true").code == 0
     assert weights(tmp_path / "practice") != weights(trained_once)
+    curves = "runs/grpo-tiny/checkpoints/*/*/monitor/tensorboard"
+    assert list((tmp_path / "practice").glob(curves))
+    assert not list(trained_once.glob(curves)), "they were not asked for"
 
 
 def test_every_step_is_one_update_that_the_gate_let_through(trained_once: Path) -> None:

@@ -135,7 +135,8 @@ TRIED = {
 @cache
 def sources_in(module: str) -> dict[str, str]:
     """Each test of a file with its source, decorators included."""
-    text = Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
+    (path,) = Path(__file__).parent.rglob(f"{module}.py")
+    text = path.read_text(encoding="utf-8")
     parts = re.split(r"\n\n\n(?=@|async def |def )", text)
     found = {}
     for part in parts:

@@ -16,7 +16,6 @@ from studio.secrets.sanitize import one_line
 
 WON = 0.5
 """The least reward that counts as won, as in the evidence of an operation."""
-OUTCOMES: tuple[GroupOutcome, ...] = ("used", "all-right", "all-wrong", "failed", "unjudged")
 UNDER_WAY = ("streaming", "queued")
 
 

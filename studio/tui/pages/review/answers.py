@@ -118,7 +118,7 @@ class ReviewDecisions(ReviewPanes):
     def action_later(self) -> None:
         self._decide("defer")
 
-    def _decide(self, action: DecisionAction, reason: str = "") -> None:
+    def _decide(self, action: DecisionAction) -> None:
         if self._anchor and action != "defer":
             self.run_worker(self._decide_range(action))
             return
@@ -128,10 +128,8 @@ class ReviewDecisions(ReviewPanes):
         if action == "defer" and self._is_all_or_nothing(op):
             return
         standing = item.decision
-        if (
-            standing is not None
-            and not reason
-            and (standing.action == action or (standing.action, action) == ("edit", "approve"))
+        if standing is not None and (
+            standing.action == action or (standing.action, action) == ("edit", "approve")
         ):
             self.host.tell(f"{op.id} is {item.standing} already; u takes it back")
             return
@@ -142,7 +140,7 @@ class ReviewDecisions(ReviewPanes):
                 "flag",
             )
             return
-        decision = self._make_decision(op, action, reason)
+        decision = self._make_decision(op, action)
         if action == "approve" and standing is not None and standing.reviewer == GATE:
             if (session := self._deciding_session()) is not None:
                 self.deciding.busy.add(op.id)

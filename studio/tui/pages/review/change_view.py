@@ -282,7 +282,6 @@ def unparsed_reply_lines(
     at: tuple[int, int],
     width: int,
     *,
-    reply: str | None = None,
     problems: Sequence[str] = (),
     draft: str = "",
 ) -> list[Line]:
@@ -296,7 +295,7 @@ def unparsed_reply_lines(
     for reason in problems or repair.reasons[:10]:
         out += _labelled_lines("still" if problems else "wrong", display_text(reason), width)
     out.append(())
-    text = display_text(draft or (repair.reply if reply is None else reply)[:_REPLY_CHARS])
+    text = display_text(draft or repair.reply[:_REPLY_CHARS])
     out.append(line(("as you began to mend it" if draft else "the reply", "dim")))
     for piece in wrap(text, max(1, width - 2)):
         out.append(line("  ", piece))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 Near = tuple[str, float, str]
 """Id, similarity in [0, 1] and text of an experience."""
 
+_NEAR = 5
 _LIKE = 0.3
 """Below it two texts merely share a language."""
 _SHOWN = 2
@@ -146,7 +147,7 @@ def record_files_text(groups: Sequence[GroupEvidence]) -> str:
 
 
 def find_similar(
-    operation: Operation, texts: Mapping[str, str], text: str | None = None, most: int = 5
+    operation: Operation, texts: Mapping[str, str], text: str | None = None
 ) -> tuple[Near, ...]:
     """Other experiences most like an operation's text, the likest first.
 
@@ -161,7 +162,7 @@ def find_similar(
         if name != operation.target
     ]
     found.sort(key=lambda near: -near[1])
-    return tuple(near for near in found[:most] if near[1] >= _LIKE)
+    return tuple(near for near in found[:_NEAR] if near[1] >= _LIKE)
 
 
 def similar_rows(near: Sequence[Near], width: int) -> list[Row]:

@@ -15,11 +15,14 @@ import transformers
 from engines.core.errors import ConfigError, ConflictError, DamagedError, RecordError
 from engines.grpo.checkpoint import contents, folders
 from engines.grpo.checkpoint.contents import EngineState, read_checkpoint, write_checkpoint
-from engines.grpo.checkpoint.folders import FoundCheckpoint, checkpoint_name, find_checkpoints
+from engines.grpo.checkpoint.folders import (
+    FoundCheckpoint,
+    find_checkpoints,
+)
 from engines.policies.hf_local.loading import load_local
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.settings import LocalSettings, LoraSettings
-from tests.engines.grpo.checkpoints import a_state, adapted, trained
+from tests.engines.grpo.checkpoints import a_state, adapted, checkpoint_name, trained
 from tests.engines.grpo.models import a_folder
 
 

@@ -118,7 +118,6 @@ async def test_it_learns_what_it_is_shown(base: Path) -> None:
     losses = [figures(await learn(engine, a_batch(n)))["loss"] for n in range(1, 25)]
     assert losses[-1] < 0.6 * losses[0]
     assert engine.policy_version == 24
-    assert engine.cpu_s > 0
 
 
 async def test_a_longer_plan_moves_the_schedule_and_says_what_rises(base: Path) -> None:

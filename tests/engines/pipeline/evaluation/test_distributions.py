@@ -11,9 +11,7 @@ from scipy import special, stats
 from engines.pipeline.evaluation.distributions import (
     beta_cdf,
     beta_quantile,
-    binomial_tail,
     sign_test,
-    t_cdf,
     t_quantile,
 )
 
@@ -33,12 +31,10 @@ def test_beta_probabilities_and_quantiles_equal_scipys() -> None:
         assert found == pytest.approx(special.betaincinv(a, b, p), abs=1e-9), (a, b, p)
 
 
-def test_student_probabilities_and_quantiles_equal_scipys() -> None:
+def test_student_quantiles_equal_scipys() -> None:
     rng = random.Random(4)
     for _ in range(600):
         df = rng.choice((rng.randint(1, 200), log_uniform(rng, 0.5, 1e4)))
-        t = rng.gauss(0, 3)
-        assert t_cdf(t, df) == pytest.approx(stats.t.cdf(t, df), abs=1e-9), (t, df)
         p = rng.choice((rng.random(), log_uniform(rng, 1e-6, 0.5), 0.5 + rng.random() * 1e-6))
         assert t_quantile(p, df) == pytest.approx(stats.t.ppf(p, df), rel=1e-9, abs=1e-12), (p, df)
 
@@ -51,16 +47,13 @@ def test_known_values_come_out() -> None:
     assert t_quantile(0.975, 1) == pytest.approx(math.tan(math.pi * 0.475), rel=1e-12)
     # With 2: t = (2p-1) / sqrt(2p(1-p)) = 0.95 / sqrt(0.04875) = 4.302653.
     assert t_quantile(0.975, 2) == pytest.approx(0.95 / math.sqrt(0.04875), rel=1e-12)
-    # 3 or more heads in 4 flips: (4 + 1) / 16.
-    assert binomial_tail(4, 3, 0.5) == pytest.approx(5 / 16, abs=1e-15)
 
 
 def test_the_ends_of_a_distribution_are_its_ends() -> None:
     assert (beta_cdf(0, 2, 3), beta_cdf(1, 2, 3)) == (0, 1)
     assert (beta_quantile(0, 2, 3), beta_quantile(1, 2, 3)) == (0, 1)
-    assert (t_cdf(0, 5), t_quantile(0.5, 5)) == (0.5, 0)
+    assert t_quantile(0.5, 5) == 0
     assert t_quantile(0.1, 5) == -t_quantile(0.9, 5)
-    assert (binomial_tail(4, 0, 0.3), binomial_tail(4, 5, 0.3)) == (1, 0)
 
 
 def test_a_quantile_deep_in_a_tail_keeps_its_digits() -> None:
@@ -99,7 +92,6 @@ def test_the_sign_test_counts_by_hand(wins: int, losses: int, p: float) -> None:
     [
         lambda: beta_cdf(0.5, 0, 1),
         lambda: beta_quantile(1.1, 1, 1),
-        lambda: t_cdf(1, 0),
         lambda: t_quantile(0, 3),
         lambda: t_quantile(0.9, -1),
     ],
