@@ -73,7 +73,7 @@ class StudioApp(TerminalApp, inherit_bindings=False):
     BINDINGS: ClassVar[list[BindingType]] = [
         binding for binding in bindings("global") if binding.id == "global.interrupt"
     ]
-    ENABLE_COMMAND_PALETTE = True
+    ENABLE_COMMAND_PALETTE = False  # its binding would open Textual's own palette
     ALLOW_SELECT = False  # the terminal selects; shift-drag where the mouse is taken
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012  (Textual declares it so)
         (0, "-tiny"),
