@@ -28,7 +28,7 @@ from studio.tui.attachment import Attachment, RequestQueue
 from studio.tui.drafts import Drafts
 from studio.tui.drawing.lines import Line
 from studio.tui.header import SessionStatus
-from studio.tui.keymap import Key, bindings, remap_keys
+from studio.tui.keymap import KEYS, Key, bindings, remap_keys
 from studio.tui.navigation import Navigation
 from studio.tui.page import Page
 from studio.tui.pages.diff.page import DiffPage
@@ -102,7 +102,7 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         self.settings = settings or ScreenSettings()
         self.workspace = workspace
         self.person = login_name()
-        self.keys: tuple[Key, ...] = remap_keys(self.settings.keys, self.settings.place)
+        self.keys: tuple[Key, ...] = KEYS
         self.requests = RequestQueue(self)
         self.navigation = Navigation(self, self)
         self.attachment = Attachment(self, self, self.navigation, session=session, run=run)
@@ -124,6 +124,7 @@ class StudioApp(TerminalApp, inherit_bindings=False):
 
     def on_mount(self) -> None:
         register_themes(self, self.environ, self.settings.theme)
+        self.keys = remap_keys(self.settings.keys, self.settings.place)
         self.set_keymap(dict(self.settings.keys))
         clock = install_frame_clock(self, self.environ, low_bandwidth=self.settings.low_bandwidth)
         clock.add_drain(self.painter.draw_frame)

@@ -33,7 +33,7 @@ def rss_mb() -> float:
 def facts(app: Any) -> dict[str, Any]:
     """What the process used so far."""
     page = app.navigation.page("live")
-    canvas = page.canvas
+    canvas = page.wall.canvas
     ids = [id for id in canvas._panes if page.streams.has_text(id)]
     texts = {id: canvas.pane_text(id) for id in ids}
     return {

@@ -83,7 +83,7 @@ class Stage:
     async def draw(self) -> None:
         self.app.painter.draw_frame()
         self.app.draw_now()
-        for canvas in self.app.navigation.page("live").canvases:  # type: ignore[attr-defined]
+        for canvas in self.app.navigation.page("live").wall.canvases:  # type: ignore[attr-defined]
             canvas.flush()
         await self.pilot.pause()
 
@@ -306,7 +306,7 @@ def _lost(*, ended: bool) -> Callable[[Stage], Awaitable[None]]:
 
 def zoomed(mode: str) -> Callable[[Stage], Awaitable[None]]:
     async def zoom(stage: Stage) -> None:
-        while stage.app.navigation.page("live").mode != mode:  # type: ignore[attr-defined]
+        while stage.app.navigation.page("live").cursor.mode != mode:  # type: ignore[attr-defined]
             await stage.press("z")
 
     return zoom

@@ -25,7 +25,7 @@ def status_line(
 ) -> Line:
     """One sentence: what the run is doing, or what it waits for, and the key that helps."""
     if line_facts.starting:
-        return line((" starting: the model is asked for a sign of life …", "title"))
+        return line((" starting: the model gets a first request …", "title"))
     if line_facts.opening:
         return line((" opening the run …", "title"))
     if state is None or state.started is None:

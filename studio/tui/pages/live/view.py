@@ -229,6 +229,7 @@ def facts_lines(
     batch: Batch | None,
     line_facts: SessionStatus,
     evaluating: ev.EvaluationProgressed | None,
+    *,
     width: int,
     signs: Glyphs = GLYPHS_UNICODE,
 ) -> list[Line]:

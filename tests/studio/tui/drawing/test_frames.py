@@ -68,7 +68,7 @@ async def test_a_row_that_is_drawn_anew_as_it_was_sends_nothing() -> None:
         first = drawn.paint_all()
         assert first > 40
         assert drawn.paint_all() == 0
-        drawn.buffer.forget()
+        drawn.picture.forget()
         assert drawn.paint_all() == first
 
 
@@ -104,7 +104,7 @@ async def test_what_is_sent_in_pieces_is_what_a_full_repaint_shows() -> None:
             if turn % 10 == 9:
                 app.screen._on_timer_update()  # what waits for its frame
                 before = drawn.cells()
-                drawn.buffer.forget()
+                drawn.picture.forget()
                 drawn.paint_all()
                 assert drawn.cells() == before
 

@@ -36,7 +36,7 @@ class Terminal:
         self.told: list[str] = []
         self.clipboard = ""
 
-    def send(self, sequence: str) -> None:
+    def send_to_terminal(self, sequence: str) -> None:
         self.written.append(sequence)
 
     def tell(self, text: str, style: str = "") -> None:
@@ -47,7 +47,7 @@ class Terminal:
 
 
 def on(terminal: Terminal) -> Notifier:
-    return Notifier(cast(Host, terminal), terminal.send)
+    return Notifier(cast(Host, terminal), terminal.send_to_terminal)
 
 
 @pytest.fixture
