@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from textual.messages import TerminalSupportsSynchronizedOutput
 
-from studio.tui.drawing.frames import ScreenBuffer, compact_update
-from studio.tui.drawing.pacer import UNSEEN_BYTES_PER_S, Pacer
+from studio.tui.terminal.frames import ScreenBuffer, compact_update
+from studio.tui.terminal.pacer import UNSEEN_BYTES_PER_S, Pacer
 
 if TYPE_CHECKING:
     from textual.app import App

@@ -134,7 +134,7 @@ def ending_line(state: RunState) -> Line:
 
 def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
     """The whole of a run that ended: rewards with their n, held-out change, library, cost."""
-    from studio.report.rates import evaluation_text, rate_changes
+    from studio.report.rates import rate_changes
     from studio.report.summary import (
         change_lines,
         lost_text,
@@ -142,7 +142,6 @@ def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICOD
         run_progress,
         unparsed_replies_text,
         usage_text,
-        version_text,
     )
 
     started, where = state.started, run_progress(state)
@@ -186,6 +185,14 @@ def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICOD
     if state.repairs:
         mend = unparsed_replies_text(len(state.repairs), started.run).partition(":")[0]
         out.append(line(("to mend    ", ""), (f"{mend}: 2 review", "flag")))
+    return [*out, *_measurement_lines(state, width)]
+
+
+def _measurement_lines(state: RunState, width: int) -> list[Line]:
+    from studio.report.rates import evaluation_text
+    from studio.report.summary import version_text
+
+    out: list[Line] = []
     if state.evaluations:
         out += [BLANK, line(("every measurement", "title"))]
         for found in state.evaluations:

@@ -20,7 +20,7 @@ from engines.core.types import CallKey
 from studio.session.base import EventReceived, TextPiece, TextReceived
 from studio.tui.app import StudioApp
 from studio.tui.drawing.cells import pad
-from studio.tui.drawing.frames import ScreenBuffer, compact_update
+from studio.tui.terminal.frames import ScreenBuffer, compact_update
 from tests.studio.tui.stage import FakeSession, app_on, held_workspace, picture
 
 
