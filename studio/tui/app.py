@@ -100,6 +100,8 @@ class StudioApp(TerminalApp, inherit_bindings=False):
     ) -> None:
         super().__init__(os.environ if environ is None else environ, clock)
         self.settings = settings or ScreenSettings()
+        # Before the first widget, so that each is styled once.
+        register_themes(self, self.environ, self.settings.theme)
         self.workspace = workspace
         self.person = login_name()
         self.keys: tuple[Key, ...] = KEYS
@@ -123,7 +125,6 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         yield Container(Chrome(id="bottom"), Prompt(id="prompt"), id="foot")
 
     def on_mount(self) -> None:
-        register_themes(self, self.environ, self.settings.theme)
         self.keys = remap_keys(self.settings.keys, self.settings.place)
         self.set_keymap(dict(self.settings.keys))
         clock = install_frame_clock(self, self.environ, low_bandwidth=self.settings.low_bandwidth)

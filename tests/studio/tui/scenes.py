@@ -314,7 +314,8 @@ def zoomed(mode: str) -> Callable[[Stage], Awaitable[None]]:
 
 async def _mending(stage: Stage) -> None:
     page = stage.app.navigation.page("review")
-    page._room.reply = lambda repair: repair.reply  # type: ignore[attr-defined]
+    room = page._room  # type: ignore[attr-defined]
+    room.reply_source = lambda repair: repair  # which has its reply, as a source has
     await stage.press("e")
 
 

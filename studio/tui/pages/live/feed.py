@@ -107,7 +107,7 @@ class Feed:
         from studio.tui.pages.live.event_history import load_event_history
 
         before = await asyncio.to_thread(load_event_history, session.run)
-        if session is self._attached:
+        if session is self._attached and self._page.children:  # else the screen was left
             if anew:
                 self.activity.prepend_history(before.told)
             self._tracker.restore_batch(before.batch, self._page.state)

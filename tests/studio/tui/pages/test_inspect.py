@@ -62,7 +62,7 @@ async def test_it_opens_at_rollouts_groups_operations_and_problems(
         app.open_page("inspect", asked.get(target, target))
         await has_read(pilot)
         expected = wanted.get(target, "s1p1r2" if target == "s1p1r2" else "s1p1r0")
-        assert page_of(app).chosen == expected
+        assert page_of(app).selection.chosen == expected
 
 
 async def test_the_evidence_of_an_operation_that_was_committed_is_found_in_the_journal(
@@ -75,7 +75,7 @@ async def test_the_evidence_of_an_operation_that_was_committed_is_found_in_the_j
     async with app.run_test(size=(120, 36)) as pilot:
         app.open_page("inspect", lesson.operations[0].id)
         await has_read(pilot)
-        assert page_of(app).chosen == lesson.operations[0].evidence[0]
+        assert page_of(app).selection.chosen == lesson.operations[0].evidence[0]
 
 
 async def test_an_id_that_is_none_of_this_run_is_told_and_what_is_shown_stays(
@@ -87,7 +87,7 @@ async def test_an_id_that_is_none_of_this_run_is_told_and_what_is_shown_stays(
         await has_read(pilot)
         app.open_page("inspect", "op77.1")
         await has_read(pilot)
-        assert page_of(app).chosen == "s1p0r1" and "op77.1" in asked.told[-1]
+        assert page_of(app).selection.chosen == "s1p0r1" and "op77.1" in asked.told[-1]
         assert not page_of(app).go_to("nothing")
 
 
@@ -290,7 +290,7 @@ async def test_records_that_are_gone_are_told_and_nothing_breaks(
     async with app.run_test(size=(80, 24)) as pilot:
         app.open_page("inspect", "s1p0r1")
         await has_read(pilot)
-        assert "is not there" in page_of(app).trouble
+        assert "is not there" in page_of(app).selection.trouble
         await pilot.press("n", "w", "t", "space", "o", "S", "escape")
 
 
@@ -305,4 +305,4 @@ async def test_without_a_run_the_keys_say_so_and_break_nothing(tmp_path: Path) -
         await pilot.pause()
         await pilot.press("x", "enter")
         await pilot.pause()
-        assert page_of(app).group == ""
+        assert page_of(app).records.group == ""

@@ -24,7 +24,7 @@ import studio.tui
 FOLDER = Path(studio.tui.__file__).parent
 USED = {
     # of the app
-    "_driver", "_display", "_filters", "_sync_available",
+    "_driver", "_display", "_filters", "_refresh_truecolor_filter", "_sync_available",
     "_exit_renderables", "_handle_exception", "_fatal_error", "_close_messages_no_wait",
     # of its driver
     "_writer_thread", "_queue", "_in_band_window_resize", "_get_terminal_size",
