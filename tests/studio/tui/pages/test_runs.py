@@ -37,7 +37,7 @@ class Asked:
             self.told.append(text)
             tell(text, style)
 
-        monkeypatch.setattr(app, "start", start)
+        monkeypatch.setattr(app, "start_run", start)
         monkeypatch.setattr(app, "attach", self.attached.append)
         monkeypatch.setattr(app, "open_page", opens)
         monkeypatch.setattr(app, "tell", tells)
