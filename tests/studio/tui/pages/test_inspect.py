@@ -133,7 +133,7 @@ async def test_w_says_when_a_group_has_no_contrast(
         app.open_page("inspect", "s4p0")
         await has_read(pilot)
         await pilot.press("w")
-        assert page_of(app).split is None and "no winner beside a loser" in asked.told[-1]
+        assert page_of(app).selection.split is None and "no winner beside a loser" in asked.told[-1]
 
 
 async def test_space_folds_the_part_under_the_cursor_or_all_from_the_list(app: StudioApp) -> None:
