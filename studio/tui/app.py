@@ -412,7 +412,7 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
             self.push_screen(Palette(id="--command-palette"))
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        return commands(self)
+        return commands(self, self, self.page())
 
     # -- drawing -------------------------------------------------------------------------
 
@@ -486,6 +486,10 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         bottom.show_line(0, said)
 
     @property
+    def is_asking(self) -> bool:
+        return self.screen_stack[0].query_one(Prompt).is_asking
+
+    @property
     def is_small(self) -> bool:
         """Whether the terminal is smaller than what the pages are made for."""
         return self.size.width < 60 or self.size.height < 16
@@ -554,7 +558,7 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         if self._drawn:  # before it is shown: what it held when it was left may be long past
             page.draw()
         self.screen_stack[0].query_one("#pages", ContentSwitcher).current = name
-        if (home := page.initial_focus()) is not None and not self.query_one(Prompt).is_asking:
+        if (home := page.initial_focus()) is not None and not self.is_asking:
             # At once, where `Widget.focus` waits its turn: the next key may have come already,
             # and it is this page's.
             self.screen_stack[0].set_focus(home, scroll_visible=False)
@@ -660,7 +664,7 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
     def action_help(self) -> None:
         from studio.tui.help import HelpScreen
 
-        self.push_screen(HelpScreen(self.page()))
+        self.push_screen(HelpScreen(self.page_name))
 
     def action_settings(self) -> None:
         from studio.tui.settings.screen import SettingsScreen
@@ -792,6 +796,6 @@ def open_screen(
     settings = read_settings(workspace)
     remap_keys(settings.keys, settings.place)
     app = StudioApp(Workspace(workspace), run=run, starting=starting, settings=settings)
-    with exit_on_hangup(app):
+    with exit_on_hangup(app, save=lambda: app.drafts.save(), leave=app.action_detach):
         code = app.run(mouse=settings.mouse)
     return app, (app.return_code or 0) if code is None else code

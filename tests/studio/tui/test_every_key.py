@@ -16,7 +16,6 @@ from studio.tui.app import PAGES, StudioApp
 from studio.tui.drawing.lines import plain_text
 from studio.tui.help import HelpScreen, help_lines
 from studio.tui.keymap import KEYS, SCOPES, Key, keys_of_scope
-from studio.tui.palette import commands
 from studio.tui.widgets.row_list import RowList
 from tests.studio.tui.scenes import Scene, on_stage
 from tests.studio.tui.stage import picture
@@ -175,12 +174,15 @@ async def test_every_key_is_in_the_help_of_its_page_and_in_the_palette(tmp_path:
     async with on_stage(HELD, tmp_path, (120, 36)) as stage:
         for page in PAGES:
             stage.app.open_page(page.scope)
-            scopes = HelpScreen(stage.app.page())._scopes
+            scopes = HelpScreen(stage.app.page_name).scopes
             assert {page.scope, "loop", "global", "list"} <= set(scopes)
             text = "\n".join(plain_text(one) for one in help_lines(KEYS, scopes, [], 400))
             for key in (key for scope in scopes for key in keys_of_scope(scope)):
                 assert key.tooltip in text, key.id
-        told = {(command.help, command.title) for command in commands(stage.app)}
+        told = {
+            (command.help, command.title)
+            for command in stage.app.get_system_commands(stage.app.screen)
+        }
         tips = {tip for tip, _ in told}
         missing = {key.id for key in KEYS if key.tooltip not in tips}
         assert missing == {"global.palette", "global.interrupt"}  # open already; pressed twice

@@ -126,7 +126,7 @@ class DiffPage(Page):
     async def _load_comparison(self, asked: tuple[str, str] | None, token: object) -> None:
         from studio.tui.pages.diff import loader
 
-        workspace = self.studio.workspace
+        workspace = self.host.workspace
         run = self._run
         try:
             pair = asked or await asyncio.to_thread(loader.default_references, workspace, run)
@@ -152,7 +152,7 @@ class DiffPage(Page):
 
     def _draw_if_open(self) -> None:
         if self.is_open:
-            self.studio.draw_now()
+            self.host.draw_now()
 
     # -- drawing ---------------------------------------------------------------------------
 
@@ -292,7 +292,7 @@ class DiffPage(Page):
             return
         there = view.find_next_change(self.visible_blocks(), self.at, step)
         if not there or there == self.at:
-            self.studio.tell("no experience differs" if not there else "there is no further change")
+            self.host.tell("no experience differs" if not there else "there is no further change")
             return
         self.at = there
         self._draw_body()
@@ -306,15 +306,15 @@ class DiffPage(Page):
         ]
         at = offered.index(self.drawn_mode)
         self.mode = offered[(at + 1) % len(offered)]
-        self.studio.draw_now()
+        self.host.draw_now()
         self._show_change()
-        self.studio.tell(f"changes {'by ' if self.mode != 'side by side' else ''}{self.mode}")
+        self.host.tell(f"changes {'by ' if self.mode != 'side by side' else ''}{self.mode}")
 
     def action_same(self) -> None:
         self.same = not self.same
-        self.studio.draw_now()
+        self.host.draw_now()
         self._show_change()
-        self.studio.tell("what is equal is shown" if self.same else "what is equal is hidden")
+        self.host.tell("what is equal is shown" if self.same else "what is equal is hidden")
 
     def action_base(self) -> None:
         self._open_choices("base")
@@ -331,14 +331,14 @@ class DiffPage(Page):
         self.screen.set_focus(self.pick_line, scroll_visible=False)
         self.call_after_refresh(self._draw_if_open)  # only then the size of the list is known
         self._run_in_group("choices", self._list_choices)
-        self.studio.draw_now()
+        self.host.draw_now()
 
     async def _list_choices(self) -> None:
         from studio.tui.pages.diff import loader
 
         try:
             self._choices = await asyncio.to_thread(
-                loader.load_choices, self.studio.workspace, self._run
+                loader.load_choices, self.host.workspace, self._run
             )
         except StudioError as error:
             self._choices = (Choice("", str(error)),)
@@ -350,7 +350,7 @@ class DiffPage(Page):
 
     def action_choose(self) -> None:
         if not self.choosing:
-            self.studio.tell("b chooses what to compare with, B what is compared")
+            self.host.tell("b chooses what to compare with, B what is compared")
         elif self.choice_list.key == _TYPED:
             self._choose_reference(self.pick_line.value.strip())
         elif self.choice_list.key:
@@ -370,26 +370,26 @@ class DiffPage(Page):
         event.stop()
         if self.choosing:
             self._close_choices()
-            self.studio.draw_now()
+            self.host.draw_now()
 
     def action_export(self) -> None:
         if self.found is None:
-            self.studio.tell("nothing is compared, so there is nothing to write down", "failed")
+            self.host.tell("nothing is compared, so there is nothing to write down", "failed")
         elif not self.choosing:
             self._run_in_group("export", partial(self._export, self.found))
 
     async def _export(self, found: Comparison) -> None:
-        from studio.tui import library_loader
+        from studio.tui.pages import library_loader
 
         name = view.file_name(found)
         try:
             path = await asyncio.to_thread(
-                library_loader.export_text, self.studio.workspace, name, found.text + "\n"
+                library_loader.export_text, self.host.workspace, name, found.text + "\n"
             )
         except StudioError as error:
-            self.studio.tell(str(error), "failed")
+            self.host.tell(str(error), "failed")
         else:
-            self.studio.tell(f"the difference is written to {path}")
+            self.host.tell(f"the difference is written to {path}")
 
     def _choose_reference(self, reference: str) -> None:
         which = self.choosing
@@ -399,7 +399,7 @@ class DiffPage(Page):
             base = target = reference
         self._close_choices()
         self.compare((reference, target) if which == "base" else (base, reference))
-        self.studio.draw_now()
+        self.host.draw_now()
 
     def _close_choices(self) -> None:
         self.choosing = ""

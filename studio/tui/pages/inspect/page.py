@@ -168,7 +168,7 @@ class InspectPage(Page):
         self._following = wanted
 
     def on_hide(self) -> None:
-        if self.session is not None and self._following and self.studio.page_name != "live":
+        if self.session is not None and self._following and self.host.page_name != "live":
             self.session.subscribe(())
         self._following = frozenset()
 
@@ -211,7 +211,7 @@ class InspectPage(Page):
             return
         self._subscribe(anew=self.group != before)
         if self.is_open:
-            self.studio.draw_now()
+            self.host.draw_now()
         if self._truths is None or self._truths[0] != str(run.path):
             self._truths = (str(run.path), {})
             self.run_worker(self._read_truths(run), group="truths")
@@ -223,7 +223,7 @@ class InspectPage(Page):
         if not found and target.startswith("op"):
             found = await asyncio.to_thread(_find_evidence, run, target)
         if not found:
-            self.studio.tell(
+            self.host.tell(
                 f"{target}: no rollout, group, operation or problem of this run", "failed"
             )
         return found or self.chosen or self.group
@@ -396,7 +396,7 @@ class InspectPage(Page):
             self.split = view.winner_and_loser(self._members, name)
             if self.split is None:
                 self._lay_out()
-        self.studio.draw_now()
+        self.host.draw_now()
 
     # -- keys ------------------------------------------------------------------------------
 
@@ -409,7 +409,7 @@ class InspectPage(Page):
     def _step_rollout(self, by: int) -> None:
         names = [one.id for one in self._members]
         if not names:
-            self.studio.tell("no group is shown", "failed")
+            self.host.tell("no group is shown", "failed")
             return
         at = names.index(self.chosen) if self.chosen in names else 0
         self._choose(names[(at + by) % len(names)])
@@ -420,7 +420,7 @@ class InspectPage(Page):
         else:
             self.split = view.winner_and_loser(self._members, self.chosen)
             if self.split is None:
-                self.studio.tell("this group has no winner beside a loser", "failed")
+                self.host.tell("this group has no winner beside a loser", "failed")
                 return
         self._lay_out()
         if self.split is not None and self.app.focused is self.list_pane:
@@ -429,11 +429,11 @@ class InspectPage(Page):
     def _lay_out(self) -> None:
         """Place the panes for one rollout or two; they are drawn when their widths are known."""
         self.set_class(self.split is not None, "-split")
-        self.call_after_refresh(self.studio.draw_now)
+        self.call_after_refresh(self.host.draw_now)
 
     def action_tokens(self) -> None:
         self.calls = not self.calls
-        self.studio.draw_now()
+        self.host.draw_now()
         if self.calls:
             self.text_pane.action_bottom()
 
@@ -449,7 +449,7 @@ class InspectPage(Page):
             self._unfolded = (
                 self._unfolded - long if long <= self._unfolded else self._unfolded | long
             )
-            self.studio.draw_now()
+            self.host.draw_now()
             return
         name = self._rollout_in(pane)
         key = view.part_key(pane.key)
@@ -457,7 +457,7 @@ class InspectPage(Page):
             key, self._parts(name, shown), self._unfolded, self._folded
         )
         before = pane.key
-        self.studio.draw_now()
+        self.host.draw_now()
         if pane.key != before:  # the row is folded away: stay at its part
             first = next((row.key for row in pane.rows if view.part_key(row.key) == key), "")
             pane.go_to(first)
@@ -476,7 +476,7 @@ class InspectPage(Page):
         self.run_worker(self._search(), group="search")
 
     async def _search(self) -> None:
-        text = await self.studio.ask("find (enter alone: the next one):")
+        text = await self.host.ask("find (enter alone: the next one):")
         if text is None:
             return
         self._find_text(text.strip() or self.wanted)
@@ -492,33 +492,31 @@ class InspectPage(Page):
         self.wanted = self.filter_text = text
         if shown is None:
             return
-        self.studio.draw_now()
+        self.host.draw_now()
         pane = self._focused_text_pane() or self.text_pane
         parts = self._parts(self._rollout_in(pane), shown)
         hits: tuple[Hit, ...] = view.find_hits(parts, text)
         if not hits:
             if text:
-                self.studio.tell(f"{text}: not in this rollout", "failed")
+                self.host.tell(f"{text}: not in this rollout", "failed")
             return
         self._hit = (self._hit + 1) % len(hits) if again else 0
         pane.go_to(view.find_hit_row(hits[self._hit], parts, pane.line_width - 2))
-        self.studio.tell(f"{self._hit + 1} of {len(hits)}: S and enter goes to the next")
+        self.host.tell(f"{self._hit + 1} of {len(hits)}: S and enter goes to the next")
         pane.focus(scroll_visible=False)
 
     def action_pager(self) -> None:
         text = self._whole_text()
         if not text:
-            self.studio.tell("no rollout is shown", "failed")
+            self.host.tell("no rollout is shown", "failed")
             return
         try:
             with self.app.suspend():
                 self.run_pager(text)
         except SuspendNotSupported:
-            self.studio.tell(
-                "a pager needs a terminal of its own, and there is none here", "failed"
-            )
+            self.host.tell("a pager needs a terminal of its own, and there is none here", "failed")
         except (OSError, ValueError) as error:
-            self.studio.tell(f"$PAGER cannot be run: {error}", "failed")
+            self.host.tell(f"$PAGER cannot be run: {error}", "failed")
 
     def _whole_text(self) -> str:
         shown = self._shown_group()

@@ -140,7 +140,7 @@ class LibraryPage(Page):
         if target and not self.go_to(target):
             if self.session is not None or self.shelf is not None:
                 self._wanted = target
-            elif target in {folder.name for folder in self.studio.workspace.libraries()}:
+            elif target in {folder.name for folder in self.host.workspace.libraries()}:
                 self._chosen = target
 
     def handle_message(self, message: Message) -> None:
@@ -171,7 +171,7 @@ class LibraryPage(Page):
             self._run_in_group("citations", partial(self._count_citations, self.session))
 
     async def _read(self, name: str) -> None:
-        folder = self._folder or self.studio.workspace.library(name)
+        folder = self._folder or self.host.workspace.library(name)
         try:
             history = await asyncio.to_thread(folder.history)
         except StudioError as error:
@@ -184,11 +184,11 @@ class LibraryPage(Page):
         self._draw_if_open()
 
     async def _list_libraries(self) -> None:
-        from studio.tui import library_loader
+        from studio.tui.pages import library_loader
 
         try:
             self._found = await asyncio.to_thread(
-                library_loader.list_libraries, self.studio.workspace
+                library_loader.list_libraries, self.host.workspace
             )
         except StudioError as error:
             self._trouble = str(error)
@@ -199,7 +199,7 @@ class LibraryPage(Page):
         try:
             await asyncio.to_thread(citations.refresh)
         except StudioError as error:
-            self.studio.tell(f"uses could not be counted: {error}", "failed")
+            self.host.tell(f"uses could not be counted: {error}", "failed")
         finally:
             self._counting = False
         if session is self.session:
@@ -217,7 +217,7 @@ class LibraryPage(Page):
 
     def _draw_if_open(self) -> None:
         if self.is_open:
-            self.studio.draw_now()
+            self.host.draw_now()
 
     def _library_state(self) -> LibraryState | None:
         """What is known now; the same object while nothing of it changed."""
@@ -410,7 +410,7 @@ class LibraryPage(Page):
         if self.shelf is not None:
             self._draw_side()
         if self.is_open:
-            self.studio.drafts.cursor = event.key
+            self.host.drafts.cursor = event.key
 
     # -- keys: changes ---------------------------------------------------------------------
 
@@ -418,11 +418,11 @@ class LibraryPage(Page):
         if self.session is None:
             name = self.library_name or "NAME"
             one = f" {self.item.id}" if self.item is not None else " ID"
-            self.studio.tell(f"no run is open: studio library edit {name}{one} changes it by hand")
+            self.host.tell(f"no run is open: studio library edit {name}{one} changes it by hand")
         elif self.shelf is None:
-            self.studio.tell("the library is not read yet", "failed")
+            self.host.tell("the library is not read yet", "failed")
         elif needs_one and self.item is None:
-            self.studio.tell("nothing is under the cursor", "failed")
+            self.host.tell("nothing is under the cursor", "failed")
         else:
             return True
         return False
@@ -436,7 +436,7 @@ class LibraryPage(Page):
         key = ("modify", one.id)
         text = await self._ask_wording(f"{display_text(one.id)}: new wording", key, now)
         if text is None or " ".join(text.split()) in ("", now):
-            self.studio.tell(f"{one.id} stays as it is")
+            self.host.tell(f"{one.id} stays as it is")
             return
         self._propose(self._make_operation("modify", one.id, text))
 
@@ -454,12 +454,12 @@ class LibraryPage(Page):
         if one.won_count:
             lines.append(line((f"{one.won_count} rollouts that cite it won.", "flag")))
         lines.append(line("It waits in 2 Review like any other operation; its id is never reused."))
-        if await self.studio.confirm(
+        if await self.host.confirm(
             f"Propose to delete {display_text(one.id)}?", lines, {"d": "propose"}
         ):
             self._propose(self._make_operation("delete", one.id, ""))
         else:
-            self.studio.tell(f"{one.id} stays")
+            self.host.tell(f"{one.id} stays")
 
     def action_merge(self) -> None:
         if self._can_change() and self.item is not None:
@@ -469,10 +469,10 @@ class LibraryPage(Page):
         """Two operations: the other takes this one's wording in, and this one goes."""
         assert self.shelf is not None
         alike = self._near.get((self.shelf.library.content_hash, one.id)) or ()
-        into = await self.studio.ask(f"merge {one.id} into:", alike[0][0] if alike else "")
+        into = await self.host.ask(f"merge {one.id} into:", alike[0][0] if alike else "")
         into = (into or "").strip()
         if not into:
-            self.studio.tell(f"{one.id} stays")
+            self.host.tell(f"{one.id} stays")
             return
         every = {found.id: found for found in view.items(self.shelf)}
         other = every.get(into)
@@ -482,7 +482,7 @@ class LibraryPage(Page):
                 if into == one.id
                 else "there is no such experience"
             )
-            self.studio.tell(f"{into}: {what}", "failed")
+            self.host.tell(f"{into}: {what}", "failed")
             return
         now = other.drafted or other.text
         key = (f"merge {one.id}", other.id)
@@ -490,7 +490,7 @@ class LibraryPage(Page):
         title = f"{display_text(other.id)} with {display_text(one.id)} in it"
         text = await self._ask_wording(title, key, joined)
         if text is None or not text.strip():
-            self.studio.tell(f"{one.id} stays")
+            self.host.tell(f"{one.id} stays")
             return
         why = f"merged: {one.id} into {other.id}"
         changes = [self._make_operation("delete", one.id, "", why)]
@@ -506,7 +506,7 @@ class LibraryPage(Page):
         key = ("add", None)
         text = await self._ask_wording("new experience", key, "")
         if text is None or not text.strip():
-            self.studio.tell("nothing was proposed")
+            self.host.tell("nothing was proposed")
             return
         self._propose(self._make_operation("add", None, text))
 
@@ -518,7 +518,7 @@ class LibraryPage(Page):
         self.add_class("-editing")
         box.open(self._typed.get(key, text))
         begun = box.text
-        self.studio.draw_now()
+        self.host.draw_now()
         try:
             found: str | None = await wording
             if not box.text.strip():
@@ -548,7 +548,7 @@ class LibraryPage(Page):
     def _make_operation(
         self, kind: OperationKind, target: str | None, text: str, why: str = ""
     ) -> Operation:
-        person = self.studio.person
+        person = self.host.person
         return Operation("", kind, target, " ".join(text.split()), why, proposer=person)
 
     def _propose(self, *operations: Operation, typed: tuple[str, str | None] | None = None) -> None:
@@ -562,7 +562,7 @@ class LibraryPage(Page):
             flagged = " (flagged)" if any(one.flags for one in made) else ""
             return f"{names}{flagged} {'waits' if len(made) == 1 else 'wait'} in 2 Review"
 
-        self.studio.ask_run(ask)
+        self.host.ask_run(ask)
 
     # -- keys: looking ---------------------------------------------------------------------
 
@@ -571,16 +571,16 @@ class LibraryPage(Page):
             if self.session is None and self.entries.key:
                 self._chosen, self._due = self.entries.key, True
                 self.filter_text = ""
-                self.studio.draw_now()
+                self.host.draw_now()
             return
         if self.side == "uses" and self.app.focused is self.uses:
             if self.uses.key:
-                self.studio.open_page("inspect", self.uses.key)
+                self.host.open_page("inspect", self.uses.key)
             return
         if self.item is None:
             return
         if self.session is None:
-            self.studio.tell("no run is open: a library alone does not know who cites it")
+            self.host.tell("no run is open: a library alone does not know who cites it")
             return
         self._show_side("uses")
         self._draw_side()
@@ -595,7 +595,7 @@ class LibraryPage(Page):
         self._draw_side()
 
     async def _read_history(self, name: str) -> None:
-        from studio.tui import library_loader
+        from studio.tui.pages import library_loader
 
         assert self._folder is not None
         try:
@@ -615,26 +615,26 @@ class LibraryPage(Page):
         offered = [sort for sort in view.SORTS if sort != "uses" or self._uses]
         at = offered.index(self.sort) if self.sort in offered else 0
         self.sort = offered[(at + 1) % len(offered)]
-        self.studio.draw_now()
-        self.studio.tell(f"sorted by {self.sort}")
+        self.host.draw_now()
+        self.host.tell(f"sorted by {self.sort}")
 
     def action_export(self) -> None:
         if self._folder is None or self.shelf is None:
-            self.studio.tell("there is no library to export", "failed")
+            self.host.tell("there is no library to export", "failed")
             return
         self._run_in_group("export", partial(self._export, self._folder, self.shelf.library))
 
     async def _export(self, folder: LibraryFolder, library: Library) -> None:
-        from studio.tui import library_loader
+        from studio.tui.pages import library_loader
 
         try:
             path = await asyncio.to_thread(
-                library_loader.export_library, self.studio.workspace, folder, library
+                library_loader.export_library, self.host.workspace, folder, library
             )
         except StudioError as error:
-            self.studio.tell(str(error), "failed")
+            self.host.tell(str(error), "failed")
         else:
-            self.studio.tell(f"{library.name}@{library.version} is written to {path}")
+            self.host.tell(f"{library.name}@{library.version} is written to {path}")
 
     # -- what every page has ---------------------------------------------------------------
 

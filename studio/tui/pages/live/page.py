@@ -32,7 +32,6 @@ from studio.session.base import (
     SnapshotReceived,
     TextReceived,
 )
-from studio.tui import training_view
 from studio.tui.drawing import themes
 from studio.tui.drawing.canvas import PaneModel, StreamCanvas
 from studio.tui.drawing.cells import choose_glyphs
@@ -40,6 +39,7 @@ from studio.tui.drawing.layout import Mode
 from studio.tui.drawing.lines import Row, line
 from studio.tui.keymap import Key, bindings
 from studio.tui.page import Page
+from studio.tui.pages import training_view
 from studio.tui.pages.live import sentences, view
 from studio.tui.pages.live.batch import Batch, RolloutStatus
 from studio.tui.pages.live.batch_tracker import BatchTracker
@@ -114,11 +114,11 @@ class LivePage(Page):
 
     @property
     def _uses_ascii(self) -> bool:
-        wanted = self.studio.settings.ascii
+        wanted = self.host.settings.ascii
         if wanted is not None:
             return wanted
         encoding = getattr(sys.__stderr__, "encoding", None)
-        return themes.needs_ascii(self.studio.environ, encoding)
+        return themes.needs_ascii(self.host.environ, encoding)
 
     @property
     def shown_batch(self) -> Batch | None:
@@ -260,12 +260,12 @@ class LivePage(Page):
             if anew:
                 self.activity.prepend_history(before.told)
             self.watched.restore_batch(before.batch, self.state)
-            self.studio.redraw_soon()
+            self.host.redraw_soon()
 
     # -- drawing -------------------------------------------------------------------------------
 
     def draw(self) -> None:
-        state, facts = self.state, self.studio.session_status
+        state, facts = self.state, self.host.session_status
         self.watched.update(state)
         signs = choose_glyphs(self._uses_ascii)
         self._arrange()
@@ -302,7 +302,7 @@ class LivePage(Page):
         self.streams.subscribe()
 
     def _draw_now_line(self, state: RunState | None) -> None:
-        facts, signs = self.studio.session_status, choose_glyphs(self._uses_ascii)
+        facts, signs = self.host.session_status, choose_glyphs(self._uses_ascii)
         now = sentences.status_line(state, self.shown_batch, facts, self.current_evaluation, signs)
         plain_work = sentences.is_working(state, facts, self.current_evaluation)
         if self._is_narrow and plain_work and self.shown_batch and state is not None:
@@ -353,7 +353,7 @@ class LivePage(Page):
         )
 
     def _update_estimates(self) -> None:
-        now = self.studio.clock()
+        now = self.host.clock()
         if now - self._estimated_at >= _ESTIMATE_EVERY_S or not self._estimates:
             self._estimated_at = now
             self._estimates = self.streams.estimates()
@@ -369,9 +369,7 @@ class LivePage(Page):
             )
         else:
             self._set_title("#live-told", "Rollouts")
-            told.show_lines(
-                sentences.empty_lines(state, self.studio.session_status, told.line_width)
-            )
+            told.show_lines(sentences.empty_lines(state, self.host.session_status, told.line_width))
 
     def _set_title(self, selector: str, text: str) -> None:
         widget = self.query_one(selector)
@@ -513,28 +511,28 @@ class LivePage(Page):
         elif self.app.focused is not self._groups:
             one = self.focused_rollout
             if one is not None and one.has_ended:
-                self.studio.open_page("inspect", one.id)
+                self.host.open_page("inspect", one.id)
                 return
             self.zoom = "solo"
-        self.studio.draw_now()
+        self.host.draw_now()
         self.canvas.focus(scroll_visible=False)
 
     def _show_last_rollouts(self) -> None:
         if self.shown_batch is None:
-            self.studio.tell("no batch is under way; 6 shows recorded rollouts")
+            self.host.tell("no batch is under way; 6 shows recorded rollouts")
             return
         self._past = True
-        self.studio.draw_now()
+        self.host.draw_now()
         self.canvas.focus(scroll_visible=False)
-        self.studio.tell("the last rollouts of the run; esc goes back to its summary")
+        self.host.tell("the last rollouts of the run; esc goes back to its summary")
 
     def action_zoom(self) -> None:
         if not self.is_showing_streams:
             self._show_last_rollouts()
             return
         self.zoom = _ZOOMS[(_ZOOMS.index(self.mode) + 1) % len(_ZOOMS)]
-        self.studio.draw_now()
-        self.studio.tell(_ZOOM_WORDS[self.zoom])
+        self.host.draw_now()
+        self.host.tell(_ZOOM_WORDS[self.zoom])
 
     @property
     def _reading_canvas(self) -> StreamCanvas:
@@ -543,13 +541,13 @@ class LivePage(Page):
 
     def action_follow(self) -> None:
         if not self.is_showing_streams:
-            self.studio.tell("there is nothing to follow")
+            self.host.tell("there is nothing to follow")
             return
         if not self._followed_canvas.display and self.mode != "solo":
             self.zoom = "solo"  # only there can a text be scrolled, hence left or followed
-            self.studio.draw_now()
+            self.host.draw_now()
         on = self._reading_canvas.toggle_follow()
-        self.studio.tell("following the end of the text" if on else "staying; f follows again")
+        self.host.tell("following the end of the text" if on else "staying; f follows again")
 
     def action_next_group(self) -> None:
         self._step_group(1)
@@ -560,7 +558,7 @@ class LivePage(Page):
     def _step_group(self, by: int) -> None:
         shown = [row.key for row in self._groups.rows if row.key]
         if self.shown_batch is None or not shown or not self.is_showing_streams:
-            self.studio.tell("there is no group yet")
+            self.host.tell("there is no group yet")
             return
         here = self.shown_batch.group(self._position)
         at = shown.index(here) if here in shown else 0
@@ -571,7 +569,7 @@ class LivePage(Page):
     def action_kill(self) -> None:
         one = self.focused_rollout if self.is_showing_streams else None
         if one is None or one.has_ended:
-            self.studio.tell("no rollout under way is under the cursor", "failed")
+            self.host.tell("no rollout under way is under the cursor", "failed")
             return
         self.run_worker(self._kill(one.id))
 
@@ -580,7 +578,7 @@ class LivePage(Page):
             line(f"{rollout} ends at once, as an error and not as a loss:"),
             line("it has no reward, and its group goes on without it."),
         ]
-        if not await self.studio.confirm("Kill this rollout?", told, {"K": "kill it"}):
+        if not await self.host.confirm("Kill this rollout?", told, {"K": "kill it"}):
             return
 
         async def end(session: Session) -> str:
@@ -589,16 +587,16 @@ class LivePage(Page):
                 return f"killed {rollout}"
             return f"{rollout} was not under way: it waits its turn, or has ended"
 
-        self.studio.ask_run(end)
+        self.host.ask_run(end)
 
     def action_resume(self) -> None:
         state, session = self.state, self.session
         if state is None or state.started is None or session is None:
-            self.studio.tell("no run is open here: 5 lists them, 0 starts one", "failed")
+            self.host.tell("no run is open here: 5 lists them, 0 starts one", "failed")
         elif session.living:
-            self.studio.tell("its process is at work; p goes on where it is paused")
+            self.host.tell("its process is at work; p goes on where it is paused")
         elif state.ending == "finished":
-            self.studio.tell("the run is finished; 0 starts another")
+            self.host.tell("the run is finished; 0 starts another")
         else:
             self.run_worker(self._resume(state, state.started.run))
 
@@ -608,12 +606,12 @@ class LivePage(Page):
             from studio.report.summary import budget_override
 
             key = budget_override(state.reason).removesuffix("…")
-            more = await self.studio.ask("resume with", key)
+            more = await self.host.ask("resume with", key)
             if not more or not more.strip() or more.strip() == key:
-                self.studio.tell("not resumed: the budget is still the one that was reached")
+                self.host.tell("not resumed: the budget is still the one that was reached")
                 return
             arguments.append(more.strip())
-        self.studio.start_run(arguments)
+        self.host.start_run(arguments)
 
     def action_left(self) -> None:
         self._move(-1, 0)

@@ -9,10 +9,10 @@ from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import rollout_id
 from studio.secrets.sanitize import one_line
-from studio.tui import training_view
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs
 from studio.tui.drawing.lines import BLANK, Line, line, paragraph
 from studio.tui.header import SessionStatus
+from studio.tui.pages import training_view
 from studio.tui.pages.live.batch import Batch, reward_text
 
 

@@ -166,7 +166,7 @@ class Streams:
                 self._set_text(name, text)
                 self._known[name] = len(text)
                 self._whole.add(name)
-        self._page.studio.redraw_soon()
+        self._page.host.redraw_soon()
 
 
 def load_rollout_texts(folder: Path, refs: dict[str, Sequence[RecordRef]]) -> dict[str, str]:

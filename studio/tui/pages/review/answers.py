@@ -25,7 +25,7 @@ from studio.tui.pages.review.view import (
     excerpt,
     items,
 )
-from studio.tui.training_view import WHOLE
+from studio.tui.pages.training_view import WHOLE
 
 _OF_WORDINGS = ("review.edit", "review.editor", "review.merge", "review.later", "review.safe")
 
@@ -35,7 +35,7 @@ class ReviewDecisions(ReviewPanes):
 
     def usable_keys(self, keys: Sequence[Key]) -> Sequence[Key]:
         """Nothing is decided on a terminal that shows too little of it."""
-        if self.studio.is_small:
+        if self.host.is_small:
             return ()
         if (state := self.state) is not None and state.trains_weights:
             # A weight update has no wording, no likeness and no later.
@@ -48,14 +48,14 @@ class ReviewDecisions(ReviewPanes):
         """The session, where this screen may decide."""
         session = self.session
         if session is None:
-            self.studio.tell("no run is open here: 5 lists them, 0 starts one", "failed")
-        elif self.studio.is_small:
-            self.studio.tell("deciding wants 60x16: too little is seen here", "failed")
+            self.host.tell("no run is open here: 5 lists them, 0 starts one", "failed")
+        elif self.host.is_small:
+            self.host.tell("deciding wants 60x16: too little is seen here", "failed")
         elif not session.controls:
             why = cannot_decide_text(
                 living=session.living, driver=session.controller, status=session.state.status
             )
-            self.studio.tell(why, "failed")
+            self.host.tell(why, "failed")
         else:
             return session
         return None
@@ -66,13 +66,13 @@ class ReviewDecisions(ReviewPanes):
             return None
         item = self.item
         if item is None:
-            self.studio.tell("there is nothing to decide here")
+            self.host.tell("there is nothing to decide here")
         elif item.id in self.deciding.busy:
-            self.studio.tell(f"{item.id} is being decided")
+            self.host.tell(f"{item.id} is being decided")
         elif item != self._current_item(item) or not self.change.has_painted(
             self._decision_token(item)
         ):
-            self.studio.tell(f"{item.id} is shown only now: press again")
+            self.host.tell(f"{item.id} is shown only now: press again")
             self.draw()
         else:
             return item
@@ -99,14 +99,14 @@ class ReviewDecisions(ReviewPanes):
         if item is None:
             return None
         if item.operation is None:
-            self.studio.tell(f"{item.id} is a reply to mend: e mends it, D lets it go")
+            self.host.tell(f"{item.id} is a reply to mend: e mends it, D lets it go")
             return None
         return item, item.operation
 
     def _make_decision(self, op: Operation, action: DecisionAction, reason: str = "") -> Decision:
-        took_s = max(0.0, round(self.studio.clock() - self._shown[1], 3))
-        note = reason or self.studio.drafts.notes.get(op.id, "")
-        person = self.studio.person
+        took_s = max(0.0, round(self.host.clock() - self._shown[1], 3))
+        note = reason or self.host.drafts.notes.get(op.id, "")
+        person = self.host.person
         return Decision(op.id, action, reason=note, reviewer=person, took_s=took_s)
 
     def action_approve(self) -> None:
@@ -131,11 +131,11 @@ class ReviewDecisions(ReviewPanes):
         if standing is not None and (
             standing.action == action or (standing.action, action) == ("edit", "approve")
         ):
-            self.studio.tell(f"{op.id} is {item.standing} already; u takes it back")
+            self.host.tell(f"{op.id} is {item.standing} already; u takes it back")
             return
         if action == "approve" and self._has_wording(op.id) and self._said_draft != op.id:
             self._said_draft = op.id
-            self.studio.tell(
+            self.host.tell(
                 "you have a wording of your own: e takes it up, a again approves as proposed",
                 "flag",
             )
@@ -144,20 +144,20 @@ class ReviewDecisions(ReviewPanes):
         if action == "approve" and standing is not None and standing.reviewer == GATE:
             if (session := self._deciding_session()) is not None:
                 self.deciding.busy.add(op.id)
-                self.studio.queue_request(self._approve_if_fits(session, op, decision))
+                self.host.queue_request(self._approve_if_fits(session, op, decision))
             return
         self._submit_decisions([(op, decision)])
 
     def _is_all_or_nothing(self, op: Operation) -> bool:
         """Whether it can only be taken or left; then says so."""
         if op.kind == "weights":
-            self.studio.tell(f"{WHOLE}: a or r", "failed")
+            self.host.tell(f"{WHOLE}: a or r", "failed")
             return True
         return False
 
     def _has_wording(self, name: str) -> bool:
         """Whether a wording of an operation was begun and not handed in."""
-        return any(key.partition(">")[0] == name for key in self.studio.drafts.edits)
+        return any(key.partition(">")[0] == name for key in self.host.drafts.edits)
 
     async def _approve_if_fits(self, session: Session, op: Operation, asked: Decision) -> None:
         """What the gate rejected is asked again only where it would say something else."""
@@ -165,7 +165,7 @@ class ReviewDecisions(ReviewPanes):
             found = await session.preview(asked)
             if found.objection:
                 text = f"{op.id} still does not fit: {found.objection} (e rewords it, r rejects it)"
-                self.studio.tell(text, "failed")
+                self.host.tell(text, "failed")
                 return
             await self._send_decisions(session, [(op, asked)])
         finally:
@@ -176,14 +176,14 @@ class ReviewDecisions(ReviewPanes):
         if (session := self._deciding_session()) is None:
             return
         self.deciding.busy |= {op.id for op, _ in pairs}
-        self.studio.queue_request(self._send_decisions(session, pairs))
+        self.host.queue_request(self._send_decisions(session, pairs))
 
     async def _send_decisions(self, session: Session, pairs: Sequence[Pair]) -> None:
         try:
             outcome = await self.deciding.decide(session, pairs, self._texts)
         finally:
             self.deciding.busy -= {op.id for op, _ in pairs}
-        drafts = self.studio.drafts
+        drafts = self.host.drafts
         for made in outcome.made:
             drafts.notes.pop(made.id, None)
             for key in [k for k in drafts.edits if k.partition(">")[0] == made.id]:
@@ -194,11 +194,11 @@ class ReviewDecisions(ReviewPanes):
             self.operation_list.key or drafts.cursor
         )  # its own message comes after the save
         # Once it is drawn: nobody need wait for this file.
-        self.studio.call_after_refresh(drafts.save)
+        self.app.call_after_refresh(drafts.save)
 
     def _show_outcome(self, outcome: ActionResult) -> None:
         """Say what came of it, and go where it leads, unless the person went elsewhere."""
-        self.studio.tell(outcome.text, "failed" if outcome.failed else "")
+        self.host.tell(outcome.text, "failed" if outcome.failed else "")
         names = {made.id for made in outcome.made}
         if self._editing is not None and self._editing.item.id in names:
             self._close_box()
@@ -215,10 +215,10 @@ class ReviewDecisions(ReviewPanes):
             self.run_worker(self._reject_because(here[1]))
 
     async def _reject_because(self, op: Operation) -> None:
-        note = self.studio.drafts.notes.get(op.id, "")
-        reason = await self.studio.ask(f"reject {op.id} because:", note)
+        note = self.host.drafts.notes.get(op.id, "")
+        reason = await self.host.ask(f"reject {op.id} because:", note)
         if reason is None or not reason.strip():
-            self.studio.tell(f"{op.id} is not rejected: no reason was given")
+            self.host.tell(f"{op.id} is not rejected: no reason was given")
             return
         self._submit_decisions([(op, self._make_decision(op, "reject", reason.strip()))])
 
@@ -227,15 +227,15 @@ class ReviewDecisions(ReviewPanes):
             self.run_worker(self._ask_note(*here))
 
     async def _ask_note(self, item: Item, op: Operation) -> None:
-        drafts = self.studio.drafts
+        drafts = self.host.drafts
         before = drafts.notes.get(op.id) or (item.decision.reason if item.decision else "")
-        text = await self.studio.ask(f"note on {op.id}:", before)
+        text = await self.host.ask(f"note on {op.id}:", before)
         if text is None:
             return
         text = text.strip()
         decision = self.item.decision if self.item and self.item.id == op.id else item.decision
         if decision is not None:
-            anew = replace(decision, reason=text, reviewer=self.studio.person, at=0.0,
+            anew = replace(decision, reason=text, reviewer=self.host.person, at=0.0,
                            assigned=None, flags=())  # fmt: skip
             self._submit_decisions([(op, anew)])
             return
@@ -243,7 +243,7 @@ class ReviewDecisions(ReviewPanes):
         if text:
             drafts.notes[op.id] = text
         drafts.mark_changed()
-        self.studio.tell(f"noted; it goes with the decision on {op.id}" if text else "no note")
+        self.host.tell(f"noted; it goes with the decision on {op.id}" if text else "no note")
         self.draw()
 
     # -- many at once ----------------------------------------------------------------------------
@@ -254,7 +254,7 @@ class ReviewDecisions(ReviewPanes):
         elif self.item is not None:
             self._anchor = self.item.id
             self._show_range()
-            self.studio.tell("a range: move, then a or r; esc leaves it")
+            self.host.tell("a range: move, then a or r; esc leaves it")
 
     async def _decide_range(self, action: DecisionAction) -> None:
         if self._deciding_session() is None:
@@ -266,7 +266,7 @@ class ReviewDecisions(ReviewPanes):
             chosen = [item for item in chosen if not self._has_wording(item.id)]
         word = "Approve" if action == "approve" else "Reject"
         if not chosen:
-            self.studio.tell("nothing in the range is undecided")
+            self.host.tell("nothing in the range is undecided")
             self._leave_range()
             return
         await self._decide_all(chosen, action, f"{word} these {len(chosen)}?")
@@ -280,7 +280,7 @@ class ReviewDecisions(ReviewPanes):
         # Nor is what somebody has begun to reword approved in passing.
         safe = [item for item in self._items if item.is_safe and not self._has_wording(item.id)]
         if not safe:
-            self.studio.tell(
+            self.host.tell(
                 "nothing is safe: what is left is flagged, deletes, is being reworded, "
                 "is a weight update or a reply to mend"
             )
@@ -290,15 +290,15 @@ class ReviewDecisions(ReviewPanes):
 
     async def _decide_all(self, chosen: Sequence[Item], action: DecisionAction, title: str) -> None:
         """Decide what was listed, and still is as it was when it was."""
-        since = self.studio.clock()
+        since = self.host.clock()
         key = {"enter": "approves them" if action == "approve" else "rejects them"}
-        if not await self.studio.confirm(title, [self._item_line(item) for item in chosen], key):
-            self.studio.tell("nothing was decided")
+        if not await self.host.confirm(title, [self._item_line(item) for item in chosen], key):
+            self.host.tell("nothing was decided")
             return
         now = {item.id: item for item in self._current_items()}
         same = [item for item in chosen if now.get(item.id) == item]
-        took_s = round(max(0.0, self.studio.clock() - since) / len(chosen), 3)
-        notes, person = self.studio.drafts.notes, self.studio.person
+        took_s = round(max(0.0, self.host.clock() - since) / len(chosen), 3)
+        notes, person = self.host.drafts.notes, self.host.person
         pairs = [
             (
                 op,
@@ -312,7 +312,7 @@ class ReviewDecisions(ReviewPanes):
         if pairs:
             self._submit_decisions(pairs)
         else:
-            self.studio.tell("they were decided meanwhile")
+            self.host.tell("they were decided meanwhile")
 
     def _current_items(self) -> list[Item]:
         return items(self.state, self.deciding.just) if self.state is not None else []
@@ -330,15 +330,15 @@ class ReviewDecisions(ReviewPanes):
 
     def action_undo(self) -> None:
         if (session := self._deciding_session()) is not None:
-            self.studio.queue_request(self._undo(session))
+            self.host.queue_request(self._undo(session))
 
     async def _undo(self, session: Session) -> None:
-        outcome = await self.deciding.undo(session, self._texts, self.studio.person)
+        outcome = await self.deciding.undo(session, self._texts, self.host.person)
         self._show_outcome(outcome)
 
     def action_redo(self) -> None:
         if (session := self._deciding_session()) is not None:
-            self.studio.queue_request(self._redo(session))
+            self.host.queue_request(self._redo(session))
 
     async def _redo(self, session: Session) -> None:
         outcome = await self.deciding.redo(session)
@@ -347,15 +347,15 @@ class ReviewDecisions(ReviewPanes):
     def action_commit(self) -> None:
         if (session := self._deciding_session()) is not None:
             # In turn: decisions whose keys came before it belong to it, those after it do not.
-            self.studio.queue_request(self._commit(session))
+            self.host.queue_request(self._commit(session))
 
     async def _commit(self, session: Session) -> None:
         state, found = session.state, self._current_items()
         waiting = [i.operation for i in found if i.operation is not None and i.is_open]
         if not any(item.operation for item in found):
-            self.studio.tell("there is nothing to commit")
+            self.host.tell("there is nothing to commit")
         elif any(op.kind == "weights" for op in waiting):
-            self.studio.tell(f"{WHOLE}, and not put off: a or r, then c", "failed")
+            self.host.tell(f"{WHOLE}, and not put off: a or r, then c", "failed")
         elif self._undecided_count(session) or self._hidden_count(found):
             self.run_worker(self._confirm_commit(session))
         else:
@@ -371,25 +371,25 @@ class ReviewDecisions(ReviewPanes):
         return sum(item.decision is not None and item.id not in seen for item in found)
 
     async def _confirm_commit(self, session: Session) -> None:
-        await self.studio.wait_for_requests()  # what was asked in the same breath
+        await self.host.wait_for_requests()  # what was asked in the same breath
         found = self._current_items()
         left, hidden = self._undecided_count(session), self._hidden_count(found)
         shown = self.deciding.decisions(session.state)
         title = f"Commit, with {left} undecided?" if left else f"Commit, with {hidden} hidden?"
         lines = commit_lines(session.state, found, hidden)
-        if not await self.studio.confirm(title, lines, {"enter": "commits"}):
-            self.studio.tell("nothing was committed")
+        if not await self.host.confirm(title, lines, {"enter": "commits"}):
+            self.host.tell("nothing was committed")
             return
-        self.studio.queue_request(self._send_commit(session, shown))
+        self.host.queue_request(self._send_commit(session, shown))
 
     async def _send_commit(self, session: Session, shown: Mapping[str, Decision]) -> None:
         """Commit what was shown, and nothing else."""
         if dict(shown) != self.deciding.decisions(session.state):
-            self.studio.tell("something else is decided by now: c shows it again", "failed")
+            self.host.tell("something else is decided by now: c shows it again", "failed")
             return
         made = count_standings(self._current_items())
         text = counts_text({k: v for k, v in made.items() if k not in ("open", "later")})
         told = await session.commit()
-        self.studio.tell(f"{text}: {told}")
-        self.studio.drafts.save()
+        self.host.tell(f"{text}: {told}")
+        self.host.drafts.save()
         self.draw()

@@ -24,7 +24,7 @@ from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.cells import normalize_width, wrap
 from studio.tui.drawing.lines import Line, Span, line, paragraph, plain_text, spread, width_of
 from studio.tui.pages.review.view import Item, excerpt
-from studio.tui.training_view import update_lines
+from studio.tui.pages.training_view import update_lines
 
 Mode = Literal["words", "lines", "side by side"]
 MODES: tuple[Mode, ...] = ("words", "lines", "side by side")

@@ -65,19 +65,19 @@ class ReviewPage(ReviewDecisions):
         if op.kind in ("delete", "keep"):
             now = self._texts_without(item).get(op.target or "", "")
             if not now:
-                self.studio.tell(f"{op.target} is not in the library: it has no wording", "failed")
+                self.host.tell(f"{op.target} is not in the library: it has no wording", "failed")
                 return None
             return Editing(item, now, "modify", op.target)
         return Editing(item, op.text)
 
     async def _open_box(self, editing: Editing, text: str | None = None) -> None:
-        item, drafts, room = editing.item, self.studio.drafts, self._room
+        item, drafts, room = editing.item, self.host.drafts, self._room
         if item.repair is not None and room is not None:
             try:
                 whole = await asyncio.to_thread(room.load_reply, item.repair)
                 editing = replace(editing, before=whole)
             except StudioError as error:
-                self.studio.tell(str(error), "failed")
+                self.host.tell(str(error), "failed")
         self._editing = editing
         kept = drafts.edits.get(editing.draft_key)
         begin = text if text is not None else editing.before if kept is None else kept
@@ -90,10 +90,10 @@ class ReviewPage(ReviewDecisions):
         self._arrange()
         self.box.open(begin, several_lines=several)
         if kept is not None and text is None:
-            self.studio.tell("as you left it; esc keeps it again")
+            self.host.tell("as you left it; esc keeps it again")
         self._drawn = ()
         self.draw()
-        self.studio.draw_chrome()  # other keys are heard now
+        self.host.draw_chrome()  # other keys are heard now
 
     @staticmethod
     def _is_merge(editing: Editing) -> bool:
@@ -105,7 +105,7 @@ class ReviewPage(ReviewDecisions):
         event.stop()
         if (editing := self._editing) is None:
             return
-        drafts, text = self.studio.drafts, self.box.text
+        drafts, text = self.host.drafts, self.box.text
         if text.strip() and text != sanitize(editing.before):
             drafts.edits[editing.draft_key] = text
         else:
@@ -116,10 +116,10 @@ class ReviewPage(ReviewDecisions):
         event.stop()
         if (editing := self._editing) is None:
             return
-        kept = editing.draft_key in self.studio.drafts.edits
+        kept = editing.draft_key in self.host.drafts.edits
         key = "M" if self._is_merge(editing) else "e"
         self._close_box()
-        self.studio.tell(f"kept for later; {key} goes on with it" if kept else "left as it was")
+        self.host.tell(f"kept for later; {key} goes on with it" if kept else "left as it was")
         self.draw()
 
     def on_edit_box_handed_in(self, event: EditBox.HandedIn) -> None:
@@ -133,12 +133,12 @@ class ReviewPage(ReviewDecisions):
         if session is None:
             return
         if item.id in self.deciding.busy:
-            self.studio.tell(f"{item.id} is being decided")
+            self.host.tell(f"{item.id} is being decided")
         elif not text.strip():
-            self.studio.tell("nothing is written, so nothing is decided", "failed")
+            self.host.tell("nothing is written, so nothing is decided", "failed")
         elif item.repair is not None:
             self.deciding.busy.add(item.id)
-            self.studio.queue_request(self._resubmit_reply(session, editing, text))
+            self.host.queue_request(self._resubmit_reply(session, editing, text))
         else:
             op = item.operation
             assert op is not None
@@ -150,9 +150,7 @@ class ReviewPage(ReviewDecisions):
             plain = self._make_decision(op, "edit")
             decision = replace(plain, kind=editing.kind, target=editing.target, text=text)
             self.deciding.busy.add(op.id)
-            self.studio.queue_request(
-                self._check_and_decide(session, editing, op, decision, anyway)
-            )
+            self.host.queue_request(self._check_and_decide(session, editing, op, decision, anyway))
 
     async def _check_and_decide(
         self, session: Session, editing: Editing, op: Operation, decision: Decision, anyway: bool
@@ -180,7 +178,7 @@ class ReviewPage(ReviewDecisions):
             await self._open_box(editing, decision.text)
         text = excerpt(text)
         self._set_title("review-edit", text, below=True)
-        self.studio.tell(text, "flag")
+        self.host.tell(text, "flag")
 
     def action_merge(self) -> None:
         if (here := self._decidable_operation()) is None:
@@ -189,11 +187,11 @@ class ReviewPage(ReviewDecisions):
         if self._is_all_or_nothing(op):
             return
         if not op.text:
-            self.studio.tell(f"a {op.kind} has no wording to merge")
+            self.host.tell(f"a {op.kind} has no wording to merge")
         elif self._found is None:
-            self.studio.tell("similar experiences are still being looked for")
+            self.host.tell("similar experiences are still being looked for")
         elif not self._found.near:
-            self.studio.tell("nothing in the library is like it: there is nothing to merge into")
+            self.host.tell("nothing in the library is like it: there is nothing to merge into")
         else:
             near = {name: text for name, _, text in self._found.near}
             target = self.similar.key if self.similar.key in near else next(iter(near))
@@ -206,7 +204,7 @@ class ReviewPage(ReviewDecisions):
             self.run_worker(self._edit_in_editor(editing))
 
     async def _edit_in_editor(self, editing: Editing) -> None:
-        item, drafts, room = editing.item, self.studio.drafts, self._room
+        item, drafts, room = editing.item, self.host.drafts, self._room
         before = drafts.edits.get(editing.draft_key, editing.before)
         try:
             if item.repair is not None and room is not None:
@@ -220,13 +218,13 @@ class ReviewPage(ReviewDecisions):
                 text = self.in_editor(before)
                 text = " ".join(text.split()) if text is not None else None
         except (StudioError, SuspendNotSupported) as error:
-            self.studio.tell(str(error) or "this terminal cannot be lent to an editor", "failed")
+            self.host.tell(str(error) or "this terminal cannot be lent to an editor", "failed")
             return
         if text is None:
-            self.studio.tell("nothing was saved, so nothing is decided")
+            self.host.tell("nothing was saved, so nothing is decided")
             return
         if " ".join(text.split()) == " ".join(sanitize(before).split()):
-            self.studio.tell("nothing was changed, so nothing is decided")
+            self.host.tell("nothing was changed, so nothing is decided")
             return
         drafts.edits[editing.draft_key] = text
         drafts.mark_changed()
@@ -243,28 +241,28 @@ class ReviewPage(ReviewDecisions):
     async def _resubmit_reply(self, session: Session, editing: Editing, text: str) -> None:
         name = editing.item.id
         try:
-            problems = await session.resubmit(name, text, self.studio.person)
+            problems = await session.resubmit(name, text, self.host.person)
         finally:
             self.deciding.busy.discard(name)
         if problems:
             self._problems[name] = problems
-            self.studio.drafts.edits[name] = text
-            self.studio.drafts.mark_changed()
+            self.host.drafts.edits[name] = text
+            self.host.drafts.mark_changed()
             if self._editing is None:
                 await self._open_box(editing, text)
             self._set_title(
                 "review-edit", f"still not understood: {excerpt(problems[0])}", below=True
             )
-            self.studio.tell(f"{name}: still not understood, so nothing of it is taken", "failed")
+            self.host.tell(f"{name}: still not understood, so nothing of it is taken", "failed")
             self.draw()
             return
         self._problems.pop(name, None)
-        self.studio.drafts.edits.pop(name, None)
-        self.studio.drafts.mark_changed()
+        self.host.drafts.edits.pop(name, None)
+        self.host.drafts.mark_changed()
         if self._editing is not None and self._editing.item.id == name:
             self._close_box()
-        self.studio.tell(f"{name}: mended; what it holds is to be decided like all others")
-        self.studio.drafts.save()
+        self.host.tell(f"{name}: mended; what it holds is to be decided like all others")
+        self.host.drafts.save()
         self.draw()
 
     def action_drop(self) -> None:
@@ -272,18 +270,18 @@ class ReviewPage(ReviewDecisions):
         if item is None:
             return
         if item.repair is None:
-            self.studio.tell("only a reply that could not be understood is let go; r rejects this")
+            self.host.tell("only a reply that could not be understood is let go; r rejects this")
             return
         self.run_worker(self._drop_reply(item.id))
 
     async def _drop_reply(self, name: str) -> None:
-        reason = await self.studio.ask(f"let {name} go because:")
+        reason = await self.host.ask(f"let {name} go because:")
         if reason is None or not reason.strip():
-            self.studio.tell(f"{name} stays: no reason was given")
+            self.host.tell(f"{name} stays: no reason was given")
             return
 
         async def drop(session: Session) -> str:
-            await session.drop(name, reason.strip(), self.studio.person)
+            await session.drop(name, reason.strip(), self.host.person)
             return f"{name}: let go; it stays counted as lost"
 
-        self.studio.ask_run(drop)
+        self.host.ask_run(drop)

@@ -59,7 +59,6 @@ from studio.tui.pages.review.view import (
 from studio.tui.widgets.chrome import Chrome
 from studio.tui.widgets.edit_box import EDIT_KEYS, MEND_KEYS, EditBox
 from studio.tui.widgets.line_view import LineView
-from studio.tui.widgets.prompt import Prompt
 from studio.tui.widgets.row_list import RowList
 
 _TABS = ("review-evidence", "review-similar", "review-source")
@@ -263,7 +262,7 @@ class ReviewPanes(Page):
     def on_resize(self, event: Resize) -> None:
         self._arrange()
         self._seen = ()
-        self.studio.redraw_soon()
+        self.host.redraw_soon()
 
     def rewrap_panes(self) -> None:
         """Draw the change and what is beside it for the panes as they are now."""
@@ -342,8 +341,8 @@ class ReviewPanes(Page):
         self.deciding = Decider()
         self._room = None
         if session is not None:
-            self._room = FindingsLoader(self.studio.workspace, session.run)
-            self.filter_text = self.studio.drafts.filter
+            self._room = FindingsLoader(self.host.workspace, session.run)
+            self.filter_text = self.host.drafts.filter
         self._base, self._base_key, self._base_trouble = None, None, ""
         self._wanted = self._found = None
         self._anchor, self._problems, self._parted = "", {}, ""
@@ -403,7 +402,7 @@ class ReviewPanes(Page):
 
     @property
     def _signs(self) -> Any:
-        return GLYPHS_ASCII if self.studio.settings.ascii else GLYPHS_UNICODE
+        return GLYPHS_ASCII if self.host.settings.ascii else GLYPHS_UNICODE
 
     @property
     def _base_texts(self) -> list[tuple[str, str]]:
@@ -412,14 +411,14 @@ class ReviewPanes(Page):
     def _cursor_target(self) -> str:
         """What the cursor belongs on: where it is, but on what is new once something is."""
         anew, self._is_anew = self._is_anew, False
-        is_typing = self._editing is not None or self.studio.query_one(Prompt).is_asking
+        is_typing = self._editing is not None or self.host.is_asking
         if anew and not is_typing and not self._anchor:
             return next((item.id for item in self._items if item.is_open), self.operation_list.key)
         return self.operation_list.key or self._first_item()
 
     def _first_item(self) -> str:
         """Where the person was, else the first undecided one."""
-        left_at = self.studio.drafts.cursor
+        left_at = self.host.drafts.cursor
         if any(item.id == left_at for item in self._items):
             return left_at
         return next((item.id for item in self._items if item.is_open), "")
@@ -434,7 +433,7 @@ class ReviewPanes(Page):
             sort=self.sort,
             done=sitting.done,
             mean_s=sitting.mean_s,
-            person=self.studio.person,
+            person=self.host.person,
             signs=self._signs,
         )
         session, last = self.session, BLANK
@@ -489,7 +488,7 @@ class ReviewPanes(Page):
             self._drawn = ()
             return
         self._request_findings(item)
-        drafts = self.studio.drafts
+        drafts = self.host.drafts
         key = (item, self.mode, self._stamp, self._found, drafts.notes.get(item.id),
                drafts.edits.get(item.id), self._banner_lines(), self.change.line_width,
                len(self._items),
@@ -526,7 +525,7 @@ class ReviewPanes(Page):
 
     def _record_shown(self, name: str) -> None:
         if self._shown[0] != name:
-            self._shown = (name, self.studio.clock())
+            self._shown = (name, self.host.clock())
 
     def _target_experience(self, op: Operation) -> Any:
         return self._base.get(op.target) if self._base is not None and op.target else None
@@ -593,7 +592,7 @@ class ReviewPanes(Page):
         event.stop()
         if event.rows is not self.operation_list:
             return
-        self.studio.drafts.cursor = event.key
+        self.host.drafts.cursor = event.key
         if self._anchor:
             self._show_range()
         self._draw_change()
@@ -673,14 +672,14 @@ class ReviewPanes(Page):
         self._is_anew = False
         if self.is_attached and not self.operation_list.go_to(name):
             if self.filter_text:
-                self.filter_text = self.studio.drafts.filter = ""
+                self.filter_text = self.host.drafts.filter = ""
             self.draw()
             self.operation_list.go_to(name)
-        self.studio.drafts.cursor = name
+        self.host.drafts.cursor = name
         return True
 
     def apply_filter(self, text: str) -> None:
-        self.studio.drafts.filter = text
+        self.host.drafts.filter = text
         super().apply_filter(text)
 
     def footer_keys(self) -> Sequence[Key]:
@@ -716,18 +715,18 @@ class ReviewPanes(Page):
         following = next((item for item in order if item.is_open and item.id not in busy), None)
         if following is None:
             if not self._is_all_decided:
-                self.studio.tell("nothing is undecided")
+                self.host.tell("nothing is undecided")
             return False
         return self.operation_list.go_to(following.id)
 
     def action_sort(self) -> None:
         self.sort = SORTS[(SORTS.index(self.sort) + 1) % len(SORTS)]
-        self.studio.tell(f"sorted: {self.sort}")
+        self.host.tell(f"sorted: {self.sort}")
         self.draw()
 
     def action_words(self) -> None:
         self.mode = MODES[(MODES.index(self.mode) + 1) % len(MODES)]
-        self.studio.tell(f"the change by {self.mode}")
+        self.host.tell(f"the change by {self.mode}")
         self.draw()
 
     def action_evidence(self) -> None:
@@ -743,11 +742,11 @@ class ReviewPanes(Page):
     def action_open(self) -> None:
         name = rollout_of(self.evidence.key)
         if not name:
-            self.studio.tell("no rollout is behind it")
+            self.host.tell("no rollout is behind it")
             return
         if self.item is not None:
-            self.studio.drafts.cursor = self.item.id
-        self.studio.open_page("inspect", name)
+            self.host.drafts.cursor = self.item.id
+        self.host.open_page("inspect", name)
 
     def _leave_range(self) -> None:
         self._anchor = ""
@@ -770,5 +769,5 @@ class ReviewPanes(Page):
         self._arrange()
         self._drawn = ()
         if self.is_open:
-            self.studio.draw_chrome()
+            self.host.draw_chrome()
             self.operation_list.focus(scroll_visible=False)

@@ -99,7 +99,7 @@ class StartPage(Page):
             from studio.presets import list_presets
             from studio.workspace.listing import known_runs
 
-            workspace = self.studio.workspace
+            workspace = self.host.workspace
             runs = known_runs(workspace, {run.run: run for run in self.runs})
             files = start_checks.find_run_files(workspace, self.folder)
             configs = workspace.configs
@@ -119,7 +119,7 @@ class StartPage(Page):
         if not self.trouble:
             self.show_runs(runs)
         if self.is_open:
-            self.studio.draw_now()
+            self.host.draw_now()
             self._load_selected_facts()
 
     def show_runs(self, runs: Sequence[KnownRun]) -> None:
@@ -169,7 +169,7 @@ class StartPage(Page):
             try:
                 overrides = tuple(shlex.split(self.overrides.get(choice.key, "")))
                 given = {"runfile" if choice.do == "new" else "resume": choice.argument}
-                return await asyncio.to_thread(what, self.studio.workspace, overrides, **given)
+                return await asyncio.to_thread(what, self.host.workspace, overrides, **given)
             except (StudioError, OSError) as error:
                 return str(error)
             finally:
@@ -257,7 +257,7 @@ class StartPage(Page):
         """What was asked to start could not: show why, whole, where the person looks."""
         self.refusal = text
         if not self.is_open:
-            self.studio.open_page("start")
+            self.host.open_page("start")
         self.draw()
         self.query_one("#start-facts", LineView).action_top()
 
@@ -273,13 +273,13 @@ class StartPage(Page):
     def action_open(self) -> None:
         choice = self.selected_choice
         if choice is None:
-            self.studio.tell("nothing is under the cursor", "failed")
+            self.host.tell("nothing is under the cursor", "failed")
             return
         self.refusal = ""
         match choice.do:
             case "attach" | "open":
-                self.studio.attach(choice.argument)
-                self.studio.open_page("live" if choice.do == "attach" else "review")
+                self.host.attach(choice.argument)
+                self.host.open_page("live" if choice.do == "attach" else "review")
             case "resume":
                 self._run_in_group("open", self._resume, choice)
             case "new":
@@ -288,18 +288,18 @@ class StartPage(Page):
     async def _resume(self, choice: Choice) -> None:
         given = shlex.split(self.overrides.get(choice.key, ""))
         if choice.budget and not any(word.startswith("budget.") for word in given):
-            asked = await self.studio.ask("budget reached; resume with", f"{choice.budget}=")
+            asked = await self.host.ask("budget reached; resume with", f"{choice.budget}=")
             if not asked or not asked.strip():
                 return
             given = [*given, *asked.split()]
-        self.studio.start_run(["--resume", choice.argument, *given])
+        self.host.start_run(["--resume", choice.argument, *given])
 
     async def _start_new_run(self, choice: Choice) -> None:
         """Start a new run: at once where nothing costs, else after the estimate was seen."""
         known = await self._load_facts(choice)
         if known is None:
             self._draw_facts()
-            self.studio.tell("it cannot be started so; the reason stands below", "failed")
+            self.host.tell("it cannot be started so; the reason stands below", "failed")
             return
         words = shlex.split(self.overrides.get(choice.key, ""))
         again = known.mode in ("resume", "finished", "beside")
@@ -314,23 +314,23 @@ class StartPage(Page):
                 checks = await self._load_checks(choice)
                 if checks is None:
                     self._draw_facts()
-                    self.studio.tell("it cannot be started so; the reason stands below", "failed")
+                    self.host.tell("it cannot be started so; the reason stands below", "failed")
                     return
                 lines += [(), *check_lines(checks, width)]
             told = "It asks a model that may cost money." if known.costs else "It is there already."
-            key = await self.studio.confirm(told, lines, keys)
+            key = await self.host.confirm(told, lines, keys)
             if not key:
                 return
             if key == "o" and known.mode == "finished":
-                self.studio.attach(known.run)
+                self.host.attach(known.run)
                 return
             if key == "n":
                 words = [*words, "--restart-step", "0"]
-        self.studio.start_run([choice.argument, *words, "--review", "wait"])
+        self.host.start_run([choice.argument, *words, "--review", "wait"])
 
     def action_check(self) -> None:
         if (choice := self.selected_choice) is None:
-            self.studio.tell("nothing is under the cursor", "failed")
+            self.host.tell("nothing is under the cursor", "failed")
             return
         self.refusal = ""
         self.checked.pop(self._choice_key(choice), None)
@@ -344,21 +344,21 @@ class StartPage(Page):
 
     def action_set(self) -> None:
         if (choice := self.selected_choice) is None or choice.do in ("attach", "open"):
-            self.studio.tell("only what is to be started takes settings", "failed")
+            self.host.tell("only what is to be started takes settings", "failed")
             return
         self._run_in_group("set", self._ask_overrides, choice)
 
     async def _ask_overrides(self, choice: Choice) -> None:
-        text = await self.studio.ask("key=value ...:", self.overrides.get(choice.key, ""))
+        text = await self.host.ask("key=value ...:", self.overrides.get(choice.key, ""))
         if text is None:
             return
         try:
             words = shlex.split(text)
         except ValueError as error:
-            self.studio.tell(f"{text}: {error}", "failed")
+            self.host.tell(f"{text}: {error}", "failed")
             return
         if wrong := next((word for word in words if "=" not in word or word.startswith("-")), ""):
-            self.studio.tell(f"{wrong}: a setting is written key=value", "failed")
+            self.host.tell(f"{wrong}: a setting is written key=value", "failed")
             return
         self.overrides[choice.key] = text.strip()
         self.refusal = ""

@@ -65,7 +65,7 @@ async def test_a_hangup_detaches_with_the_drafts_on_disk(
     session = FakeSession(workspace.run("mine"))
     app = app_on(session, workspace)
     before = signal.getsignal(number)
-    with exit_on_hangup(app):
+    with exit_on_hangup(app, save=lambda: app.drafts.save(), leave=app.action_detach):
         async with app.run_test() as pilot:
             await pilot.pause()
             app.drafts.edits["op1.1"] = "half a thought"
@@ -82,7 +82,10 @@ async def test_a_hangup_detaches_with_the_drafts_on_disk(
 
 def test_a_signal_before_the_screen_opens_ends_the_process(tmp_path: Path) -> None:
     app = app_on(None, held_workspace(tmp_path))
-    with pytest.raises(SystemExit) as ended, exit_on_hangup(app):
+    with (
+        pytest.raises(SystemExit) as ended,
+        exit_on_hangup(app, save=lambda: app.drafts.save(), leave=app.action_detach),
+    ):
         os.kill(os.getpid(), signal.SIGTERM)
     assert ended.value.code == 128 + signal.SIGTERM
 
