@@ -286,7 +286,7 @@ def unparsed_reply_lines(
     draft: str = "",
 ) -> list[Line]:
     """A reply that could not be understood: what is wrong with it, and what it says."""
-    item = Item(repair.id, repair=repair)
+    item = Item(repair.id, unparsed=repair)
     out = [head_line(item, "", "", at, width)]
     lead = f"This {repair.kind} reply could not be understood, so nothing was learned from it."
     out += paragraph([(lead, "")], width)
