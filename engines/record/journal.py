@@ -21,16 +21,19 @@ from engines.core.text.masking import NO_SECRETS, Mask
 from engines.record import lines
 from engines.record.appender import Appender
 
-FORMAT = 2
+FORMAT = 3
 """Version of the line and event format that is written; every line carries its own."""
 
 
-def _upgrade_format_1(envelope: dict[str, Any]) -> dict[str, Any]:
-    """Format 1 knew fewer fields, and each new one says by its default that nobody measured it."""
-    return {**envelope, "v": 2}
+def _add_defaults(envelope: dict[str, Any]) -> dict[str, Any]:
+    """An older format knew fewer fields: each new one says by its default that nobody noted it."""
+    return {**envelope, "v": envelope["v"] + 1}
 
 
-_MIGRATIONS: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _upgrade_format_1}
+_MIGRATIONS: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    1: _add_defaults,
+    2: _add_defaults,  # format 3 names the hashes of prompt files where a run starts or resumes
+}
 """From each older format to the next; a journal may hold lines of several."""
 
 

@@ -19,6 +19,7 @@ from studio.secrets.sanitize import one_line
 from studio.tui.drawing.lines import BLANK, Line, labelled_lines, line, paragraph, plain_text
 from studio.tui.host import Host
 from studio.tui.keymap import SCOPES, Key, format_key, keys_of_scope
+from studio.tui.terminal.textual_parts import has_synchronized_output
 from studio.tui.widgets.line_view import LineView
 
 SAFE = (
@@ -82,8 +83,8 @@ def help_lines(
 def terminal_facts(app: App[Any], host: Host) -> list[tuple[str, str]]:
     """What a report of a bug needs to know."""
     environ = host.environ
-    pump = getattr(app, "pump", None)
-    sync = "yes" if getattr(app, "_sync_available", False) else "no"
+    clock = getattr(app, "frame_clock", None)
+    sync = "yes" if has_synchronized_output(app) else "no"
     facts = [
         ("size", f"{app.size.width}x{app.size.height} cells"),
         ("colours", app.console.color_system or "none"),
@@ -92,7 +93,7 @@ def terminal_facts(app: App[Any], host: Host) -> list[tuple[str, str]]:
         ("tmux", "yes" if environ.get("TMUX") else "no"),
         ("NO_COLOR", "set" if environ.get("NO_COLOR") else "not set"),
         ("frames", f"synchronized output: {sync}"),
-        ("link", getattr(pump, "link_text", "") or "not measured"),
+        ("link", getattr(clock, "link_text", "") or "not measured"),
         ("settings", one_line(host.settings.place, 200)),
     ]
     if host.session is not None:

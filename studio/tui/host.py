@@ -117,6 +117,9 @@ class Host(Protocol):
 
     # -- the terminal --------------------------------------------------------------------
 
+    def leave(self) -> None:
+        """Close the screen; the run goes on."""
+
     def send_to_terminal(self, sequence: str) -> None:
         """Write a control sequence, beside what is drawn."""
 

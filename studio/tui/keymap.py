@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 
 from engines.core.errors import ConfigError
 
@@ -266,7 +266,7 @@ def keys_of_scope(scope: str, keys: tuple[Key, ...] = KEYS) -> tuple[Key, ...]:
     return tuple(key for key in keys if key.scope == scope)
 
 
-def bindings(*scopes: str) -> list[BindingType]:
+def bindings(*scopes: str) -> list[Binding]:
     """Textual's bindings of these scopes."""
     return [
         Binding(

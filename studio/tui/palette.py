@@ -11,10 +11,7 @@ from functools import partial
 from typing import Any
 
 from textual.app import App, SystemCommand
-from textual.command import CommandInput, CommandList, CommandPalette
-from textual.content import Content
 from textual.widget import Widget
-from textual.widgets.option_list import Option
 
 from studio.tui.host import Host
 from studio.tui.keymap import SCOPES, Key
@@ -26,30 +23,17 @@ _ALSO = {"global.detach": "quit, exit"}
 """Words that people look for."""
 
 
-class Palette(CommandPalette):
-    """Textual's, without blinking, and with a line where nothing is found."""
-
-    def on_mount(self) -> None:
-        self.query_one(CommandInput).cursor_blink = False
-
-    def _start_no_matches_countdown(self, search_value: str) -> None:
-        """At once: an empty list looks as if the search were still going on."""
-        if search_value:
-            none = Option(Content("nothing is called so"), disabled=True, id=self._NO_MATCHES)
-            self.query_one(CommandList).clear_options().add_option(none)
-        self._list_visible = bool(search_value)
-
-
 def commands(app: App[Any], host: Host, page: Widget) -> Iterator[SystemCommand]:
     """All commands, those of the open page and the panes by what they do there."""
-    focused = app.screen_stack[0].focused
+    screen = app.screen_stack[0]
+    focused = screen.focused
 
-    def find_target(key: Key) -> Widget | App[Any] | None:
+    def find_target(key: Key) -> Widget | None:
         """What the action is called on; None where another page has the key."""
         if key.scope in ("global", "loop"):
-            return app
+            return screen
         if key.scope == "list":
-            return focused if focused is not None else app
+            return focused if focused is not None else screen
         return page if key.scope == host.page_name else None
 
     def call(key: Key) -> Callable[[], object]:

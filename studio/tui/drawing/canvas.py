@@ -237,14 +237,14 @@ class StreamCanvas(Widget, can_focus=True):
         self._arrange()
 
     def on_mount(self) -> None:
-        pump = getattr(self.app, "pump", None)
-        if pump is not None:
-            pump.watch(self)
+        clock = getattr(self.app, "frame_clock", None)
+        if clock is not None:
+            clock.watch(self)
 
     def on_unmount(self) -> None:
-        pump = getattr(self.app, "pump", None)
-        if pump is not None:
-            pump.unwatch(self)
+        clock = getattr(self.app, "frame_clock", None)
+        if clock is not None:
+            clock.unwatch(self)
 
     def on_click(self, event: events.Click) -> None:
         for id in self._bands.get(event.y, []):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from engines.core.state.run_state import RunState
 from studio.secrets.sanitize import one_line
@@ -35,8 +35,8 @@ def wrap_for_tmux(sequence: str, environ: Mapping[str, str]) -> str:
 class Notifier:
     """Calls once when a run begins to need a person, and rarely again while no key is pressed."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, host: Host, send: Callable[[str], None]) -> None:
+        self._host, self._send_to_terminal = host, send
         self._waiting = 0
         self._since: float | None = None  # when it began to wait
         self._called_at: float | None = None  # None: not yet for what waits now
@@ -120,4 +120,4 @@ class Notifier:
 
     def _send(self, sequence: str) -> None:
         self.sent = [*self.sent[-49:], sequence]
-        self._host.send_to_terminal(sequence)
+        self._send_to_terminal(sequence)

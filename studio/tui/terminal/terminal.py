@@ -1,7 +1,7 @@
 """The terminal itself: whether it can be drawn on, and how it is left in every case.
 
-Owns the checks before the screen opens, signals that end it, and characters that a
-terminal's encoding has not.
+Owns the checks before the screen opens, signals that end it, and characters that are missing
+in the terminal's encoding.
 """
 
 from __future__ import annotations
@@ -17,11 +17,8 @@ from types import FrameType
 from typing import Any, TextIO
 
 from rich.cells import cell_len
-from rich.segment import Segment
 from textual import events
 from textual.app import App
-from textual.color import Color
-from textual.filter import LineFilter
 from textual.geometry import Size
 
 from engines.core.errors import ConfigError
@@ -153,59 +150,6 @@ def _force_exit(attributes: list[Any] | None, code: int) -> None:
 
 
 # -- what a terminal's encoding has not --------------------------------------------------
-
-_ASCII = str.maketrans(
-    {
-        **dict.fromkeys("─━═┄┈╌▔▁╴╶", "-"),
-        **dict.fromkeys("│┃║┆┊╎▏▕▎▍▌▐", "|"),
-        **dict.fromkeys("┌┐└┘├┤┬┴┼┏┓┗┛┣┫┳┻╋╔╗╚╝╭╮╰╯╸╺╻╹", "+"),
-        **dict.fromkeys("█▉▊▋▇▆▅▄▀■●", "#"),
-        **dict.fromkeys("▃▂░▒▓○□", "."),
-        "…": ".",
-        "·": ".",
-        "•": "*",
-        "–": "-",
-        "—": "-",
-        "‘": "'",
-        "’": "'",
-        "“": '"',
-        "”": '"',
-        "×": "x",
-        "→": ">",
-        "←": "<",
-        "↑": "^",
-        "↓": "v",
-        "▶": ">",
-        "◀": "<",
-        "▲": "^",
-        "▼": "v",
-        "✓": "v",
-        "✗": "x",
-        "≤": "<",
-        "≥": ">",
-        "\u00a0": " ",
-    }
-)
-
-
-class AsciiFilter(LineFilter):
-    """The screen's own signs in ASCII, one cell for one cell; text of other scripts stays."""
-
-    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        return [
-            segment
-            if segment.text.isascii()
-            else Segment(segment.text.translate(_ASCII), segment.style, segment.control)
-            for segment in segments
-        ]
-
-
-def use_ascii(app: App[Any], plain: bool) -> None:
-    """Draw borders and signs in ASCII, or no longer."""
-    app.set_class(plain, "-ascii")
-    filters = [one for one in app._filters if not isinstance(one, AsciiFilter)]
-    app._filters = [*filters, AsciiFilter()] if plain else filters
-    app.refresh(layout=True)
 
 
 def _replace_unencodable(error: UnicodeError) -> tuple[str, int]:

@@ -81,9 +81,9 @@ class Stage:
         await self.draw()  # what the first pass gave another height or width
 
     async def draw(self) -> None:
-        self.app.draw_frame()
+        self.app.painter.draw_frame()
         self.app.draw_now()
-        for canvas in self.app.page("live").canvases:  # type: ignore[attr-defined]
+        for canvas in self.app.navigation.page("live").canvases:  # type: ignore[attr-defined]
             canvas.flush()
         await self.pilot.pause()
 
@@ -286,12 +286,11 @@ async def _starting(stage: Stage) -> None:
     """A process was started and has not said yet which run it is."""
 
     class Waiting:
-        async def ready(self) -> None:
+        async def wait_ready(self) -> None:
             await asyncio.Event().wait()
 
-    stage.app._starting = Waiting()  # type: ignore[assignment]
     stage.app.open_page("live")
-    stage.app._open_initial_run()
+    stage.app.starter.wait_for(Waiting())  # type: ignore[arg-type]
     await stage.rest()
 
 
@@ -307,14 +306,14 @@ def _lost(*, ended: bool) -> Callable[[Stage], Awaitable[None]]:
 
 def zoomed(mode: str) -> Callable[[Stage], Awaitable[None]]:
     async def zoom(stage: Stage) -> None:
-        while stage.app.page("live").mode != mode:  # type: ignore[attr-defined]
+        while stage.app.navigation.page("live").mode != mode:  # type: ignore[attr-defined]
             await stage.press("z")
 
     return zoom
 
 
 async def _mending(stage: Stage) -> None:
-    page = stage.app.page("review")
+    page = stage.app.navigation.page("review")
     page._room.reply = lambda repair: repair.reply  # type: ignore[attr-defined]
     await stage.press("e")
 

@@ -115,7 +115,7 @@ class FakeSession:
     def subscribe(self, rollouts: Collection[str]) -> None:
         self.subscribed = frozenset(rollouts)
 
-    async def desktop(self) -> VersionedReviewQueue:
+    async def review_queue(self) -> VersionedReviewQueue:
         state = self.state
         draft = tuple((e.id, e.text) for e in self.library.experiences)
         return VersionedReviewQueue(
@@ -152,7 +152,7 @@ class FakeSession:
         self._ask("propose", operation)
         return replace(operation, id=operation.id or f"op{self.state.step}.h1")
 
-    async def mend(self, repair_id: str, text: str, reviewer: str) -> tuple[str, ...]:
+    async def resubmit(self, repair_id: str, text: str, reviewer: str) -> tuple[str, ...]:
         self._ask("mend", (repair_id, text, reviewer))
         return ()
 
@@ -173,11 +173,11 @@ class FakeSession:
             await self._tell(ev.RunContinued(1 if do == "step" else None))
         return {"ok": True}
 
-    async def drive(self) -> None:
+    async def take_control(self) -> None:
         self.asked.append(("drive", None))
         self.controls, self.controller = True, ""
 
-    async def let_go(self) -> None:
+    async def release_lock(self) -> None:
         self.asked.append(("let_go", None))
 
     async def close(self) -> str:

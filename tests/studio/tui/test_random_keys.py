@@ -79,7 +79,7 @@ class Watched:
 
     @property
     def page(self) -> ReviewPage:
-        page = self.app.page("review")
+        page = self.app.navigation.page("review")
         assert isinstance(page, ReviewPage)
         return page
 
@@ -121,7 +121,7 @@ class Watched:
             return
         await self.app.wait_for_requests()
         await self.page.loader.wait()
-        self.app.draw_frame()
+        self.app.painter.draw_frame()
         self.app.draw_now()
         await self.pilot.pause()
 
@@ -176,7 +176,7 @@ async def _played(steps: list[tuple[str, object]]) -> None:
         async with app.run_test(size=(120, 36)) as pilot:
             watched = Watched(app, pilot, session, coming)
             watched.page.wording.in_editor = lambda text: None
-            app.page("start").action_check = lambda: None  # type: ignore[attr-defined]
+            app.navigation.page("start").action_check = lambda: None  # type: ignore[attr-defined]
             await watched.take(("keys", ("2",)))
             for step in steps:
                 await watched.take(step)

@@ -68,7 +68,7 @@ async def test_a_row_that_is_drawn_anew_as_it_was_sends_nothing() -> None:
         first = drawn.paint_all()
         assert first > 40
         assert drawn.paint_all() == 0
-        drawn.picture.forget()
+        drawn.buffer.forget()
         assert drawn.paint_all() == first
 
 
@@ -104,7 +104,7 @@ async def test_what_is_sent_in_pieces_is_what_a_full_repaint_shows() -> None:
             if turn % 10 == 9:
                 app.screen._on_timer_update()  # what waits for its frame
                 before = drawn.cells()
-                drawn.picture.forget()
+                drawn.buffer.forget()
                 drawn.paint_all()
                 assert drawn.cells() == before
 
@@ -140,9 +140,9 @@ async def test_a_title_that_is_the_same_draws_nothing_and_another_one_its_row() 
         assert "Runs 3" in str(pane.border_title)
 
 
-async def test_a_canvas_that_was_there_before_the_pump_is_drawn_by_it() -> None:
+async def test_a_canvas_that_was_there_before_the_clock_is_drawn_by_it() -> None:
     class Early(App[None]):
-        pump: FrameClock
+        frame_clock: FrameClock
 
         def compose(self) -> ComposeResult:
             with Container():
@@ -151,22 +151,22 @@ async def test_a_canvas_that_was_there_before_the_pump_is_drawn_by_it() -> None:
     app = Early()
     async with app.run_test(size=(40, 8)):
         install_frame_clock(app, {})
-        assert app.pump.canvases == (app.query_one(StreamCanvas),)
+        assert app.frame_clock.canvases == (app.query_one(StreamCanvas),)
 
 
 def test_low_bandwidth_leaves_out_every_other_beat_also_when_it_is_set_later() -> None:
     ticks: list[int] = []
-    pump = FrameClock()
-    pump.add_drain(lambda: ticks.append(1))
+    clock = FrameClock()
+    clock.add_drain(lambda: ticks.append(1))
     for _ in range(4):
-        pump.beat()
+        clock.beat()
     assert len(ticks) == 4
-    pump.low_bandwidth = True
+    clock.low_bandwidth = True
     for _ in range(4):
-        pump.beat()
+        clock.beat()
     assert len(ticks) == 6
-    pump.low_bandwidth = False
-    pump.beat()
+    clock.low_bandwidth = False
+    clock.beat()
     assert len(ticks) == 7
 
 

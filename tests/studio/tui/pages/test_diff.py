@@ -27,7 +27,7 @@ async def quiet(pilot: Pilot[int], page: DiffPage) -> None:
 
 async def pressed(pilot: Pilot[int], *keys: str) -> DiffPage:
     assert isinstance(pilot.app, StudioApp)
-    page = pilot.app.page("diff")
+    page = pilot.app.navigation.page("diff")
     assert isinstance(page, DiffPage)
     for key in keys:
         await pilot.press(key)

@@ -18,7 +18,7 @@ from tests.studio.tui.stage import FakeSession, app_on, finished_workspace, held
 
 
 def page_of(app: StudioApp) -> InspectPage:
-    page = app.page("inspect")
+    page = app.navigation.page("inspect")
     assert isinstance(page, InspectPage)
     return page
 
@@ -257,7 +257,7 @@ async def test_the_text_of_a_rollout_under_way_comes_from_the_stream(
             and (e.event.position, e.event.index) == (0, 2)
         )
         await session.push(EventReceived(finished))
-        app.draw_frame()
+        app.painter.draw_frame()
         await has_read(pilot)
         assert "#### 56" in page.text_pane.text()
 

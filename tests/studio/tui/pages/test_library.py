@@ -45,7 +45,7 @@ async def quiet(pilot: Pilot[int], page: LibraryPage) -> None:
 
 async def pressed(pilot: Pilot[int], *keys: str) -> LibraryPage:
     assert isinstance(pilot.app, StudioApp)
-    page = pilot.app.page("library")
+    page = pilot.app.navigation.page("library")
     assert isinstance(page, LibraryPage)
     for key in keys:
         await pilot.press(key)
@@ -69,7 +69,7 @@ async def answer(pilot: Pilot[int], text: str) -> None:
 
 
 def page_of(app: StudioApp) -> LibraryPage:
-    page = app.page("library")
+    page = app.navigation.page("library")
     assert isinstance(page, LibraryPage)
     return page
 

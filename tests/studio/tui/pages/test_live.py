@@ -38,7 +38,7 @@ class Watched:
     def __init__(self, session: FakeSession, pilot: Pilot[int], events: list[object]) -> None:
         self.session, self.pilot, self.events = session, pilot, events
         self.app = pilot.app
-        self.page = self.app.page("live")
+        self.page = self.app.navigation.page("live")
         assert isinstance(self.page, LivePage)
 
     async def press(self, *keys: str) -> None:
@@ -452,7 +452,7 @@ async def test_without_a_run_the_page_says_how_to_get_one(tmp_path: Path) -> Non
         await pilot.pause()
         assert "0 starts" in "\n".join(picture(app))
         await pilot.press("space", "z", "f", "K", "r", "right_square_bracket", "j", "l", "G")
-        assert isinstance(app.page("live"), LivePage)
+        assert isinstance(app.navigation.page("live"), LivePage)
 
 
 async def test_the_activity_begins_with_what_the_journal_tells(tmp_path: Path) -> None:
@@ -496,10 +496,10 @@ def test_texts_of_no_record_are_sentences(tmp_path: Path) -> None:
 
 
 async def beats(live: Watched) -> None:
-    """What the pump does by itself, with no key and no other reason to draw."""
+    """What the frame clock does by itself, with no key and no other reason to draw."""
     for _ in range(4):
         await live.pilot.pause()
-        live.app.pump.tick()
+        live.app.frame_clock.tick()
         await all_read(live.app)
     await live.pilot.pause()
 
@@ -578,11 +578,11 @@ async def test_a_page_that_is_opened_shows_nothing_of_what_it_held_before(tmp_pa
     async with app.run_test(size=WIDE) as pilot:
         await pilot.press("1")
         await pilot.press("5")
-        assert "No run is open" in app.page("live").query_one("#live-told").text()
-        app.session = FakeSession(app.workspace.run("mine"))
+        assert "No run is open" in app.navigation.page("live").query_one("#live-told").text()
+        app.attachment.session = FakeSession(app.workspace.run("mine"))
         app.open_page("live")  # nothing is awaited from here on: this is its first frame
-        assert not app.page("live").query_one("#live-told").display
-        assert app.page("live").canvas.display
+        assert not app.navigation.page("live").query_one("#live-told").display
+        assert app.navigation.page("live").canvas.display
 
 
 async def test_resuming_is_offered_while_the_run_has_no_process(tmp_path: Path) -> None:
@@ -607,7 +607,7 @@ async def test_a_rate_falls_on_the_screen_although_nothing_comes_any_more(tmp_pa
         await live.stream(TextPiece("s1p1r0", 0, "x" * 4_000))
         assert "/s" in live.screen.splitlines()[0]
         now += 60.0
-        live.app.pump.tick()
+        live.app.frame_clock.tick()
         await live.pilot.pause()
         assert "/s" not in live.screen.splitlines()[0]
 

@@ -52,7 +52,7 @@ class Desk:
         await self.pilot.pause()
         await self.app.wait_for_requests()
         await self.page.loader.wait()
-        self.app.draw_frame()
+        self.app.painter.draw_frame()
         await self.pilot.pause()
 
     async def burst(self, *keys: str) -> None:
@@ -102,7 +102,7 @@ async def a_desk(
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         app.open_page("review")
-        page = app.page("review")
+        page = app.navigation.page("review")
         assert isinstance(page, ReviewPage)
         desk = Desk(app, pilot, session, page)
         await desk.rest()
@@ -730,7 +730,7 @@ async def test_where_the_person_was_is_where_they_come_back(tmp_path: Path) -> N
         await pilot.pause()
         app.open_page("review")
         await pilot.pause()
-        page = app.page("review")
+        page = app.navigation.page("review")
         assert isinstance(page, ReviewPage)
         await page.loader.wait()
         assert page.shown.operations.key == "op1.2"

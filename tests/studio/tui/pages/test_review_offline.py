@@ -42,7 +42,7 @@ class Table:
         await self.pilot.pause()
         await self.app.wait_for_requests()
         await self.page.loader.wait()
-        self.app.draw_frame()
+        self.app.painter.draw_frame()
         await self.pilot.pause()
 
     @property
@@ -78,10 +78,10 @@ async def a_table(run: RunDir) -> AsyncIterator[Table]:
     async with app.run_test(size=(120, 36)) as pilot:
         await pilot.pause()
         async with asyncio.timeout(20):
-            while app.state is None or app.state.started is None:
+            while app.attachment.state is None or app.attachment.state.started is None:
                 await pilot.pause()
         app.open_page("review")
-        page = app.page("review")
+        page = app.navigation.page("review")
         assert isinstance(page, ReviewPage)
         table = Table(app, pilot, page, workspace, run)
         await table.rest()
@@ -142,7 +142,7 @@ async def test_what_the_gate_refuses_is_journalled_once_and_can_be_taken_back(
         await table.press("a")
         assert len(table.decided) == known and "still does not fit" in table.told
         await table.press("u")
-        assert changed not in table.app.state.decisions  # type: ignore[union-attr]
+        assert changed not in table.app.attachment.state.decisions  # type: ignore[union-attr]
         assert len(table.decided) == known and f"asked again: {changed}" in table.told
 
 

@@ -44,7 +44,7 @@ class Asked:
 
 
 def page_of(app: StudioApp) -> RunsPage:
-    page = app.page("runs")
+    page = app.navigation.page("runs")
     assert isinstance(page, RunsPage)
     return page
 

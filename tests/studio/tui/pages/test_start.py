@@ -19,7 +19,7 @@ from tests.studio.tui.stage import app_on, finished_workspace, held_workspace, p
 
 
 def page_of(app: StudioApp) -> StartPage:
-    page = app.page("start")
+    page = app.navigation.page("start")
     assert isinstance(page, StartPage)
     return page
 
@@ -219,7 +219,9 @@ async def test_why_nothing_was_started_is_shown_whole_and_nothing_is_lost(
         page = page_of(app)
         page.overrides["new rehearsal"] = "seed=5"
         await pilot.press("5")
-        app.show_refusal("run.yaml:3: the endpoint cannot be reached.\nStart it, or name another.")
+        app.starter.show_refusal(
+            "run.yaml:3: the endpoint cannot be reached.\nStart it, or name another."
+        )
         await pilot.pause()
         assert app.page_name == "start"
         shown = picture(app)
