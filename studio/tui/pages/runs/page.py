@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
@@ -18,6 +19,7 @@ from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.lines import Line, Row, line, paragraph
 from studio.tui.keymap import bindings
 from studio.tui.page import Page
+from studio.tui.pages.background import export_file, write_export
 from studio.tui.pages.runs.view import SORTS, Sort, detail_lines, filter_runs, runs_csv, runs_rows
 from studio.tui.widgets.line_view import LineView
 from studio.tui.widgets.row_list import RowList
@@ -235,19 +237,9 @@ class RunsPage(Page):
             self.host.tell("there is no run to write down", "failed")
             return
         shown = filter_runs(self.runs, self.filter_text, self.sort)
-        self.run_worker(self._export(runs_csv(shown), len(shown)), group="export")
-
-    async def _export(self, text: str, n: int) -> None:
-        from studio.tui.pages import library_loader
-
-        try:
-            path = await asyncio.to_thread(
-                library_loader.export_text, self.host.workspace, "runs.csv", text
-            )
-        except StudioError as error:
-            self.host.tell(str(error), "failed")
-        else:
-            self.host.tell(f"{n} runs written to {path}")
+        data = runs_csv(shown).encode("utf-8", "replace")
+        write = partial(write_export, self.host.workspace, "runs.csv", data)
+        export_file(self, write, f"{len(shown)} runs")
 
     def _readable_run(self) -> KnownRun | None:
         """The run under the cursor, if its journal can be read; tells why not."""
