@@ -14,7 +14,7 @@ from engines.record.run_dir import Workspace
 from studio.tui.page import Page
 
 
-def run_exclusive(page: Page, group: str, work: Callable[[], Awaitable[None]]) -> None:
+def run_exclusive(page: Page, group: str, work: Callable[[], Awaitable[object]]) -> None:
     """Run it beside the screen, in place of what its group was about.
 
     A callable, since a coroutine that is replaced before it began is never awaited.

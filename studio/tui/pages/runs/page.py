@@ -53,17 +53,15 @@ class RunsPage(Page):
         self.marked = ""
         self._reading = False
         self._timer: Timer | None = None
+        self.list_pane = RowList(id="runs-list", classes="pane")
+        self.detail_pane = LineView(id="runs-detail", classes="pane")
 
     def compose(self) -> ComposeResult:
-        yield RowList(id="runs-list", classes="pane")
-        yield LineView(id="runs-detail", classes="pane")
+        yield self.list_pane
+        yield self.detail_pane
 
     def on_mount(self) -> None:
         self._timer = self.set_interval(AGAIN_S, self._poll_runs, pause=True)
-
-    @property
-    def list_pane(self) -> RowList:
-        return self.query_one("#runs-list", RowList)
 
     @property
     def selected_run(self) -> KnownRun | None:
@@ -156,7 +154,7 @@ class RunsPage(Page):
         return [line("no run yet: ", ("0", "key"), " starts one")]
 
     def _draw_detail(self) -> None:
-        view = self.query_one("#runs-detail", LineView)
+        view = self.detail_pane
         lines = detail_lines(self.selected_run, view.line_width, self.now())
         if self.trouble and self.runs:  # what was read before stays, but is not the newest
             lines = [*paragraph([(sanitize(self.trouble), "failed")], view.line_width), *lines]
