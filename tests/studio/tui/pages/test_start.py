@@ -186,7 +186,7 @@ async def test_a_setting_that_is_none_or_an_option_is_refused_at_once(
             app.query_one("#prompt Input").value = typed  # type: ignore[attr-defined]
             await pilot.press("enter")
             await pilot.pause()
-        assert len(asked.told) == 3 and page_of(app).overrides == {}
+        assert len(asked.told) == 3 and page_of(app).loader.overrides == {}
 
 
 async def test_c_says_calls_tokens_and_what_was_looked_at_and_starts_nothing(
