@@ -102,7 +102,7 @@ async def test_a_wording_that_was_refused_is_still_there(tmp_path: Path) -> None
         await answer(pilot, "Carry always.")
         assert "ann decides" in "\n".join(picture(app))
         await pressed(pilot, "e")
-        assert page_of(app).box.text == "Carry always."
+        assert page_of(app).proposals.box.text == "Carry always."
 
 
 @pytest.mark.parametrize("size", [(120, 36), (80, 24)])
