@@ -92,23 +92,15 @@ TRIED = {
     "library.merge": "test_library::test_m_rewords_the_other_and_deletes_this_one",
     "library.insert": "test_library::test_i_proposes_an_addition_and_nothing_without_a_text",
     "library.uses": "test_library::test_enter_shows_uses_and_opens_one_in_inspect",
-    "library.history": (
-        "test_library::test_capital_h_shows_the_history_and_d_the_last_change"
-    ),
-    "library.changed": (
-        "test_library::test_capital_h_shows_the_history_and_d_the_last_change"
-    ),
+    "library.history": ("test_library::test_capital_h_shows_the_history_and_d_the_last_change"),
+    "library.changed": ("test_library::test_capital_h_shows_the_history_and_d_the_last_change"),
     "library.sort": "test_library::test_s_sorts_and_the_cursor_stays_on_its_experience",
-    "library.export": (
-        "test_library::test_x_writes_the_version_into_a_file_and_tells_its_path"
-    ),
+    "library.export": ("test_library::test_x_writes_the_version_into_a_file_and_tells_its_path"),
     "diff.next_change": "test_diff::test_brackets_go_from_change_to_change",
     "diff.previous_change": "test_diff::test_brackets_go_from_change_to_change",
     "diff.base": "test_diff::test_b_and_capital_b_choose_from_a_list_of_what_there_is",
     "diff.target": "test_diff::test_b_and_capital_b_choose_from_a_list_of_what_there_is",
-    "diff.words": (
-        "test_diff::test_w_goes_through_words_lines_and_columns_where_there_is_room"
-    ),
+    "diff.words": ("test_diff::test_w_goes_through_words_lines_and_columns_where_there_is_room"),
     "diff.same": "test_diff::test_space_hides_what_is_equal_and_says_how_many",
     "diff.export": "test_diff::test_capital_x_writes_the_difference_beside_other_exports",
     "diff.choose": "test_diff::test_b_and_capital_b_choose_from_a_list_of_what_there_is",
