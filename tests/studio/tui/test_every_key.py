@@ -327,10 +327,10 @@ async def test_enter_opens_the_evidence_and_closes_it(tmp_path: Path) -> None:
     async with on_stage(HELD, tmp_path, (120, 36)) as stage:
         await stage.press("2", "enter")
         page = stage.app.navigation.page()
-        assert page.opened_evidence and stage.app.focused is page.evidence  # type: ignore[attr-defined]
+        assert page.shown.opened_evidence and stage.app.focused is page.shown.evidence  # type: ignore[attr-defined]
         assert "Step 1 (columns)" in "\n".join(picture(stage.app))
         await stage.press("enter")
-        assert not page.opened_evidence  # type: ignore[attr-defined]
+        assert not page.shown.opened_evidence  # type: ignore[attr-defined]
         assert stage.session is not None and stage.session.asked == []
 
 
