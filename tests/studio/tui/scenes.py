@@ -314,7 +314,7 @@ def zoomed(mode: str) -> Callable[[Stage], Awaitable[None]]:
 
 async def _mending(stage: Stage) -> None:
     page = stage.app.navigation.page("review")
-    page._room.reply = lambda repair: repair.reply  # type: ignore[attr-defined]
+    page.loader.reader.load_reply = lambda unparsed: unparsed.reply  # type: ignore[attr-defined]
     await stage.press("e")
 
 

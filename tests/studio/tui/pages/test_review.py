@@ -614,11 +614,11 @@ async def test_e_mends_a_reply_and_what_is_still_wrong_is_shown(tmp_path: Path) 
             desk.session.asked.append(("mend", (repair_id, text, reviewer)))
             return ("a bracket is missing",)
 
-        mend, desk.session.mend = desk.session.mend, wrong  # type: ignore[method-assign]
+        mend, desk.session.resubmit = desk.session.resubmit, wrong  # type: ignore[method-assign]
         await desk.press("j", "e", "x", "enter", "z", "ctrl+o")
         assert desk.session.asked == [("mend", ("s1p3", "{brokenx\nz", "sam"))]
         assert desk.page.shown.box.display and "a bracket is missing" in desk.screen
-        desk.session.mend = mend  # type: ignore[method-assign]
+        desk.session.resubmit = mend  # type: ignore[method-assign]
         await desk.press("ctrl+o")
         assert len(desk.session.asked) == 2 and not desk.page.shown.box.display
 
