@@ -48,7 +48,9 @@ class Page(Container):
         """One message of the session, also while another page is open; must be cheap."""
 
     def open_at(self, target: str = "") -> None:
-        """It was opened, perhaps at an id. Focus goes to `home`."""
+        """It was opened, perhaps at an id. Focus goes to `initial_focus`."""
+        if target:
+            self.go_to(target)
 
     def initial_focus(self) -> Widget | None:
         """What has the focus first."""

@@ -338,8 +338,7 @@ def zoomed(mode: str) -> Callable[[Stage], Awaitable[None]]:
 
 async def _mending(stage: Stage) -> None:
     page = stage.app.navigation.page("review")
-    room = page._room  # type: ignore[attr-defined]
-    room.reply_source = lambda repair: repair  # which has its reply, as a source has
+    page.loader.reader.load_reply = lambda unparsed: unparsed.reply  # type: ignore[attr-defined]
     await stage.press("e")
 
 

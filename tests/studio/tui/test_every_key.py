@@ -215,11 +215,11 @@ async def test_g_goes_to_an_id_of_another_page_and_says_when_there_is_none(
         await stage.press("g")
         await stage.answer("op1.2")
         assert stage.app.page_name == "review"
-        assert stage.app.navigation.page().item.id == "op1.2"  # type: ignore[attr-defined]
+        assert stage.app.navigation.page().queue.item.id == "op1.2"  # type: ignore[attr-defined]
         await stage.press("g")
         await stage.answer("op9.9")
         assert "op9.9: nothing has this name" in picture(stage.app)[-2]
-        assert stage.app.navigation.page().item.id == "op1.2"  # type: ignore[attr-defined]
+        assert stage.app.navigation.page().queue.item.id == "op1.2"  # type: ignore[attr-defined]
 
 
 async def test_tab_goes_through_the_panes_and_shift_tab_back(tmp_path: Path) -> None:
@@ -327,10 +327,10 @@ async def test_enter_opens_the_evidence_and_closes_it(tmp_path: Path) -> None:
     async with on_stage(HELD, tmp_path, (120, 36)) as stage:
         await stage.press("2", "enter")
         page = stage.app.navigation.page()
-        assert page.opened_evidence and stage.app.focused is page.evidence  # type: ignore[attr-defined]
+        assert page.shown.opened_evidence and stage.app.focused is page.shown.evidence  # type: ignore[attr-defined]
         assert "Step 1 (columns)" in "\n".join(picture(stage.app))
         await stage.press("enter")
-        assert not page.opened_evidence  # type: ignore[attr-defined]
+        assert not page.shown.opened_evidence  # type: ignore[attr-defined]
         assert stage.session is not None and stage.session.asked == []
 
 

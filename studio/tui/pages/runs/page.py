@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
@@ -18,6 +19,7 @@ from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.lines import Line, Row, line, paragraph
 from studio.tui.keymap import bindings
 from studio.tui.page import Page
+from studio.tui.pages.background import export_file, write_export
 from studio.tui.pages.runs.view import SORTS, Sort, detail_lines, filter_runs, runs_csv, runs_rows
 from studio.tui.widgets.line_view import LineView
 from studio.tui.widgets.row_list import RowList
@@ -51,17 +53,15 @@ class RunsPage(Page):
         self.marked = ""
         self._reading = False
         self._timer: Timer | None = None
+        self.list_pane = RowList(id="runs-list", classes="pane")
+        self.detail_pane = LineView(id="runs-detail", classes="pane")
 
     def compose(self) -> ComposeResult:
-        yield RowList(id="runs-list", classes="pane")
-        yield LineView(id="runs-detail", classes="pane")
+        yield self.list_pane
+        yield self.detail_pane
 
     def on_mount(self) -> None:
         self._timer = self.set_interval(AGAIN_S, self._poll_runs, pause=True)
-
-    @property
-    def list_pane(self) -> RowList:
-        return self.query_one("#runs-list", RowList)
 
     @property
     def selected_run(self) -> KnownRun | None:
@@ -154,7 +154,7 @@ class RunsPage(Page):
         return [line("no run yet: ", ("0", "key"), " starts one")]
 
     def _draw_detail(self) -> None:
-        view = self.query_one("#runs-detail", LineView)
+        view = self.detail_pane
         lines = detail_lines(self.selected_run, view.line_width, self.now())
         if self.trouble and self.runs:  # what was read before stays, but is not the newest
             lines = [*paragraph([(sanitize(self.trouble), "failed")], view.line_width), *lines]
@@ -235,19 +235,9 @@ class RunsPage(Page):
             self.host.tell("there is no run to write down", "failed")
             return
         shown = filter_runs(self.runs, self.filter_text, self.sort)
-        self.run_worker(self._export(runs_csv(shown), len(shown)), group="export")
-
-    async def _export(self, text: str, n: int) -> None:
-        from studio.tui.pages import library_loader
-
-        try:
-            path = await asyncio.to_thread(
-                library_loader.export_text, self.host.workspace, "runs.csv", text
-            )
-        except StudioError as error:
-            self.host.tell(str(error), "failed")
-        else:
-            self.host.tell(f"{n} runs written to {path}")
+        data = runs_csv(shown).encode("utf-8", "replace")
+        write = partial(write_export, self.host.workspace, "runs.csv", data)
+        export_file(self, write, f"{len(shown)} runs")
 
     def _readable_run(self) -> KnownRun | None:
         """The run under the cursor, if its journal can be read; tells why not."""
