@@ -39,7 +39,7 @@ FAULTS = (
     Fault(
         "an undo leaves standing what rested on it",
         "engines/pipeline/gate/gate.py",
-        "undone = (operation_id, *await self._ask_again(operation_id))",
+        "undone = (operation_id, *await self._take_back_misfits(operation_id))",
         "undone = (operation_id,)",
         (
             "tests/engines/pipeline/gate/test_gate.py::test_an_undo_asks_again_for_approvals_that_rested_on_it",
@@ -48,7 +48,7 @@ FAULTS = (
     Fault(
         "the commit does not wait for an undo under way",
         "engines/pipeline/gate/gate.py",
-        "            async with self._turn:\n                if step not in",
+        "            async with self._lock:\n                if step not in",
         "            if True:\n                if step not in",
         (
             "tests/engines/pipeline/gate/test_gate.py::test_an_undo_under_way_is_not_overtaken_by_the_commit",
@@ -66,7 +66,7 @@ FAULTS = (
     Fault(
         "what a cut evaluation had paid for counts as taken over",
         "engines/pipeline/evaluation/evaluate.py",
-        "reused = not payer or score.payer != payer",
+        "reused = not one.payer or score.payer != one.payer",
         "reused = True",
         (
             "tests/engines/pipeline/evaluation/test_evaluate.py::test_a_run_cut_in_an_evaluation_adds_up_to_what_an_uncut_one_paid",
@@ -146,7 +146,7 @@ FAULTS = (
     Fault(
         "a checkpoint forgets the weights that the collapse guard may go back to",
         "engines/grpo/checkpoint/contents.py",
-        "guard=_unpacked(folder / GUARD) if (folder / GUARD).exists() else {},",
+        "guard=_load_tensors(folder / GUARD) if (folder / GUARD).exists() else {},",
         "guard={},",
         ("tests/engines/grpo/checkpoint/test_checkpoint.py::test_a_state_comes_back_bit_for_bit",),
     ),
@@ -201,8 +201,8 @@ FAULTS = (
     Fault(
         "rehearsal takes the larger number from the smaller one",
         "engines/policies/rehearsal/families.py",
-        "_subtraction(int(found[2]), int(found[1]))",
-        "_subtraction(int(found[1]), int(found[2]))",
+        "_subtraction_task(int(found[2]), int(found[1]))",
+        "_subtraction_task(int(found[1]), int(found[2]))",
         ("tests/engines/policies/rehearsal/test_rehearsal.py",),
     ),
     Fault(
@@ -226,8 +226,8 @@ FAULTS = (
     Fault(
         "expected words are compared as they are written",
         "engines/verifiers/text.py",
-        "_holds(words, self._normal(gold))",
-        "_holds(words, gold)",
+        "_contains_words(words, self._normalise(gold))",
+        "_contains_words(words, gold)",
         ("tests/engines/verifiers/test_text.py",),
     ),
     Fault(
@@ -302,8 +302,8 @@ FAULTS = (
     Fault(
         "what a call that failed may have cost is forgotten with its rollout",
         "engines/rollouts/manager.py",
-        "attempt = _failed(str(error), recorded.usage, began)",
-        "attempt = _failed(str(error), NO_USAGE, began)",
+        "attempt = _failed_attempt(str(error), recorded.usage, began)",
+        "attempt = _failed_attempt(str(error), NO_USAGE, began)",
         (
             "tests/engines/rollouts/test_rollouts.py::test_a_try_whose_replies_grow_too_long_together_fails_and_is_paid",
         ),
@@ -311,7 +311,7 @@ FAULTS = (
     Fault(
         "a null answer hides another field that has the answer",
         "engines/data/fields.py",
-        "(name for name in answers if look(row, name) is not None)",
+        "(name for name in answers if get_field(row, name) is not None)",
         "(name for name in answers if name in row)",
         ("tests/engines/data/test_dataset.py",),
     ),
@@ -366,15 +366,15 @@ FAULTS = (
     Fault(
         "a traceback is printed with the key that it quotes",
         "studio/secrets/output.py",
-        'inert(masked("".join(',
-        'inert(str("".join(',
+        'escape_unsafe(mask_text("".join(',
+        'escape_unsafe(str("".join(',
         ("tests/studio/secrets/test_secrets.py::test_a_traceback_of_a_bug_holds_no_key",),
     ),
     Fault(
         "JSON on stdout steers the terminal",
         "studio/report/tables.py",
-        "inert_json(mask().line(dumps(data)).decode())",
-        "mask().line(dumps(data)).decode()",
+        "escape_unsafe_json(current_mask().line(dumps(data)).decode())",
+        "current_mask().line(dumps(data)).decode()",
         ("tests/studio/secrets/test_sanitized_output.py",),
     ),
     Fault(
@@ -418,9 +418,9 @@ FAULTS = (
     ),
     Fault(
         "what is being reworded is approved with all that is safe",
-        "studio/tui/pages/review/answers.py",
-        "if item.is_safe and not self._has_wording(item.id)]",
-        "if item.is_safe]",
+        "studio/tui/pages/review/batches.py",
+        "if item.is_safe and not self._decisions.has_draft(item.id)",
+        "if item.is_safe",
         (
             "tests/studio/tui/pages/test_review_steps.py::test_what_is_being_reworded_is_not_approved_with_all_that_is_safe",
         ),
@@ -434,10 +434,10 @@ FAULTS = (
     ),
     Fault(
         "a cell that changes its colour alone is not drawn",
-        "studio/tui/drawing/frames.py",
+        "studio/tui/terminal/frames.py",
         "if chars[begin:end] != new or codes[begin:end] != [code] * (end - begin):",
         "if chars[begin:end] != new:",
-        ("tests/studio/tui/drawing/test_frames.py",),
+        ("tests/studio/tui/terminal/test_frames.py",),
     ),
     Fault(
         "rows of the canvas are drawn as they were before their text came",
@@ -463,8 +463,8 @@ FAULTS = (
     Fault(
         "the doctor mends where a living process writes",
         "studio/workspace/doctor.py",
-        "living = _living(runs, libraries) if repair else {}",
-        "living = {} if repair else _living(runs, libraries)",
+        "living = _live_folders(runs, libraries) if repair else {}",
+        "living = {} if repair else _live_folders(runs, libraries)",
         (
             "tests/studio/workspace/test_doctor.py::test_nothing_is_repaired_where_a_process_writes_and_all_is_elsewhere",
         ),
