@@ -273,7 +273,7 @@ def test_a_traceback_of_a_bug_holds_no_key() -> None:
     code = (
         "import os, studio.cli as cli\n"
         "def bug(words): raise RuntimeError('with ' + os.environ['OTHER_API_KEY'] + '\\x1b[2J')\n"
-        "cli.workspace_first = bug\n"
+        "cli.move_workspace_first = bug\n"
         "cli.main()\n"
     )
     done = subprocess.run(
