@@ -26,7 +26,6 @@ from engines.grpo.engine.run_to_completion import run_in_thread
 from engines.grpo.engine.schedule import learning_rate, learning_rate_rise_text
 from engines.grpo.loss.sft import (
     FORWARD_TOKENS,
-    SFTSettings,
     accumulate,
     is_out_of_memory,
     is_packing_exact,
@@ -37,7 +36,7 @@ from engines.grpo.loss.sft_data import (
     parse_demonstration,
     tokenise_demonstration,
 )
-from engines.grpo.settings import GRPOSettings
+from engines.grpo.settings import GRPOSettings, SFTSettings
 
 if TYPE_CHECKING:
     from engines.policies.hf_local.model import LocalModel
