@@ -247,7 +247,7 @@ class InspectPage(Page):
                 or known.rollout != witness.rollout
                 or known.verdict != witness.verdict
             ):
-                self._wholes[name] = read_rollout(run, witness)
+                self._wholes[name] = read_rollout(run, witness.rollout, witness.verdict)
         current = state.current
         going = (
             state.status in ("running", "paused") and current is not None and current.step == step
