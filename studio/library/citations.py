@@ -36,12 +36,12 @@ class Citation:
 
 
 def find_cited_ids(text: str) -> frozenset[str]:
-    """What stands in brackets and could be an id: of `[E1, E3]` both."""
+    """What could be an id within brackets: both of `[E1, E3]`."""
     return frozenset(name.strip() for found in _BRACKETS.findall(text) for name in found.split(","))
 
 
 class Citations:
-    """The citations of one run; what was read once is not read again."""
+    """The citations of one run; no record is read twice."""
 
     def __init__(self, run: RunDir) -> None:
         self._records = run.records
@@ -52,7 +52,7 @@ class Citations:
         self.unread = 0  # rollouts whose record is gone or damaged
 
     def refresh(self) -> None:
-        """Take in what the run has journalled since.
+        """Read what the run has journalled since.
 
         Raises:
             StudioError: its journal cannot be read.

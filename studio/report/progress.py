@@ -1,4 +1,4 @@
-"""Tells a person how a run goes, while it goes: lines in a pipe, a display on a terminal.
+"""Shows a person how a run goes while it goes: lines in a pipe, a display on a terminal.
 
 Owns stderr. Listens to events and reads the folded state; decides nothing.
 """
@@ -37,8 +37,8 @@ from studio.secrets.sanitize import one_line, sanitize
 if TYPE_CHECKING:
     from rich.text import Text
 
-TOLD_FAILURES = 3
-"""Failed rollouts of a step that are told one by one: an outage has hundreds."""
+SHOWN_FAILURES = 3
+"""Failed rollouts of a step that are printed one by one: an outage has hundreds."""
 
 
 _DECIDED = ("approved", "edited", "rejected", "deferred")
@@ -50,7 +50,7 @@ class LinePrinter:
     def __init__(self, state: RunState, say: Callable[[str], None]) -> None:
         self._state = state
         self._say = say
-        self._waited_for = 0  # the step whose update was last told to wait
+        self._waited_for = 0  # the step whose waiting update was printed last
 
     def __call__(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
         for line in self._event_lines(event):
@@ -96,9 +96,9 @@ class LinePrinter:
                     return [f"step {event.step}: a try could not be judged: {one_line(error, 200)}"]
             case ev.RolloutFinished(status="failed"):
                 failed = state.steps[event.step].failed
-                if failed > TOLD_FAILURES:
+                if failed > SHOWN_FAILURES:
                     return []
-                more = "; further ones are only counted" if failed == TOLD_FAILURES else ""
+                more = "; further ones are only counted" if failed == SHOWN_FAILURES else ""
                 why = one_line(event.error or "", 160)
                 return [f"step {event.step}: a rollout failed: {why}{more}"]
         return _review_lines(event)
@@ -155,11 +155,11 @@ def _review_lines(event: ev.DurableEvent | ev.TransientEvent) -> list[str]:
 
 
 def training_line(state: RunState, step: int) -> str:
-    """A training step in one line: reward with its n, figures of its update, what came of it."""
+    """A training step in one line: reward with its n, figures of its update, and its outcome."""
     found = trained_step(state, step)
     assert found is not None
-    told = f"{figures_text(found)}, {update_outcome_text(found, state.policy_version)}"
-    return f"step {step}/{run_progress(state).steps} {told}"
+    outcome = update_outcome_text(found, state.policy_version)
+    return f"step {step}/{run_progress(state).steps} {figures_text(found)}, {outcome}"
 
 
 def _review_command(state: RunState) -> str:
@@ -171,7 +171,7 @@ def _reviewer_text(reviewer: str) -> str:
 
 
 def _is_first_unjudged(step: StepState, event: ev.RolloutJudged) -> bool:
-    """A failed rollout is no such: that it failed has been told."""
+    """A failed rollout does not count: a line has said that it failed."""
     rollout = step.rollouts.get((event.position, event.index))
     return step.unjudged == 1 and (rollout is None or rollout.status != "failed")
 

@@ -1,4 +1,4 @@
-"""One rollout, whole: what it was asked, what it said, and the verdict.
+"""One rollout in full: its prompt, its replies and the verdict.
 
 Reads the run's journal and records; changes nothing.
 """

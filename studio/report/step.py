@@ -1,4 +1,4 @@
-"""One step of a run, whole: groups, what the reflector was asked and said, what came of it.
+"""One step of a run in full: groups, the reflector's calls, operations, decisions, the commit.
 
 Reads the run's journal and records; changes nothing.
 """

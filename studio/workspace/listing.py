@@ -1,7 +1,6 @@
 """The runs of a workspace as `studio`, `runs list` and `runs show` name them.
 
-Owns what a run's status is called, given its journal and whether its process lives, and
-what waits for a person. Reads; changes nothing but the catalogue's cache.
+Reads; changes nothing but the catalogue's cache.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class MeasuredSet:
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """What a run practises, by its journal."""
+    """What a run practises, as its journal says."""
 
     model: str
     data: str
