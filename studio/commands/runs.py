@@ -56,6 +56,7 @@ def show(
     from studio.report.run import run_facts, run_text
     from studio.report.step import step_facts, step_text
     from studio.report.tables import print_result
+    from studio.session.client import is_alive
 
     if prompts and step is None:
         raise ConfigError(
@@ -72,7 +73,7 @@ def show(
         facts = step_facts(folder, step)
         text = step_text(facts, prompts=prompts)
     else:
-        facts = run_facts(folder, workspace)
+        facts = run_facts(folder, workspace, alive=is_alive(folder))
         text = run_text(facts)
     print_result(facts, text, json=json)
 

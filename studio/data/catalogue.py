@@ -44,7 +44,7 @@ class ListedData:
 
 @dataclass(frozen=True, slots=True)
 class AddedData:
-    """What adding a file came to; `new` is False where it had been added before."""
+    """The result of adding a file; `new` is False where it had been added before."""
 
     name: str
     path: Path
@@ -71,7 +71,7 @@ def find_data(name: str, workspace: Workspace) -> DataSource:
         DataError: it is nowhere.
     """
     own = (workspace.datasets, bundled_folder())
-    # What is typed as a path is meant from where it is typed; a bare name is a name first.
+    # A path is relative to the current folder; a bare name is looked up by name first.
     typed = os.sep in name or "." in name
     return resolve_data(name, (Path.cwd(), *own) if typed else (*own, Path.cwd()), PRACTISED)
 

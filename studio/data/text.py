@@ -15,7 +15,7 @@ from studio.secrets.sanitize import sanitize
 
 _INDENT = " " * 4
 _LINES = 12
-"""Lines of a question that a preview shows; the rest is what files are for."""
+"""Lines of a question that a preview shows; the file holds the rest."""
 _LISTED = 10
 
 

@@ -1,7 +1,7 @@
 """The verifiers one can name: the built-in ones, and the functions of files.
 
-Owns reading a file for its functions. A file is parsed and never run: listing what could
-judge must not do what it does.
+Owns reading a file for its functions. A file is parsed and never run: listing
+verifiers must not have side effects.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _list_folder(folder: Path, where: str, hidden_by: set[str]) -> Iterator[List
 def _find_functions(file: Path) -> Iterator[tuple[str, str, str]]:
     """Name, kind and first line of the docstring of each function that can judge."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a stray backslash in their file is theirs to mend
+        warnings.simplefilter("ignore")  # a stray backslash in a user's file is not ours to report
         tree = ast.parse(file.read_bytes(), str(file))
     about = _first_line(tree)
     for node in tree.body:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from threading import Lock
 
 import orjson
 
-from engines.core import events as ev
 from engines.core.errors import StudioError
-from engines.core.types import RecordRef, rollout_id
+from engines.core.types import RecordRef
 from engines.record import lines
 from engines.record.run_dir import RunDir
+from engines.record.step_history import HistoryReader
 
 _BRACKETS = re.compile(r"\[([A-Za-z][^\[\]\n]{0,120})\]")
 
@@ -35,39 +36,34 @@ class Citation:
 
 
 def find_cited_ids(text: str) -> frozenset[str]:
-    """What stands in brackets and could be an id: of `[E1, E3]` both."""
+    """What could be an id within brackets: both of `[E1, E3]`."""
     return frozenset(name.strip() for found in _BRACKETS.findall(text) for name in found.split(","))
 
 
 class Citations:
-    """The citations of one run; what was read once is not read again."""
+    """The citations of one run; no record is read twice."""
 
     def __init__(self, run: RunDir) -> None:
-        self._run = run
+        self._records = run.records
+        self._history = HistoryReader(run)
+        self._reading = Lock()  # pages refresh it in worker threads
         self._cited: dict[str, tuple[tuple[RecordRef, ...], frozenset[str]]] = {}
         self._uses: dict[str, Citation] = {}
         self.unread = 0  # rollouts whose record is gone or damaged
 
     def refresh(self) -> None:
-        """Take in what the run has journalled since.
+        """Read what the run has journalled since.
 
         Raises:
             StudioError: its journal cannot be read.
         """
-        epochs: dict[int, int] = {}
-        self.unread = 0
-        for entry in self._run.entries():
-            match entry.event:
-                case ev.StepStarted(epoch=epoch, step=step):
-                    epochs[step] = epoch
-                case ev.RolloutFinished() as done:
-                    name = rollout_id(done.step, done.position, done.index)
-                    self._read(name, done.refs)
-                    self._uses[name] = Citation(name, epochs.get(done.step, 0), None)
-                case ev.RolloutJudged() as judged:
-                    name = rollout_id(judged.step, judged.position, judged.index)
-                    epoch = epochs.get(judged.step, 0)
-                    self._uses[name] = Citation(name, epoch, judged.verdict.reward)
+        with self._reading:
+            self.unread = 0
+            for step in self._history.read().steps.values():
+                epoch = step.started.epoch if step.started else 0
+                for rollout in step.rollouts.values():
+                    self._read(rollout.id, rollout.finished.refs)
+                    self._uses[rollout.id] = Citation(rollout.id, epoch, rollout.reward)
 
     def by_experience(self, experiences: Collection[str]) -> dict[str, tuple[Citation, ...]]:
         """The uses of each of these that is cited at all, in the order they were journalled."""
@@ -89,7 +85,7 @@ class Citations:
         cited: frozenset[str] = frozenset()
         try:
             for ref in refs:
-                path = self._run.records / ref.file
+                path = self._records / ref.file
                 reply = orjson.loads(lines.read_at(path, ref.offset, ref.length, ref.digest))
                 said = reply["reply"]
                 cited |= find_cited_ids(said["text"]) | find_cited_ids(said.get("reasoning", ""))

@@ -65,9 +65,9 @@ def pairs(older: Library, newer: Library) -> tuple[ExperiencePair, ...]:
 
 
 def set_comparisons(older: FoundVersion, newer: FoundVersion) -> tuple[SetComparison, ...]:
-    """What was measured of either side, and of both whether the difference means anything.
+    """The held-out results of both versions, with a verdict on their difference.
 
-    Only evaluations of the same settings are compared; a verdict takes the rewards too, which
+    Only evaluations with the same settings are compared. A verdict needs the rewards, which
     journals of the first versions do not hold.
     """
     before = {e.data: e for e in older.measured}
@@ -105,14 +105,14 @@ def as_lines(older: FoundVersion, newer: FoundVersion) -> list[DiffLine]:
 
 
 def weights_lines(older: FoundVersion, newer: FoundVersion) -> list[str]:
-    """Of two steps that differ in weights alone: that they do, and the figures of both."""
+    """For two steps of a run that trains weights: a note, and the figures of both."""
     found = newer.library.diff(older.library)
     if not (older.weights or newer.weights) or found.added or found.removed or found.modified:
         return []
-    told = ["this run changes weights, not its library: there is no experience to compare"]
+    lines = ["this run changes weights, not its library: there is no experience to compare"]
     for side, which in ((older, "before"), (newer, "after")):
-        told += [f"{which}: {sanitize(side.weights)}"] if side.weights else []
-    return told
+        lines += [f"{which}: {sanitize(side.weights)}"] if side.weights else []
+    return lines
 
 
 def as_data(older: FoundVersion, newer: FoundVersion) -> dict[str, Any]:

@@ -49,13 +49,7 @@ def commit_changes(
             operation = Operation(
                 f"edit{head.version + 1}.{number}", kind, target, text, reason, proposer=person
             )
-            decision = Decision(
-                operation.id,
-                "approve",
-                reason=reason,
-                reviewer=person,
-                at=clock(),
-            )
+            decision = Decision(operation.id, "approve", reason=reason, reviewer=person, at=clock())
             objection = draft.objection(effective_operation(operation, decision))
             if objection:
                 place = f"library {name}" + (f", {target}" if target else "")

@@ -1,4 +1,4 @@
-"""From what a person types to a version of a library.
+"""Finds the version of a library that a person names.
 
 `NAME@V`, `NAME` (its head), `RUN@epoch:N`, `RUN@step:N`, `RUN@last`, `RUN@best` (on the
 held-out sets), a file that holds experiences (`agent.yaml`, `vNNNN.yaml`), or `neutral`, which
@@ -168,14 +168,8 @@ def _load_library_file(path: Path) -> Library:
         # An agent file is written to be composed: `${` stands escaped in it.
         read = unescape_interpolation if "instructions" in data else str
         entries = tuple(Experience(str(row["id"]), read(str(row["text"]))) for row in rows)
-    except (
-        OSError,
-        UnicodeDecodeError,
-        yaml.YAMLError,
-        KeyError,
-        TypeError,
-        RecursionError,
-    ) as error:
+    # A file nested too deeply ends in a RecursionError.
+    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError, RecursionError) as error:
         raise DataError(
             str(path),
             "it does not hold a list `experiences` of `id` and `text`.",

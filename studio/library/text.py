@@ -68,7 +68,7 @@ def check_experience(folder: LibraryFolder, experience: str | None) -> None:
     """Refuse an id that no version of the library has.
 
     Raises:
-        ConflictError: so it is.
+        ConflictError: no version has it.
     """
     ids = dict.fromkeys(e.id for library in folder.versions() for e in library.experiences)
     if experience is not None and experience not in ids:
@@ -149,7 +149,7 @@ def _commit_lines(
 
 
 def _deletion(name: str, version: int, commit: ev.LibraryCommitted) -> Provenance | None:
-    """Who deleted an experience and why: it is gone, so its own history cannot tell."""
+    """Who deleted an experience and why: its own history went with it."""
     for operation, decision in commit.reviewed:
         wanted = effective_operation(operation, decision)
         if (wanted.kind, wanted.target) == ("delete", name) and decision.action != "reject":

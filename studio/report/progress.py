@@ -1,4 +1,4 @@
-"""Tells a person how a run goes, while it goes: lines in a pipe, a display on a terminal.
+"""Shows a person how a run goes while it goes: lines in a pipe, a display on a terminal.
 
 Owns stderr. Listens to events and reads the folded state; decides nothing.
 """
@@ -37,8 +37,8 @@ from studio.secrets.sanitize import one_line, sanitize
 if TYPE_CHECKING:
     from rich.text import Text
 
-TOLD_FAILURES = 3
-"""Failed rollouts of a step that are told one by one: an outage has hundreds."""
+SHOWN_FAILURES = 3
+"""Failed rollouts of a step that are printed one by one: an outage has hundreds."""
 
 
 _DECIDED = ("approved", "edited", "rejected", "deferred")
@@ -50,7 +50,7 @@ class LinePrinter:
     def __init__(self, state: RunState, say: Callable[[str], None]) -> None:
         self._state = state
         self._say = say
-        self._waited_for = 0  # the step whose update was last told to wait
+        self._waited_for = 0  # the step whose waiting update was printed last
 
     def __call__(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
         for line in self._event_lines(event):
@@ -58,7 +58,6 @@ class LinePrinter:
 
     def _event_lines(self, event: ev.DurableEvent | ev.TransientEvent) -> list[str]:
         state = self._state
-        where = run_progress(state)
         match event:
             case ev.EngineOpened():
                 return [f"weights: {engine_text(event.facts)}"]
@@ -66,73 +65,21 @@ class LinePrinter:
                 return []  # one line a step, once it is known what came of its update
             case ev.LessonCommitted() if state.trains_weights and event.step in state.steps:
                 return [training_line(state, event.step)]
+            case ev.StageEntered():
+                return self._stage_lines(event)
             case ev.CheckpointSaved():
                 return [
                     f"checkpoint of step {event.step} (policy v{event.policy_version}): "
                     f"{one_line(event.folder, 200)}"
                 ]
             case ev.StepStarted():
+                where = run_progress(state)
                 return [
                     f"step {event.step} of {where.steps}, epoch {event.epoch} of {where.epochs}: "
                     f"{len(event.problems)} problems, library v{event.library_version}"
                 ]
             case ev.LessonProposed():
                 return [f"step {event.step}: {step_line(state.steps[event.step])}"]
-            case ev.StageEntered(stage="review" | "hold") if (
-                state.undecided_operations and state.trains_weights
-            ):
-                if event.stage == "review" and state.reviewer != "wait":
-                    return []
-                if self._waited_for == event.step:
-                    return []
-                self._waited_for = event.step
-                found = trained_step(state, event.step)
-                told = f": {figures_text(found)}" if found else ""
-                return [
-                    f"step {event.step}: its weight update waits for a person "
-                    f"({_review_command(state)}){told}"
-                ]
-            case ev.StageEntered(stage="review") if (
-                state.reviewer == "wait" and state.undecided_operations
-            ):
-                return [
-                    f"step {event.step}: "
-                    f"{count_text(len(state.undecided_operations), 'operation')} to review "
-                    f"({_review_command(state)})"
-                ]
-            case ev.StageEntered(stage="hold") if left := len(state.undecided_operations):
-                waits = "waits" if left == 1 else "wait"
-                return [
-                    f"step {event.step}: no rule settled {count_text(left, 'operation')}, which "
-                    f"{waits} "
-                    f"for a person: {_review_command(state)}, or a rule with do: defer"
-                ]
-            case ev.StageEntered(stage="ready"):
-                counted = ", ".join(f"{event.detail.get(name, 0)} {name}" for name in _DECIDED)
-                return [
-                    f"step {event.step}: all is decided ({counted}); its commit waits for the "
-                    "screen that drives"
-                ]
-            case ev.OperationProposed(operation=proposed):
-                said = f"{proposed.kind} {proposed.target or ''}".rstrip()
-                return [
-                    f"operation {proposed.id}: {said}, proposed{_reviewer_text(event.reviewer)}"
-                    + (f": {one_line(proposed.text, 160)}" if proposed.text else "")
-                ]
-            case ev.ReplyMended():
-                brought = count_text(len(event.operations), "operation")
-                return [
-                    f"reply {event.repair}: mended{_reviewer_text(event.reviewer)}; it holds "
-                    f"{brought}"
-                ]
-            case ev.ReplyDropped():
-                why = f": {one_line(event.reason, 160)}" if event.reason else ""
-                return [f"reply {event.repair}: dropped{_reviewer_text(event.reviewer)}{why}"]
-            case ev.LessonReturned():
-                return [
-                    f"step {event.step}: the library moved from v{event.based_on} to "
-                    f"v{event.head} meanwhile; its operations are reviewed again"
-                ]
             case ev.LessonCommitted():
                 return [f"step {event.step}: {commit_line(event.outcomes, event.library_version)}"]
             case ev.EvaluationFinished():
@@ -144,25 +91,75 @@ class LinePrinter:
             case ev.RunContinued():
                 return ["going on"]
             case ev.RolloutJudged(verdict=Verdict(reward=None, error=str() as error)):
-                # The first of a step is told at once, so that nobody pays for a run of them.
+                # The first of a step is printed at once, so that nobody pays for a run of them.
                 if _is_first_unjudged(state.steps[event.step], event):
                     return [f"step {event.step}: a try could not be judged: {one_line(error, 200)}"]
             case ev.RolloutFinished(status="failed"):
                 failed = state.steps[event.step].failed
-                if failed > TOLD_FAILURES:
+                if failed > SHOWN_FAILURES:
                     return []
-                more = "; further ones are only counted" if failed == TOLD_FAILURES else ""
+                more = "; further ones are only counted" if failed == SHOWN_FAILURES else ""
                 why = one_line(event.error or "", 160)
                 return [f"step {event.step}: a rollout failed: {why}{more}"]
-        return []
+        return _review_lines(event)
+
+    def _stage_lines(self, event: ev.StageEntered) -> list[str]:
+        """What waits for a person as a stage begins."""
+        state, left, line = self._state, len(self._state.undecided_operations), ""
+        if event.stage in ("review", "hold") and left and state.trains_weights:
+            if event.stage == "review" and state.reviewer != "wait":
+                return []
+            if self._waited_for == event.step:
+                return []
+            self._waited_for = event.step
+            found = trained_step(state, event.step)
+            figures = f": {figures_text(found)}" if found else ""
+            line = f"its weight update waits for a person ({_review_command(state)}){figures}"
+        elif event.stage == "review" and left and state.reviewer == "wait":
+            line = f"{count_text(left, 'operation')} to review ({_review_command(state)})"
+        elif event.stage == "hold" and left:
+            line = (
+                f"no rule settled {count_text(left, 'operation')}, which "
+                f"{'waits' if left == 1 else 'wait'} for a person: {_review_command(state)}, "
+                "or a rule with do: defer"
+            )
+        elif event.stage == "ready":
+            counted = ", ".join(f"{event.detail.get(name, 0)} {name}" for name in _DECIDED)
+            line = f"all is decided ({counted}); its commit waits for the screen that drives"
+        return [f"step {event.step}: {line}"] if line else []
+
+
+def _review_lines(event: ev.DurableEvent | ev.TransientEvent) -> list[str]:
+    """What people did to operations and replies, and what moved under them."""
+    match event:
+        case ev.OperationProposed(operation=proposed):
+            said = f"{proposed.kind} {proposed.target or ''}".rstrip()
+            return [
+                f"operation {proposed.id}: {said}, proposed{_reviewer_text(event.reviewer)}"
+                + (f": {one_line(proposed.text, 160)}" if proposed.text else "")
+            ]
+        case ev.ReplyMended():
+            brought = count_text(len(event.operations), "operation")
+            return [
+                f"reply {event.repair}: mended{_reviewer_text(event.reviewer)}; it holds {brought}"
+            ]
+        case ev.ReplyDropped():
+            why = f": {one_line(event.reason, 160)}" if event.reason else ""
+            return [f"reply {event.repair}: dropped{_reviewer_text(event.reviewer)}{why}"]
+        case ev.LessonReturned():
+            return [
+                f"step {event.step}: the library moved from v{event.based_on} to "
+                f"v{event.head} meanwhile; its operations are reviewed again"
+            ]
+    return []
 
 
 def training_line(state: RunState, step: int) -> str:
-    """A training step in one line: reward with its n, figures of its update, what came of it."""
+    """A training step in one line: reward with its n, figures of its update, and its outcome."""
     found = trained_step(state, step)
     assert found is not None
-    told = f"{figures_text(found)}, {update_outcome_text(found, state.policy_version)}"
-    return f"step {step}/{run_progress(state).steps} {told}"
+    outcome = update_outcome_text(found, state.policy_version)
+    return f"step {step}/{run_progress(state).steps} {figures_text(found)}, {outcome}"
 
 
 def _review_command(state: RunState) -> str:
@@ -174,7 +171,7 @@ def _reviewer_text(reviewer: str) -> str:
 
 
 def _is_first_unjudged(step: StepState, event: ev.RolloutJudged) -> bool:
-    """A failed rollout is no such: that it failed has been told."""
+    """A failed rollout does not count: a line has said that it failed."""
     rollout = step.rollouts.get((event.position, event.index))
     return step.unjudged == 1 and (rollout is None or rollout.status != "failed")
 

@@ -81,7 +81,7 @@ def difference_text(found: Comparison) -> str:
 
 
 def signs_text(found: Comparison) -> str:
-    """What the sign test counted: `66 better, 0 worse, 34 level, p < 0.001`."""
+    """The counts of the sign test: `66 better, 0 worse, 34 level, p < 0.001`."""
     p = "p < 0.001" if found.p < 0.001 else f"p = {found.p:.3f}"
     gone = f"; {found.left_out} could not be paired" if found.left_out else ""
     return f"{found.wins} better, {found.losses} worse, {found.ties} level, {p}{gone}"
@@ -104,9 +104,9 @@ def comparison_data(found: Comparison | None) -> dict[str, Any] | None:
 
 
 def metrics_text(metrics: Mapping[str, float]) -> str:
-    """` [math 0, closeness 0.8]`: what each criterion gave; "" where there is but a reward."""
-    told = ", ".join(f"{one_line(name, 40)} {value:g}" for name, value in metrics.items())
-    return f" [{told}]" if told else ""
+    """` [math 0, closeness 0.8]`: the score of each criterion; "" where there is only a reward."""
+    shown = ", ".join(f"{one_line(name, 40)} {value:g}" for name, value in metrics.items())
+    return f" [{shown}]" if shown else ""
 
 
 def interval_data(found: EvaluationFinished) -> list[float] | None:

@@ -1,4 +1,4 @@
-"""One rollout, whole: what it was asked, what it said, and the verdict.
+"""One rollout in full: its prompt, its replies and the verdict.
 
 Reads the run's journal and records; changes nothing.
 """
@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from engines.core.codec import to_dict
+from engines.core.errors import ConflictError
 from engines.core.events import RolloutFinished
-from engines.core.types import Message, Verdict
-from engines.record.ledger import read_record
+from engines.core.types import Message, Verdict, rollout_id
+from engines.record.ledger import read_record, read_trajectory
 from engines.record.run_dir import RunDir
+from engines.record.step_history import read_history
 from studio.report.rates import metrics_text
-from studio.review.evidence import EvidenceLoader, EvidenceRollout
 from studio.secrets.sanitize import sanitize
 
 
@@ -48,7 +49,7 @@ class RecordedRollout:
         return self.calls[-1].finish if self.calls else ""
 
 
-def read_rollout(run: RunDir, witness: EvidenceRollout) -> RecordedRollout:
+def read_rollout(run: RunDir, rollout: RolloutFinished, verdict: Verdict | None) -> RecordedRollout:
     """Read a rollout's records.
 
     Raises:
@@ -57,7 +58,7 @@ def read_rollout(run: RunDir, witness: EvidenceRollout) -> RecordedRollout:
     """
     messages: tuple[Message, ...] = ()
     calls = []
-    for ref in witness.rollout.refs:
+    for ref in rollout.refs:
         record = read_record(run.records, ref)
         # As `engines.record.ledger.read_trajectory` puts them together, from one reading of each.
         messages = (*messages[: record.base], *record.messages, record.reply.as_message())
@@ -73,7 +74,8 @@ def read_rollout(run: RunDir, witness: EvidenceRollout) -> RecordedRollout:
                 f"records/{ref.file}@{ref.offset}",
             )
         )
-    return RecordedRollout(witness.id, witness.rollout, witness.verdict, messages, tuple(calls))
+    name = rollout_id(rollout.step, rollout.position, rollout.index)
+    return RecordedRollout(name, rollout, verdict, messages, tuple(calls))
 
 
 def rollout_facts(run: RunDir, name: str) -> dict[str, Any]:
@@ -83,18 +85,25 @@ def rollout_facts(run: RunDir, name: str) -> dict[str, Any]:
         ConflictError: the run has no such rollout.
         DamagedError: its record fails its checksum.
     """
-    room = EvidenceLoader(run)
-    found = room.find_rollout(name)
+    rollouts = {rollout.id: rollout for rollout in read_history(run).rollouts}
+    if name not in rollouts:
+        known = list(rollouts)
+        raise ConflictError(
+            f"run {run.run}, rollout {name}",
+            "it has no such rollout.",
+            f"They are called {known[0]} to {known[-1]}." if known else "It has none yet.",
+        )
+    finished, verdict = rollouts[name].finished, rollouts[name].verdict
     return {
-        "id": found.id,
-        "status": found.rollout.status,
-        "error": found.rollout.error,
-        "seed": found.rollout.seed,
-        "elapsed_s": found.rollout.elapsed_s,
-        "tokens": found.rollout.usage.tokens,
-        "verdict": to_dict(found.verdict) if found.verdict else None,
-        "messages": [to_dict(message) for message in room.messages(found)],
-        "records": [f"records/{ref.file}@{ref.offset}" for ref in found.rollout.refs],
+        "id": name,
+        "status": finished.status,
+        "error": finished.error,
+        "seed": finished.seed,
+        "elapsed_s": finished.elapsed_s,
+        "tokens": finished.usage.tokens,
+        "verdict": to_dict(verdict) if verdict else None,
+        "messages": [to_dict(m) for m in read_trajectory(run.records, finished.refs)],
+        "records": [f"records/{ref.file}@{ref.offset}" for ref in finished.refs],
     }
 
 

@@ -1,6 +1,6 @@
 """One run in full, as `studio runs show` prints it: facts first, text from the facts.
 
-Pure but for `run_facts`, which reads the journal and asks whether a process is alive.
+Pure but for `run_facts`, which reads the journal.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from collections import Counter
 from shlex import quote
 from typing import Any
 
-from engines.core.state.run_state import StepState
+from engines.core.events import EvaluationFinished, RunStarted
+from engines.core.state.run_state import RunState, StepState
 from engines.record.run_dir import RunDir, Workspace
 from studio.report.fork_history import load_state_with_parents
 from studio.report.rates import change_data, evaluation_text, interval_data, rate_changes
+from studio.report.status import shown_status
 from studio.report.summary import (
     GROUP_OUTCOMES,
     change_lines,
@@ -27,31 +29,31 @@ from studio.report.summary import (
 from studio.report.tables import indent_text, table
 from studio.report.training import figure_text, training_data, training_lines
 from studio.secrets.sanitize import one_line, sanitize
-from studio.workspace.listing import shown_status
 
 _SHOWN_LOSSES = 10
 _SHOWN_TEXT = 150
 
 
-def run_facts(run: RunDir, workspace: Workspace) -> dict[str, Any]:
+def run_facts(run: RunDir, workspace: Workspace, *, alive: bool) -> dict[str, Any]:
     """Everything the journal adds up to, as plain JSON values.
+
+    Args:
+        run: whose journal is read.
+        workspace: where its library is, and the runs it was forked from.
+        alive: whether it has a process.
 
     Raises:
         DamagedError: the journal cannot be read.
     """
     state = load_state_with_parents(run, workspace)
     started = state.started
-    row = {"status": state.status, "ending": state.ending, "reason": state.reason}
-    shown = shown_status(run, {**row, "open": len(state.open_operations)})
-    places = {
-        "folder": run.path,
-        "run_file": run.run_file,
-        "agent": run.agent_file,
-        "best_agent": run.best_agent_file,
-        "records": run.records,
+    status = {
+        "status": state.status,
+        "ending": state.ending,
+        "reason": state.reason,
+        "open": len(state.open_operations),
     }
-    if started is not None:
-        places["library"] = workspace.library(started.library).path
+    shown = shown_status(run.run, status, alive=alive)
     return {
         "run": run.run,
         "exp_id": started.exp_id if started else run.run,
@@ -59,6 +61,39 @@ def run_facts(run: RunDir, workspace: Workspace) -> dict[str, Any]:
         "alive": shown.alive,
         "next": shown.move,
         "reason": state.reason,
+        **_plan_facts(state),
+        "training": training_data(state) if state.trains_weights else None,
+        "training_lines": training_lines(state) if state.trains_weights else [],
+        "epochs": [
+            {"epoch": epoch, "mean_reward": pooled.mean, "n": pooled.n}
+            for epoch, pooled in state.rewards_by_epoch().items()
+        ],
+        "groups": {name: state.group_outcomes()[name] for name in GROUP_OUTCOMES},
+        "steps": [_step_facts(step) for step in state.steps.values()],
+        "evaluations": [_evaluation_facts(state, found) for found in state.evaluations],
+        "changes": [change_data(change) for change in rate_changes(state.evaluations)],
+        "change_lines": change_lines(state),
+        "best_step": state.best_step,
+        **_review_facts(state),
+        "lost": dict(state.lost),
+        "losses": [
+            {"kind": loss.kind, "where": loss.where, "reason": loss.reason} for loss in state.losses
+        ],
+        "usage": {
+            "calls": state.total_usage.calls,
+            "prompt_tokens": state.total_usage.prompt_tokens,
+            "completion_tokens": state.total_usage.completion_tokens,
+            "cost_usd": state.total_usage.cost_usd,
+            "text": usage_text(state.total_usage),
+        },
+        "places": _existing_places(run, workspace, started),
+    }
+
+
+def _plan_facts(state: RunState) -> dict[str, Any]:
+    """What was settled as the run began, and how far it has come since."""
+    started = state.started
+    return {
         "rehearsal": bool(started and started.rehearsal),
         "scripted": scripted_line(started) if started and started.rehearsal else None,
         "reviewer": state.reviewer,
@@ -71,33 +106,28 @@ def run_facts(run: RunDir, workspace: Workspace) -> dict[str, Any]:
         "library_before": started.library_version if started else 0,
         "library_after": state.library_version,
         "policy_before": started.policy_version if started else 0,
-        "training": training_data(state) if state.trains_weights else None,
-        "training_lines": training_lines(state) if state.trains_weights else [],
-        "epochs": [
-            {"epoch": epoch, "mean_reward": pooled.mean, "n": pooled.n}
-            for epoch, pooled in state.rewards_by_epoch().items()
-        ],
-        "groups": {name: state.group_outcomes()[name] for name in GROUP_OUTCOMES},
-        "steps": [_step_facts(step) for step in state.steps.values()],
-        "evaluations": [
-            {
-                "step": e.step,
-                "data": e.data,
-                "library_version": e.library_version,
-                "policy_version": e.policy_version,
-                "version": version_text(state, e),
-                "mean_reward": e.mean,
-                "interval": interval_data(e),
-                "n": e.n,
-                "unjudged": e.unjudged,
-                "reused": e.reused,
-                "text": evaluation_text(e),
-            }
-            for e in state.evaluations
-        ],
-        "changes": [change_data(change) for change in rate_changes(state.evaluations)],
-        "change_lines": change_lines(state),
-        "best_step": state.best_step,
+    }
+
+
+def _evaluation_facts(state: RunState, found: EvaluationFinished) -> dict[str, Any]:
+    return {
+        "step": found.step,
+        "data": found.data,
+        "library_version": found.library_version,
+        "policy_version": found.policy_version,
+        "version": version_text(state, found),
+        "mean_reward": found.mean,
+        "interval": interval_data(found),
+        "n": found.n,
+        "unjudged": found.unjudged,
+        "reused": found.reused,
+        "text": evaluation_text(found),
+    }
+
+
+def _review_facts(state: RunState) -> dict[str, Any]:
+    """What waits for a person, and how people decided."""
+    return {
         "open": [
             {"id": op.id, "kind": op.kind, "target": op.target, "text": op.text}
             for op in state.open_operations
@@ -110,19 +140,22 @@ def run_facts(run: RunDir, workspace: Workspace) -> dict[str, Any]:
         "withheld": state.withheld,
         "curation": curation_data(state),
         "curation_lines": curation_lines(state),
-        "lost": dict(state.lost),
-        "losses": [
-            {"kind": loss.kind, "where": loss.where, "reason": loss.reason} for loss in state.losses
-        ],
-        "usage": {
-            "calls": state.total_usage.calls,
-            "prompt_tokens": state.total_usage.prompt_tokens,
-            "completion_tokens": state.total_usage.completion_tokens,
-            "cost_usd": state.total_usage.cost_usd,
-            "text": usage_text(state.total_usage),
-        },
-        "places": {name: str(path) for name, path in places.items() if path.exists()},
     }
+
+
+def _existing_places(
+    run: RunDir, workspace: Workspace, started: RunStarted | None
+) -> dict[str, str]:
+    places = {
+        "folder": run.path,
+        "run_file": run.run_file,
+        "agent": run.agent_file,
+        "best_agent": run.best_agent_file,
+        "records": run.records,
+    }
+    if started is not None:
+        places["library"] = workspace.library(started.library).path
+    return {name: str(path) for name, path in places.items() if path.exists()}
 
 
 def run_text(facts: dict[str, Any]) -> str:

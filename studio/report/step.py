@@ -1,4 +1,4 @@
-"""One step of a run, whole: groups, what the reflector was asked and said, what came of it.
+"""One step of a run in full: groups, the reflector's calls, operations, decisions, the commit.
 
 Reads the run's journal and records; changes nothing.
 """
@@ -11,9 +11,11 @@ from typing import Any
 from engines.core import events as ev
 from engines.core.codec import to_dict
 from engines.core.errors import ConflictError
-from engines.core.types import Decision, Lesson, RecordRef, Reflection, group_id
+from engines.core.state.step_history import StepHistory
+from engines.core.types import RecordRef, Reflection, group_id
 from engines.record.ledger import read_record
 from engines.record.run_dir import RunDir
+from engines.record.step_history import read_history
 from studio.report.tables import indent_text
 from studio.report.training import WORDS, figure_text
 from studio.secrets.sanitize import sanitize
@@ -25,40 +27,11 @@ def step_facts(run: RunDir, step: int) -> dict[str, Any]:
     Raises:
         ConflictError: the run has no such step.
     """
-    begun: ev.StepStarted | None = None
-    rewards: dict[int, dict[int, float | None]] = {}
-    reflections: list[Reflection] = []
-    lesson: Lesson | None = None
-    decisions: list[Decision] = []
-    repaired: list[ev.ReplyMended | ev.ReplyDropped] = []
-    own: list[ev.OperationProposed] = []
-    committed: ev.LessonCommitted | None = None
-    trains = False
-    last = 0
-    for entry in run.entries():
-        event = entry.event
-        last = event.step if isinstance(event, ev.StepStarted) else last
-        trains = trains or isinstance(event, ev.EngineOpened)
-        if _step_of(event) != step:
-            continue
-        match event:
-            case ev.StepStarted():
-                begun = event
-            case ev.RolloutJudged():
-                rewards.setdefault(event.position, {})[event.index] = event.verdict.reward
-            case ev.GroupReflected():
-                reflections.append(event.reflection)
-            case ev.LessonProposed():
-                lesson = event.lesson
-            case ev.OperationDecided():
-                decisions.append(event.decision)
-            case ev.ReplyMended() | ev.ReplyDropped():
-                repaired.append(event)
-            case ev.OperationProposed():
-                own.append(event)
-            case ev.LessonCommitted():
-                committed = event
+    history = read_history(run)
+    found = history.steps.get(step, StepHistory(step))
+    begun, lesson, committed = found.started, found.lesson, found.committed
     if begun is None:
+        last = history.last_step
         raise ConflictError(
             f"run {run.run}, step {step}",
             "it has not begun that step.",
@@ -70,30 +43,36 @@ def step_facts(run: RunDir, step: int) -> dict[str, Any]:
         "epoch": begun.epoch,
         "library_version": begun.library_version,
         "policy_version": begun.policy_version,
-        "trains": trains or bool(lesson and lesson.update),
+        "trains": history.trains_weights,
         "groups": [
-            {
-                "id": group_id(step, found.position),
-                "problem": begun.problems[found.position],
-                "outcome": found.outcome,
-                "rewards": [rewards.get(found.position, {}).get(n) for n in _indices(rewards)],
-                "calls": _read_calls(run, found.refs),
-                "proposals": [to_dict(proposal) for proposal in found.proposals],
-                "losses": [to_dict(loss) for loss in found.losses],
-            }
-            for found in sorted(reflections, key=lambda found: found.position)
+            _group_facts(run, found, reflection)
+            for reflection in sorted(found.reflections, key=lambda one: one.position)
         ],
         "consolidation": _read_calls(run, lesson.refs if lesson else ()),
         "operations": [to_dict(op) for op in lesson.operations] if lesson else [],
         "update": to_dict(lesson.update) if lesson and lesson.update else None,
         "withheld": [to_dict(op) for op in lesson.withheld] if lesson else [],
-        "own": [{**to_dict(e.operation), "reviewer": e.reviewer} for e in own],
-        "repaired": [_resubmission_data(event) for event in repaired],
+        "own": [{**to_dict(e.operation), "reviewer": e.reviewer} for e in found.proposed],
+        "repaired": [_resubmission_data(event) for event in found.resubmissions],
         "losses": [to_dict(loss) for loss in lesson.losses] if lesson else [],
-        "decisions": [to_dict(decision) for decision in decisions],
+        "decisions": [to_dict(made.decision) for made in found.decisions],
         "outcomes": [to_dict(outcome) for outcome in committed.outcomes] if committed else [],
         "committed_version": committed.library_version if committed else None,
         "committed_policy": committed.policy_version if committed else None,
+    }
+
+
+def _group_facts(run: RunDir, step: StepHistory, reflection: Reflection) -> dict[str, Any]:
+    position = reflection.position
+    rewards = step.rewards
+    return {
+        "id": group_id(step.step, position),
+        "problem": step.problems[position],
+        "outcome": reflection.outcome,
+        "rewards": [rewards.get((position, n)) for n in sorted({index for _, index in rewards})],
+        "calls": _read_calls(run, reflection.refs),
+        "proposals": [to_dict(proposal) for proposal in reflection.proposals],
+        "losses": [to_dict(loss) for loss in reflection.losses],
     }
 
 
@@ -121,18 +100,28 @@ def step_text(facts: dict[str, Any], *, prompts: bool) -> str:
         for op in facts["withheld"]
     ]
     lines += [
-        f"  {op['id']}  {op['kind']} {sanitize(op['text'] or op['target'] or '')}, proposed by "
-        f"{sanitize(op['reviewer'])}"
-        for op in facts["own"]
+        f"  {_operation_text(op)}, proposed by {sanitize(op['reviewer'])}" for op in facts["own"]
     ]
     for found in facts["repaired"]:
         why = f": {sanitize(found['reason'])}" if found["reason"] else ""
         lines.append(f"  {found['repair']} {found['what']} by {sanitize(found['reviewer'])}{why}")
-        lines += [
-            f"    {op['id']}  {op['kind']} {sanitize(op['text'] or op['target'] or '')}"
-            for op in found["operations"]
-        ]
-    lines += ["", "decisions"]
+        lines += [f"    {_operation_text(op)}" for op in found["operations"]]
+    lines += ["", "decisions", *_decision_lines(facts)]
+    version = facts["committed_version"]
+    if facts["trains"] and version is not None:
+        lines.append(f"committed: policy v{facts['committed_policy']}")
+    else:
+        lines.append("not committed" if version is None else f"committed: library v{version}")
+    return "\n".join(lines)
+
+
+def _operation_text(operation: dict[str, Any]) -> str:
+    what = sanitize(operation["text"] or operation["target"] or "")
+    return f"{operation['id']}  {operation['kind']} {what}"
+
+
+def _decision_lines(facts: dict[str, Any]) -> list[str]:
+    lines = []
     outcomes = {outcome["operation_id"]: outcome for outcome in facts["outcomes"]}
     for decision in facts["decisions"]:
         outcome = outcomes.get(decision["operation_id"])
@@ -144,12 +133,7 @@ def step_text(facts: dict[str, Any], *, prompts: bool) -> str:
             f"  {decision['operation_id']}  {decision['action']} by "
             f"{sanitize(decision['reviewer'])}{became}{why}"
         )
-    version = facts["committed_version"]
-    if facts["trains"] and version is not None:
-        lines.append(f"committed: policy v{facts['committed_policy']}")
-    else:
-        lines.append("not committed" if version is None else f"committed: library v{version}")
-    return "\n".join(lines)
+    return lines
 
 
 def _update_lines(update: dict[str, Any] | None) -> list[str]:
@@ -166,23 +150,12 @@ def _update_lines(update: dict[str, Any] | None) -> list[str]:
     return lines + ([f"  {sanitize(update['note'])}"] if update.get("note") else [])
 
 
-def _step_of(event: ev.DurableEvent) -> int | None:
-    """The step an event is about; a reply may be mended when that step is long over."""
-    if isinstance(event, ev.ReplyMended | ev.ReplyDropped):
-        return int(event.repair.removeprefix("s").partition("p")[0])
-    return getattr(event, "step", None)
-
-
 def _resubmission_data(event: ev.ReplyMended | ev.ReplyDropped) -> dict[str, Any]:
     found = {"repair": event.repair, "reviewer": event.reviewer}
     if isinstance(event, ev.ReplyMended):
         operations = [to_dict(op) for op in event.operations]
         return {**found, "what": "mended", "reason": "", "operations": operations}
     return {**found, "what": "dropped", "reason": event.reason, "operations": []}
-
-
-def _indices(rewards: dict[int, dict[int, float | None]]) -> list[int]:
-    return sorted({index for row in rewards.values() for index in row})
 
 
 def _read_calls(run: RunDir, refs: Sequence[RecordRef]) -> list[dict[str, Any]]:

@@ -173,10 +173,14 @@ def change_lines(state: RunState) -> list[str]:
             f"({signs_text(found)})"
         )
     if state.best_step is not None and state.started is not None:
-        looks = len(comparable_evaluations(state.evaluations))
+        n = len(comparable_evaluations(state.evaluations))
         run = state.started.run
-        many = f"best of {looks} looks, which flatters it:"
-        which = many if looks > 1 else "the only look of its kind:"
+        # The maximum of noisy means is biased upwards.
+        which = (
+            f"best of {n} evaluations (optimistic):"
+            if n > 1
+            else "the only evaluation of its kind:"
+        )
         # The names stand for versions of a library, which a training run leaves as it was.
         names = "" if state.trains_weights else f" ({run}@best); last: {run}@last"
         lines.append(f"{which} after step {state.best_step}{names}")
@@ -238,7 +242,7 @@ def withheld_text(n: int) -> str:
 
 
 def unparsed_replies_text(n: int, run: str) -> str:
-    """What waits to be mended, and the command that does it."""
+    """How many replies wait for a correction, and the command to correct them."""
     waits = "waits" if n == 1 else "wait"
     return f"{count_text(n, 'reply', 'replies')} {waits} to be mended: studio review {run}"
 
@@ -257,7 +261,7 @@ def exit_code(state: RunState) -> int:
 
 
 def next_command(state: RunState) -> str:
-    """The command that takes up a run which ended before it was done; "" where none is due."""
+    """The command that resumes a run which ended early; "" where there is none."""
     if state.started is None:
         return ""
     resume = f"studio headless --resume {quote(state.started.run)}"
@@ -305,14 +309,14 @@ def diff_lines(diff: LibraryDiff) -> list[str]:
 
 
 def usage_text(usage: Usage) -> str:
-    """Calls, tokens, and money where a price is known: never a zero that is a guess."""
+    """Calls, tokens, and cost where a price is known: an unknown cost is not shown as zero."""
     cost = "" if usage.cost_usd is None else f", ${usage.cost_usd:.4f}"
     return f"{usage.calls} calls, {usage.tokens:,} tokens{cost}"
 
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """Where a run stands; `steps` 0 while nothing is known."""
+    """How far a run has come; `steps` is 0 while nothing is known."""
 
     epoch: int
     epochs: int
@@ -334,7 +338,7 @@ def run_progress(state: RunState) -> RunProgress:
 
 
 def _status_text(state: RunState) -> str:
-    # Its first clause: the whole cause was told as the run ended, and stands in `runs show`.
+    # Its first clause only: the whole reason was printed as the run ended; `runs show` has it.
     reason = f" ({one_line(state.reason.partition(': ')[0], 120)})" if state.reason else ""
     where = run_progress(state)
     status = "budget reached" if state.ending == "budget" else state.status

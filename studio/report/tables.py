@@ -1,6 +1,6 @@
 """What commands put on stdout: tables that fit a terminal, and JSON.
 
-Owns widths. Every text of a cell is made inert here, so no caller can forget it.
+Owns widths. The text of every cell is sanitized here, so that no caller can forget it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a training run did, as figures and words: pure, from the folded state.
 
-Owns which figures of a weight update are told and how each is rounded, and what became of
-each step's update. A practice reward comes with its n.
+Owns which figures of a weight update are shown and how each is rounded, and the outcome of each
+step's update. A practice reward comes with its n.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ WORDS = {
     "left_out": "left out",
     "optimiser_steps": "steps",
 }
-"""The figures of an update in the order in which they are told, and what they are called."""
+"""The figures of an update in the order in which they are shown, with their names."""
 
 _SHARES = frozenset({"contrast", "clip_share", "clip_low", "clip_high", "truncated"})
 _COUNTS = frozenset({"tokens", "optimiser_steps", "length", "examples", "left_out"})
 
 Became = Literal["applied", "rejected", "rolled back", "failed", "no update", "waits", "under way"]
-"""What a step's update came to; "no update": none was computed, for no group had contrast."""
+"""The outcome of a step's update; "no update": none was computed, since no group had contrast."""
 BECAME: tuple[Became, ...] = ("applied", "rejected", "rolled back", "failed", "no update")
 
 
@@ -115,7 +115,7 @@ def reward_curve(steps: Sequence[TrainedStep], width: int, levels: str = LEVELS)
 
 
 def figure_text(name: str, value: float) -> str:
-    """One figure as it is told: a share in per cent, a count whole, others to three digits."""
+    """One figure: a share in per cent, a count as a whole number, others to three digits."""
     if not math.isfinite(value):
         return str(value)
     if name in _SHARES:
@@ -143,13 +143,11 @@ def trained_steps(state: RunState) -> tuple[TrainedStep, ...]:
 
 
 def trained_step(state: RunState, number: int) -> TrainedStep | None:
-    """One of them; None where the run has not begun it."""
+    """One step; None where the run has not begun it."""
     found = state.steps.get(number)
-    return (
-        None
-        if found is None
-        else _make_trained_step(state, found, _failed_updates(state).get(number))
-    )
+    if found is None:
+        return None
+    return _make_trained_step(state, found, _failed_updates(state).get(number))
 
 
 def _failed_updates(state: RunState) -> dict[int, LostWork]:
@@ -197,7 +195,7 @@ def _update_outcome(
 
 
 def measured_steps(steps: Sequence[TrainedStep]) -> list[TrainedStep]:
-    """Those that are through with their rollouts and have a reward."""
+    """Steps whose rollouts have all ended and that have a reward."""
     return [step for step in steps if step.became != "under way" and step.reward is not None]
 
 
@@ -218,13 +216,13 @@ def loss_text(step: TrainedStep) -> str:
 
 
 def count_outcomes(steps: Sequence[TrainedStep]) -> dict[Became, int]:
-    """How many updates came to what; every outcome is named."""
+    """How many updates had which outcome, zeros included."""
     found = Counter(step.became for step in steps)
     return {name: found[name] for name in BECAME}
 
 
 def outcome_counts_text(steps: Sequence[TrainedStep]) -> str:
-    """`28 applied, 1 rejected, 1 rolled back`; what did not happen is left away."""
+    """`28 applied, 1 rejected, 1 rolled back`; what did not happen is left out."""
     told = [f"{n} {name}" for name, n in count_outcomes(steps).items() if n and name != "no update"]
     if idle := count_outcomes(steps)["no update"]:
         told.append(f"{idle} without one (no group had contrast)")

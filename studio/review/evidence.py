@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import Lock
 
 from engines.core import events as ev
-from engines.core.errors import ConflictError, StudioError
+from engines.core.errors import StudioError
 from engines.core.types import Message, Operation, UnparsedReply, Verdict, group_id, rollout_id
 from engines.record.ledger import read_trajectory
 from engines.record.run_dir import RunDir
+from engines.record.step_history import HistoryReader
 from studio.session.unparsed_replies import ReplySource, find_reply_source
 
 
@@ -49,22 +51,22 @@ class EvidenceLoader:
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
-        self._rollouts: dict[str, ev.RolloutFinished] = {}
-        self._verdicts: dict[str, Verdict] = {}
-        self._members: dict[str, list[str]] = {}
+        self._reader = HistoryReader(run)
+        self._reading = Lock()  # the reader's history; pages read it in worker threads
+        self._members: dict[str, list[EvidenceRollout]] = {}  # by group, in index order
         self.refresh()
 
     def refresh(self) -> None:
         """Read what the run has journalled since."""
-        for entry in self._run.entries():
-            event = entry.event
-            if isinstance(event, ev.RolloutFinished):
-                name = rollout_id(event.step, event.position, event.index)
-                if name not in self._rollouts:
-                    self._members.setdefault(group_id(event.step, event.position), []).append(name)
-                self._rollouts[name] = event
-            elif isinstance(event, ev.RolloutJudged):
-                self._verdicts[rollout_id(event.step, event.position, event.index)] = event.verdict
+        members = {}
+        with self._reading:
+            for number, step in self._reader.read().steps.items():
+                for position in {position for position, _ in step.rollouts}:
+                    members[group_id(number, position)] = [
+                        EvidenceRollout(each.finished, each.verdict)
+                        for each in step.members(position)
+                    ]
+        self._members = members
 
     def operation_groups(self, operation: Operation) -> tuple[GroupEvidence, ...]:
         """Evidence by group, in the order of the operation.
@@ -80,11 +82,11 @@ class EvidenceLoader:
         self.refresh()
         names = [name for name in self._members if name.partition("p")[0] == f"s{step}"]
         names.sort(key=lambda name: int(name.partition("p")[2]))
-        return tuple(self._group(name, self._members[name]) for name in names)
+        return tuple(self._group(name, [each.id for each in self._members[name]]) for name in names)
 
     def groups(self, rollouts: Sequence[str]) -> tuple[GroupEvidence, ...]:
         """Rollouts by group, in the order given."""
-        if not self._rollouts.keys() >= set(rollouts):
+        if not {each.id for members in self._members.values() for each in members} >= set(rollouts):
             self.refresh()  # a living run has gone on since
         groups: dict[str, list[str]] = {}
         for name in rollouts:
@@ -99,30 +101,12 @@ class EvidenceLoader:
         """
         return find_reply_source(self._run, repair)
 
-    def find_rollout(self, name: str) -> EvidenceRollout:
-        """One rollout by its id.
-
-        Raises:
-            ConflictError: the run has no such rollout.
-        """
-        if name not in self._rollouts:
-            known = list(self._rollouts)
-            raise ConflictError(
-                f"run {self._run.run}, rollout {name}",
-                "it has no such rollout.",
-                f"They are called {known[0]} to {known[-1]}." if known else "It has none yet.",
-            )
-        return self._make_rollout(name)
-
     def messages(self, witness: EvidenceRollout) -> tuple[Message, ...]:
         """The witness's whole trajectory."""
         return read_trajectory(self._run.records, witness.rollout.refs)
 
     def _group(self, name: str, wanted: list[str]) -> GroupEvidence:
-        members = sorted(
-            (self._make_rollout(member) for member in self._members.get(name, [])),
-            key=lambda witness: witness.rollout.index,
-        )
+        members = self._members.get(name, [])
         return GroupEvidence(
             name,
             self._question(members),
@@ -130,9 +114,6 @@ class EvidenceLoader:
             len(members),
             tuple(witness for witness in members if witness.id in wanted),
         )
-
-    def _make_rollout(self, name: str) -> EvidenceRollout:
-        return EvidenceRollout(self._rollouts[name], self._verdicts.get(name))
 
     def _question(self, members: list[EvidenceRollout]) -> str:
         for witness in members:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from engines.core import events as ev
 from engines.core.errors import ConfigError, ConflictError, StudioError
 from engines.core.state.run_state import RunState
 from engines.core.types import Problem
@@ -117,19 +116,15 @@ def check_recomputable(
     """
     made: dict[int, tuple[str, ...]] = {}
     saved: dict[int, Path] = {}
-    settings: Mapping[str, Any] = {}
     for segment in segments:
-        for event in segment.own_events():
-            if isinstance(event, ev.RunStarted | ev.RunResumed):
-                # A resume may have accepted other settings than the run began with.
-                settings = event.settings or settings
-            elif isinstance(event, ev.LessonProposed):
-                trained = settings.get("practice.algorithm") in _BY_ALGORITHM
-                made[event.step] = (
-                    tuple(_training_changes(settings, fingerprint)) if trained else ()
-                )
-            elif isinstance(event, ev.CheckpointSaved):
-                saved[event.step] = segment.root / event.folder
+        history = segment.history()
+        saved |= segment.checkpoints(history)
+        for number, step in history.steps.items():
+            if step.lesson is None:
+                continue
+            before = step.lesson_settings
+            trained = before.get("practice.algorithm") in _BY_ALGORITHM
+            made[number] = tuple(_training_changes(before, fingerprint)) if trained else ()
     if not any(made.values()):
         return
     steps = sorted((step for step, folder in saved.items() if _is_intact(folder)), reverse=True)
@@ -141,13 +136,13 @@ def check_recomputable(
     last = max(step for step in made if made[step])
     having = f"of step {' and '.join(map(str, steps[:4]))}" if steps else "of no step"
     choices = " or ".join(f"--restart-step {step}" for step in (*steps[:4], 0))
-    before = "" if fork else ", or finish the run as it is up to its next checkpoint first"
+    earlier = "" if fork else ", or finish the run as it is up to its next checkpoint first"
     raise ConfigError(
         place,
         f"step {newest + 1 if newest + 1 == last else f'{newest + 1} to {last}'} would be "
         f"computed again under other settings ({', '.join(sorted(names))}), which gives other "
         f"weights; there is a checkpoint {having}.",
-        f"Go on from such a step ({choices}), leave those settings as they were{before}.",
+        f"Go on from such a step ({choices}), leave those settings as they were{earlier}.",
     )
 
 

@@ -9,22 +9,21 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from engines.core import events as ev
 from engines.core.errors import ConflictError, StudioError
+from engines.core.state.step_history import RolloutHistory, StepHistory
 from engines.core.types import (
     Lesson,
     Message,
-    Operation,
     Proposal,
     RecordRef,
     Reflection,
     UnparsedReply,
     group_id,
-    rollout_id,
 )
 from engines.pipeline.gate.gate import Gate
 from engines.record.ledger import read_record
 from engines.record.run_dir import RunDir
+from engines.record.step_history import read_history
 from engines.training_free.resubmit import Idea, ReplyOrigin, Resubmission, read_resubmission
 from studio.secrets.sanitize import one_line, sanitize
 
@@ -66,17 +65,15 @@ def find_reply_source(run: RunDir, repair: UnparsedReply) -> ReplySource:
     Raises:
         ConflictError: the run's journal knows nothing of it.
     """
-    step = _StepLessons(run, repair.step)
+    step = read_history(run).steps.get(repair.step, StepHistory(repair.step))
     evidence: dict[int, tuple[str, ...]]
     if repair.kind == "extraction":
         position = int(repair.id.rpartition("p")[2])
-        source: Reflection | Lesson | None = step.reflections.get(position)
-        evidence = {index: (name,) for index, name in step.usable_attempts(position)}
-        prompt_hash = source.prompt_hash if source else ""
+        source: Reflection | Lesson | None = step.latest_reflections.get(position)
+        evidence = {one.finished.index: (one.id,) for one in _usable_rollouts(step, position)}
     else:
         source = step.lesson
-        evidence = {n: p.evidence for n, (_, p) in enumerate(step.proposals(), 1)}
-        prompt_hash = source.prompt_hash if source else ""
+        evidence = {n: p.evidence for n, (_, p) in enumerate(_proposals(step), 1)}
     replies = [loss.reply for loss in source.losses if loss.reply] if source else []
     if source is None or not replies:
         raise ConflictError(
@@ -87,82 +84,45 @@ def find_reply_source(run: RunDir, repair: UnparsedReply) -> ReplySource:
     proposer, prompt = _read_request(run, repair.kind, source.refs)
     origin = ReplyOrigin(
         evidence,
-        {name: step.problems[at] for name, at in step.position_of.items()},
+        {one.id: step.problems[at] for (at, _), one in step.rollouts.items()},
         proposer,
-        prompt_hash,
-        step.known_ideas(repair),
+        source.prompt_hash,
+        _known_ideas(step, repair),
     )
     rollouts = tuple(dict.fromkeys(name for names in evidence.values() for name in names))
     return ReplySource(origin, replies[0], prompt, rollouts)
 
 
-class _StepLessons:
-    """What the journal holds of one step and its lessons."""
+def _usable_rollouts(step: StepHistory, position: int) -> list[RolloutHistory]:
+    """Rollouts of a group that the lesson was drawn from: those with a reward, if any has.
 
-    def __init__(self, run: RunDir, step: int) -> None:
-        self.problems: tuple[str, ...] = ()
-        self.reflections: dict[int, Reflection] = {}
-        self.lesson: Lesson | None = None
-        self.position_of: dict[str, int] = {}  # rollout id → position
-        self._mended: list[Operation] = []
-        self._rollouts: dict[tuple[int, int], ev.RolloutFinished] = {}
-        self._judged: dict[tuple[int, int], float | None] = {}
-        self._own = tuple(f"op{step}{mark}" for mark in (".p", ".m"))
-        for entry in run.entries():
-            event = entry.event
-            if isinstance(event, ev.ReplyMended):  # perhaps in a later step
-                self._mended += [op for op in event.operations if op.id.startswith(self._own)]
-            elif getattr(event, "step", None) == step:
-                self._apply_event(event)
+    Without a given truth none may have one; then all that did not fail count.
+    """
+    alive = [one for one in step.members(position) if one.finished.status != "failed"]
+    return [one for one in alive if one.reward is not None] or alive
 
-    def _apply_event(self, event: ev.DurableEvent) -> None:
-        match event:
-            case ev.StepStarted():
-                self.problems = event.problems
-            case ev.RolloutFinished():
-                self._rollouts[event.position, event.index] = event
-                name = rollout_id(event.step, event.position, event.index)
-                self.position_of[name] = event.position
-            case ev.RolloutJudged():
-                self._judged[event.position, event.index] = event.verdict.reward
-            case ev.GroupReflected():
-                self.reflections[event.position] = event.reflection
-            case ev.LessonProposed():
-                self.lesson = event.lesson
 
-    @property
-    def operations(self) -> tuple[Operation, ...]:
-        return self.lesson.operations if self.lesson else ()
+def _proposals(step: StepHistory) -> list[tuple[str, Proposal]]:
+    """In the order in which the consolidation numbered them: that of the samples."""
+    return [
+        (group_id(step.step, at), proposal)
+        for at, found in step.latest_reflections.items()
+        for proposal in found.proposals
+    ]
 
-    def usable_attempts(self, position: int) -> list[tuple[int, str]]:
-        """Attempts of a group that the lesson was drawn from: those with a reward, if any has.
 
-        Without a given truth none may have one; then all that did not fail count.
-        """
-        members = sorted(at for at in self._rollouts if at[0] == position)
-        alive = [at for at in members if self._rollouts[at].status != "failed"]
-        rewarded = [at for at in alive if self._judged.get(at) is not None]
-        step = self._rollouts[members[0]].step if members else 0
-        return [(at[1], rollout_id(step, *at)) for at in rewarded or alive]
-
-    def proposals(self) -> list[tuple[str, Proposal]]:
-        """In the order in which the consolidation numbered them: that of the samples."""
-        return [
-            (group_id(found.step, at), proposal)
-            for at, found in sorted(self.reflections.items())
-            for proposal in found.proposals
-        ]
-
-    def known_ideas(self, repair: UnparsedReply) -> dict[Idea, str]:
-        """What the step holds already: its operations, and what the group has proposed."""
-        found: dict[Idea, str] = {}
-        if repair.kind == "extraction":
-            for group, p in self.proposals():
-                if group == repair.id:
-                    found[p.kind, p.target, p.text] = "it was understood the first time"
-        for op in (*self.operations, *self._mended):
+def _known_ideas(step: StepHistory, repair: UnparsedReply) -> dict[Idea, str]:
+    """What the step holds already: its operations, and what the group has proposed."""
+    found: dict[Idea, str] = {}
+    if repair.kind == "extraction":
+        for group, p in _proposals(step):
+            if group == repair.id:
+                found[p.kind, p.target, p.text] = "it was understood the first time"
+    own = {event.operation.id for event in step.proposed}  # a person's, not the model's
+    for op in step.operations:
+        if op.id not in own:
             found[op.kind, op.target, op.text] = f"{op.id} says the same"
-        return found
+    return found
 
 
 def _read_request(

@@ -7,7 +7,6 @@ learns to do without it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ from engines.core import events as ev
 from engines.core.codec import dumps
 from engines.core.errors import ConflictError
 from engines.core.ids import digest_bytes
-from engines.core.types import Message, Problem, rollout_id
+from engines.core.state.step_history import StepHistory
+from engines.core.types import Message, Problem
 from engines.data.dataset import read_problems
 from engines.grpo.loss.sft_data import (
     Demonstration,
@@ -31,15 +31,6 @@ from studio.config.loading import LoadedRun, load_run
 from studio.report.progress import to_stderr
 
 _ID_CHARS = 8
-
-
-@dataclass(slots=True)
-class _Step:
-    number: int
-    problems: tuple[str, ...]
-    guidance: str  # of the library in its prompts; "" without one
-    finished: dict[tuple[int, int], ev.RolloutFinished] = field(default_factory=dict)
-    rewards: dict[tuple[int, int], float] = field(default_factory=dict)
 
 
 def write_demonstrations(
@@ -108,14 +99,14 @@ def _run_demonstrations(
     found: dict[tuple[Any, ...], Demonstration] = {}
     right = judged = 0
     for segment in load_history(run, workspace):
-        for step in _read_steps(workspace, segment):
-            if with_library and not step.guidance:
+        for step, guidance in _read_steps(workspace, segment):
+            if with_library and not guidance:
                 continue
-            judged += len(step.rewards)
+            judged += sum(reward is not None for reward in step.rewards.values())
             for place, done, problem in _verified_rollouts(step, problems, least):
                 right += 1
                 for shown in _read_replies(
-                    segment.records, step.guidance, place, done, problem, exact=exact
+                    segment.records, guidance, place, done, problem, exact=exact
                 ):
                     # One prompt and reply counts once, however often it was drawn.
                     asked = tuple((m.role, m.content) for m in shown.messages)
@@ -138,21 +129,22 @@ def _run_demonstrations(
 
 
 def _verified_rollouts(
-    step: _Step, problems: Mapping[str, Problem], least: float
+    step: StepHistory, problems: Mapping[str, Problem], least: float
 ) -> Iterator[tuple[str, ev.RolloutFinished, Problem]]:
     """Rollouts that ended by themselves with a reward of `least` or more, by id."""
-    for (position, index), reward in sorted(step.rewards.items()):
-        done = step.finished.get((position, index))
+    for (position, _), rollout in sorted(step.rollouts.items()):
+        if rollout.reward is None:
+            continue
         problem = problems.get(step.problems[position])
         if problem is None:
             raise ConflictError(
-                f"step {step.number}",
+                f"step {step.step}",
                 f"it practised on problem {step.problems[position]}, which is not in the data any "
                 "more.",
                 "Put the run's data set back as it was.",
             )
-        if reward >= least and done is not None and done.status == "ok":
-            yield rollout_id(step.number, position, index), done, problem
+        if rollout.reward >= least and rollout.finished.status == "ok":
+            yield rollout.id, rollout.finished, problem
 
 
 def _read_replies(
@@ -191,19 +183,10 @@ def _strip_guidance(messages: Sequence[Message], guidance: str, place: str) -> t
         ) from None
 
 
-def _read_steps(workspace: Workspace, segment: HistorySegment) -> list[_Step]:
-    """The steps of a run's own journal, in order."""
-    steps: dict[int, _Step] = {}
-    library = ""
-    for event in segment.own_events():
-        match event:
-            case ev.RunStarted():
-                library = event.library
-            case ev.StepStarted():
-                guidance = workspace.library(library).at(event.library_version).guidance()
-                steps[event.step] = _Step(event.step, event.problems, guidance)
-            case ev.RolloutFinished():
-                steps[event.step].finished[event.position, event.index] = event
-            case ev.RolloutJudged(verdict=verdict) if verdict.reward is not None:
-                steps[event.step].rewards[event.position, event.index] = verdict.reward
-    return [steps[number] for number in sorted(steps)]
+def _read_steps(workspace: Workspace, segment: HistorySegment) -> Iterator[tuple[StepHistory, str]]:
+    """The steps of a run's own journal, with the library's text in their prompts ("": none)."""
+    history = segment.history()
+    for _, step in sorted(history.steps.items()):
+        if step.started is not None and history.started is not None:
+            library = workspace.library(history.started.library)
+            yield step, library.at(step.started.library_version).guidance()

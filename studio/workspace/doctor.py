@@ -1,8 +1,8 @@
-"""`studio doctor`: is this workspace whole, and can this machine run a practice.
+"""`studio doctor`: whether the files of a workspace are intact.
 
-Owns the list of what is looked at and in which order it is mended: libraries before the
-runs that stand on them, and the catalogue, which follows from all, last. Without `repair`
-nothing is written. What is wrong inside a file is `engines.record.repair`'s.
+Owns what is checked and the order of repairs: libraries before the runs that use them, and the
+catalogue, which is made from both, last. Without `repair` nothing is written. What is wrong
+inside a file is `engines.record.repair`'s.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PRIVATE = ("journal.jsonl", "run.yaml", "agent*.yaml", "studio.log", "records/*
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One trouble as it is told. `mended` says what was done; "" where nothing was."""
+    """One trouble as it is shown. `mended` says what was done; "" where nothing was."""
 
     place: str
     cause: str
@@ -63,12 +63,12 @@ class Diagnosis:
 
 
 def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
-    """Look at everything in a workspace, and mend it where asked.
+    """Check everything in a workspace, and repair it where asked.
 
-    Where a living process writes nothing is mended; the rest of the workspace is.
+    Folders that a living process writes are not repaired.
 
     Raises:
-        RecordError: a mend cannot be written; what was mended before stays mended.
+        RecordError: a repair cannot be written; earlier ones stay.
     """
     if not workspace.path.is_dir():
         return Diagnosis({}, ())
@@ -127,7 +127,7 @@ def _checkpoint_troubles(run: RunDir) -> Iterator[Trouble]:
     try:
         state = run.state()
     except StudioError:
-        return  # told of above
+        return  # found before, where its journal was read
     kept = Checkpoints(run.path, run.path, _missing_engine_text, keep=_kept_checkpoints(run))
     removed = kept.removable_checkpoints(state)
     for saved in state.checkpoints:
@@ -165,7 +165,7 @@ def _kept_checkpoints(run: RunDir) -> int:
 
 
 def _stray_troubles(workspace: Workspace) -> Iterator[Trouble]:
-    """What stands where runs and libraries stand and is none."""
+    """Files and folders among the runs and libraries that are neither."""
     for name, what in (("runs", "run"), ("libraries", "library")):
         folder = workspace.path / name
         if not folder.is_dir():
@@ -190,9 +190,9 @@ def _stray_troubles(workspace: Workspace) -> Iterator[Trouble]:
 
 
 def _find_and_repair(look: Callable[[], Iterable[Trouble]], repair: bool) -> list[Finding]:
-    """The troubles of one object, each mended as it comes where asked.
+    """The troubles of one run, library or file; each is repaired at once where asked.
 
-    A mend can lay bare the next trouble, so it is looked again; nothing is mended twice.
+    A repair can uncover another trouble, so the check is repeated; nothing is repaired twice.
     """
     found: dict[tuple[str, str], Finding] = {}
     mended = True
@@ -211,7 +211,7 @@ def _find_and_repair(look: Callable[[], Iterable[Trouble]], repair: bool) -> lis
 
 
 def _catch_unreadable(troubles: Iterable[Trouble]) -> Iterator[Trouble]:
-    """Troubles as they come; what cannot even be read is one of them."""
+    """Troubles as they come; an unreadable file is one of them."""
     try:
         yield from troubles
     except StudioError as error:
@@ -237,7 +237,7 @@ def _live_folders(runs: Iterable[RunDir], libraries: Iterable[LibraryFolder]) ->
             started = run.state().started
             used = [every[started.library]] if started and started.library in every else []
         except StudioError:
-            used = list(every.values())  # which one it commits to cannot be told
+            used = list(every.values())  # which one it commits to is not known
         found.update({folder.path: _pid_text(run.path) for folder in used})
     for folder in every.values():
         if is_held(folder.path):
@@ -246,7 +246,7 @@ def _live_folders(runs: Iterable[RunDir], libraries: Iterable[LibraryFolder]) ->
 
 
 def _postpone_repairs(found: list[Finding], pid: str) -> list[Finding]:
-    """Damage that is not mended now, because somebody writes there."""
+    """The same findings; damage is repaired once the process that writes there has ended."""
     return [
         replace(finding, move=f"A living process{pid} writes here: end it, then repair.")
         if finding.damage and not finding.mended
@@ -310,7 +310,7 @@ def _is_process_alive(pid: int) -> bool:
 
 
 def _score_troubles(path: Path) -> Iterator[Trouble]:
-    """Damaged lines of a book of scores; readers skip them, so they cost one call each."""
+    """Damaged lines of a file of scores; readers skip them, so each costs one more call."""
     with path.open("rb") as file:
         # A line without its end is one that somebody is writing, or was.
         damaged = sum(raw.endswith(b"\n") and lines.decode(raw) is None for raw in file)
@@ -351,7 +351,7 @@ def _data_troubles(workspace: Workspace) -> Iterator[Trouble]:
 
 
 def _catalogue_troubles(workspace: Workspace) -> Iterator[Trouble]:
-    """The catalogue against what it follows from. Rows that only are missing are no damage."""
+    """Rows of the catalogue that differ from the journals; a missing row is no damage."""
     if not workspace.catalogue.exists():
         return
     move = f"{lines.REPAIR} makes it anew; nothing is lost by that."
@@ -373,7 +373,7 @@ def _catalogue_troubles(workspace: Workspace) -> Iterator[Trouble]:
             if run.run in runs and runs[run.run] != json.loads(json.dumps(run_row(run))):
                 wrong.append(f"run {run.run}")
         except StudioError:
-            continue  # told of above
+            continue  # found before, where its journal was read
     for folder in workspace.libraries():
         row = libraries.get(folder.name)
         try:

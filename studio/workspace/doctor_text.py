@@ -1,4 +1,4 @@
-"""What the doctor says, as plain lines and as JSON values. Pure."""
+"""The findings of `studio doctor` as plain lines and as JSON values. Pure."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ def doctor_data(diagnosis: Diagnosis, machine: Mapping[str, Any]) -> dict[str, A
 
 def doctor_text(diagnosis: Diagnosis, machine: Mapping[str, Any], *, repair: bool) -> str:
     """Findings, each with its place, cause and next move; then what is well."""
-    told = []
+    shown = []
     for found in diagnosis.findings:
         word = "mended" if found.mended else "damaged" if found.damage else "note"
-        told.append(f"{word:<8} {one_line(found.place, _LONGEST)}")
-        told.append(f"         {one_line(found.cause, _LONGEST)}")
-        told.append(f"         {one_line(found.mended or found.move, _LONGEST)}")
+        shown.append(f"{word:<8} {one_line(found.place, _LONGEST)}")
+        shown.append(f"         {one_line(found.cause, _LONGEST)}")
+        shown.append(f"         {one_line(found.mended or found.move, _LONGEST)}")
     counted = ", ".join(f"{n} {name}" for name, n in diagnosis.looked_at.items())
-    told.append(f"looked at {counted or 'no workspace: there is none yet'}")
-    told.append(_machine_lines(machine))
+    shown.append(f"looked at {counted or 'no workspace: there is none yet'}")
+    shown.append(_machine_lines(machine))
     broken = sum(found.damage and not found.mended for found in diagnosis.findings)
     if not broken:
-        told.append("all is well" if not diagnosis.findings else "nothing is damaged")
+        shown.append("all is well" if not diagnosis.findings else "nothing is damaged")
     elif repair:
-        told.append(f"{broken} left that only you can mend.")
+        shown.append(f"{broken} left that only you can mend.")
     else:
-        told.append(f"{broken} damaged; {lines.REPAIR} mends what can be mended.")
-    return "\n".join(told)
+        shown.append(f"{broken} damaged; {lines.REPAIR} mends what can be mended.")
+    return "\n".join(shown)
 
 
 def _machine_lines(machine: Mapping[str, Any]) -> str:

@@ -1,7 +1,6 @@
 """The runs of a workspace as `studio`, `runs list` and `runs show` name them.
 
-Owns what a run's status is called, given its journal and whether its process lives, and
-what waits for a person. Reads; changes nothing but the catalogue's cache.
+Reads; changes nothing but the catalogue's cache.
 """
 
 from __future__ import annotations
@@ -16,29 +15,13 @@ from engines.core.state.run_state import RunState
 from engines.record.catalogue import load_run_rows, run_row
 from engines.record.run_dir import RunDir, Workspace
 from studio.presets import list_presets
-from studio.report.summary import budget_override
+from studio.report.status import ShownStatus, shown_status
 from studio.report.tables import COLUMNS, indent_text, table
 from studio.report.training import learned_text
 from studio.secrets.sanitize import sanitize
 from studio.session.client import is_alive
 
-_LIVING = ("new", "running", "reviewing", "paused")
-"""What a journal says of a run whose process did not say that it let go."""
-
 _HEADINGS = ("RUN", "STATUS", "EPOCH", "REWARD", "LIBRARY", "OPEN", "LOST")
-
-
-@dataclass(frozen=True, slots=True)
-class ShownStatus:
-    """A status as people read it, and the command that goes on from there ("": none)."""
-
-    word: str
-    alive: bool
-    move: str = ""
-
-    @property
-    def text(self) -> str:
-        return f"{self.word} ({self.move})" if self.move else self.word
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +54,7 @@ class MeasuredSet:
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """What a run practises, by its journal."""
+    """What a run practises, as its journal says."""
 
     model: str
     data: str
@@ -154,30 +137,6 @@ def _measured_sets(state: RunState) -> tuple[MeasuredSet, ...]:
         )
         for data, means in by_set.items()
     )
-
-
-def shown_status(run: RunDir, row: Mapping[str, Any]) -> ShownStatus:
-    """What to call a run's status.
-
-    Args:
-        run: the run; its socket tells whether a process is alive.
-        row: `status`, `open` (a number), `ending` and `reason` as the journal has them.
-    """
-    status, alive, name = str(row["status"]), is_alive(run), quote(run.run)
-    if status in _LIVING and not alive:
-        return ShownStatus("interrupted", False, f"resume: studio headless --resume {name}")
-    if row.get("ending") == "budget":
-        move = (
-            f"budget reached: studio headless --resume {name} {budget_override(str(row['reason']))}"
-        )
-        return ShownStatus(status, alive, move)
-    if status == "paused":
-        return ShownStatus(status, alive, f"go on: studio ctl resume {name}")
-    if row["open"] and (status in ("reviewing", "held", "finished")):
-        return ShownStatus(status, alive, f"decide: studio review {name}")
-    if status in ("stopped", "held", "failed"):
-        return ShownStatus(status, alive, f"resume: studio headless --resume {name}")
-    return ShownStatus(status, alive)
 
 
 def listed_runs(workspace: Workspace) -> tuple[ListedRun, ...]:
@@ -280,7 +239,7 @@ def _row(run: RunDir) -> dict[str, Any]:
 def _listed_run(run: RunDir, row: Mapping[str, Any]) -> ListedRun:
     if "error" in row:
         return ListedRun(row, ShownStatus("damaged", is_alive(run), str(row["error"])))
-    return ListedRun(row, shown_status(run, row))
+    return ListedRun(row, shown_status(run.run, row, alive=is_alive(run)))
 
 
 def _reward_text(row: Mapping[str, Any]) -> str:

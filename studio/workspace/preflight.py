@@ -1,11 +1,10 @@
-"""What a practice needs of the machine around it: room, versions, a terminal, locks.
+"""Whether this machine can run a practice: disk space, packages, encoding, closed memory.
 
-Owns these checks. Reads; changes nothing.
+Reads; changes nothing.
 """
 
 from __future__ import annotations
 
-import importlib
 import locale
 import os
 import platform
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.record.repair.trouble import Trouble
+from studio.process import is_hardened
 
 LEAST_FREE = 200_000_000
 """Bytes: a run of 10,000 rollouts writes about as much."""
@@ -32,12 +32,12 @@ def machine_facts(workspace: Path) -> dict[str, Any]:
         "encoding": locale.getpreferredencoding(False),
         "terminal": os.environ.get("TERM", "") if sys.stdout.isatty() else None,
         "free_bytes": usage.free,
-        "hidden_from_debuggers": _is_hardened(),
+        "hidden_from_debuggers": is_hardened(),
     }
 
 
 def machine_troubles(workspace: Path, facts: dict[str, Any]) -> list[Trouble]:
-    """What of these facts would get in the way."""
+    """Problems that follow from these facts, each with its place, cause and next move."""
     found = []
     if facts["free_bytes"] < LEAST_FREE:
         found.append(
@@ -100,15 +100,6 @@ def _package_versions() -> dict[str, str | None]:
         except PackageNotFoundError:
             found[name] = None
     return found
-
-
-def _is_hardened() -> bool | None:
-    """Whether this process keeps others out of its memory; None where nobody can tell."""
-    try:
-        hardening = importlib.import_module("studio.process")
-    except ImportError:
-        return None
-    return bool(hardening.is_hardened())
 
 
 def _nearest_folder(path: Path) -> Path:

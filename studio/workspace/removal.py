@@ -1,7 +1,7 @@
 """Removing a run for good: its folder, its row; never its library.
 
-Owns the refusals. A run is first renamed out of `runs/`, so that a removal cut short
-leaves no half of a run behind.
+Owns the refusals. A run is first renamed out of `runs/`, so that a
+removal that is interrupted leaves no partial run there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def check_removable(run: RunDir, workspace: Workspace) -> None:
     """Refuse what must not be removed now.
 
     Raises:
-        ConflictError: its process is alive, or another run stands on its first steps.
+        ConflictError: its process is alive, or another run was forked from it.
     """
     if is_alive(run):
         raise ConflictError(
@@ -74,6 +74,6 @@ def _forks(run: RunDir, workspace: Workspace) -> Iterator[str]:
         try:
             started = other.state().started
         except StudioError:
-            continue  # what cannot be read cannot be said to stand on this one
+            continue  # a damaged run does not say what it was forked from
         if started is not None and started.forked_from == run.run:
             yield other.run

@@ -1,4 +1,4 @@
-"""Finding a run to steer, and telling where it stands in plain lines."""
+"""Finding the run that a command controls, and printing its status and events."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ class LiveRun:
 def find_live_run(workspace: Path, run: str | None) -> LiveRun | None:
     """The named run, or the only one, if its process answers.
 
-    None where no journal can be spared: no process answers, or several do and their age
-    tells which is meant.
+    None where journals must be read: no process answers, or several do and the newest is meant.
     """
     if run is None:
         found = [LiveRun(path.parent) for path in workspace.glob("runs/*/control.sock")]
@@ -79,8 +78,8 @@ def status_lines(answer: Mapping[str, Any]) -> list[str]:
         f"{answer['tokens']:,} tokens{cost}, {answer['lost']} lost",
     ]
     if left := answer.get("budget_left"):
-        told = ", ".join(_amount_text(name, amount) for name, amount in left.items())
-        lines.append(f"left of the budget: {told}")
+        amounts = ", ".join(_amount_text(name, amount) for name, amount in left.items())
+        lines.append(f"left of the budget: {amounts}")
     if waiting := answer.get("repairs"):
         from studio.report.summary import unparsed_replies_text
 

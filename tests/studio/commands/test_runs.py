@@ -11,8 +11,8 @@ import pytest
 
 from engines.record.catalogue import load_run_rows
 from engines.record.lock import write_lock
-from engines.record.run_dir import RunDir, Workspace
-from studio.workspace.listing import shown_status
+from engines.record.run_dir import Workspace
+from studio.report.status import shown_status
 from tests.support.processes import SMALL, Process, running
 from tests.support.run_studio import studio
 
@@ -94,9 +94,9 @@ def test_a_living_run_is_not_removed(waiting: Process, workspace: Path) -> None:
     ],
 )
 def test_without_a_process_a_status_is_what_the_journal_left(
-    status: str, open_: int, word: str, move: str, tmp_path: Path
+    status: str, open_: int, word: str, move: str
 ) -> None:
-    shown = shown_status(RunDir(tmp_path / "r"), {"status": status, "open": open_})
+    shown = shown_status("r", {"status": status, "open": open_}, alive=False)
     assert (shown.word, shown.alive, shown.move) == (word, False, move)
 
 

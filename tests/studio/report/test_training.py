@@ -244,7 +244,7 @@ def test_a_training_run_that_was_cut_early_is_told_all_the_same() -> None:
 
 def test_runs_show_lists_the_figures_of_every_step(tmp_path: Path) -> None:
     workspace = training_workspace(tmp_path, finished())
-    text = run_text(run_facts(workspace.run("tiny"), workspace))
+    text = run_text(run_facts(workspace.run("tiny"), workspace, alive=False))
     assert "policy v0 -> v4" in text
     row = next(line for line in text.splitlines() if line.split()[:1] == ["3"])
     assert row.split() == [

@@ -11,11 +11,10 @@ import subprocess
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from engines.core import events as ev
 from engines.core.errors import StudioError
 from engines.core.state.run_state import RunState
-from engines.core.types import Operation
 from engines.record.run_dir import RunDir, Workspace
+from engines.record.step_history import read_history
 from studio.secrets.sanitize import sanitize
 from studio.session.base import TextPiece
 from studio.tui.pages.inspect import view
@@ -126,7 +125,7 @@ class GroupRecords:
             known = self.rollouts.get(witness.id)
             wanted = witness.rollout, witness.verdict
             if known is None or (known.rollout, known.verdict) != wanted:
-                self.rollouts[witness.id] = read_rollout(run, witness)
+                self.rollouts[witness.id] = read_rollout(run, witness.rollout, witness.verdict)
         current, step = state.current, self.step
         going = state.status in ("running", "paused") and current is not None
         going = going and current is not None and current.step == step
@@ -151,20 +150,8 @@ class GroupRecords:
 
 def load_evidence(run: RunDir, operation: str) -> str:
     """The first rollout behind an operation that a commit has settled; "" where none is known."""
-    for entry in run.entries():
-        match entry.event:
-            case ev.LessonProposed(lesson=lesson):
-                found: tuple[Operation, ...] = lesson.operations
-            case ev.ReplyMended(operations=operations):
-                found = operations
-            case ev.OperationProposed(operation=own):
-                found = (own,)
-            case _:
-                continue
-        for one in found:
-            if one.id == operation:
-                return next(iter(one.evidence), "")
-    return ""
+    found = read_history(run).find_operation(operation)
+    return next(iter(found.evidence), "") if found else ""
 
 
 def open_pager(text: str, environ: Mapping[str, str] = os.environ) -> None:

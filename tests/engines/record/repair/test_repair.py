@@ -101,7 +101,7 @@ async def test_a_run_whose_losses_were_all_mended_and_decided_ends_clean(tmp_pat
     assert waiting, "rehearsal makes no slip in this batch: choose another"
     assert exit_code(done.state) == 4, "lost, not open"
     outcomes = done.state.group_outcomes()
-    page = run_text(run_facts(run_of(tmp_path), Workspace(tmp_path)))
+    page = run_text(run_facts(run_of(tmp_path), Workspace(tmp_path), alive=False))
     assert f"{waiting[0]}  extraction reply that could not be understood" in page
     assert "studio review rehearsal" in page
     typed = [f"e {new(f'Rule {name}: mind it.')}" for name in waiting]
@@ -115,7 +115,7 @@ async def test_a_run_whose_losses_were_all_mended_and_decided_ends_clean(tmp_pat
     ]
     assert (after.repairs, dict(after.lost), exit_code(after)) == ({}, {}, 0)
     assert sum(after.group_outcomes().values()) == sum(outcomes.values())
-    page = run_text(run_facts(run_of(tmp_path), Workspace(tmp_path)))
+    page = run_text(run_facts(run_of(tmp_path), Workspace(tmp_path), alive=False))
     assert f"{waiting[0]}  mended by ann" in page
     ((name, counted),) = [(n, c) for n, c in after.curation.items() if n == "ann"]
     assert (name, counted.approved, counted.n) == ("ann", len(waiting), len(waiting))
@@ -230,7 +230,7 @@ async def test_a_dropped_reply_stays_lost_and_is_asked_no_more(tmp_path: Path) -
     await asyncio.to_thread(at_desk, tmp_path, "x mere prose")
     state = run_of(tmp_path).state()
     assert (state.repairs, exit_code(state)) == ({}, 4)
-    page = run_text(run_facts(run_of(tmp_path), Workspace(tmp_path)))
+    page = run_text(run_facts(run_of(tmp_path), Workspace(tmp_path), alive=False))
     assert "s1  dropped by ann" in page
 
 

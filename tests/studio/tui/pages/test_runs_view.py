@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from engines.core.state.run_state import RunState
+from studio.report.status import ShownStatus
 from studio.tui.drawing.lines import plain_text, width_of
 from studio.tui.pages.runs.view import (
     detail_lines,
@@ -26,7 +27,6 @@ from studio.workspace.listing import (
     KnownRun,
     ListedRun,
     MeasuredSet,
-    ShownStatus,
     background,
 )
 from tests.studio.tui.stage import finished_workspace

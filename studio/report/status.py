@@ -1,0 +1,54 @@
+"""What a run's status is called, and the command that goes on from there.
+
+Pure: from what the journal adds up to, and whether a process is alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from shlex import quote
+from typing import Any
+
+from studio.report.summary import budget_override
+
+_LIVING = ("new", "running", "reviewing", "paused")
+"""Statuses in the journal of a run whose process lives, or was killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownStatus:
+    """A status as people read it, and the command that goes on from there ("": none)."""
+
+    word: str
+    alive: bool
+    move: str = ""
+
+    @property
+    def text(self) -> str:
+        return f"{self.word} ({self.move})" if self.move else self.word
+
+
+def shown_status(run: str, row: Mapping[str, Any], *, alive: bool) -> ShownStatus:
+    """What to call a run's status.
+
+    Args:
+        run: its run-id.
+        row: `status`, `open` (a number), `ending` and `reason` as the journal has them.
+        alive: whether a process answers its socket.
+    """
+    status, name = str(row["status"]), quote(run)
+    if status in _LIVING and not alive:
+        return ShownStatus("interrupted", False, f"resume: studio headless --resume {name}")
+    if row.get("ending") == "budget":
+        move = (
+            f"budget reached: studio headless --resume {name} {budget_override(str(row['reason']))}"
+        )
+        return ShownStatus(status, alive, move)
+    if status == "paused":
+        return ShownStatus(status, alive, f"go on: studio ctl resume {name}")
+    if row["open"] and (status in ("reviewing", "held", "finished")):
+        return ShownStatus(status, alive, f"decide: studio review {name}")
+    if status in ("stopped", "held", "failed"):
+        return ShownStatus(status, alive, f"resume: studio headless --resume {name}")
+    return ShownStatus(status, alive)
