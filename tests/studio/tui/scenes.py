@@ -81,9 +81,9 @@ class Stage:
         await self.draw()  # what the first pass gave another height or width
 
     async def draw(self) -> None:
-        self.app.draw_frame()
+        self.app.painter.draw_frame()
         self.app.draw_now()
-        for canvas in self.app.page("live").canvases:  # type: ignore[attr-defined]
+        for canvas in self.app.navigation.page("live").wall.canvases:  # type: ignore[attr-defined]
             canvas.flush()
         await self.pilot.pause()
 
@@ -313,9 +313,8 @@ async def _starting(stage: Stage) -> None:
         async def wait_ready(self) -> None:
             await asyncio.Event().wait()
 
-    stage.app._starting = Waiting()  # type: ignore[assignment]
     stage.app.open_page("live")
-    stage.app._open_initial_run()
+    stage.app.starter.wait_for(Waiting())  # type: ignore[arg-type]
     await stage.rest()
 
 
@@ -331,16 +330,15 @@ def _lost(*, ended: bool) -> Callable[[Stage], Awaitable[None]]:
 
 def zoomed(mode: str) -> Callable[[Stage], Awaitable[None]]:
     async def zoom(stage: Stage) -> None:
-        while stage.app.page("live").mode != mode:  # type: ignore[attr-defined]
+        while stage.app.navigation.page("live").cursor.mode != mode:  # type: ignore[attr-defined]
             await stage.press("z")
 
     return zoom
 
 
 async def _mending(stage: Stage) -> None:
-    page = stage.app.page("review")
-    room = page._room  # type: ignore[attr-defined]
-    room.reply_source = lambda repair: repair  # which has its reply, as a source has
+    page = stage.app.navigation.page("review")
+    page.loader.reader.load_reply = lambda unparsed: unparsed.reply  # type: ignore[attr-defined]
     await stage.press("e")
 
 

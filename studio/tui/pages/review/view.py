@@ -42,7 +42,7 @@ class Item:
     id: str
     operation: Operation | None = None
     decision: Decision | None = None
-    repair: UnparsedReply | None = None
+    unparsed: UnparsedReply | None = None
     deferred: bool = False
     is_own: bool = False  # a person proposed it: it was never put off, whatever waits for it
 
@@ -93,14 +93,14 @@ def items(
     elif sort == "by kind":
         found.sort(key=lambda item: KINDS.index(item.operation.kind) if item.operation else 9)
     found.sort(key=lambda item: item.deferred and not item.is_own)
-    found += [Item(repair.id, repair=repair) for repair in state.repairs.values()]
+    found += [Item(reply.id, unparsed=reply) for reply in state.repairs.values()]
     wanted = words.casefold().split()
     return [item for item in found if _matches(item, wanted, texts or {})] if wanted else found
 
 
 def _matches(item: Item, words: Sequence[str], texts: Mapping[str, str]) -> bool:
-    if item.repair is not None:
-        parts = [item.id, "mend", item.repair.kind, item.repair.reply]
+    if item.unparsed is not None:
+        parts = [item.id, "mend", item.unparsed.kind, item.unparsed.reply]
     else:
         op = item.operation
         assert op is not None
@@ -125,8 +125,8 @@ def item_row(item: Item, now: str = "", signs: Glyphs = GLYPHS_UNICODE) -> Row:
         now: what its target says before it; "" where there is none.
         signs: glyphs.
     """
-    if item.repair is not None:
-        said = excerpt(item.repair.reply)
+    if item.unparsed is not None:
+        said = excerpt(item.unparsed.reply)
         return Row(item.id, ((signs.open, "open"), (" m ", "flag"), (_id_column(item.id), "title"),
                              (signs.flag + " ", "flag"), (said, "")))  # fmt: skip
     op = item.operation

@@ -30,7 +30,7 @@ from studio.tui.pages.review.evidence_view import (
     rollout_of,
     similar_rows,
 )
-from studio.tui.pages.review.loader import FindingsLoader, FindingsRequest
+from studio.tui.pages.review.loader import FindingsRequest, RunReader
 from studio.tui.pages.review.view import (
     KINDS,
     SORTS,
@@ -273,7 +273,7 @@ def test_similar_ones_leave_the_target_out_and_come_by_likeness() -> None:
 
 def test_what_is_read_is_kept_and_trouble_is_told(tmp_path: Path) -> None:
     workspace = held_workspace(tmp_path)
-    room = FindingsLoader(workspace, workspace.run("mine"))
+    room = RunReader(workspace, workspace.run("mine"))
     op = replace(add(1), evidence=("s1p0r0", "s1p0r1"))
     wanted = FindingsRequest(op, {}, 0, opened=True)
     assert room.cached_findings(wanted) is None
@@ -282,7 +282,7 @@ def test_what_is_read_is_kept_and_trouble_is_told(tmp_path: Path) -> None:
     assert room.cached_findings(wanted) is found
     run = workspace.run("mine")
     run.journal.write_bytes(b"no line of a journal\n" * 3)
-    assert "journal" in FindingsLoader(workspace, run).load_findings(wanted).trouble
+    assert "journal" in RunReader(workspace, run).load_findings(wanted).trouble
 
 
 # -- taking back ----------------------------------------------------------------------------------

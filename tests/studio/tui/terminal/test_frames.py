@@ -14,10 +14,10 @@ from textual.geometry import Region
 
 from studio.tui.drawing.canvas import StreamCanvas
 from studio.tui.drawing.cells import cell_width
-from studio.tui.drawing.frames import ScreenBuffer, compact_update
 from studio.tui.drawing.lines import Row, paragraph, plain_text
-from studio.tui.drawing.pacer import UNSEEN_BYTES_PER_S, Pacer
 from studio.tui.terminal.frame_clock import FrameClock, install_frame_clock
+from studio.tui.terminal.frames import ScreenBuffer, compact_update
+from studio.tui.terminal.pacer import UNSEEN_BYTES_PER_S, Pacer
 from studio.tui.widgets.line_view import LineView, strip_of
 from studio.tui.widgets.row_list import RowList
 
@@ -140,9 +140,9 @@ async def test_a_title_that_is_the_same_draws_nothing_and_another_one_its_row() 
         assert "Runs 3" in str(pane.border_title)
 
 
-async def test_a_canvas_that_was_there_before_the_pump_is_drawn_by_it() -> None:
+async def test_a_canvas_that_was_there_before_the_clock_is_drawn_by_it() -> None:
     class Early(App[None]):
-        pump: FrameClock
+        frame_clock: FrameClock
 
         def compose(self) -> ComposeResult:
             with Container():
@@ -151,22 +151,22 @@ async def test_a_canvas_that_was_there_before_the_pump_is_drawn_by_it() -> None:
     app = Early()
     async with app.run_test(size=(40, 8)):
         install_frame_clock(app, {})
-        assert app.pump.canvases == (app.query_one(StreamCanvas),)
+        assert app.frame_clock.canvases == (app.query_one(StreamCanvas),)
 
 
 def test_low_bandwidth_leaves_out_every_other_beat_also_when_it_is_set_later() -> None:
     ticks: list[int] = []
-    pump = FrameClock()
-    pump.add_drain(lambda: ticks.append(1))
+    clock = FrameClock()
+    clock.add_drain(lambda: ticks.append(1))
     for _ in range(4):
-        pump.beat()
+        clock.beat()
     assert len(ticks) == 4
-    pump.low_bandwidth = True
+    clock.low_bandwidth = True
     for _ in range(4):
-        pump.beat()
+        clock.beat()
     assert len(ticks) == 6
-    pump.low_bandwidth = False
-    pump.beat()
+    clock.low_bandwidth = False
+    clock.beat()
     assert len(ticks) == 7
 
 
