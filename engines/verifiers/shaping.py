@@ -17,8 +17,9 @@ from typing import Literal, Protocol, get_args
 from engines.core.errors import VerifierError
 from engines.core.protocols import Verifier
 from engines.core.types import Attempt, Problem, Rollout, Verdict
-from engines.verifiers.process_pool.pool import WorkerPool
-from engines.verifiers.process_pool.process import Trouble
+from engines.verifiers.process_pool.call import Trouble
+from engines.verifiers.process_pool.pool import ProcessPool
+from engines.verifiers.process_pool.template import ForkLauncher
 from engines.verifiers.stated_answer import short_text, unjudgeable_verdict
 
 Unit = Literal["tokens", "chars"]
@@ -199,7 +200,8 @@ class FormatVerifier:
 
     def __init__(self, settings: FormatSettings) -> None:
         self._pattern = settings.pattern
-        self._pool = WorkerPool("pattern", workers=1, deadline_s=FORMAT_DEADLINE_S, memory_mb=512)
+        launcher = ForkLauncher("pattern", "engines.verifiers.pattern_task", memory_mb=512)
+        self._pool = ProcessPool(launcher, workers=1, deadline_s=FORMAT_DEADLINE_S)
 
     async def check(self) -> None:
         """Nothing to load: its process starts with the first answer."""

@@ -16,8 +16,9 @@ from typing import Literal, get_args
 
 from engines.core.errors import VerifierError
 from engines.core.types import Problem, Rollout, Verdict
-from engines.verifiers.process_pool.pool import WorkerPool
-from engines.verifiers.process_pool.process import Trouble
+from engines.verifiers.process_pool.call import Trouble
+from engines.verifiers.process_pool.pool import ProcessPool
+from engines.verifiers.process_pool.template import ForkLauncher
 from engines.verifiers.stated_answer import (
     TAIL_CHARS,
     expected_text,
@@ -75,11 +76,10 @@ class TextVerifier:
 
     def __init__(self, settings: TextSettings | None = None) -> None:
         self._settings = settings or TextSettings()
-        self._pool: WorkerPool | None = None
+        self._pool: ProcessPool | None = None
         if self._settings.mode == "regex":
-            self._pool = WorkerPool(
-                "pattern", workers=1, deadline_s=REGEX_DEADLINE_S, memory_mb=512
-            )
+            launcher = ForkLauncher("pattern", "engines.verifiers.pattern_task", memory_mb=512)
+            self._pool = ProcessPool(launcher, workers=1, deadline_s=REGEX_DEADLINE_S)
 
     async def start(self) -> None:
         """Return when answers can be judged at once; `verify` starts what it needs.

@@ -1,27 +1,28 @@
-"""Our end of the process of `worker.py`.
+"""Starts the processes of `worker.py`, in which a user's function runs.
 
-Owns starting it, the lines that travel, and ending it with the processes of its session.
-A child that opens a session of its own (a daemon) outlives it, and so do containers and
-jobs elsewhere. Limits no memory. Does not decide when to end: `pool` does.
+Owns loading the file in a new process, and which messages are believed. A process is
+ended with its session: a child that opens a session of its own (a daemon) outlives it, and
+so do containers and jobs elsewhere. Limits no memory.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import functools
 import json
 import os
-import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-Message = Mapping[str, Any]
+from engines.core.errors import VerifierError
+from engines.verifiers.process_pool.child import Child, Message, kill_session, start_program
+from engines.verifiers.stated_answer import short_text
 
-
-MAX_LINE = 64 << 20
+DIED = {
+    "cause": "the process ended while it loaded the file.",
+    "move": "Look for what exits or crashes at its top level.",
+}
 
 
 def parse_message(line: bytes) -> Message | None:
@@ -43,87 +44,85 @@ def parse_message(line: bytes) -> Message | None:
     return None
 
 
-class ForeignProcess(asyncio.Protocol):
-    """A running worker; `heard` gets each of its messages, `ended` its unexpected end."""
+class FunctionLauncher:
+    """Starts processes that have loaded a user's file.
 
-    def __init__(self, heard: Callable[[Message], None], ended: Callable[[], None]) -> None:
-        self._heard, self._ended = heard, ended
-        self._rest = b""
-        self._transport: asyncio.Transport | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._closing = self._dropped = False
+    Args:
+        place: the file, for errors.
+        concurrency: calls at a time in one process where the function is a coroutine.
+        load_s: for loading the file.
+    """
 
-    @classmethod
+    exit_text = "the verifier's process ended (crash, exit or out of memory)"
+
+    def __init__(self, place: str, *, concurrency: int, load_s: float) -> None:
+        self._place, self._concurrency, self._load_s = place, concurrency, load_s
+        self.load: Message = {}  # the order that loads the file, in every process
+        self.loaded: Mapping[str, Any] | None = None  # function, signature and async, once known
+
     async def start(
-        cls, heard: Callable[[Message], None], ended: Callable[[], None]
-    ) -> ForeignProcess:
-        """Raises OSError when there can be no further process."""
-        self = cls(heard, ended)
-        ours, theirs = socket.socketpair()
-        # Ours is passed on whole: the file is the user's own code and may need its keys.
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
-        command = [sys.executable, "-P", "-m", "engines.verifiers.foreign.worker"]
-        try:
-            with theirs:
-                self._process = subprocess.Popen(
-                    [*command, str(theirs.fileno())],
-                    pass_fds=(theirs.fileno(),),
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    env=environment,
-                    start_new_session=True,  # a group of its own, to be killed as one
-                )
-            ours.setblocking(False)
-            await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=ours)
-        except BaseException:
-            ours.close()
-            await self.close()
-            raise
-        return self
+        self, on_message: Callable[[Message], None], on_exit: Callable[[], None]
+    ) -> Child:
+        """Start a process and load the file.
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        Raises:
+            VerifierError: the file cannot serve, or there can be no further process.
+        """
+        first: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
-    def data_received(self, data: bytes) -> None:
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > MAX_LINE:
-            self._drop()
-        for line in lines:
-            if self._closing or self._dropped:
-                return
-            message = parse_message(line)
-            if message is None:
-                self._drop()  # a fork of the user's code wrote here: what follows is its, too
+        def handle_message(message: Message) -> None:
+            if first.done():
+                on_message(message)
             else:
-                self._heard(message)
+                first.set_result(message)
 
-    def _drop(self) -> None:
-        """Treat it as ended: nothing that it says can be believed."""
-        self._dropped, self._rest = True, b""
-        if self._transport:
-            self._transport.abort()
+        def handle_exit() -> None:
+            if not first.done():
+                first.set_result({"refused": DIED})
+            on_exit()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        if not self._closing:
-            self._ended()
+        try:
+            child = await _start_child(handle_message, handle_exit)
+        except OSError as error:
+            raise VerifierError(
+                self._place,
+                f"no process can be started for it ({error}).",
+                "Free processes and memory, and start again.",
+            ) from error
+        try:
+            child.send({"load": self.load})
+            async with asyncio.timeout(self._load_s):
+                message = await first
+        except TimeoutError:
+            cause = f"it was not loaded within {self._load_s:g} s."
+            message = {"refused": {"cause": cause, "move": "Look for what it waits for."}}
+        except BaseException:
+            await child.close()
+            raise
+        if refused := message.get("refused", None if "loaded" in message else DIED):
+            await child.close()
+            place = f"{self._place}:{refused['line']}" if refused.get("line") else self._place
+            # An exception's text is the file's own: no escape sequence reaches a terminal.
+            raise VerifierError(
+                place, short_text(refused["cause"], 500), short_text(refused["move"], 500)
+            )
+        loaded: Mapping[str, Any] = message["loaded"]
+        self.loaded = loaded
+        child.capacity = self._concurrency if loaded["async"] else 1
+        return child
 
-    def send(self, message: Message) -> None:
-        # ASCII JSON: NUL and lone surrogates travel as escapes.
-        if self._transport and not self._closing:
-            self._transport.write(json.dumps(message).encode() + b"\n")
+    async def aclose(self) -> None:
+        """Nothing is left once the processes are ended."""
 
-    async def close(self) -> None:
-        """Kill the process and its session, and reap it. May be called more than once."""
-        self._closing = True
-        if self._transport:
-            self._transport.abort()
-        process, self._process = self._process, None
-        if process is None:
-            return
-        # Before the wait: until then the id is surely still its own.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.kill()
-        await asyncio.to_thread(process.wait)
+
+async def _start_child(on_message: Callable[[Message], None], on_exit: Callable[[], None]) -> Child:
+    ours, theirs = socket.socketpair()
+    # Our environment is passed on whole: the file is the user's code and may need its keys.
+    arguments = ["-m", "engines.verifiers.foreign.worker"]
+    try:
+        process = start_program(arguments, os.environ, channel=theirs)
+    except BaseException:
+        ours.close()
+        raise
+    kill = functools.partial(kill_session, process)
+    return await Child.connect(ours, on_message, on_exit, parse_message, kill)

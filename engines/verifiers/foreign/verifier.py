@@ -1,7 +1,7 @@
 """A verifier that is a function in the user's own file, written for any of three frameworks.
 
 Owns its settings and what its answers mean as verdicts. The file itself runs in a
-process of its own (`pool`), never in ours.
+process of its own (`process`), never in ours.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from engines.core.codec import fix_surrogates
 from engines.core.errors import CallFailed, VerifierError, lost_usage
 from engines.core.types import NO_USAGE, Message, Problem, RecordRef, Role, Rollout, Usage, Verdict
 from engines.verifiers.foreign.calls import WrongReturn, build_question, rescale_reward
-from engines.verifiers.foreign.pool import ForeignPool, ModelAccess
+from engines.verifiers.foreign.process import FunctionLauncher
 from engines.verifiers.foreign.signature import Signature
 from engines.verifiers.judge_context import JudgeContext, judge_key
-from engines.verifiers.process_pool.process import Trouble
+from engines.verifiers.process_pool.call import Answer, Trouble
+from engines.verifiers.process_pool.pool import ProcessPool
 from engines.verifiers.stated_answer import short_text, unjudgeable_verdict
 
 Completions = Literal["auto", "text", "messages"]
@@ -127,12 +128,11 @@ class FunctionVerifier:
             "columns": None if columns is None else sorted(columns),
         }
         self._load = load
-        self._pool = ForeignPool(
-            str(path),
-            workers=settings.workers,
-            concurrency=settings.concurrency,
-            deadline_s=settings.deadline_s,
-            load_s=load_s,
+        self._launcher = FunctionLauncher(
+            str(path), concurrency=settings.concurrency, load_s=load_s
+        )
+        self._pool = ProcessPool(
+            self._launcher, workers=settings.workers, deadline_s=settings.deadline_s
         )
 
     async def check(self) -> None:
@@ -142,7 +142,7 @@ class FunctionVerifier:
             VerifierError: the file is not there, does not load, or has no function of a
                 known signature; or its function needs a column that the data does not have.
         """
-        if self._pool.loaded is not None:
+        if self._launcher.loaded is not None:
             return
         if not self._path.is_file():
             raise _missing_file_error(self._path)
@@ -156,7 +156,9 @@ class FunctionVerifier:
             cause = f"it cannot be read ({error.strerror or error})."
             raise VerifierError(str(self._path), cause, "Check its rights.") from error
         # Latin 1 takes any byte through JSON and back; the file names its own encoding.
-        await self._pool.start({**self._load, "source": source.decode("latin-1")})
+        if not self._pool.is_starting:
+            self._launcher.load = {**self._load, "source": source.decode("latin-1")}
+        await self._pool.start()
 
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> tuple[Verdict, ...]:
         """Judge by the function.
@@ -168,10 +170,10 @@ class FunctionVerifier:
         verdicts = [unjudgeable_verdict(rollout, (problem,)) for rollout in rollouts]
         todo = [n for n, verdict in enumerate(verdicts) if verdict is None]
         if todo:
-            if self._pool.loaded is None:
+            if self._launcher.loaded is None:
                 await self.check()
-            assert self._pool.loaded is not None
-            together = self._pool.loaded["signature"] == "trl"  # a whole group in one call
+            assert self._launcher.loaded is not None
+            together = self._launcher.loaded["signature"] == "trl"  # a whole group in one call
             calls = [todo] if together else [[n] for n in todo]
             answers = await asyncio.gather(
                 *(self._call(problem, [rollouts[n] for n in call]) for call in calls)
@@ -189,28 +191,28 @@ class FunctionVerifier:
         # A function that hands back our NaN, as Youtu-Agent's do after a timeout of their
         # own, has no verdict; its default of 0 would say "wrong". Others never see it.
         given = build_question(problem, rollouts, math.nan if score is None else score)
-        asking: ModelAccess
-        answer, asking = await self._pool.ask(
-            given, lambda: _JudgeAccess(self._judging, problem, rollouts[0])
-        )
-        assert isinstance(asking, _JudgeAccess)
-        verdicts = self._verdicts(answer, asking, len(rollouts))
-        paid = [(asking.usage, tuple(asking.refs)), *[(NO_USAGE, ())] * (len(rollouts) - 1)]
+        attempts: list[_JudgeAccess] = []
+
+        def open_access() -> _JudgeAccess:
+            attempts.append(_JudgeAccess(self._judging, problem, rollouts[0]))
+            return attempts[-1]
+
+        answer = await self._pool.ask(given, open_access)
+        access = attempts[-1] if attempts else open_access()
+        verdicts = self._verdicts(answer, access, len(rollouts))
+        paid = [(access.usage, tuple(access.refs)), *[(NO_USAGE, ())] * (len(rollouts) - 1)]
         return [
             Verdict(v.reward, v.critique, v.metrics, v.error, usage, refs)
             for v, (usage, refs) in zip(verdicts, paid, strict=True)
         ]
 
-    def _verdicts(
-        self, answer: Mapping[str, Any] | Trouble, asking: _JudgeAccess, count: int
-    ) -> list[Verdict]:
+    def _verdicts(self, answer: Answer, access: _JudgeAccess, count: int) -> list[Verdict]:
         if isinstance(answer, Trouble):
             return [self._trouble_verdict(answer)] * count
-        if "error" in answer:
-            return [_failed_verdict(answer["error"])] * count
-        if asking.unanswered:
+        if access.unanswered:
             # Functions are known to make a reward of this; it is nobody's verdict.
-            return [_failed_verdict(f"the judge gave no reply: {asking.unanswered}")] * count
+            text = short_text(f"the judge gave no reply: {access.unanswered}", 400)
+            return [Verdict(None, error=f"failed: {text}")] * count
         return [self._verdict(result) for result in answer["results"]]
 
     def _verdict(self, result: Mapping[str, Any]) -> Verdict:
@@ -218,18 +220,20 @@ class FunctionVerifier:
         critique = fix_surrogates(result["critique"]) if result["critique"] else None
         if reward is None:
             return Verdict(None, critique, metrics)
-        given_up = self._pool.loaded is not None and self._pool.loaded["signature"] == "youtu"
+        given_up = (
+            self._launcher.loaded is not None and self._launcher.loaded["signature"] == "youtu"
+        )
         if math.isnan(reward) and given_up and self._settings.timeout_score is None:
             return Verdict(None, critique, metrics, "timeout: the function gave up on it")
         try:
             return Verdict(rescale_reward(reward, *self._settings.range), critique, metrics)
         except WrongReturn as error:
-            assert self._pool.loaded is not None
-            place = f"{self._pool.loaded['function']} in {self._path.name}"
+            assert self._launcher.loaded is not None
+            place = f"{self._launcher.loaded['function']} in {self._path.name}"
             return Verdict(None, critique, metrics, f"failed: {error} ({place})")
 
     def _trouble_verdict(self, trouble: Trouble) -> Verdict:
-        text = f"{trouble.kind}: {short_text(trouble.text, 300)}"
+        text = f"{trouble.kind}: {short_text(trouble.text, 400)}"
         score = self._settings.timeout_score
         if trouble.kind == "timeout" and score is not None:
             return Verdict(rescale_reward(score, *self._settings.range), text, {"timeout": 1.0})
@@ -274,10 +278,6 @@ def _parse_message(given: Mapping[str, str]) -> Message:
     if role is None:
         raise CallFailed("shape", f"no message has the role {short_text(given['role'])!r}")
     return Message(role, fix_surrogates(given["content"]))
-
-
-def _failed_verdict(text: str) -> Verdict:
-    return Verdict(None, error=f"failed: {short_text(text, 400)}")
 
 
 def _check_choice(name: str, given: object, known: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
 """The `math` verifier: is the stated answer mathematically the expected one?
 
-Owns what is asked of math-verify and what its word means as a verdict. Runs no algebra
-here: `worker_pool` does, in processes that can be killed. An answer that hangs or
+Owns what is asked of math-verify and what its answer means as a verdict. Runs no algebra
+here: `task` does, in processes that can be killed. An answer that hangs or
 crashes the check costs its own verdict and nothing else. Units and dates are not compared:
 math-verify sees numbers.
 """
@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from engines.core.errors import VerifierError
 from engines.core.types import Problem, Rollout, Verdict
 from engines.verifiers.math.notation import ascii_notation, strip_denial
-from engines.verifiers.process_pool.pool import WorkerPool
-from engines.verifiers.process_pool.process import Trouble
+from engines.verifiers.process_pool.call import Trouble
+from engines.verifiers.process_pool.pool import ProcessPool
+from engines.verifiers.process_pool.template import ForkLauncher
 from engines.verifiers.stated_answer import (
     TAIL_CHARS,
     StatedAnswer,
@@ -110,11 +111,11 @@ class MathVerifier:
             "strict": self._settings.strict,
             "allow_set_relation_comp": self._settings.allow_set_relation_comp,
         }
-        self._pool = WorkerPool(
-            "math",
-            workers=self._settings.workers,
-            deadline_s=self._settings.deadline_s,
-            memory_mb=self._settings.memory_mb,
+        launcher = ForkLauncher(
+            "math", "engines.verifiers.math.task", memory_mb=self._settings.memory_mb
+        )
+        self._pool = ProcessPool(
+            launcher, workers=self._settings.workers, deadline_s=self._settings.deadline_s
         )
 
     async def start(self) -> None:

@@ -1,81 +1,106 @@
-"""Worker processes with a deadline that really kills.
+"""Child processes that answer questions, each with a deadline that really kills.
 
-Owns the order of questions, the deadline of each, and killing and replacing a worker
-that missed it. Does not know what the questions mean. Belongs to the event loop
-that first uses it; nothing starts before that.
+Owns which process takes which call, each call's clock, the end of a process that hangs,
+and the retry of the calls that were in it. Does not know what the questions mean, nor how
+a process is started: a launcher does. Belongs to the event loop that first uses it;
+nothing starts before that.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
+import itertools
 from collections import deque
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-from engines.core.errors import VerifierError
-from engines.verifiers.process_pool.process import Answer, Template, Trouble, Worker
+from engines.core.errors import CallFailed
+from engines.verifiers.process_pool.call import Answer, Call, OpenModelAccess, Trouble
+from engines.verifiers.process_pool.child import Child, Message
 
-PIPELINE = 2  # one question in work, one waiting in the socket: the worker never idles for us
+GRACE_S = 1.0  # for a coroutine to end once it is cancelled; one that blocks its loop does not
 CLOSED = Trouble("failed", "the verifier was closed")
 
 
-class _PendingQuestion:
-    __slots__ = ("future", "line", "orphaned")
+class Launcher(Protocol):
+    """Starts the processes of a pool.
 
-    def __init__(self, question: Mapping[str, Any]) -> None:
-        # ASCII JSON: NUL and lone surrogates travel as escapes.
-        self.line = json.dumps(question).encode() + b"\n"
-        self.future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self.orphaned = False  # True once its worker ended under it
-
-    def settle(self, answer: Answer) -> None:
-        if not self.future.done():  # done: whoever asked was cancelled
-            self.future.set_result(answer)
-
-
-class WorkerPool:
-    """Answers questions in `workers` processes; each answer is due `deadline_s` after its turn.
-
-    Args:
-        task: "math" or "pattern", see `worker.py`.
-        workers: processes beside the template.
-        deadline_s: for one question, from when its worker is free for it.
-        memory_mb: address space of one worker.
+    A process gets {"call": number, …} and answers {"done": number, …}. It may ask a model
+    ({"ask": id, "call": number, "messages": […]}, answered by {"reply": id, …}), and where
+    its capacity is above 1 it gets {"cancel": number}.
     """
 
-    def __init__(self, task: str, *, workers: int, deadline_s: float, memory_mb: int) -> None:
-        self._task, self._workers = task, workers
-        self._deadline_s, self._memory_mb = deadline_s, memory_mb
-        self._queue: asyncio.Queue[_PendingQuestion] = asyncio.Queue()
-        self._template: Template | None = None
-        self._opening: asyncio.Task[None] | None = None
-        self._lanes: list[asyncio.Task[None]] = []
-        # Protects the control socket: its replies carry no name, so one order at a time.
-        self._ordering = asyncio.Lock()
-        self._closed = False
+    exit_text: str
+    """Why a question has no answer whose process ended."""
+
+    async def start(
+        self, on_message: Callable[[Message], None], on_exit: Callable[[], None]
+    ) -> Child:
+        """Return a process that is ready for calls.
+
+        Raises:
+            VerifierError: there can be none.
+        """
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Slot:
+    """A place for one process."""
+
+    process: Child | None = None  # None until started, and after its end
+    opening: asyncio.Task[None] | None = None
+    calls: dict[int, Call] = field(default_factory=dict)  # sent, by number, in order
+
+    @property
+    def started_calls(self) -> list[Call]:
+        return [call for call in self.calls.values() if call.started]
+
+
+class ProcessPool:
+    """Answers questions in child processes.
+
+    Args:
+        launcher: starts the processes.
+        workers: processes, started as they are needed.
+        deadline_s: for one call, from when its process begins it; the time that a model
+            takes to answer it does not count.
+    """
+
+    def __init__(self, launcher: Launcher, *, workers: int, deadline_s: float) -> None:
+        self._launcher, self._deadline_s = launcher, deadline_s
+        self._slots = [_Slot() for _ in range(workers)]
+        self._waiting: deque[Call] = deque()
+        self._numbers = itertools.count(1)
+        self._ends: set[asyncio.Task[None]] = set()
+        self._started = self._closed = False
+
+    @property
+    def is_starting(self) -> bool:
+        return self._slots[0].opening is not None
 
     async def start(self) -> None:
         """Return when questions can be answered. `ask` does this by itself.
 
         Raises:
-            VerifierError: the processes cannot be started.
+            VerifierError: no process can be started.
         """
         if self._closed:
             raise RuntimeError("the pool is closed")
-        if self._opening is None:
-            self._opening = asyncio.create_task(self._open())
-        try:
-            await asyncio.shield(self._opening)
-        except OSError as error:
-            raise VerifierError(
-                f'checking process "{self._task}"',
-                f"it cannot be started ({error}).",
-                "Reinstall practice-studio, or free processes and memory, and start again.",
-            ) from error
+        if not self._started:
+            await asyncio.shield(self._start_opening(self._slots[0]))
 
-    async def ask(self, question: Mapping[str, Any]) -> Answer:
+    async def ask(self, question: Message, open_access: OpenModelAccess | None = None) -> Answer:
+        """The answer to a question.
+
+        Args:
+            question: one JSON object.
+            open_access: opens what answers its questions to a model, anew for each attempt;
+                the last one opened belongs to the attempt that is returned. None: it asks none.
+        """
         if not self._closed:
             try:
                 await self.start()
@@ -85,99 +110,187 @@ class WorkerPool:
                     raise  # we are cancelled, and not only the opening, which `aclose` cancels
         if self._closed:
             return CLOSED
-        asked = _PendingQuestion(question)
-        self._queue.put_nowait(asked)
-        return await asked.future
+        call = Call(question, open_access)
+        self._waiting.append(call)
+        self._assign()
+        try:
+            return await call.future
+        except asyncio.CancelledError:
+            self._abandon(call)
+            raise
 
     async def aclose(self) -> None:
-        """End all processes; what is still being asked is answered with trouble."""
+        """End all processes; calls that are still open are answered with trouble."""
         self._closed = True
-        tasks, self._lanes = [*self._lanes, *([self._opening] if self._opening else [])], []
-        self._opening = None
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        while not self._queue.empty():
-            self._queue.get_nowait().settle(CLOSED)
-        if self._template:
-            template, self._template = self._template, None
-            await template.close()
+        for call in self._waiting:
+            call.settle(CLOSED)
+        self._waiting.clear()
+        for slot in self._slots:
+            if slot.opening:
+                slot.opening.cancel()
+                await asyncio.gather(slot.opening, return_exceptions=True)
+            for call in self._empty_slot(slot):
+                call.settle(CLOSED)
+        await asyncio.gather(*self._ends)
+        await self._launcher.aclose()
 
-    async def _open(self) -> None:
-        await self._open_template()
-        self._lanes = [asyncio.create_task(self._run_lane()) for _ in range(self._workers)]
+    def _assign(self) -> None:
+        while self._waiting and not self._closed:
+            call = self._waiting[0]
+            if call.future.done():
+                self._waiting.popleft()
+            elif slot := next((slot for slot in self._slots if _has_room(slot, call)), None):
+                self._send(slot, self._waiting.popleft())
+            else:
+                idle = [slot for slot in self._slots if slot.process is None]
+                if idle and not any(slot.opening for slot in idle):
+                    self._start_opening(idle[0])
+                return
 
-    async def _open_template(self) -> Template:
-        if self._template is None:
-            self._template = Template(self._task, self._memory_mb)
+    def _send(self, slot: _Slot, call: Call) -> None:
+        assert slot.process
+        number = next(self._numbers)
+        call.restart(self._deadline_s)
+        slot.calls[number] = call
+        slot.process.send({"call": number, **call.question})
+        self._start_clocks(slot)
+
+    def _start_clocks(self, slot: _Slot) -> None:
+        """Start the clocks of the calls that the process works on by now."""
+        assert slot.process
+        for number, call in itertools.islice(slot.calls.items(), slot.process.capacity):
+            if not call.started:
+                self._start_clock(slot, number, call)
+
+    def _start_clock(self, slot: _Slot, number: int, call: Call) -> None:
+        call.start_clock(lambda: self._handle_timeout(slot, number))
+
+    def _start_opening(self, slot: _Slot) -> asyncio.Task[None]:
+        if slot.opening is None:
+            slot.opening = asyncio.create_task(self._open_process(slot))
+            slot.opening.add_done_callback(lambda task: self._finish_opening(slot, task))
+        return slot.opening
+
+    def _finish_opening(self, slot: _Slot, task: asyncio.Task[None]) -> None:
+        slot.opening = None
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not any(slot.process for slot in self._slots):
+            for call in self._waiting:
+                call.settle(Trouble("failed", str(error)))
+            self._waiting.clear()
+        elif error is None:  # else no further try before another process has room
+            self._assign()
+
+    async def _open_process(self, slot: _Slot) -> None:
+        ended = asyncio.Event()
+
+        def handle_exit() -> None:
+            ended.set()
+            if slot.process is not None:
+                self._handle_exit(slot)
+
+        slot.process = await self._launcher.start(
+            lambda message: self._handle_message(slot, message), handle_exit
+        )
+        self._started = True
+        if ended.is_set():
+            self._handle_exit(slot)
+
+    def _handle_message(self, slot: _Slot, message: Message) -> None:
+        if "done" in message:
+            if call := slot.calls.pop(message["done"], None):
+                call.settle(self._timeout_trouble() if call.late else _parse_answer(message))
+                self._start_clocks(slot)
+            self._assign()
+        elif "ask" in message and (call := slot.calls.get(message["call"])):
+            self._answer_question(slot, call, message)
+
+    def _answer_question(self, slot: _Slot, call: Call, message: Message) -> None:
+        """Answer what a call asks its model; its clock stands still meanwhile."""
+        call.stop_clock()
+
+        async def answer() -> None:
+            reply: dict[str, Any] = {"reply": message["ask"]}
             try:
-                await self._template.reply()
-            except OSError:
-                await self._drop_template()
-                raise
-        return self._template
+                assert call.model_access
+                reply["text"] = await call.model_access.answer(message["messages"])
+            except CallFailed as error:
+                reply["error"] = str(error)
+            except Exception as error:  # raised where the verdict is awaited
+                call.raised = error
+                reply["error"] = str(error)
+            call.model_questions.discard(task)
+            if slot.process and call in slot.calls.values():
+                if not call.model_questions and not call.late:
+                    self._start_clock(slot, message["call"], call)
+                slot.process.send(reply)
 
-    async def _drop_template(self) -> None:
-        if self._template:
-            template, self._template = self._template, None
-            await template.close()
+        task = asyncio.get_running_loop().create_task(answer())
+        call.model_questions.add(task)
 
-    async def _fork(self, kill: int = 0) -> Worker:
-        async with self._ordering:
-            for attempt in (1, 2):
-                template = await self._open_template()
-                try:
-                    return await template.fork(kill)
-                except OSError:
-                    if attempt == 2 or template.process.poll() is None:
-                        raise
-                    # It was killed from outside, and its workers with it.
-                    await self._drop_template()
-            raise AssertionError("unreachable")
+    def _handle_timeout(self, slot: _Slot, number: int) -> None:
+        """Time is up: cancel a coroutine that runs beside others, else kill the process."""
+        call = slot.calls[number]
+        if len(slot.started_calls) == 1 or not slot.process:
+            del slot.calls[number]
+            call.settle(self._timeout_trouble())
+            self._retry_alone(slot)
+            return
+        call.stop_clock()
+        call.late = True
+        slot.process.send({"cancel": number})
+        # Where this does nothing, some call blocks the loop. Which, shows when each runs alone.
+        call.left_s = min(GRACE_S, self._deadline_s)
+        call.start_clock(lambda: self._retry_alone(slot))
 
-    @staticmethod
-    def _add_to_flight(asked: _PendingQuestion, flight: deque[_PendingQuestion]) -> None:
-        if not asked.future.done():  # done: whoever asked was cancelled while it waited
-            flight.append(asked)
+    def _abandon(self, call: Call) -> None:
+        """End a call that nobody waits for any more."""
+        for slot in self._slots:
+            for number, other in list(slot.calls.items()):
+                if other is call and call.started:  # else it is answered soon, in its turn
+                    call.cancel_work()
+                    self._handle_timeout(slot, number)
 
-    async def _run_lane(self) -> None:
-        """Keep one worker busy; after a timeout or a crash go on with a new one."""
-        flight: deque[_PendingQuestion] = deque()
-        worker: Worker | None = None
-        try:
-            while True:
-                if not flight:
-                    self._add_to_flight(await self._queue.get(), flight)
-                while len(flight) < PIPELINE and not self._queue.empty():
-                    self._add_to_flight(self._queue.get_nowait(), flight)
-                if not flight:
-                    continue
-                try:
-                    worker = worker or await self._fork()
-                except OSError as error:
-                    flight.popleft().settle(Trouble("failed", f"no checking process: {error}"))
-                    continue
-                for asked in list(flight)[worker.sent :]:
-                    worker.send(asked.line)
-                worker.sent = len(flight)
-                answer = await worker.answer(self._deadline_s)
-                if worker.usable or not _can_retry(flight[0], worker):
-                    flight.popleft().settle(answer)
-                if not worker.usable:
-                    await worker.close()
-                    old, worker = worker.pid, None
-                    with contextlib.suppress(OSError):  # tried again by the next question
-                        worker = await self._fork(kill=old)
-        finally:
-            for asked in flight:
-                asked.settle(CLOSED)
-            if worker:
-                await worker.close()
+    def _timeout_trouble(self) -> Trouble:
+        return Trouble("timeout", f"no verdict within {self._deadline_s:g} s")
+
+    def _handle_exit(self, slot: _Slot) -> None:
+        """A process ended. A call that was alone in it for the second time is the cause."""
+        for number, call in list(slot.calls.items()):
+            if call.alone:
+                slot.calls.pop(number).settle(Trouble("failed", self._launcher.exit_text))
+        self._retry_alone(slot)
+
+    def _retry_alone(self, slot: _Slot) -> None:
+        calls = self._empty_slot(slot)
+        for call in calls:
+            call.alone = call.alone or call.started
+        self._waiting.extendleft(reversed(calls))
+        self._assign()
+
+    def _empty_slot(self, slot: _Slot) -> list[Call]:
+        """End the process of a slot; its calls can be sent again."""
+        calls, slot.calls = list(slot.calls.values()), {}
+        for call in calls:
+            call.cancel_work()
+        if slot.process:
+            end = asyncio.create_task(slot.process.close())
+            self._ends.add(end)
+            end.add_done_callback(self._ends.discard)
+            slot.process = None
+        return calls
 
 
-def _can_retry(asked: _PendingQuestion, worker: Worker) -> bool:
-    """True when a question gets a second worker: its first may have been killed from outside."""
-    if not worker.gone.is_set() or asked.orphaned:
+def _has_room(slot: _Slot, call: Call) -> bool:
+    if slot.process is None:
         return False
-    asked.orphaned = True
-    return True
+    if call.alone:
+        return not slot.calls
+    room = slot.process.capacity + slot.process.prefetch
+    return len(slot.calls) < room and not any(other.alone for other in slot.calls.values())
+
+
+def _parse_answer(message: Message) -> Answer:
+    if "error" in message:
+        return Trouble(message.get("kind", "failed"), str(message["error"]))
+    return message

@@ -368,7 +368,11 @@ def test_workers_end_when_the_studio_is_killed() -> None:
         async def main():
             verifier = MathVerifier(MathSettings(deadline_s=600))
             problem = Problem("p", "q", "0.5")
-            def rollouts(text): return [Rollout(Attempt((), text), 1, 1, 0, 0, 0, 0, 0)]
+            places = dict.fromkeys(
+                ("epoch", "step", "position", "index", "seed", "policy_version", "library_version"),
+                1,
+            )
+            def rollouts(text): return [Rollout(attempt=Attempt((), text), **places)]
             await verifier.start()
             first = asyncio.create_task(verifier.verify(problem, rollouts("A: 1/2")))
             bomb = asyncio.create_task(verifier.verify(problem, rollouts("A: 9^9^9^9")))

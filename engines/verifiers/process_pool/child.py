@@ -1,0 +1,142 @@
+"""Our end of a child process: its socket, its start and its end.
+
+Owns the lines that travel, one JSON object each. Does not decide when to end a child:
+`pool` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+Message = Mapping[str, Any]
+Parse = Callable[[bytes], Message | None]
+
+MAX_LINE = 64 << 20
+
+
+class Child(asyncio.Protocol):
+    """A running child process.
+
+    Args:
+        on_message: gets each of its messages.
+        on_exit: called when it ends without `close`.
+        parse: a line as a message; None where it is none, which ends the child.
+        kill: kills and reaps the process.
+    """
+
+    capacity = 1
+    """Calls that it works on at a time."""
+    prefetch = 0
+    """Further calls that wait in its socket, so that it is never idle. It works in order."""
+
+    def __init__(
+        self,
+        on_message: Callable[[Message], None],
+        on_exit: Callable[[], None],
+        parse: Parse,
+        kill: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._on_message, self._on_exit = on_message, on_exit
+        self._parse, self._kill = parse, kill
+        self._rest = b""
+        self._transport: asyncio.Transport | None = None
+        self._closing = self._dropped = False
+
+    @classmethod
+    async def connect(
+        cls,
+        ours: socket.socket,
+        on_message: Callable[[Message], None],
+        on_exit: Callable[[], None],
+        parse: Parse,
+        kill: Callable[[], Awaitable[None]],
+    ) -> Child:
+        """Take over our end of the socket of a process that has been started."""
+        child = cls(on_message, on_exit, parse, kill)
+        ours.setblocking(False)
+        try:
+            await asyncio.get_running_loop().create_unix_connection(lambda: child, sock=ours)
+        except BaseException:
+            ours.close()
+            await child.close()
+            raise
+        return child
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > MAX_LINE:
+            self._drop()
+        for line in lines:
+            if self._closing or self._dropped:
+                return
+            message = self._parse(line)
+            if message is None:
+                self._drop()  # user code wrote to the socket: later lines may be its own, too
+            else:
+                self._on_message(message)
+
+    def _drop(self) -> None:
+        """Treat the process as ended: its messages cannot be trusted."""
+        self._dropped, self._rest = True, b""
+        if self._transport:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._closing:
+            self._on_exit()
+
+    def send(self, message: Message) -> None:
+        # ASCII JSON: NUL and lone surrogates travel as escapes.
+        if self._transport and not self._closing:
+            self._transport.write(json.dumps(message).encode() + b"\n")
+
+    async def close(self) -> None:
+        """Kill and reap the process. May be called more than once."""
+        if self._closing:
+            return
+        self._closing = True
+        if self._transport:
+            self._transport.abort()
+        await self._kill()
+
+
+def start_program(
+    arguments: Sequence[str], environment: Mapping[str, str], *, channel: socket.socket
+) -> subprocess.Popen[bytes]:
+    """Start Python in a session of its own; its last argument is the number of its socket.
+
+    The session keeps Ctrl-C away from it, and lets it be killed together with its children.
+    """
+    paths = os.pathsep.join(map(os.path.abspath, sys.path))
+    with channel:
+        return subprocess.Popen(
+            [sys.executable, "-P", *arguments, str(channel.fileno())],
+            pass_fds=(channel.fileno(),),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**environment, "PYTHONPATH": paths},
+            start_new_session=True,
+        )
+
+
+async def kill_session(process: subprocess.Popen[bytes]) -> None:
+    """Kill a program of `start_program` with its children, and reap it."""
+    if process.returncode is None:  # later the id may be another process's
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+    await asyncio.to_thread(process.wait)
