@@ -20,6 +20,7 @@ from tinydb.storages import Storage
 from engines.core.codec import dumps
 from engines.core.errors import StudioError
 from engines.core.library import Library
+from engines.core.state.fold import fold_events
 from engines.core.state.run_state import RunState
 from engines.record.appender import make_folder, write_atomic
 from engines.record.run_dir import RunDir, Workspace
@@ -140,7 +141,7 @@ def run_row(run: RunDir) -> dict[str, Any]:
     """What `runs list` shows of a run; rates come with their n."""
     size = run.journal.stat().st_size
     entries = run.entries()
-    state = run.state()
+    state = fold_events(entry.event for entry in entries)
     started = state.started
     return {
         "run": run.run,

@@ -152,6 +152,8 @@ async def open_run_context(
     for entry in journal.take_entries():
         fold(state, entry.event)
     recorder = Recorder(journal, state)
+    if opened.local is not None:
+        opened.local.is_watched = recorder.is_text_read
     write_atomic(run.run_file, dump_run_yaml(config, mask).encode())
     await recorder.record(_opening_event(plan, state, folder, past))
 

@@ -208,6 +208,10 @@ class Feed:
         """Those under way, by their ids."""
         return [text.rollout for text in self._texts.values()]
 
+    def is_followed(self) -> bool:
+        """Whether anybody follows the text of some rollout."""
+        return bool(self._watched)
+
     def __call__(self, event: DurableEvent | TransientEvent) -> None:
         # Tokens come by the hundred thousand a second: everything on their way is counted.
         if event.__class__ is TextStreamed:

@@ -84,7 +84,9 @@ class _Server:
         self._run = RunDir(practice.records.parent)
         self._requests = RequestHandler(practice)
         self._feed = Feed(practice.recorder.state, batch_s)
-        self._stop_listening = practice.recorder.listen(self._feed)
+        self._stop_listening = practice.recorder.listen(
+            self._feed, reads_text=self._feed.is_followed
+        )
         self._connections: dict[asyncio.Task[None], _Client] = {}
         self._under_way: set[asyncio.Task[Any]] = set()
         self._driver: _Client | None = None
