@@ -26,14 +26,22 @@ from studio.run.plan import RunPlan
 from studio.run.resume_checks import weight_facts
 
 if TYPE_CHECKING:
-    from engines.grpo.engine.grpo import GRPOEngine
-    from engines.grpo.engine.sft import SFTEngine
+    from engines.grpo.engine.grpo import ScoredBatch
+    from engines.grpo.engine.sft import DemonstrationBatch
     from engines.grpo.engine.vllm_synced import VLLMSyncedEngine
+    from engines.grpo.engine.weight_engine import WeightEngine
     from engines.grpo.loss.sft import SFTSettings
     from engines.grpo.ranks.rank_zero import RankZeroEngine
     from engines.grpo.ranks.ranks import Ranks
     from engines.policies.hf_local.policy import HFLocal
     from engines.policies.vllm.policy import VLLMRollouts
+
+    TrainingEngine = (
+        WeightEngine[ScoredBatch]
+        | WeightEngine[DemonstrationBatch]
+        | RankZeroEngine
+        | VLLMSyncedEngine
+    )
 
 USUAL_RATES = (1e-6, 3e-3)
 """Learning rates of adapters outside of these are warned of."""
@@ -41,7 +49,7 @@ USUAL_RATES = (1e-6, 3e-3)
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    engine: GRPOEngine | RankZeroEngine | SFTEngine | VLLMSyncedEngine
+    engine: TrainingEngine
     checkpoints: Checkpoints
     bounds: MetricLimits
     folder: Path  # of this experiment, with its monitor and its steps
@@ -111,16 +119,18 @@ def training_warnings(config: RunConfig) -> list[str]:
     return told
 
 
-def open_tuning_engine(plan: RunPlan, local: HFLocal, tell: Tell = lambda _: None) -> SFTEngine:
+def open_tuning_engine(
+    plan: RunPlan, local: HFLocal, tell: Tell = lambda _: None
+) -> WeightEngine[DemonstrationBatch]:
     """The engine of a run that is fine-tuned on demonstrations.
 
     Raises:
         StudioError: settings that cannot be meant, or a model without anything to train.
     """
-    from engines.grpo.engine.sft import SFTEngine
+    from engines.grpo.engine.sft import sft_engine
 
     config = plan.loaded.config
-    return SFTEngine(
+    return sft_engine(
         sft_settings(config),
         local.local,
         total_steps=plan.sampler.total_steps,
@@ -163,14 +173,14 @@ def open_training(
     Raises:
         ConfigError: settings that contradict each other.
     """
-    from engines.grpo.engine.grpo import GRPOEngine
+    from engines.grpo.engine.grpo import grpo_engine
     from engines.grpo.engine.vllm_synced import VLLMSyncedEngine
     from engines.grpo.ranks.distributed import DistributedRanks
     from engines.grpo.ranks.rank_zero import RankZeroEngine
 
     config = plan.loaded.config
     settings, steps = grpo_settings(config), plan.sampler.total_steps
-    engine: GRPOEngine | RankZeroEngine | SFTEngine | VLLMSyncedEngine
+    engine: TrainingEngine
     if config.practice.algorithm == "sft":
         engine = open_tuning_engine(plan, local, tell)
     elif isinstance(ranks, DistributedRanks):
@@ -179,7 +189,7 @@ def open_training(
         )
         engine.share_sampling(local)
     else:
-        engine = GRPOEngine(settings, local.local, total_steps=steps, seed=config.seed, tell=tell)
+        engine = grpo_engine(settings, local.local, total_steps=steps, seed=config.seed, tell=tell)
     folder = experiment_folder(plan)
     if rollouts is not None:
         engine = VLLMSyncedEngine(engine, local.local, rollouts, folder / "served")
