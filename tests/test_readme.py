@@ -8,36 +8,29 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 README = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```bash run\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One empty folder for all blocks, in which they are run from top to bottom."""
-    return tmp_path_factory.mktemp("readme")
 
 
 def test_the_readme_has_blocks_to_run() -> None:
     assert len(BLOCKS) >= 4
 
 
-@pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_a_block_of_the_readme_runs(number: int, folder: Path) -> None:
+def test_the_blocks_of_the_readme_run(tmp_path: Path) -> None:
+    """In one empty folder, from top to bottom, as a reader would type them."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", BLOCKS[number]],
-        cwd=folder,
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout
+    for block in BLOCKS:
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", block],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, (block, done.stderr)
+        assert done.stdout, block
 
 
 def test_ci_runs_the_very_test_command_of_the_readme() -> None:

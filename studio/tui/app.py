@@ -121,6 +121,7 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         self.settings = settings or ScreenSettings()
         self.environ = os.environ if environ is None else environ
         super().__init__(ansi_color=None)
+        themes.register_themes(self, self.environ, self.settings.theme)
         self.animation_level = "none"
         self.workspace = workspace
         self.person = login_name()
@@ -175,7 +176,6 @@ class StudioApp(App[int], inherit_bindings=False):  # ctrl+q is no key of ours
         return self.session.state if self.session is not None else None
 
     def on_mount(self) -> None:
-        themes.register_themes(self, self.environ, self.settings.theme)
         self.keys = remap_keys(self.settings.keys, self.settings.place)
         self.set_keymap(dict(self.settings.keys))
         from studio.tui.terminal.frame_clock import install_frame_clock

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.made_once import made_once
 from tests.support.processes import SMALL
 from tests.support.run_studio import studio
 
@@ -18,11 +19,12 @@ def workspace(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def practised_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("practised") / "practice"
-    done = studio("headless", "rehearsal", *SMALL, workspace=folder)
-    assert done.code == 0, done.stderr
-    return folder
+def practised_once() -> Path:
+    def make(folder: Path) -> None:
+        done = studio("headless", "rehearsal", *SMALL, workspace=folder / "practice")
+        assert done.code == 0, done.stderr
+
+    return made_once("practised", make) / "practice"
 
 
 @pytest.fixture

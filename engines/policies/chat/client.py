@@ -1,16 +1,16 @@
 """The policy for any endpoint that speaks OpenAI's chat-completions protocol.
 
-Owns the connection, the deadline and the retries of each call. The wire format is in
-`sse`, the request in `chat_request`, the waits in `backoff`, the settings and failures
-in `endpoint`, the limits of a reply in `caps`, what a failed ping means in `diagnosis`.
-Does not limit how many calls run at once; `throttle` does, and is told what was refused.
+Owns what one try is and what a lost one may have cost. The wire format is in `streamed_reply`
+and `request`, the client in `http`, retries and deadline in `retry`, settings and failures in
+`endpoint`, limits of a reply in `size_limits`, what a failed ping means in `diagnosis`. Does not
+limit how many calls run at once; `limits.throttle` does, and is told what was refused.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,32 +20,20 @@ from engines.core.errors import CallFailed
 from engines.core.protocols import OnText, Policy, Reservation
 from engines.core.text.tokens import prompt_tokens
 from engines.core.types import NO_USAGE, Completion, Message, Sampling, Usage
-from engines.core.waiting.deadline import deadline
-from engines.policies.chat.endpoint import (
-    EndpointFailed,
-    EndpointSettings,
-    is_transient,
-    status_failure,
-)
+from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings, is_transient
+from engines.policies.chat.http import CONNECT_S, MakeTransport, failure_of, is_unsent, new_client
 from engines.policies.chat.request import Dialect, adapt_dialect, chat_request
-from engines.policies.chat.retry import asked_wait_s, backoff_s
-from engines.policies.chat.size_limits import LISTING_BYTES, read_capped, shorten_errors
+from engines.policies.chat.retry import RetryPolicy, Sleep, retry_call
+from engines.policies.chat.size_limits import LISTING_BYTES, read_capped
 from engines.policies.chat.streamed_reply import ReplyError, StreamedReply
 from engines.policies.limits.congestion import CROWDED, Congestion
 
 if TYPE_CHECKING:
-    import httpx2
     from openai import AsyncOpenAI
 
-NO_KEY = "none"
-"""Sent where no key is set: local servers ignore it, and the client insists on one."""
-CONNECT_S = 10.0
 PING_S = 30.0
 DRAIN_S = 0.5
 """How long to wait for the end of the body after [DONE], so the connection is reused."""
-
-Sleep = Callable[[float], Awaitable[None]]
-MakeTransport = Callable[[], "httpx2.AsyncBaseTransport"]
 
 
 class OpenAICompat:
@@ -110,7 +98,13 @@ class OpenAICompat:
         """
         own = self.settings
         return await self._call(
-            messages, sampling, on_text, own.timeout_s, own.max_retries, congestion, reservation
+            messages,
+            sampling,
+            on_text=on_text,
+            limit_s=own.timeout_s,
+            max_retries=own.max_retries,
+            congestion=congestion,
+            reservation=reservation,
         )
 
     def with_congestion(self, congestion: Congestion) -> Policy:
@@ -129,8 +123,9 @@ class OpenAICompat:
         question = (Message("user", "Say OK."),)
         once = Sampling(temperature=None, max_tokens=1, seed=1)
         try:
-            limit = min(self.settings.timeout_s, PING_S)
-            await self._call(question, once, None, limit, min(self.settings.max_retries, 1))
+            limit_s = min(self.settings.timeout_s, PING_S)
+            retries = min(self.settings.max_retries, 1)
+            await self._call(question, once, limit_s=limit_s, max_retries=retries)
         except CallFailed as failed:
             if isinstance(failed, EndpointFailed) and "output limit was reached" in failed.body:
                 return  # a hosted reasoning model's way to say that one token was too few
@@ -147,77 +142,40 @@ class OpenAICompat:
         self,
         messages: Sequence[Message],
         sampling: Sampling,
-        on_text: OnText | None,
+        *,
+        on_text: OnText | None = None,
         limit_s: float,
         max_retries: int,
         congestion: Congestion | None = None,
         reservation: Reservation | None = None,
     ) -> Completion:
         self._open_client()  # before the deadline: the first call pays for the import
-        seen = _TextForwarder(on_text)
-        last = ""
-        tries = faults = 0
-        asked = messages[-1].content if messages else ""
-        spent = _LostUsage(self.settings, prompt_tokens(messages, sampling.tools))
-        try:
-            async with deadline(limit_s) as until:
-                while True:
-                    body = chat_request(
-                        self.settings.model,
-                        messages,
-                        sampling,
-                        self.settings.max_tokens,
-                        self.dialect,
-                    )
-                    began = congestion.note_request() if congestion else 0
-                    try:
-                        made = await self._try(body, seen, spent)
-                    except EndpointFailed as failed:
-                        crowded = failed.transient and failed.status in CROWDED
-                        if congestion and crowded:
-                            congestion.note_refusal(began)
-                        if self._adapt_dialect(failed, body):
-                            continue
-                        tries += 1
-                        faults += not (congestion and crowded)
-                        if not failed.transient or faults > max_retries:
-                            raise _add_try_count(failed, tries, spent.usage) from None
-                        last, wait_s = failed.text, failed.wait_s
-                    else:
-                        if congestion:
-                            congestion.note_answer()
-                        return replace(made, usage=spent.usage + made.usage)
-                    drawn = (tries - 1, sampling.seed or 0, asked)
-                    wait_s = backoff_s(*drawn) if wait_s is None else asked_wait_s(wait_s, *drawn)
-                    ends = until.ends_at
-                    if ends is not None and asyncio.get_running_loop().time() + wait_s >= ends:
-                        raise CallFailed(
-                            "timeout",
-                            f"the next try would be {_seconds_text(wait_s)} from now, after the "
-                            f"deadline of {limit_s:g} s; {last}",
-                            spent.usage,
-                        )
-                    # Who waits for a slot or for time must not hold money that others wait for.
-                    if reservation is not None:
-                        reservation.settle(spent.usage)
-                    if congestion and crowded:
-                        async with congestion.lend_slot():
-                            await self._sleep(wait_s)
-                    else:
-                        await self._sleep(wait_s)
-                    if reservation is not None:
-                        await reservation.take()
-        except asyncio.CancelledError:
-            raise asyncio.CancelledError(spent.usage) from None
-        except TimeoutError:
-            if not until.expired:
+        own, seen = self.settings, _TextForwarder(on_text)
+        spent = _LostUsage(own, prompt_tokens(messages, sampling.tools))
+        call = _CallHooks(self, spent, congestion, reservation)
+
+        async def try_once() -> Completion:
+            call.body = chat_request(own.model, messages, sampling, own.max_tokens, self.dialect)
+            began = congestion.note_request() if congestion else 0
+            try:
+                made = await self._try(call.body, seen, spent)
+            except EndpointFailed as failed:
+                if congestion and call.is_crowded(failed):
+                    congestion.note_refusal(began)
                 raise
-            said = f" ({last})" if last else ""
-            raise CallFailed(
-                "timeout",
-                f"no whole reply from {self.settings.url} within {limit_s:g} s{said}",
-                spent.usage,
-            ) from None
+            if congestion:
+                congestion.note_answer()
+            return replace(made, usage=spent.usage + made.usage)
+
+        policy = RetryPolicy(
+            url=own.url,
+            limit_s=limit_s,
+            max_retries=max_retries,
+            seed=sampling.seed or 0,
+            about=messages[-1].content if messages else "",
+            sleep=self._sleep,
+        )
+        return await retry_call(try_once, policy, call)
 
     async def _try(
         self, body: Mapping[str, Any], seen: _TextForwarder, spent: _LostUsage
@@ -232,27 +190,13 @@ class OpenAICompat:
         try:
             await self._read_stream(body, reply, seen)
             seen(reply.end())
-        except openai.APIStatusError as error:
-            raise status_failure(own, error) from None
         except asyncio.CancelledError:  # mostly the deadline
             spent.add_try(reply)
             raise
-        except (openai.APITimeoutError, httpx2.TimeoutException) as error:
-            if not _is_unsent(error):
+        except (openai.APIError, httpx2.HTTPError) as error:
+            if not isinstance(error, openai.APIStatusError) and not is_unsent(error):
                 spent.add_try(reply)
-            raise EndpointFailed("timeout", f"{own.url} fell silent", transient=True) from None
-        except openai.APIConnectionError as error:
-            cause = own.redact(str(error.__cause__ or error))
-            if _is_unsent(error):
-                text = f"no connection to {own.url}: {cause}"
-                raise EndpointFailed("refused", text, transient=True) from None
-            spent.add_try(reply)
-            text = f"{own.url} closed the connection without a reply: {cause}"
-            raise EndpointFailed("cut", text, transient=True) from None
-        except httpx2.HTTPError as error:
-            spent.add_try(reply)
-            text = f"the reply of {own.url} was cut: {own.redact(str(error))}"
-            raise EndpointFailed("cut", text, transient=True) from None
+            raise failure_of(own, error) from None
         except ReplyError as error:
             if reply.has_begun:  # else it is an error status that came late
                 spent.add_try(reply)
@@ -304,44 +248,11 @@ class OpenAICompat:
         if self._closed:
             raise RuntimeError(f"{self.name} is used after it was closed")
         if self._client is None:
-            self._client = self._new_client()
+            self._client = new_client(self.settings, self._transport)
         return self._client
 
-    def _new_client(self) -> AsyncOpenAI:
-        import httpx2
-        import openai
-
-        own = self.settings
-        limits = httpx2.Limits(
-            max_connections=None, max_keepalive_connections=256, keepalive_expiry=30.0
-        )
-        timeout = httpx2.Timeout(
-            own.idle_s or own.timeout_s,
-            # Over before the call is: what never connected must not count as spent.
-            connect=min(CONNECT_S, 0.9 * own.timeout_s),
-            pool=None,
-        )
-        client = openai.AsyncOpenAI(
-            api_key=own.api_key or NO_KEY,
-            base_url=own.address,
-            max_retries=0,
-            timeout=timeout,
-            http_client=httpx2.AsyncClient(
-                transport=self._transport() if self._transport else None,
-                limits=limits,
-                timeout=timeout,
-                follow_redirects=True,
-                trust_env=not own.is_local,  # no proxy stands between a machine and itself
-                event_hooks={"response": [shorten_errors]},
-            ),
-        )
-        # The constructor reads OPENAI_ORG_ID, OPENAI_PROJECT_ID and OPENAI_CUSTOM_HEADERS
-        # from the environment and offers no way to decline (openai 3.52).
-        client.organization = client.project = None
-        client._custom_headers = dict(own.headers)
-        return client
-
-    def _adapt_dialect(self, failed: EndpointFailed, body: Mapping[str, Any]) -> bool:
+    def adapt_to(self, failed: EndpointFailed, body: Mapping[str, Any]) -> bool:
+        """Learn from a refused request how this endpoint wants it; whether there is news."""
         if failed.status not in (400, 422):
             return False
         learned = adapt_dialect(self.dialect, body, failed.body)
@@ -384,6 +295,48 @@ class _TextForwarder:
         if new:
             self._shown = self._here
             self._on_text(new)
+
+
+class _CallHooks:
+    """What happens between the tries of one call: see `retry.RetryHooks`."""
+
+    def __init__(
+        self,
+        endpoint: OpenAICompat,
+        spent: _LostUsage,
+        congestion: Congestion | None,
+        reservation: Reservation | None,
+    ) -> None:
+        self.body: Mapping[str, Any] = {}  # of the last request
+        self._endpoint, self._spent = endpoint, spent
+        self._congestion, self._reservation = congestion, reservation
+
+    @property
+    def usage(self) -> Usage:
+        return self._spent.usage
+
+    def is_crowded(self, failed: EndpointFailed) -> bool:
+        """Refused for the crowd alone, which is no failure of this call."""
+        return bool(self._congestion and failed.transient and failed.status in CROWDED)
+
+    def adapt(self, failed: EndpointFailed) -> bool:
+        return self._endpoint.adapt_to(failed, self.body)
+
+    def counts(self, failed: EndpointFailed) -> bool:
+        return not self.is_crowded(failed)
+
+    @asynccontextmanager
+    async def waiting(self, failed: EndpointFailed) -> AsyncIterator[None]:
+        # Who waits for a slot or for time must not hold money that others wait for.
+        if self._reservation is not None:
+            self._reservation.settle(self._spent.usage)
+        if self._congestion and self.is_crowded(failed):
+            async with self._congestion.lend_slot():
+                yield
+        else:
+            yield
+        if self._reservation is not None:
+            await self._reservation.take()
 
 
 class _LostUsage:
@@ -435,24 +388,3 @@ class _EndpointView:
 
     async def aclose(self) -> None:
         await self.endpoint.aclose()
-
-
-def _is_unsent(error: Exception) -> bool:
-    """Whether there was no connection to send the request on."""
-    import httpx2
-
-    cause = error if isinstance(error, httpx2.HTTPError) else error.__cause__
-    never = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
-    return isinstance(cause, never)
-
-
-def _seconds_text(wait_s: float) -> str:
-    """Endpoints may ask for any number, which would fill a page."""
-    return f"{wait_s:.1f} s" if wait_s < 1e6 else f"{wait_s:.3g} s"
-
-
-def _add_try_count(failed: EndpointFailed, tries: int, spent: Usage) -> EndpointFailed:
-    failed.usage = spent
-    if tries > 1:
-        failed.args = (f"{failed.args[0]} (after {tries} tries)",)
-    return failed

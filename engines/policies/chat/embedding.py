@@ -27,14 +27,14 @@ from engines.core.protocols import EmbeddingResult
 from engines.core.text.similarity import features
 from engines.core.types import NO_USAGE, Usage
 from engines.policies.chat.diagnosis import missing_key_error, policy_error
-from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings, status_failure
-from engines.policies.chat.retry import backoff_s
+from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings
+from engines.policies.chat.http import failure_of, new_client
+from engines.policies.chat.retry import RetryPolicy, Sleep, retry_call
 from engines.policies.chat.streamed_reply import is_token_count
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-NO_KEY = "none"
 PING_S = 30.0
 BATCH = 64
 """Texts a request: hosted services take 2,048, small local servers fewer."""
@@ -42,7 +42,6 @@ REHEARSAL_DIMENSIONS = 256
 MAX_BODY = 16 * 2**20
 """Bytes of one reply: 64 vectors of 4,096 numbers of 20 characters are a third of it."""
 
-Sleep = Callable[[float], Awaitable[None]]
 Reserve = Callable[[Sequence[str]], Awaitable[Callable[[Usage], None]]]
 """Called before texts are paid for; returns what is to be told what they have cost."""
 
@@ -164,33 +163,15 @@ class EmbeddingClient:
 
     async def _call(self, texts: list[str], limit_s: float) -> tuple[list[array[float]], Usage]:
         self._open_client()  # before the deadline: the first call pays for the import
-        last, tries = "", 0
-        try:
-            async with asyncio.timeout(limit_s) as deadline:
-                while True:
-                    try:
-                        return await self._try(texts)
-                    except EndpointFailed as failed:
-                        tries += 1
-                        if not failed.transient or tries > self.settings.max_retries:
-                            raise
-                        last = failed.text
-                        wait_s = failed.wait_s
-                    if wait_s is None:
-                        wait_s = backoff_s(tries - 1, 0, texts[0])
-                    ends = deadline.when()
-                    if ends is not None and asyncio.get_running_loop().time() + wait_s >= ends:
-                        raise CallFailed(
-                            "timeout", f"the next try would come after the deadline; {last}"
-                        )
-                    await self._sleep(wait_s)
-        except TimeoutError:
-            if not deadline.expired():
-                raise
-            said = f" ({last})" if last else ""
-            raise CallFailed(
-                "timeout", f"no whole reply from {self.settings.url} within {limit_s:g} s{said}"
-            ) from None
+        own = self.settings
+        policy = RetryPolicy(
+            url=own.url,
+            limit_s=limit_s,
+            max_retries=own.max_retries,
+            about=texts[0],
+            sleep=self._sleep,
+        )
+        return await retry_call(lambda: self._try(texts), policy)
 
     async def _try(self, texts: list[str]) -> tuple[list[array[float]], Usage]:
         import httpx2
@@ -207,17 +188,8 @@ class EmbeddingClient:
                     if len(raw) > MAX_BODY:
                         text = f"the reply of {own.url} is longer than {MAX_BODY >> 20} MB"
                         raise EndpointFailed("too long", text, transient=False)
-        except openai.APIStatusError as error:
-            raise status_failure(own, error) from None
-        except (openai.APITimeoutError, httpx2.TimeoutException):
-            raise EndpointFailed("timeout", f"{own.url} fell silent", transient=True) from None
-        except openai.APIConnectionError as error:
-            cause = own.redact(str(error.__cause__ or error))
-            text = f"no connection to {own.url}: {cause}"
-            raise EndpointFailed("refused", text, transient=True) from None
-        except httpx2.HTTPError as error:
-            text = f"the reply of {own.url} was cut: {own.redact(str(error))}"
-            raise EndpointFailed("cut", text, transient=True) from None
+        except (openai.APIError, httpx2.HTTPError) as error:
+            raise failure_of(own, error) from None
         try:
             return self._parse_vectors(bytes(raw), texts)
         except (ValueError, KeyError, TypeError, IndexError, OverflowError):
@@ -241,23 +213,7 @@ class EmbeddingClient:
 
     def _open_client(self) -> AsyncOpenAI:
         if self._client is None:
-            import httpx2
-            import openai
-
-            own = self.settings
-            timeout = httpx2.Timeout(own.timeout_s, connect=min(10.0, own.timeout_s))
-            self._client = openai.AsyncOpenAI(
-                api_key=own.api_key or NO_KEY,
-                base_url=own.address,
-                max_retries=0,
-                timeout=timeout,
-                http_client=httpx2.AsyncClient(
-                    timeout=timeout, follow_redirects=True, trust_env=not own.is_local
-                ),
-            )
-            # See `openai_compat`: the constructor reads these from the environment.
-            self._client.organization = self._client.project = None
-            self._client._custom_headers = dict(own.headers)
+            self._client = new_client(self.settings)
         return self._client
 
 

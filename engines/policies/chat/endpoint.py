@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from engines.core.errors import CallFailed
 from engines.core.text.masking import MASK, Mask
 from engines.core.types import NO_USAGE, Usage
-from engines.policies.chat.retry import retry_after_s
+from engines.policies.chat.backoff import retry_after_s
 
 if TYPE_CHECKING:
     from openai import APIStatusError

@@ -1,76 +1,135 @@
-"""How long to wait before a call is tried again.
+"""Asking an endpoint again: the one loop of tries that every client of an endpoint uses.
 
-Pure: no clock and no chance; the time comes in as an argument and the jitter follows
-from a seed, so that two runs with one seed wait alike.
+Owns when a call is tried again, how long it waits before, and its deadline. How a try is made
+is the client's; how waits grow is `backoff`'s.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
-from engines.core.ids import seed_for
+from engines.core.errors import CallFailed
+from engines.core.types import NO_USAGE, Usage
+from engines.core.waiting.deadline import Deadline, deadline
+from engines.policies.chat.backoff import asked_wait_s, backoff_s
+from engines.policies.chat.endpoint import EndpointFailed
 
-FIRST_S = 0.5
-LONGEST_S = 30.0
+Sleep = Callable[[float], Awaitable[None]]
+T = TypeVar("T")
 
 
-def backoff_s(attempt: int, seed: int, *parts: str) -> float:
-    """Exponential from half a second, times a jitter in [0.5, 1).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """How often and how long one call is tried. `seed` and `about` fix the jitter of its waits."""
 
-    Args:
-        attempt: how many tries have failed before this wait, from 0.
-        seed: of the call; with `parts` it fixes the jitter.
-        parts: what else tells this call from its neighbours.
+    url: str  # as it may be shown
+    limit_s: float  # of the whole call, waits included
+    max_retries: int
+    seed: int = 0
+    about: str = ""
+    sleep: Sleep = asyncio.sleep
+
+
+class RetryHooks(Protocol):
+    """What a client does between the tries of one call."""
+
+    @property
+    def usage(self) -> Usage:
+        """What the lost tries may have cost so far."""
+        ...
+
+    def adapt(self, failed: EndpointFailed) -> bool:
+        """Whether the next request is another one, so that it is made at once and is no retry."""
+        ...
+
+    def counts(self, failed: EndpointFailed) -> bool:
+        """Whether the failure uses up one of the retries."""
+        ...
+
+    def waiting(self, failed: EndpointFailed) -> AbstractAsyncContextManager[None]:
+        """Entered for the wait before the next try."""
+        ...
+
+
+class NoHooks:
+    """Nothing is done between tries, and a lost try costs nothing."""
+
+    usage = NO_USAGE
+
+    def adapt(self, failed: EndpointFailed) -> bool:
+        return False
+
+    def counts(self, failed: EndpointFailed) -> bool:
+        return True
+
+    def waiting(self, failed: EndpointFailed) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
+
+async def retry_call(
+    try_once: Callable[[], Awaitable[T]], policy: RetryPolicy, hooks: RetryHooks | None = None
+) -> T:
+    """Try until one try succeeds, no other makes sense, or the time is up.
+
+    Raises:
+        CallFailed: with the cause of the last try; its usage is that of the lost ones. A
+            cancelled call carries the same usage.
     """
-    whole = min(LONGEST_S, FIRST_S * 2.0 ** min(attempt, 16))
-    jitter = seed_for(seed, "backoff", attempt, *parts) / 2**31
-    return whole * (0.5 + jitter / 2)
-
-
-def asked_wait_s(asked_s: float, attempt: int, seed: int, *parts: str) -> float:
-    """What an endpoint asked for and up to a quarter more, so that not all come back at once.
-
-    A wait of nothing grows as well, if from less: it would be tried again at once for ever.
-    """
-    jitter = seed_for(seed, "retry-after", attempt, *parts) / 2**31
-    wait_s = asked_s * (1 + jitter / 4)
-    return max(wait_s, backoff_s(attempt, seed, *parts) / 16)
-
-
-def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
-    """The wait an endpoint asks for, or None when it asks for none that can be read.
-
-    `retry-after-ms` (not standard, but exact) goes before `retry-after`, which is
-    seconds or an HTTP date. A date is read against the endpoint's own `date` header
-    where there is one: the two clocks need not agree.
-    """
-    milliseconds = _parse_number(headers.get("retry-after-ms"))
-    if milliseconds is not None:
-        return milliseconds / 1000
-    value = headers.get("retry-after")
-    seconds = _parse_number(value)
-    if seconds is not None:
-        return seconds
-    until = _parse_date(value)
-    if until is None:
-        return None
-    return max(0.0, (until - (_parse_date(headers.get("date")) or now)).total_seconds())
-
-
-def _parse_number(text: str | None) -> float | None:
+    hooks = hooks or NoHooks()
+    causes: list[str] = []
     try:
-        number = float(text or "")
-    except ValueError:
-        return None
-    return max(0.0, number) if math.isfinite(number) else None
+        async with deadline(policy.limit_s) as until:
+            return await _try_again_and_again(try_once, policy, hooks, until, causes)
+    except asyncio.CancelledError:
+        raise asyncio.CancelledError(hooks.usage) from None
+    except TimeoutError:
+        if not until.expired:
+            raise
+        last = f" ({causes[-1]})" if causes else ""
+        text = f"no whole reply from {policy.url} within {policy.limit_s:g} s{last}"
+        raise CallFailed("timeout", text, hooks.usage) from None
 
 
-def _parse_date(text: str | None) -> datetime | None:
-    try:
-        date = parsedate_to_datetime(text or "")
-        return date.astimezone(UTC) if date.tzinfo else date.replace(tzinfo=UTC)
-    except (ValueError, TypeError, OverflowError):  # years and zones that no calendar has
-        return None
+async def _try_again_and_again(
+    try_once: Callable[[], Awaitable[T]],
+    policy: RetryPolicy,
+    hooks: RetryHooks,
+    until: Deadline,
+    causes: list[str],
+) -> T:
+    faults = 0
+    while True:
+        try:
+            return await try_once()
+        except EndpointFailed as failed:
+            if hooks.adapt(failed):
+                continue
+            causes.append(failed.text)
+            faults += hooks.counts(failed)
+            if not failed.transient or faults > policy.max_retries:
+                failed.usage = hooks.usage
+                if len(causes) > 1:
+                    failed.args = (f"{failed.args[0]} (after {len(causes)} tries)",)
+                raise failed from None
+            lost = failed
+        drawn = (len(causes) - 1, policy.seed, policy.about)
+        wait_s = backoff_s(*drawn) if lost.wait_s is None else asked_wait_s(lost.wait_s, *drawn)
+        ends = until.ends_at
+        if ends is not None and asyncio.get_running_loop().time() + wait_s >= ends:
+            raise CallFailed(
+                "timeout",
+                f"the next try would be {_seconds_text(wait_s)} from now, after the deadline of "
+                f"{policy.limit_s:g} s; {lost.text}",
+                hooks.usage,
+            )
+        async with hooks.waiting(lost):
+            await policy.sleep(wait_s)
+
+
+def _seconds_text(wait_s: float) -> str:
+    """Endpoints may ask for any number, which would fill a page."""
+    return f"{wait_s:.1f} s" if wait_s < 1e6 else f"{wait_s:.3g} s"

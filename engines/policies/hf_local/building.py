@@ -58,6 +58,8 @@ def build_model(
             dtype=dtype,
             trust_remote_code=settings.trust_remote_code,
             local_files_only=cached,
+            # transformers looks for an adapter by itself, and would try the hub for 23 s.
+            adapter_kwargs={"local_files_only": cached},
             output_loading_info=True,
             **_placement_options(settings, device, place),
         )

@@ -20,9 +20,9 @@ from engines.core.errors import CallFailed, PolicyError
 from engines.core.protocols import OnText
 from engines.core.types import Completion, Message, Sampling, Usage
 from engines.core.waiting.deadline import deadline
-from engines.policies.chat.client import PING_S, Sleep
+from engines.policies.chat.client import PING_S
 from engines.policies.chat.endpoint import EndpointFailed, EndpointSettings
-from engines.policies.chat.retry import asked_wait_s, backoff_s
+from engines.policies.chat.retry import RetryPolicy, Sleep, retry_call
 from engines.policies.vllm.connection import VLLMServer
 from engines.policies.vllm.reply import ScoredReply, parse_reply, parse_top_logprob
 
@@ -102,19 +102,12 @@ class VLLMRollouts:
         The reply is not streamed: `on_text` hears it whole.
         """
         ids = self.server.encode(messages, sampling.tools)
-        limit_s = self.server.endpoint.timeout_s
         try:
-            async with deadline(limit_s) as until:
-                reply = await self._sample(ids, sampling)
-                true_to = await self._has_policy_scores(sampling)
-        except TimeoutError:
-            if not until.expired:
-                raise
-            raise CallFailed(
-                "timeout",
-                f"no whole reply from {self.server.endpoint.url} within {limit_s:g} s",
-                Usage(len(ids), 0, 1),
-            ) from None
+            reply, true_to = await self._sample(ids, sampling)
+        except CallFailed as failed:
+            if failed.kind == "timeout" and not isinstance(failed, EndpointFailed):
+                failed.usage = Usage(len(ids), 0, 1)  # the prompt at least was worked on
+            raise
         if on_text is not None and reply.text:
             on_text(reply.text)
         usage = Usage(len(ids), len(reply.token_ids), 1)
@@ -189,20 +182,23 @@ class VLLMRollouts:
     async def aclose(self) -> None:
         await self._server.aclose()
 
-    async def _sample(self, ids: list[int], sampling: Sampling) -> ScoredReply:
-        """One reply, after as many tries as the endpoint is granted."""
-        own, failures = self.server.endpoint, 0
-        while True:
-            try:
-                return await self._try(self._request_body(ids, sampling, await self._model_name()))
-            except EndpointFailed as failed:
-                failures += 1
-                if not failed.transient or failures > own.max_retries:
-                    raise
-                drawn = (failures - 1, sampling.seed or 0, str(ids[-8:]))
-                asked = failed.wait_s
-            wait_s = backoff_s(*drawn) if asked is None else asked_wait_s(asked, *drawn)
-            await self._sleep(wait_s)
+    async def _sample(self, ids: list[int], sampling: Sampling) -> tuple[ScoredReply, bool]:
+        """One reply, and whether its log-probabilities are those of the sampling policy."""
+        own = self.server.endpoint
+
+        async def try_once() -> tuple[ScoredReply, bool]:
+            body = self._request_body(ids, sampling, await self._model_name())
+            return await self._try(body), await self._has_policy_scores(sampling)
+
+        policy = RetryPolicy(
+            url=own.url,
+            limit_s=own.timeout_s,
+            max_retries=own.max_retries,
+            seed=sampling.seed or 0,
+            about=str(ids[-8:]),
+            sleep=self._sleep,
+        )
+        return await retry_call(try_once, policy)
 
     async def _try(self, body: Mapping[str, Any]) -> ScoredReply:
         return parse_reply(await self._server.post("completions", body), body["prompt"])

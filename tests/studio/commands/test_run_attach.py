@@ -31,7 +31,7 @@ from studio.session import client
 from studio.session.socket_file import bind_path
 from tests.support.processes import SMALL, running
 from tests.support.processes import studio as process
-from tests.support.run_studio import Terminal, studio
+from tests.support.run_studio import Terminal, run_here, studio
 
 
 def started(workspace: Path, *arguments: str) -> ReadyRun | RefusedStart:
@@ -442,7 +442,7 @@ def test_ctl_pause_now_is_passed_on_to_the_run(workspace: Path) -> None:
         sharp = studio("ctl", "pause", "--now", "--json", workspace=workspace)
         assert json.loads(sharp.stdout)["status"] == "paused"
         child.until("RunPaused")
-        process(workspace, "review", typed="a\n" * 9)
+        run_here(workspace, "review", typed="a\n" * 9)
         assert studio("ctl", "resume", workspace=workspace).code == 0
         child.until("StepStarted", step=2)
 

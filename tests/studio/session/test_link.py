@@ -26,8 +26,7 @@ from studio.session import client, protocol
 from studio.session.offline import LiveReviewSession
 from studio.session.socket_file import bind_path, connect_path
 from tests.support.processes import SMALL, STUDIO, running
-from tests.support.processes import studio as processes_studio
-from tests.support.run_studio import studio
+from tests.support.run_studio import run_here, studio
 
 
 @pytest.fixture(scope="module")
@@ -394,7 +393,7 @@ def test_a_review_beside_a_screen_that_drives_ends_or_waits(living: RunDir) -> N
     workspace = living.path.parents[1]
     with connected(living) as screen:
         screen.ask("attach", drive=True, who="ann")
-        refused = processes_studio(workspace, "review", typed="a\na\n")
+        refused = run_here(workspace, "review", typed="a\na\n")
         assert refused.returncode == 2
         assert "ann decides on a screen" in refused.stderr and "--wait" in refused.stderr
         words = ("--workspace", str(workspace), "review", "--wait")

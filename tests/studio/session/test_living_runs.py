@@ -13,7 +13,8 @@ import pytest
 
 from engines.record.run_dir import Workspace
 from studio.session import client
-from tests.support.processes import SMALL, STUDIO, running, studio
+from tests.support.processes import SMALL, STUDIO, running
+from tests.support.run_studio import run_here as studio
 
 
 @pytest.fixture(scope="module")

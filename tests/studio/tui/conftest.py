@@ -1,8 +1,14 @@
-"""One option for the tests of the screen: write the pictures anew."""
+"""For the tests of the screen: how they wait, and an option to write the pictures anew."""
 
 from __future__ import annotations
 
 import pytest
+import textual.pilot
+
+from tests.support.quiet_loop import wait_for_screen, wait_until_quiet
+
+textual.pilot.wait_for_idle = wait_until_quiet
+textual.pilot.Pilot._wait_for_screen = wait_for_screen  # type: ignore[method-assign]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -286,7 +286,7 @@ async def _starting(stage: Stage) -> None:
     """A process was started and has not said yet which run it is."""
 
     class Waiting:
-        async def ready(self) -> None:
+        async def wait_ready(self) -> None:
             await asyncio.Event().wait()
 
     stage.app._starting = Waiting()  # type: ignore[assignment]
@@ -315,7 +315,8 @@ def zoomed(mode: str) -> Callable[[Stage], Awaitable[None]]:
 
 async def _mending(stage: Stage) -> None:
     page = stage.app.page("review")
-    page._room.reply = lambda repair: repair.reply  # type: ignore[attr-defined]
+    room = page._room  # type: ignore[attr-defined]
+    room.reply_source = lambda repair: repair  # which has its reply, as a source has
     await stage.press("e")
 
 

@@ -6,10 +6,8 @@ import asyncio
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +28,7 @@ from studio.session.base import (
 )
 from studio.tui.app import StudioApp
 from studio.tui.settings.values import ScreenSettings
+from tests.support.made_once import made_once
 
 _SMALL = ("practice.batch_size=6", "practice.group_size=4", "data.truncate=12", "seed=3")
 
@@ -49,21 +48,24 @@ def _copy(made: Path, folder: Path) -> Workspace:
     return Workspace(folder / "practice")
 
 
-@cache
 def _held() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="stage-")) / "practice"
     made = ("--name", "mine", "--review", "wait", "review.hold_s=0.001")
     settings = (*_SMALL, "evaluation.do_eval=false", "practice.epochs=2")
-    _studio("headless", "rehearsal", *made, *settings, workspace=folder, code=3)
-    return folder
+
+    def make(folder: Path) -> None:
+        workspace = folder / "practice"
+        _studio("headless", "rehearsal", *made, *settings, workspace=workspace, code=3)
+
+    return made_once("stage-held", make) / "practice"
 
 
-@cache
 def _finished() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="stage-")) / "practice"
     settings = (*_SMALL, "practice.epochs=2", "evaluation.limit=20")
-    _studio("headless", "rehearsal", *settings, workspace=folder, code=0)
-    return folder
+
+    def make(folder: Path) -> None:
+        _studio("headless", "rehearsal", *settings, workspace=folder / "practice", code=0)
+
+    return made_once("stage-finished", make) / "practice"
 
 
 def _studio(*arguments: str, workspace: Path, code: int) -> None:

@@ -21,15 +21,31 @@ THEMES = ("studio-dark", "studio-light", "studio-ansi", "studio-mono")
 def _as_on_any_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Paths are relative, and runs that were recorded before midnight began today."""
     monkeypatch.chdir(tmp_path)
-    for module in ("runs_view", "start_view"):
-        monkeypatch.setattr(f"studio.tui.{module}.when", lambda at, now: "today 00:00")
+    for page in ("runs", "start"):
+        shown = f"studio.tui.pages.{page}.view.time_text"
+        monkeypatch.setattr(shown, lambda at, now: "today 00:00")
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-@pytest.mark.parametrize("name", SCENES)
-async def test_a_page_in_a_state_looks_as_it_did(name: str, size: tuple[int, int]) -> None:
-    async with on_stage(SCENES[name], Path(), size) as stage:
-        check_picture(stage.app, f"{name}-{size[0]}x{size[1]}")
+# What streams keeps its place when the terminal is resized: here each size begins anew.
+STREAMING = {"group", "wall", "paused", "disconnected", "died", "running"}
+VISITS = [
+    (name, sizes)
+    for name in SCENES
+    for sizes in ([[size] for size in SIZES] if name.split("-")[1] in STREAMING else [SIZES])
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"), VISITS, ids=[f"{name}-{sizes[0][0]}" for name, sizes in VISITS]
+)
+async def test_a_page_in_a_state_looks_as_it_did(name: str, sizes: list[tuple[int, int]]) -> None:
+    """One app for all sizes where a terminal that is resized shows what one of its size does."""
+    async with on_stage(SCENES[name], Path(), sizes[0]) as stage:
+        for width, height in sizes:
+            if stage.app.size != (width, height):
+                await stage.pilot.resize_terminal(width, height)
+                await stage.rest()
+            check_picture(stage.app, f"{name}-{width}x{height}")
 
 
 @pytest.mark.parametrize("theme", THEMES)

@@ -184,8 +184,11 @@ def test_what_was_downloaded_before_is_loaded_without_the_hub(
     (cached / "refs" / "main").write_text("abc")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    rests: list[float] = []
+    monkeypatch.setattr(time, "sleep", rests.append)
     local = load_local(LocalSettings("nobody/tiny", threads=1), lambda _: None)
     assert local.window == 256
+    assert rests == []  # nothing was asked of the hub a second time
 
 
 @pytest.mark.parametrize(

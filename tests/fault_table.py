@@ -1,0 +1,472 @@
+"""The faults that `tests.faults` puts in: what each would be, where, and who should notice.
+
+A flat table of values, by package. Each fault is one that a refactoring could really bring in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault. Its name says what would go wrong for whoever uses the program."""
+
+    name: str
+    file: str
+    text: str  # stands exactly once in the file; short, so that it outlives changes around it
+    becomes: str
+    tests: tuple[str, ...]  # files, or single tests where their file takes long
+
+
+FAULTS = (
+    Fault(
+        "a deleted experience's id is used again",
+        "engines/core/library.py",
+        "(draft.content_hash, draft.next_number) != (self.content_hash, self.next_number)",
+        "draft.content_hash != self.content_hash",
+        (
+            "tests/engines/core/test_library.py::test_an_id_used_up_within_one_commit_does_not_come_back",
+        ),
+    ),
+    Fault(
+        "a streamed secret goes out but for its last letter",
+        "engines/core/text/masking.py",
+        "tail = text[1 - len(value) :]",
+        "tail = text[2 - len(value) :]",
+        ("tests/engines/core/text/test_masking.py::test_a_key_spread_over_pieces_never_shows",),
+    ),
+    Fault(
+        "an undo leaves standing what rested on it",
+        "engines/pipeline/gate/gate.py",
+        "undone = (operation_id, *await self._ask_again(operation_id))",
+        "undone = (operation_id,)",
+        (
+            "tests/engines/pipeline/gate/test_gate.py::test_an_undo_asks_again_for_approvals_that_rested_on_it",
+        ),
+    ),
+    Fault(
+        "the commit does not wait for an undo under way",
+        "engines/pipeline/gate/gate.py",
+        "            async with self._turn:\n                if step not in",
+        "            if True:\n                if step not in",
+        (
+            "tests/engines/pipeline/gate/test_gate.py::test_an_undo_under_way_is_not_overtaken_by_the_commit",
+        ),
+    ),
+    Fault(
+        "no checkpoint is saved at the end of a step",
+        "engines/pipeline/step.py",
+        "    await practice.save_if_due(step)\n",
+        "",
+        (
+            "tests/engines/pipeline/test_replay_training.py::test_steps_after_the_checkpoint_are_computed_again_and_said_so",
+        ),
+    ),
+    Fault(
+        "what a cut evaluation had paid for counts as taken over",
+        "engines/pipeline/evaluation/evaluate.py",
+        "reused = not payer or score.payer != payer",
+        "reused = True",
+        (
+            "tests/engines/pipeline/evaluation/test_evaluate.py::test_a_run_cut_in_an_evaluation_adds_up_to_what_an_uncut_one_paid",
+        ),
+    ),
+    Fault(
+        "each further try of a call is charged with the tries before it",
+        "engines/pipeline/budget.py",
+        "settle(paid - self._told)",
+        "settle(paid)",
+        (
+            "tests/engines/pipeline/test_budget.py::test_a_lone_call_is_tried_again_as_often_as_its_budget_allows",
+        ),
+    ),
+    Fault(
+        "failures end a run although what is under way may yet work",
+        "engines/pipeline/outage.py",
+        "streak >= most and streak > others",
+        "streak >= most",
+        ("tests/engines/pipeline/test_outage.py",),
+    ),
+    Fault(
+        "a step is computed again for as long a run as is planned now",
+        "engines/pipeline/replay_training.py",
+        "engine.plan(plans[event.step])",
+        "engine.plan(plans[last])",
+        (
+            "tests/engines/pipeline/test_replay_training.py::test_steps_of_several_plans_are_each_computed_again_by_their_own",
+        ),
+    ),
+    Fault(
+        "pass@k leaves out questions with exactly k tries",
+        "engines/pipeline/evaluation/metrics.py",
+        "counts if n >= k]",
+        "counts if n > k]",
+        (
+            "tests/engines/pipeline/evaluation/test_metrics.py::test_a_pass_curve_tells_on_how_many_questions_each_point_rests",
+        ),
+    ),
+    Fault(
+        "the verifier's words reach a reflector that must not know the truth",
+        "engines/training_free/reading.py",
+        "if rewards_known and critique:",
+        "if critique:",
+        ("tests/engines/training_free/test_training_free.py",),
+    ),
+    Fault(
+        "advantages are divided by the deviation of the whole, not of the sample",
+        "engines/grpo/loss/advantages.py",
+        "(count - 1).clamp(min=1)",
+        "count.clamp(min=1)",
+        ("tests/engines/grpo/loss/test_advantages.py",),
+    ),
+    Fault(
+        "ratios are clipped above at the bound for below",
+        "engines/grpo/loss/loss.py",
+        "clamp(1 - clip_low, 1 + clip_high)",
+        "clamp(1 - clip_low, 1 + clip_low)",
+        ("tests/engines/grpo/loss/test_loss.py",),
+    ),
+    Fault(
+        "the last turn of a try is discounted too",
+        "engines/grpo/loss/collate.py",
+        "(len(turns) - 1 - number)",
+        "(len(turns) - number)",
+        ("tests/engines/grpo/loss/test_collate.py",),
+    ),
+    Fault(
+        "gradients are cleared between the minibatches of one optimiser step",
+        "engines/grpo/engine/update.py",
+        "        for minibatch in window:\n            work",
+        "        for minibatch in window:\n"
+        "            self._optimiser.zero_grad()\n"
+        "            work",
+        ("tests/engines/grpo/engine/test_grpo.py::test_accumulated_minibatches_equal_one_batch",),
+    ),
+    Fault(
+        "a checkpoint forgets the weights that the collapse guard may go back to",
+        "engines/grpo/checkpoint/contents.py",
+        "guard=_unpacked(folder / GUARD) if (folder / GUARD).exists() else {},",
+        "guard={},",
+        ("tests/engines/grpo/checkpoint/test_checkpoint.py::test_a_state_comes_back_bit_for_bit",),
+    ),
+    Fault(
+        "a collapse needs one bad batch more than the patience that is set",
+        "engines/grpo/engine/collapse.py",
+        "if len(recent) < patience:",
+        "if len(recent) <= patience:",
+        (
+            "tests/engines/grpo/engine/test_collapse.py::test_drop_and_patience_are_those_of_the_settings",
+        ),
+    ),
+    Fault(
+        "some groups are computed by no process of a training run",
+        "engines/grpo/ranks/ranks.py",
+        "items[rank::size]",
+        "items[rank + 1 :: size]",
+        (
+            "tests/engines/grpo/engine/test_grpo.py::test_two_ranks_equal_one_also_where_one_has_less_to_do",
+        ),
+    ),
+    Fault(
+        "of two tool calls with one index the second is lost",
+        "engines/policies/chat/streamed_reply.py",
+        "slot = max(self._calls) + 1",
+        "slot = max(self._calls)",
+        ("tests/engines/policies/chat/test_client.py",),
+    ),
+    Fault(
+        "a reply that is streamed again is shown again from its beginning",
+        "engines/policies/chat/client.py",
+        "new = text[max(0, self._shown - self._here) :]",
+        "new = text",
+        (
+            "tests/engines/policies/chat/test_client.py::test_a_cut_stream_is_asked_again_and_shown_once",
+        ),
+    ),
+    Fault(
+        "a slot granted to a call that was cancelled is lost",
+        "engines/policies/limits/throttle.py",
+        "                self._give_back()\n            raise\n\n    def _give_back",
+        "                pass\n            raise\n\n    def _give_back",
+        ("tests/engines/policies/limits/test_throttle.py",),
+    ),
+    Fault(
+        "each refusal of one round halves the limit again",
+        "engines/policies/limits/congestion.py",
+        "        if began < self._cuts:\n            return\n",
+        "",
+        ("tests/engines/policies/limits/test_congestion.py",),
+    ),
+    Fault(
+        "rehearsal takes the larger number from the smaller one",
+        "engines/policies/rehearsal/families.py",
+        "_subtraction(int(found[2]), int(found[1]))",
+        "_subtraction(int(found[1]), int(found[2]))",
+        ("tests/engines/policies/rehearsal/test_rehearsal.py",),
+    ),
+    Fault(
+        "scores of a cut distribution are given out for training",
+        "engines/policies/hf_local/policy.py",
+        "token_ids=tuple(drawn.token_ids) if exact else (),",
+        "token_ids=tuple(drawn.token_ids),",
+        (
+            "tests/engines/policies/hf_local/test_hf_local.py::test_scores_of_a_cut_distribution_are_not_given_out",
+        ),
+    ),
+    Fault(
+        "an answer whose check broke off is wrong instead of unjudged",
+        "engines/verifiers/math/verifier.py",
+        "        return Verdict(None, error=text)\n\n\ndef",
+        "        return Verdict(0.0, error=text)\n\n\ndef",
+        (
+            "tests/engines/verifiers/math/test_math_answer.py::test_a_bomb_costs_its_own_verdict_only",
+        ),
+    ),
+    Fault(
+        "expected words are compared as they are written",
+        "engines/verifiers/text.py",
+        "_holds(words, self._normal(gold))",
+        "_holds(words, gold)",
+        ("tests/engines/verifiers/test_text.py",),
+    ),
+    Fault(
+        "of verdicts that contradict each other the last counts",
+        "engines/verifiers/judge.py",
+        "if any(reader(value) != reward for value in said_too):",
+        "if False:",
+        ("tests/engines/verifiers/test_judge.py",),
+    ),
+    Fault(
+        "the time that a verifier's own model takes counts as its own",
+        "engines/verifiers/foreign/pool.py",
+        "            call.timer.cancel()\n            call.timer = None\n            call.left_s",
+        "            call.left_s",
+        (
+            "tests/engines/verifiers/foreign/test_foreign.py::test_waiting_for_the_judge_does_not_count",
+        ),
+    ),
+    Fault(
+        "an answer is given up where its checking process was killed from outside",
+        "engines/verifiers/process_pool/pool.py",
+        "if not worker.gone.is_set() or asked.orphaned:",
+        "if worker.gone.is_set() or asked.orphaned:",
+        (
+            "tests/engines/verifiers/math/test_math_answer.py::test_processes_killed_from_outside_are_replaced",
+        ),
+    ),
+    Fault(
+        "a shaped reward may leave the range from 0 to 1",
+        "engines/verifiers/shaping.py",
+        "reward = min(1.0, max(0.0, shaped.reward))",
+        "reward = shaped.reward",
+        ("tests/engines/verifiers/test_shaping.py::test_length_costs_what_the_formula_says",),
+    ),
+    Fault(
+        "lines of a journal are not chained to the one before",
+        "engines/record/journal.py",
+        "raw, self._chain = lines.encode(",
+        "raw, _ = lines.encode(",
+        ("tests/engines/record/test_journal.py",),
+    ),
+    Fault(
+        "every turn is recorded with all the messages before it",
+        "engines/record/ledger.py",
+        "if key.turn else 0",
+        "if not key.turn else 0",
+        ("tests/engines/record/test_ledger.py",),
+    ),
+    Fault(
+        "the commit of a removed run of the same name is taken for ours",
+        "engines/record/libraries.py",
+        "if commit.version > base and (",
+        "if (",
+        ("tests/engines/record/test_libraries.py",),
+    ),
+    Fault(
+        "a folder in which a process writes is taken to be free",
+        "engines/record/lock.py",
+        "    except Timeout:\n        return True",
+        "    except Timeout:\n        return False",
+        (
+            "tests/studio/workspace/test_doctor.py::test_nothing_is_repaired_where_a_process_writes_and_all_is_elsewhere",
+        ),
+    ),
+    Fault(
+        "a second score of one try takes the place of the first",
+        "engines/record/scores.py",
+        "        if known is not None:\n            return known\n",
+        "",
+        ("tests/engines/record/test_scores.py",),
+    ),
+    Fault(
+        "what a call that failed may have cost is forgotten with its rollout",
+        "engines/rollouts/manager.py",
+        "attempt = _failed(str(error), recorded.usage, began)",
+        "attempt = _failed(str(error), NO_USAGE, began)",
+        (
+            "tests/engines/rollouts/test_rollouts.py::test_a_try_whose_replies_grow_too_long_together_fails_and_is_paid",
+        ),
+    ),
+    Fault(
+        "a null answer hides another field that has the answer",
+        "engines/data/fields.py",
+        "(name for name in answers if look(row, name) is not None)",
+        "(name for name in answers if name in row)",
+        ("tests/engines/data/test_dataset.py",),
+    ),
+    Fault(
+        "the last step of an epoch belongs to it, the others to the epoch before",
+        "engines/data/sampler.py",
+        "return -(-step // self.steps_per_epoch)",
+        "return step // self.steps_per_epoch",
+        ("tests/engines/data/test_sampler.py",),
+    ),
+    Fault(
+        "a split of which a shard is missing is read as if it were whole",
+        "engines/data/folder.py",
+        "if numbers != list(range(of)):",
+        "if not numbers:",
+        ("tests/engines/data/test_data_formats.py",),
+    ),
+    Fault(
+        "the calculator answers once more after the last turn",
+        "engines/agents/calculator.py",
+        "if expression is None or turn == self.max_turns:",
+        "if expression is None:",
+        ("tests/engines/agents/test_calculator_agent.py",),
+    ),
+    Fault(
+        "an override of the whole verifier is merged into the file's",
+        "studio/config/compose.py",
+        "        if at < last.get(whole, -1):\n"
+        "            continue\n"
+        "        if last.get(key) == at:\n",
+        "        if last.get(key, -1) > at:\n",
+        (
+            "tests/studio/config/test_config.py::test_an_override_of_the_whole_verifier_leaves_nothing_of_the_file_s",
+        ),
+    ),
+    Fault(
+        "a resumed run forgets who reviews it",
+        "studio/run/plan.py",
+        "reviewer = review or state.reviewer",
+        "reviewer = asked or default_review",
+        (
+            "tests/studio/run/test_headless.py::test_operations_left_open_are_exit_3_and_the_reviewer_stays_over_a_resume",
+        ),
+    ),
+    Fault(
+        "a stop after the step under way ends with the code of an interruption",
+        "studio/report/summary.py",
+        'if state.ending == "stopped" and state.reason != "after this step":',
+        'if state.ending == "stopped":',
+        ("tests/studio/report/test_summary.py",),
+    ),
+    Fault(
+        "a traceback is printed with the key that it quotes",
+        "studio/secrets/output.py",
+        'inert(masked("".join(',
+        'inert(str("".join(',
+        ("tests/studio/secrets/test_secrets.py::test_a_traceback_of_a_bug_holds_no_key",),
+    ),
+    Fault(
+        "JSON on stdout steers the terminal",
+        "studio/report/tables.py",
+        "inert_json(mask().line(dumps(data)).decode())",
+        "mask().line(dumps(data)).decode()",
+        ("tests/studio/secrets/test_sanitized_output.py",),
+    ),
+    Fault(
+        "the gate's own refusal is no answer to a decision that is sent again",
+        "studio/session/idempotency.py",
+        "    if not refused and wanted[",
+        "    if wanted[",
+        (
+            "tests/studio/session/test_live.py::test_the_gate_s_own_refusal_is_known_again_as_the_answer",
+        ),
+    ),
+    Fault(
+        "a commit stays held when the screen that decides is gone",
+        "studio/session/server.py",
+        "        if client is self._driver:\n            self._drives(None)",
+        "        if client is self._driver:\n            self._driver = None",
+        ("tests/studio/session/test_live.py::test_a_screen_that_leaves_lets_the_commit_go",),
+    ),
+    Fault(
+        "an editor's wording is lost where the edit was not decided",
+        "studio/review/line_mode.py",
+        "            self._drafts[operation.id] = decision.text\n",
+        "",
+        ("tests/studio/review/test_line_mode.py",),
+    ),
+    Fault(
+        "line mode decides although a screen does",
+        "studio/session/offline.py",
+        'if who := answer.get("driven_by"):',
+        'if who := answer.get("driver"):',
+        (
+            "tests/studio/session/test_link.py::test_a_review_beside_a_screen_that_drives_ends_or_waits",
+        ),
+    ),
+    Fault(
+        "a key remapped onto one that is heard everywhere is no clash",
+        "studio/tui/keymap.py",
+        'key.scope == other.scope or {key.scope, other.scope} & {"global", "loop"}',
+        "key.scope == other.scope",
+        ("tests/studio/tui/test_keymap.py",),
+    ),
+    Fault(
+        "what is being reworded is approved with all that is safe",
+        "studio/tui/pages/review/answers.py",
+        "if item.is_safe and not self._has_wording(item.id)]",
+        "if item.is_safe]",
+        (
+            "tests/studio/tui/pages/test_review_steps.py::test_what_is_being_reworded_is_not_approved_with_all_that_is_safe",
+        ),
+    ),
+    Fault(
+        "tries without a reward count in the score of a group",
+        "studio/tui/pages/live/view.py",
+        'one.state in ("won", "lost") for one',
+        'one.state != "queued" for one',
+        ("tests/studio/tui/pages/test_live_view.py",),
+    ),
+    Fault(
+        "a cell that changes its colour alone is not drawn",
+        "studio/tui/drawing/frames.py",
+        "if chars[begin:end] != new or codes[begin:end] != [code] * (end - begin):",
+        "if chars[begin:end] != new:",
+        ("tests/studio/tui/drawing/test_frames.py",),
+    ),
+    Fault(
+        "rows of the canvas are drawn as they were before their text came",
+        "studio/tui/drawing/canvas.py",
+        "                self._strips.pop(region.y, None)\n",
+        "                pass\n",
+        ("tests/studio/tui/drawing/test_canvas.py",),
+    ),
+    Fault(
+        "what another screen wrote goes before what is typed here",
+        "studio/tui/drafts.py",
+        "if ours.get(key) == known.get(key) else",
+        "if theirs.get(key) != known.get(key) else",
+        ("tests/studio/tui/test_drafts.py",),
+    ),
+    Fault(
+        "a redo decides again what was undone before something new was decided",
+        "studio/review/undo_stack.py",
+        "        self.undone.clear()\n",
+        "",
+        ("tests/studio/tui/pages/test_review_views.py",),
+    ),
+    Fault(
+        "the doctor mends where a living process writes",
+        "studio/workspace/doctor.py",
+        "living = _living(runs, libraries) if repair else {}",
+        "living = {} if repair else _living(runs, libraries)",
+        (
+            "tests/studio/workspace/test_doctor.py::test_nothing_is_repaired_where_a_process_writes_and_all_is_elsewhere",
+        ),
+    ),
+)
