@@ -10,10 +10,18 @@ class NonFiniteUpdate(Exception):
 
 
 class OutOfMemory(Exception):
-    """A forward or backward pass did not fit; `size` is the most that one held."""
+    """A forward or backward pass did not fit; the text is for one that was halved before.
 
-    def __init__(self, size: int) -> None:
-        super().__init__(size)
+    Args:
+        size: the most that one pass held.
+        what: it is counted in.
+        advice: what a person can change.
+    """
+
+    def __init__(self, size: int, what: str, advice: str) -> None:
+        super().__init__(
+            f"out of memory with {size} {what} to a forward, also after halving; {advice}."
+        )
         self.size = size
 
 

@@ -160,12 +160,6 @@ class GRPOUpdater:
             "a forward, which stays so. Set grpo.micro_batch to begin there."
         )
 
-    def out_of_memory_text(self, error: OutOfMemory) -> str:
-        return (
-            f"out of memory with {error.size} sequences to a forward, also after halving; "
-            "set grpo.micro_batch lower, or shorten the rollouts."
-        )
-
     def note_applied(self, step: int) -> None:
         self._weights = step
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 KIND = "sft"
 """What its checkpoints say, so that no other engine goes on from them."""
+MEMORY_ADVICE = "set policy.local.gradient_checkpointing=true, or take shorter demonstrations"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +167,6 @@ class SFTUpdater:
             "which stays so."
         )
 
-    def out_of_memory_text(self, error: OutOfMemory) -> str:
-        return (
-            f"out of memory with {error.size} tokens to a forward, also after halving; set "
-            "policy.local.gradient_checkpointing=true, or take shorter demonstrations."
-        )
-
     def note_applied(self, step: int) -> None:
         """Nothing depends on which step the weights come from."""
 
@@ -216,7 +211,8 @@ class SFTUpdater:
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-        raise OutOfMemory(self._forward_tokens)  # without the traceback that holds what did not fit
+        # Outside the handler, so that no traceback keeps what did not fit.
+        raise OutOfMemory(self._forward_tokens, "tokens", MEMORY_ADVICE)
 
     def _can_pack(self, examples: Sequence[Example]) -> bool:
         """Looked at once, on the two shortest of the first batch that has two."""

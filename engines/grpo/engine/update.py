@@ -330,7 +330,11 @@ class BatchUpdate:
         if memory:
             self._trouble = None  # its traceback holds the tensors that did not fit
             rows = torch.tensor([float(self._most_rows)], device=values.device)
-            raise OutOfMemory(int(self._ranks.all_max(rows).item()))
+            raise OutOfMemory(
+                int(self._ranks.all_max(rows).item()),
+                "sequences",
+                "set grpo.micro_batch lower, or shorten the rollouts",
+            )
         return summed[:-2]
 
 

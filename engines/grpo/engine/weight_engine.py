@@ -86,8 +86,6 @@ class Updater(Protocol[S]):
         """Take half as much to a forward from now on; the line to tell, None: not again."""
         ...
 
-    def out_of_memory_text(self, error: OutOfMemory) -> str: ...
-
     def note_applied(self, step: int) -> None:
         """The update of `step` is what the weights are now."""
         ...
@@ -239,12 +237,7 @@ class WeightEngine(Generic[S]):
             try:
                 trained, weights = self._train(prepared.samples, step, stop)
             except (NonFiniteUpdate, OutOfMemory) as error:
-                reason = (
-                    self.updater.out_of_memory_text(error)
-                    if isinstance(error, OutOfMemory)
-                    else str(error)
-                )
-                lost = LostWork("update", f"step {step}", reason)
+                lost = LostWork("update", f"step {step}", str(error))
                 return None, (*prepared.losses, lost)
             done = self._optimiser_steps + trained.optimiser_steps
             handle = f"step-{step}"
