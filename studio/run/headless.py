@@ -6,6 +6,7 @@ Owns signals and the order of opening and closing. `studio.run.assemble` knows t
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -170,6 +171,8 @@ async def run_headless(
                 with _progress_listener(practice.recorder.state, json) as listener:
                     practice.recorder.listen(meter)
                     practice.recorder.listen(_QuietListener(listener))
+                    if plan.loaded.config.trains:
+                        gc.freeze()  # a loaded model is a million objects that stay
                     await practise(practice)
                 if plan.loaded.config.trains and meter.summary_line:
                     to_stderr(meter.summary_line)
