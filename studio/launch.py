@@ -1,8 +1,7 @@
 """`accelerate launch … -m studio.launch RUNFILE`: one training run in several processes.
 
-Owns what each process does: rank 0 is `studio train` with others beside it, which have no run
-file, no journal and no screen. It is the one module besides `studio.config` that reads the
-environment, where accelerate says which process this is.
+Owns what each process does: rank 0 is `studio train`, the others only compute and have no run
+file, no journal and no screen. Reads the environment, where accelerate says which process this is.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,12 +22,21 @@ import typer
 from engines.core.errors import ConfigError, StudioError
 from engines.record.run_dir import Workspace
 from studio import exit_codes
-from studio.commands.options import AcceptChanges, Name, Overrides, RestartStep, RunFile
+from studio.commands.headless import (
+    AcceptChanges,
+    EventsAsJson,
+    Name,
+    Overrides,
+    RestartStep,
+    RunFile,
+)
 from studio.config.loading import LoadedRun, load_run
 from studio.config.source import Source, parse_source
-from studio.process_security import harden
+from studio.estimate.dry_run import tell_estimate
+from studio.process import harden
 from studio.report.progress import to_stderr
-from studio.run.headless import load_plan, run_headless
+from studio.run.headless import run_headless
+from studio.run.plan import load_plan
 from studio.run.training import training_warnings
 from studio.secrets.output import forget, mask_output, mask_tracebacks, remember
 from studio.secrets.rules import environment_secrets
@@ -58,11 +66,12 @@ def launch(
     name: Name = None,
     restart_step: RestartStep = None,
     accept_changes: AcceptChanges = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the event stream on stdout.")] = False,
+    json: EventsAsJson = False,
 ) -> int:
     """Train the weights of a policy in several processes; starts or resumes a run."""
     process: LaunchedProcess = context.obj
     source = parse_source(PLACE, "practice", runfile, overrides, example="grpo-tiny")
+    # Asked without importing it, which takes seconds in every process.
     if find_spec("torch") is None:
         raise ConfigError(
             PLACE, "torch is not installed.", "Install it: pip install 'practice-studio[grpo]'."
@@ -70,11 +79,11 @@ def launch(
     from engines.grpo.ranks.distributed import gpu_count
 
     check_devices(process, gpus=gpu_count(), cores=_core_count())
-    with _OtherRanks(process) as others:
-        if others is not None and others.rank > 0:
+    with _connect_ranks(process) as ranks:
+        if ranks is not None and ranks.rank > 0:
             from engines.grpo.ranks.rank_worker import run_rank_worker
 
-            run_rank_worker(others)
+            run_rank_worker(ranks)
             return exit_codes.DONE
         named = [] if name is None else [f"exp_id={name}"]
         loaded = load_run(source.runfile or "", [*source.overrides, *named], workspace.expanduser())
@@ -87,13 +96,13 @@ def launch(
         )
         for warning in training_warnings(plan.loaded.config):
             to_stderr(f"warning: {warning}")
-        if others is not None:
-            to_stderr(f"{others.size} processes train together, each its share of the groups")
-        return asyncio.run(run_headless(plan, json=json, ranks=others))
+        if ranks is not None:
+            to_stderr(f"{ranks.size} processes train together, each its share of the groups")
+        return asyncio.run(run_headless(plan, json=json, tell_estimate=tell_estimate, ranks=ranks))
 
 
 def apply_launch_config(source: Source, loaded: LoadedRun, process: LaunchedProcess) -> Source:
-    """What the config of accelerate says about settings that the run file leaves open.
+    """Take settings that the run file leaves open from the config of accelerate.
 
     Raises:
         ConfigError: the run file trains nothing, or the two contradict each other.
@@ -123,42 +132,36 @@ def apply_launch_config(source: Source, loaded: LoadedRun, process: LaunchedProc
     return replace(source, overrides=(*source.overrides, *further))
 
 
-class _OtherRanks:
-    """The other processes for as long as a block takes; None for a single process."""
+@contextmanager
+def _connect_ranks(process: LaunchedProcess) -> Iterator[DistributedRanks | None]:
+    """The processes that train together, connected; None for a single process."""
+    from engines.grpo.ranks.distributed import DistributedRanks, RankProcess, gpu_count
 
-    def __init__(self, process: LaunchedProcess) -> None:
-        self._process = process
-        self._connected: DistributedRanks | None = None
-
-    def __enter__(self) -> DistributedRanks | None:
-        from engines.grpo.ranks.distributed import DistributedRanks, RankProcess, gpu_count
-
-        process = self._process
-        if process.size == 1:
-            return None
-        on_gpus = gpu_count() > 0 and not process.on_cpu
-        if not on_gpus:
-            _pin_cores(process)
-        self._connected = DistributedRanks(
-            RankProcess(process.rank, process.size, process.local_rank, process.address),
-            gpu=on_gpus,
-            sharded=process.sharded,
-        )
-        if process.rank > 0:
-            # Whoever interrupts the run means rank 0, which ends in good order and says so.
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, signal.SIG_IGN)
-        return self._connected
-
-    def __exit__(self, *exc: object) -> None:
-        if self._connected is not None:
-            if self._process.rank == 0:
-                self._connected.stop()
-            self._connected.close()
+    if process.size == 1:
+        yield None
+        return
+    on_gpus = gpu_count() > 0 and not process.on_cpu
+    if not on_gpus:
+        _pin_cores(process)
+    ranks = DistributedRanks(
+        RankProcess(process.rank, process.size, process.local_rank, process.address),
+        gpu=on_gpus,
+        sharded=process.sharded,
+    )
+    if process.rank > 0:
+        # A signal goes to every process; rank 0 ends the run in order and then stops the others.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+    try:
+        yield ranks
+    finally:
+        if process.rank == 0:
+            ranks.stop()
+        ranks.close()
 
 
 def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Carry out what this process is for and return its exit code; bugs are raised."""
+    """Carry out this process's part and return its exit code; bugs are raised."""
     forget()
     remember(environment_secrets())
     with mask_output():
@@ -171,16 +174,16 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         except StudioError as error:
             return _report_refusal(error, environment)
         except typer.TyperException as error:
-            said = getattr(error, "format_message", error.__str__)().rstrip(".")
-            words = ConfigError(PLACE, f"{said}.", f"See `python -m {PLACE} -h`.")
-            return _report_refusal(words, environment)
+            cause = getattr(error, "format_message", error.__str__)().rstrip(".")
+            refusal = ConfigError(PLACE, f"{cause}.", f"See `python -m {PLACE} -h`.")
+            return _report_refusal(refusal, environment)
         except (KeyboardInterrupt, typer.Abort):
             return exit_codes.INTERRUPTED
     return result if isinstance(result, int) else exit_codes.DONE
 
 
 def _report_refusal(error: StudioError, environment: Mapping[str, str]) -> int:
-    """A refusal of what was asked is said once for all processes of a machine."""
+    """Print a refusal; one of the settings only once for all processes of a machine."""
     rank, local = environment.get("RANK", "0"), environment.get("LOCAL_RANK", "0")
     if local == "0" or not isinstance(error, ConfigError):
         who = "studio" if rank == "0" else f"studio (rank {rank})"
@@ -196,7 +199,7 @@ def _core_count() -> int:
 
 
 def _pin_cores(process: LaunchedProcess) -> None:
-    """Give each process cores of its own, so that no probe takes those of another."""
+    """Give each process cores of its own, so that none takes those of another."""
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, cores[process.local_rank :: process.local_size])
@@ -208,10 +211,10 @@ def main() -> None:
     mask_tracebacks()
     code = run(sys.argv[1:], os.environ)
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # nobody reads it any more
+        with suppress(OSError, ValueError):  # closed or without a reader
             stream.flush()
-    # Everything is closed. Threads of gloo's own now and then abort an interpreter that goes on
-    # to take itself apart, which would turn a finished run into a failed one.
+    # Everything is closed. Gloo's own threads sometimes abort an interpreter that shuts down,
+    # which would turn a finished run into a failed one.
     os._exit(code)
 
 

@@ -344,14 +344,14 @@ FAULTS = (
         "        if last.get(key) == at:\n",
         "        if last.get(key, -1) > at:\n",
         (
-            "tests/studio/config/test_config.py::test_an_override_of_the_whole_verifier_leaves_nothing_of_the_file_s",
+            "tests/studio/config/test_verifier_forms.py::test_an_override_of_the_whole_verifier_leaves_nothing_of_the_file_s",
         ),
     ),
     Fault(
         "a resumed run forgets who reviews it",
         "studio/run/plan.py",
-        "reviewer = review or state.reviewer",
-        "reviewer = asked or default_review",
+        "reviewer=review or state.reviewer)",
+        "reviewer=new.reviewer)",
         (
             "tests/studio/run/test_headless.py::test_operations_left_open_are_exit_3_and_the_reviewer_stays_over_a_resume",
         ),
@@ -389,22 +389,22 @@ FAULTS = (
     Fault(
         "a commit stays held when the screen that decides is gone",
         "studio/session/server.py",
-        "        if client is self._driver:\n            self._drives(None)",
-        "        if client is self._driver:\n            self._driver = None",
+        "        if client is self._controller:\n            self._set_controller(None)",
+        "        if client is self._controller:\n            self._controller = None",
         ("tests/studio/session/test_live.py::test_a_screen_that_leaves_lets_the_commit_go",),
     ),
     Fault(
         "an editor's wording is lost where the edit was not decided",
         "studio/review/line_mode.py",
-        "            self._drafts[operation.id] = decision.text\n",
+        "            self._wordings[operation.id] = decision.text\n",
         "",
         ("tests/studio/review/test_line_mode.py",),
     ),
     Fault(
         "line mode decides although a screen does",
-        "studio/session/offline.py",
-        'if who := answer.get("driven_by"):',
-        'if who := answer.get("driver"):',
+        "studio/session/live.py",
+        'if (controller := answer.get("driven_by"))',
+        'if (controller := answer.get("driver"))',
         (
             "tests/studio/session/test_link.py::test_a_review_beside_a_screen_that_drives_ends_or_waits",
         ),

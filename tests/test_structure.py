@@ -15,7 +15,6 @@ TABLES = {"engines/core/types.py"}
 """Flat tables of values, which are read by looking up and may be longer."""
 LONG_FUNCTIONS = {
     "engines/core/state/fold.py:fold": "one flat match, an arm an event",
-    "studio/run/assemble.py:open_practice": "the composition root: the order of opening",
 }
 
 

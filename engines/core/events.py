@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engines.core.codec import from_dict, to_dict
-from engines.core.library import Experience, OperationOutcome, PastDecision
+from engines.core.library import Experience, OperationOutcome
+from engines.core.review_memory import PastDecision
 from engines.core.types import (
     NO_USAGE,
     AttemptStatus,
@@ -28,7 +29,7 @@ from engines.core.types import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
     """The first event of a run. `settings` is what may not change without a word."""
 
@@ -79,7 +80,7 @@ class StepStarted:
     remembered: int | None = None  # see `Library.recalling`; None in older journals
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutFinished:
     """A rollout ended, in whatever way. Its messages are the records in order.
 
@@ -216,7 +217,7 @@ class StepFinished:
     step: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationFinished:
     """A pinned evaluation: after `step` (0: before the first), on one held-out set.
 

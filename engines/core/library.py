@@ -11,12 +11,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from engines.core.codec import fix_surrogates
-from engines.core.flags import DUPLICATE
 from engines.core.ids import digest
+from engines.core.review_memory import (
+    KEPT_CURATED,
+    PastDecision,
+    drop_own_decisions,
+    new_past_decisions,
+)
 from engines.core.text.prompts import Prompt, load_prompt
-from engines.core.text.sanitize import escape_unsafe
-from engines.core.types import GATE, RULES, Decision, Operation, OperationKind
+from engines.core.text.sanitize import one_line
+from engines.core.types import Decision, Operation, OperationKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,39 +52,6 @@ class Experience:
     born: int = 0
     revised: int = 0
     history: tuple[Provenance, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class PastDecision:
-    """What a reviewer made of an idea that was not taken as it came: rejected, or reworded.
-
-    `text` is the idea as it was proposed (of a delete, the id of its target), `became` the
-    wording it was given, "" where it was rejected. `problems` are those it was drawn from,
-    `target` the experience it was about and `target_text` what that said then. `step` is the
-    one that was committed, 0 outside.
-    """
-
-    run: str
-    operation_id: str
-    kind: OperationKind
-    text: str
-    became: str
-    reason: str
-    problems: tuple[str, ...]
-    reviewer: str
-    at: float
-    target: str | None = None
-    target_text: str = ""  # "" also where it is not known: copied by an older release
-    step: int = 0
-    doubled: bool = False  # a rule rejected it, and it was flagged as a duplicate
-
-    @property
-    def is_rejection(self) -> bool:
-        return not self.became
-
-
-KEPT_CURATED = 1_000
-"""Curated ideas a library remembers; the oldest go first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +94,7 @@ Reviewed = Sequence[tuple[Operation, Decision]]
 class Library:
     """Experiences in order of birth. `next_number` only ever grows.
 
-    `past_decision` is what reviewers rejected or reworded, oldest first: it is no part of the
+    `curated` is what reviewers rejected or reworded, oldest first: it is no part of the
     content, and no prompt of an agent shows it. `remembered` counts them from the beginning,
     those included that have gone since.
     """
@@ -155,12 +126,8 @@ class Library:
         """
         if since is None:
             return self
-        first = self.remembered - len(self.curated)  # the number of the oldest that is left
-        kept = tuple(
-            idea
-            for number, idea in enumerate(self.curated, first)
-            if number < since or idea.run != run or idea.step < step
-        )
+        oldest = self.remembered - len(self.curated)
+        kept = drop_own_decisions(self.curated, oldest, run=run, step=step, since=since)
         return self if len(kept) == len(self.curated) else replace(self, curated=kept)
 
     def get(self, experience_id: str | None) -> Experience | None:
@@ -212,7 +179,7 @@ class Library:
         An approval that does not fit the library as it stands at that point becomes
         an unapplied outcome with the objection as its reason. The version rises by
         one when any text changed, and not otherwise; rejections and edits of reviewers are
-        remembered in `past_decision` either way.
+        remembered in `curated` either way.
 
         Args:
             reviewed: operations with their decisions; deferred ones are ignored.
@@ -271,13 +238,11 @@ class Library:
     def _with_memory(
         self, reviewed: Reviewed, targets: Sequence[str], run: str, step: int
     ) -> Library:
-        known = {(c.run, c.operation_id, c.at) for c in self.curated}
-        new = [
-            replace(found, step=step, target_text=target)
+        decided = [
+            (operation, effective_operation(operation, decision), decision, target)
             for (operation, decision), target in zip(reviewed, targets, strict=True)
-            if (found := past_decision(operation, decision, run)) is not None
-            and (found.run, found.operation_id, found.at) not in known
         ]
+        new = new_past_decisions(self.curated, decided, run, step)
         if not new:
             return self
         kept = (*self.curated, *new)[-KEPT_CURATED:]
@@ -331,31 +296,6 @@ class Library:
                 return self, wanted.target
 
 
-def past_decision(operation: Operation, decision: Decision, run: str) -> PastDecision | None:
-    """What is to be remembered of a decision; None of an approval, or of the gate's own."""
-    if decision.action not in ("reject", "edit") or decision.reviewer == GATE:
-        return None
-    wanted = effective_operation(operation, decision)
-    became = ""
-    if decision.action == "edit":
-        became = one_line(wanted.text) or f"{wanted.kind} {wanted.target}"
-    return PastDecision(
-        run,
-        operation.id,
-        operation.kind,
-        one_line(operation.text) or operation.target or "",
-        became,
-        decision.reason,
-        operation.problems,
-        decision.reviewer,
-        decision.at,
-        operation.target,
-        doubled=decision.action == "reject"
-        and decision.reviewer.startswith(RULES)
-        and any(flag.name == DUPLICATE for flag in operation.flags),
-    )
-
-
 def provenance(
     wanted: Operation, decision: Decision, version: int, run: str, step: int
 ) -> Provenance:
@@ -406,12 +346,3 @@ def guidance_text(experiences: Iterable[tuple[str, str]]) -> str:
 @cache
 def _guidance() -> Prompt:
     return load_prompt("engines.core", "guidance")
-
-
-def one_line(text: str) -> str:
-    """Fold white space and show what is hidden: an experience is one line of a prompt.
-
-    A person approves what can be seen, so nothing else may come into a library: neither a
-    model nor an editor nor an import can bring along what only the next model would read.
-    """
-    return escape_unsafe(" ".join(fix_surrogates(text).split()))

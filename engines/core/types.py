@@ -228,7 +228,7 @@ class Attempt:
         return sum(len(message.tool_calls) for message in self.messages)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
     """An attempt with its provenance. Epoch 0 marks one on a held-out problem."""
 
@@ -240,6 +240,19 @@ class Rollout:
     seed: int
     policy_version: int
     library_version: int
+
+    @classmethod
+    def from_job(cls, job: Job, attempt: Attempt, seed: int) -> Rollout:
+        return cls(
+            attempt=attempt,
+            epoch=job.key.epoch,
+            step=job.key.step,
+            position=job.key.position,
+            index=job.key.index,
+            seed=seed,
+            policy_version=job.policy_version,
+            library_version=job.library_version,
+        )
 
     @property
     def id(self) -> str:

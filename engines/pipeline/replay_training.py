@@ -7,7 +7,7 @@ nothing, journals nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from engines.core.library import Library
 from engines.core.protocols import Engine
 from engines.core.state.fold import fold, has_applied_update
 from engines.core.state.run_state import RunState, StepState
+from engines.core.state.step_history import RunHistory, run_history
 from engines.core.types import Attempt, Group, Lesson, Message, Problem, Rollout
 from engines.record.ledger import join_messages, read_record
 from engines.record.run_dir import RunDir, Workspace
@@ -48,11 +49,19 @@ class HistorySegment:
                 return
             yield event
 
-    def checkpoints(self) -> Iterator[tuple[int, Path]]:
+    def started(self) -> ev.RunStarted | None:
+        """Its first event; None where it was cut before it."""
+        first = next(iter(self.events()), None)
+        return first if isinstance(first, ev.RunStarted) else None
+
+    def history(self) -> RunHistory:
+        """What happened in each of its steps."""
+        return run_history(self.own_events())
+
+    def checkpoints(self, history: RunHistory) -> list[tuple[int, Path]]:
         """Step and folder of those that were saved, whether they are still there or not."""
-        for event in self.own_events():
-            if isinstance(event, ev.CheckpointSaved):
-                yield event.step, self.root / event.folder
+        saved = (step.checkpoint for step in history.steps.values())
+        return [(one.step, self.root / one.folder) for one in saved if one is not None]
 
 
 def load_history(
@@ -72,15 +81,17 @@ def load_history(
     own = HistorySegment(
         lambda: (entry.event for entry in run.entries()), run.path, run.records, upto
     )
-    started = next(iter(own.events()), None)
-    if not isinstance(started, ev.RunStarted) or started.forked_from is None:
+    started = own.started()
+    if started is None or started.forked_from is None:
         return (own,)
     adopted = started.forked_steps if upto is None else min(upto, started.forked_steps)
     try:
         parent = workspace.run(started.forked_from)
         before = load_history(parent, workspace, adopted, to_restore=to_restore)
     except ConflictError:
-        if not to_restore or not any(folder.exists() for _, folder in own.checkpoints()):
+        if not to_restore or not any(
+            folder.exists() for _, folder in own.checkpoints(own.history())
+        ):
             raise
         before = ()  # what one of its own checkpoints holds need not be computed again
     return (*before, own)
@@ -88,12 +99,8 @@ def load_history(
 
 def policy_version_after(chapters: Sequence[HistorySegment]) -> int:
     """Of the weights at the end of a history: what a fork from there begins with."""
-    version = 0
-    for chapter in chapters:
-        for event in chapter.own_events():
-            if isinstance(event, ev.LessonCommitted | ev.RunStarted):
-                version = event.policy_version
-    return version
+    histories = (chapter.history() for chapter in reversed(chapters))
+    return next((found.policy_version for found in histories if found.started), 0)
 
 
 async def replay_training(
@@ -121,12 +128,13 @@ async def replay_training(
             step is not among `problems`.
         RecordError: a record is damaged or gone.
     """
-    known = {problem.id: problem for problem in problems}
-    plans = _planned_steps(chapters)
+    plans: dict[int, int] = {}
     saved: list[tuple[int, Path]] = []
-    last = max(plans, default=0)
     for chapter in chapters:
-        saved += chapter.checkpoints()
+        history = chapter.history()
+        saved += chapter.checkpoints(history)
+        plans |= history.plans
+    last = max(plans, default=0)
     at = await _restore_newest(engine, saved, tell)
     _check_reached(chapters, at)
     if last:
@@ -136,7 +144,9 @@ async def replay_training(
     since = f"the checkpoint of step {at}" if at else "the weights the run began with"
     steps = f"step {last}" if last == at + 1 else f"steps {at + 1} to {last}"
     tell(f"computing {steps} again from what was recorded, on {since}")
+    known = {problem.id: problem for problem in problems}
     for chapter in chapters:
+        replay = _Replay(engine, chapter.records, known, tell)
         state = RunState()
         for event in chapter.own_events():
             if isinstance(event, ev.LessonCommitted) and event.step > at:
@@ -144,48 +154,26 @@ async def replay_training(
                 if now is not None and now.lesson is not None:
                     engine.plan(plans[event.step])
                     applied = has_applied_update(event)
-                    again = await _recompute_lesson(
-                        engine, chapter, state, now, known, tell, needed=applied
-                    )
-                    if applied and again.update is not None:
-                        await engine.apply(again.update)
+                    lesson = await replay.recompute_lesson(now, now.lesson, needed=applied)
+                    if applied and lesson.update is not None:
+                        await engine.apply(lesson.update)
             fold(state, event)
         now = state.current
-        if chapter.upto is None and state.under_review and now is not None:
+        if chapter.upto is None and state.under_review and now is not None and now.lesson:
             engine.plan(plans[now.step])
-            await _recompute_lesson(engine, chapter, state, now, known, tell, needed=True)
+            await replay.recompute_lesson(now, now.lesson, needed=True)
 
 
 def _check_reached(chapters: Sequence[HistorySegment], at: int) -> None:
     """Refuse to begin with the first weights where the history begins later."""
-    started = next(iter(chapters[0].own_events()), None) if chapters else None
-    if isinstance(started, ev.RunStarted) and started.forked_from and at < started.forked_steps:
+    started = chapters[0].started() if chapters else None
+    if started is not None and started.forked_from and at < started.forked_steps:
         raise ConflictError(
             f"run {started.run}",
             f"run {started.forked_from}, whose {started.forked_steps} steps it adopted, is gone, "
             "and no checkpoint after them is whole.",
             "Put that run or a checkpoint back, or begin anew with --restart-step 0.",
         )
-
-
-def _planned_steps(chapters: Sequence[HistorySegment]) -> dict[int, int]:
-    """Steps that the whole run was to have, by the step that was proposed meanwhile."""
-    plans: dict[int, int] = {}
-    an_epoch = planned = 0
-    for chapter in chapters:
-        for event in chapter.own_events():
-            match event:
-                case ev.RunStarted():
-                    an_epoch = event.steps_per_epoch
-                    planned = event.epochs * an_epoch
-                case ev.RunResumed():  # accepted changes may have made other batches of the data
-                    an_epoch = event.steps_per_epoch or an_epoch
-                    planned = event.epochs * an_epoch
-                case ev.LessonProposed():
-                    plans[event.step] = planned
-                case _:
-                    pass
-    return plans
 
 
 async def _restore_newest(engine: Engine, saved: Sequence[tuple[int, Path]], tell: Tell) -> int:
@@ -203,34 +191,52 @@ async def _restore_newest(engine: Engine, saved: Sequence[tuple[int, Path]], tel
     return 0
 
 
-async def _recompute_lesson(
-    engine: Engine,
-    chapter: HistorySegment,
-    state: RunState,
-    now: StepState,
-    known: Mapping[str, Problem],
-    tell: Tell,
-    *,
-    needed: bool,
-) -> Lesson:
-    """The lesson of a step once more; what differs from the journalled one is told."""
-    assert state.started is not None and now.lesson is not None
-    groups = [_load_group(chapter.records, now, at, known) for at in range(len(now.problems))]
-    reflections = [now.reflections[at] for at in range(len(now.problems))]
-    # Engines that train weights read no experiences; the version goes into the lesson.
-    library = Library(state.started.library, now.library_version)
-    lesson = await engine.consolidate(groups, reflections, library)
-    if needed and now.lesson.update is not None and lesson.update is None:
-        reason = lesson.losses[0].reason if lesson.losses else "it gave no update"
-        raise ConflictError(
-            f"step {now.step}",
-            f"its weight update was proposed and cannot be computed again: {reason.rstrip('.')}.",
-            f"Mend that and resume, or go on from earlier weights with "
-            f"--restart-step {now.step - 1}.",
+@dataclass(frozen=True, slots=True)
+class _Replay:
+    """Computes lessons again from what was recorded. `known` are the problems by id."""
+
+    engine: Engine
+    records: Path
+    known: Mapping[str, Problem]
+    tell: Tell
+
+    async def recompute_lesson(self, now: StepState, recorded: Lesson, *, needed: bool) -> Lesson:
+        """The lesson of a step once more; what differs from the recorded one is told."""
+        groups = [self._load_group(now, at) for at in range(len(now.problems))]
+        reflections = [now.reflections[at] for at in range(len(now.problems))]
+        # Engines that train weights read no experiences; the version goes into the lesson.
+        library = Library("", now.library_version)
+        lesson = await self.engine.consolidate(groups, reflections, library)
+        if needed and recorded.update is not None and lesson.update is None:
+            reason = lesson.losses[0].reason if lesson.losses else "it gave no update"
+            raise ConflictError(
+                f"step {now.step}",
+                "its weight update was proposed and cannot be computed again: "
+                f"{reason.rstrip('.')}.",
+                f"Mend that and resume, or go on from earlier weights with "
+                f"--restart-step {now.step - 1}.",
+            )
+        if differing := _differences_text(recorded, lesson):
+            self.tell(f"step {now.step} was recomputed with other figures: {differing}")
+        return lesson
+
+    def _load_group(self, now: StepState, position: int) -> Group:
+        name = now.problems[position]
+        if name not in self.known:
+            raise ConflictError(
+                f"step {now.step}",
+                f"it practised on problem {name}, which is not in the data any more.",
+                "Put the data set back as it was.",
+            )
+        places = sorted(place for place in now.rollouts if place[0] == position)
+        return Group(
+            problem=self.known[name],
+            epoch=now.epoch,
+            step=now.step,
+            position=position,
+            rollouts=tuple(load_rollout(self.records, now, now.rollouts[at]) for at in places),
+            verdicts=tuple(now.verdicts[at] for at in places),
         )
-    if differing := _differences_text(now.lesson, lesson):
-        tell(f"step {now.step} was recomputed with other figures: {differing}")
-    return lesson
 
 
 def _differences_text(told: Lesson, again: Lesson) -> str:
@@ -252,22 +258,6 @@ def _differences_text(told: Lesson, again: Lesson) -> str:
     return ", ".join(found[:_MOST_TOLD]) + (f" and {more} more" if more > 0 else "")
 
 
-def _load_group(
-    records: Path, now: StepState, position: int, known: Mapping[str, Problem]
-) -> Group:
-    name = now.problems[position]
-    if name not in known:
-        raise ConflictError(
-            f"step {now.step}",
-            f"it practised on problem {name}, which is not in the data any more.",
-            "Put the data set back as it was.",
-        )
-    places = sorted(place for place in now.rollouts if place[0] == position)
-    rollouts = tuple(load_rollout(records, now, now.rollouts[place]) for place in places)
-    verdicts = tuple(now.verdicts[place] for place in places)
-    return Group(known[name], now.epoch, now.step, position, rollouts, verdicts)
-
-
 def load_rollout(records: Path, now: StepState, done: ev.RolloutFinished) -> Rollout:
     """A rollout of an earlier process, its messages and turns put together from the records.
 
@@ -277,23 +267,23 @@ def load_rollout(records: Path, now: StepState, done: ev.RolloutFinished) -> Rol
     found = [read_record(records, ref) for ref in done.refs]
     messages = () if done.status == "failed" else join_messages(found)
     attempt = Attempt(
-        messages,
-        last_text(messages) if done.answer is None else done.answer,
-        done.status,
-        done.usage,
-        done.elapsed_s,
-        done.error,
-        tuple(record.reply.turn for record in found if record.reply.turn is not None),
+        messages=messages,
+        answer=last_text(messages) if done.answer is None else done.answer,
+        status=done.status,
+        usage=done.usage,
+        elapsed_s=done.elapsed_s,
+        error=done.error,
+        turns=tuple(record.reply.turn for record in found if record.reply.turn is not None),
     )
     return Rollout(
-        attempt,
-        now.epoch,
-        done.step,
-        done.position,
-        done.index,
-        done.seed,
-        now.policy_version,
-        now.library_version,
+        attempt=attempt,
+        epoch=now.epoch,
+        step=done.step,
+        position=done.position,
+        index=done.index,
+        seed=done.seed,
+        policy_version=now.policy_version,
+        library_version=now.library_version,
     )
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from engines.core import events as ev
 from engines.core.library import Library
@@ -26,6 +27,19 @@ from engines.pipeline.replay_training import last_text, load_rollout
 
 TAIL_CHARS = 200
 """Of an answer, kept in the journal for display; the whole is in the records."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What all tries of a step share.
+
+    With `rejoin` a try that is known takes part once more, so that those which are not come
+    out as they would have: they are decoded in the same company.
+    """
+
+    now: StepState
+    library: Library
+    rejoin: bool
 
 
 async def practise_step(practice: RunContext, step: int) -> None:
@@ -52,12 +66,12 @@ async def _begin_step(practice: RunContext, step: int) -> StepState:
     if recorder.state.current is None:
         library = await practice.gate.follow_head(step)
         started = ev.StepStarted(
-            practice.sampler.epoch_of(step),
-            step,
-            tuple(problem.id for problem in practice.batch(step)),
-            recorder.state.policy_version,
-            library.version,
-            library.remembered,
+            epoch=practice.sampler.epoch_of(step),
+            step=step,
+            problems=tuple(problem.id for problem in practice.batch(step)),
+            policy_version=recorder.state.policy_version,
+            library_version=library.version,
+            remembered=library.remembered,
         )
         await recorder.record(started)
     now = recorder.state.current
@@ -69,11 +83,11 @@ async def _practise_batch(practice: RunContext, now: StepState) -> list[tuple[Gr
     """Roll out, judge and reflect on every problem at once, in sample order; [] once proposed."""
     if now.lesson is not None or now.committed:
         return []
-    library = _visible_library(practice, now)
     made = practice.group_size * len(practice.batch(now.step))
-    ghosts = practice.cohort and len(now.rollouts) < made
+    rejoin = practice.cohort and len(now.rollouts) < made
+    batch = _Batch(now, _visible_library(practice, now), rejoin)
     return await gather_all(
-        _practise_group(practice, now, position, problem, library, ghosts)
+        _practise_group(practice, batch, position, problem)
         for position, problem in enumerate(practice.batch(now.step))
     )
 
@@ -87,51 +101,45 @@ def _visible_library(practice: RunContext, now: StepState) -> Library:
 
 
 async def _practise_group(
-    practice: RunContext,
-    now: StepState,
-    position: int,
-    problem: Problem,
-    library: Library,
-    ghosts: bool,
+    practice: RunContext, batch: _Batch, position: int, problem: Problem
 ) -> tuple[Group, Reflection]:
     """Roll out, judge and reflect on one problem; no other group is waited for."""
+    now = batch.now
     tries = await gather_all(
-        _practise_rollout(practice, now, position, index, problem, library, ghosts)
+        _practise_rollout(practice, batch, problem, position, index)
         for index in range(practice.group_size)
     )
     rollouts = tuple(rollout for rollout, _ in tries)
     verdicts = tuple(verdict for _, verdict in tries)
-    group = Group(problem, now.epoch, now.step, position, rollouts, verdicts)
+    group = Group(
+        problem=problem,
+        epoch=now.epoch,
+        step=now.step,
+        position=position,
+        rollouts=rollouts,
+        verdicts=verdicts,
+    )
 
     reflection = now.reflections.get(position)
     if reflection is None:
         await practice.control.wait_while_paused()
-        reflection = await practice.engine.reflect(group, library)
+        reflection = await practice.engine.reflect(group, batch.library)
         await practice.recorder.record(ev.GroupReflected(now.step, position, reflection))
     return group, reflection
 
 
 async def _practise_rollout(
-    practice: RunContext,
-    now: StepState,
-    position: int,
-    index: int,
-    problem: Problem,
-    library: Library,
-    ghosts: bool,
+    practice: RunContext, batch: _Batch, problem: Problem, position: int, index: int
 ) -> tuple[Rollout, Verdict]:
-    """One try at one problem, and its verdict as soon as it ends.
-
-    With `ghosts` a try that is known takes part once more, so that those which are not come
-    out as they would have: they are decoded in the same company.
-    """
+    """One try at one problem, and its verdict as soon as it ends."""
+    now = batch.now
     key = CallKey("rollout", now.epoch, now.step, position, index)
     done = now.rollouts.get((position, index))
     if done is None:
-        rollout = await _roll_out(practice, key, problem, library)
+        rollout = await _roll_out(practice, key, problem, batch.library)
     else:
-        if ghosts:
-            await practice.rollouts.rejoin_batch(practice.job(key, problem, library))
+        if batch.rejoin:
+            await practice.rollouts.rejoin_batch(practice.job(key, problem, batch.library))
         rollout = load_rollout(practice.records, now, done)
 
     verdict = now.verdicts.get((position, index))
@@ -190,26 +198,17 @@ async def _roll_out(
 
     attempt, refs = await practice.rollouts.roll_out(job, practice.text_listener(key), emit_started)
     finished = ev.RolloutFinished(
-        key.step,
-        key.position,
-        key.index,
-        seed,
-        attempt.status,
-        None if attempt.answer == last_text(attempt.messages) else attempt.answer,
-        attempt.error,
-        attempt.usage,
-        attempt.elapsed_s,
-        (attempt.answer or "")[-TAIL_CHARS:],
-        refs,
+        step=key.step,
+        position=key.position,
+        index=key.index,
+        seed=seed,
+        status=attempt.status,
+        answer=None if attempt.answer == last_text(attempt.messages) else attempt.answer,
+        error=attempt.error,
+        usage=attempt.usage,
+        elapsed_s=attempt.elapsed_s,
+        tail=(attempt.answer or "")[-TAIL_CHARS:],
+        refs=refs,
     )
     await practice.recorder.record(finished)
-    return Rollout(
-        attempt,
-        key.epoch,
-        key.step,
-        key.position,
-        key.index,
-        seed,
-        job.policy_version,
-        job.library_version,
-    )
+    return Rollout.from_job(job, attempt, seed)

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,11 @@ from engines.core.waiting.replayed_call import mark_replayed
 from engines.record import lines
 from engines.record.appender import Appender
 
+NO_REPLY = Completion("")
 _Known = dict[tuple[CallKey, str], tuple[Completion, RecordRef]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """One recorded reply. `messages[:base]` of the request are those of the turn before.
 
@@ -39,14 +40,14 @@ class Record:
     """
 
     key: CallKey
-    request: str
+    request: str = ""
     policy: str
-    base: int
-    messages: tuple[Message, ...]
-    sampling: Sampling
-    reply: Completion
-    elapsed_s: float
-    at: float
+    base: int = 0
+    messages: tuple[Message, ...] = ()
+    sampling: Sampling = field(default_factory=Sampling)
+    reply: Completion = NO_REPLY
+    elapsed_s: float = 0.0
+    at: float = 0.0
     lost: str = ""
 
 
@@ -111,31 +112,32 @@ class RecordLedger:
                     await policy.complete(messages, sampling)
             return found
         self.asked += 1
+        asked = Record(
+            key=key,
+            request=request,
+            policy=policy.name,
+            base=base,
+            messages=tuple(messages[base:]),
+            sampling=sampling,
+        )
+        known[key, request] = answer = await self._ask_policy(policy, messages, on_text, asked)
+        return answer
+
+    async def _ask_policy(
+        self, policy: Policy, messages: Sequence[Message], on_text: OnText | None, asked: Record
+    ) -> tuple[Completion, RecordRef]:
+        """Ask, and record what came of it: also what was paid for a reply that was lost."""
         began = time.monotonic()
 
         def write_reply(
             reply: Completion, lost: str = ""
         ) -> tuple[Completion, RecordRef, asyncio.Future[None]]:
-            """Have written what came of it; the reply comes back as it is written."""
             elapsed_s = round(time.monotonic() - began, 4)
-            new = tuple(messages[base:])
-            record = Record(
-                key,
-                request,
-                policy.name,
-                base,
-                new,
-                sampling,
-                reply,
-                elapsed_s,
-                self._clock(),
-                lost,
-            )
-            return self._write(name, record)
+            return self._write(replace(asked, reply=reply, elapsed_s=elapsed_s, lost=lost))
 
         heard = None if on_text is None else self._mask.stream(on_text)
         try:
-            reply = await policy.complete(messages, sampling, heard)
+            reply = await policy.complete(messages, asked.sampling, heard)
         except CallFailed as failed:
             if failed.usage.calls:
                 lost = Completion("", finish="lost", usage=failed.usage)
@@ -151,7 +153,6 @@ class RecordLedger:
                 heard.flush()
         reply, ref, written = write_reply(reply)
         await asyncio.shield(written)
-        known[key, request] = reply, ref
         return reply, ref
 
     def record_cost(self, key: CallKey, policy: str, usage: Usage, what: str) -> None:
@@ -159,11 +160,9 @@ class RecordLedger:
 
         Written without waiting for it, as a lost call is: nothing will ask for it again.
         """
-        name = record_file_name(key)
-        self._open(name)
+        self._open(record_file_name(key))
         reply = Completion("", finish="lost", usage=usage)
-        now = self._clock()
-        self._write(name, Record(key, "", policy, 0, (), Sampling(), reply, 0.0, now, what))
+        self._write(Record(key=key, policy=policy, reply=reply, lost=what))
 
     def release_files(self) -> None:
         """Close the files of a finished step and drop what was read from them."""
@@ -178,11 +177,11 @@ class RecordLedger:
             await file.wait_idle()
         self.release_files()
 
-    def _write(
-        self, name: str, record: Record
-    ) -> tuple[Completion, RecordRef, asyncio.Future[None]]:
-        self.paid += record.reply.usage
-        body, reply = dumps(record), record.reply
+    def _write(self, record: Record) -> tuple[Completion, RecordRef, asyncio.Future[None]]:
+        """Have a record written; the reply comes back as it is written, without secrets."""
+        name, reply = record_file_name(record.key), record.reply
+        self.paid += reply.usage
+        body = dumps(replace(record, at=self._clock()))
         masked = self._mask.line(body)
         if masked is not body:
             reply = from_dict(Record, orjson.loads(masked)).reply

@@ -210,7 +210,12 @@ class Committer:
                 (op, decision) for op, decision in reviewed if decision.action != "defer"
             )
             event = ev.LibraryCommitted(
-                done.library.version, run, step, settled, done.library.content_hash, limit
+                version=done.library.version,
+                run=run,
+                step=step,
+                reviewed=settled,
+                content_hash=done.library.content_hash,
+                limit=limit,
             )
             self._journal.append_now(event)
             self._found.append((done.library, event))

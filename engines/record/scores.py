@@ -33,7 +33,7 @@ from engines.record.appender import make_folder, write_atomic
 ID_BYTES = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
     """What one held-out rollout came to. Only what was judged is kept, so it has a reward."""
 

@@ -196,4 +196,11 @@ class RolloutManager:
 
 
 def _failed_attempt(reason: str, usage: Usage, began: float) -> Attempt:
-    return Attempt((), None, "failed", usage, round(time.monotonic() - began, 4), reason)
+    return Attempt(
+        messages=(),
+        answer=None,
+        status="failed",
+        usage=usage,
+        elapsed_s=round(time.monotonic() - began, 4),
+        error=reason,
+    )

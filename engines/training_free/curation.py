@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from engines.core.flags import REJECTED_BEFORE
-from engines.core.library import Library, PastDecision
+from engines.core.library import Library
+from engines.core.review_memory import PastDecision
 from engines.core.text.prompts import quote
 from engines.core.text.similarity import similarity_above
 from engines.core.types import Flag, Operation

@@ -124,17 +124,17 @@ class TrainingFreeEngine:
             )
         ids = {rollout.index: rollout.id for rollout in group.rollouts}
         return Reflection(
-            group.step,
-            group.position,
-            "used" if answered.items or not answered.problems else "failed",
-            tuple(
+            step=group.step,
+            position=group.position,
+            outcome="used" if answered.items or not answered.problems else "failed",
+            proposals=tuple(
                 Proposal(s.kind, s.target, s.text, s.reason, tuple(ids[n] for n in s.sources))
                 for s in answered.items
             ),
-            self._extract.hash,
-            (*losses, *_losses("extraction", group.id, answered)),
-            usage + answered.usage,
-            (*refs, *answered.refs),
+            prompt_hash=self._extract.hash,
+            losses=(*losses, *_losses("extraction", group.id, answered)),
+            usage=usage + answered.usage,
+            refs=(*refs, *answered.refs),
         )
 
     async def consolidate(
@@ -168,22 +168,7 @@ class TrainingFreeEngine:
         except CallFailed as error:
             lost = LostWork("consolidation", where, str(error))
             return Lesson(step, library.version, losses=(lost,), usage=error.usage)
-        model = answered.completions[-1].model or self._reflector.name
-        problems = {group.id: group.problem.id for group in batch}
-        suggested = [
-            Operation(
-                "",
-                found.kind,
-                found.target,
-                found.text,
-                found.reason,
-                _evidence(proposals, found.sources),
-                model,
-                self._consolidate.hash,
-                problems=_problems(proposals, found.sources, problems),
-            )
-            for found in answered.items
-        ]
+        suggested = self._suggest_operations(batch, proposals, answered)
         operations, withheld = withhold_rejected(suggested, library)
         named = [
             replace(operation, id=operation_id(step, number))
@@ -204,6 +189,30 @@ class TrainingFreeEngine:
             withheld=withheld,
             prompt_hash=self._consolidate.hash,
         )
+
+    def _suggest_operations(
+        self,
+        batch: Sequence[Group],
+        proposals: Sequence[tuple[str, Proposal]],
+        answered: RepairResult[Suggestion],
+    ) -> list[Operation]:
+        """The consolidated suggestions as operations that have no id yet."""
+        model = answered.completions[-1].model or self._reflector.name
+        problem_ids = {group.id: group.problem.id for group in batch}
+        return [
+            Operation(
+                id="",
+                kind=found.kind,
+                target=found.target,
+                text=found.text,
+                rationale=found.reason,
+                evidence=_evidence(proposals, found.sources),
+                proposer=model,
+                prompt_hash=self._consolidate.hash,
+                problems=_problems(proposals, found.sources, problem_ids),
+            )
+            for found in answered.items
+        ]
 
     async def apply(self, update: WeightUpdate) -> int:
         raise ValueError("a frozen model has no weights to update")

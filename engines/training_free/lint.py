@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from engines.core import flags as names
@@ -19,6 +18,7 @@ from engines.core.protocols import Embedder
 from engines.core.text.similarity import similarity_above, tokens, word_count
 from engines.core.types import NO_USAGE, Flag, Operation, Problem, Usage
 from engines.training_free.leaks import AnswerIndex, QuestionIndex, word_ngrams
+from engines.training_free.settings import LintSettings
 
 TOOL_WORDS = 5
 """Words in a row that an operation takes over from a tool's output."""
@@ -37,19 +37,6 @@ treat try turn type upload use verify visit work write
 """
 _ORDERS = frozenset(_VERBS.split())
 _CLAUSE = re.compile(r"[.!?;,:。！？；，：\n]")
-
-
-@dataclass(frozen=True, slots=True)
-class LintSettings:
-    """When a flag is raised.
-
-    `duplicate_at` is a similarity in [0, 1], of the texts or of their embeddings;
-    `leak_words` the words in a row that give a question away.
-    """
-
-    duplicate_at: float = 0.8
-    leak_words: int = 8
-    max_words: int = 60
 
 
 class OperationLinter:

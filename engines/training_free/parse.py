@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from engines.core.library import Library, one_line
+from engines.core.library import Library
 from engines.core.text.reply import ParsedReply, ReplyProblem, parse_experience_id, parse_objects
+from engines.core.text.sanitize import one_line
 from engines.core.types import OperationKind
 
 TOLD_PROBLEMS = 20

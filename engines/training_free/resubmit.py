@@ -98,14 +98,14 @@ def too_long_reason(text: str) -> str:
 def _make_operation(name: str, found: Suggestion, origin: ReplyOrigin, by: str) -> Operation:
     evidence = _unique([one for n in found.sources for one in origin.evidence[n]])
     return Operation(
-        name,
-        found.kind,
-        found.target,
-        found.text,
-        f"{found.reason} (mended by {by})".strip(),
-        evidence,
-        origin.proposer,
-        origin.prompt_hash,
+        id=name,
+        kind=found.kind,
+        target=found.target,
+        text=found.text,
+        rationale=f"{found.reason} (mended by {by})".strip(),
+        evidence=evidence,
+        proposer=origin.proposer,
+        prompt_hash=origin.prompt_hash,
         problems=_unique([origin.problem_of[one] for one in evidence]),
     )
 

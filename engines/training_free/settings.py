@@ -1,10 +1,11 @@
-"""What a run file can say about how lessons are drawn."""
+"""What a run file can say about how lessons are drawn, and when one is flagged."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
+from engines.core.settings import derived, setting
 from engines.core.types import Sampling
 
 
@@ -13,14 +14,26 @@ class TrainingFreeSettings:
     """Settings of the training-free engine.
 
     `given_ground_truth` False hides truth and rewards and keeps every group.
-    `summarise` "auto" summarises only attempts longer than `summarise_above_chars`.
+    `summarise` "auto" summarises only attempts longer than `summarise_above_chars`. `sampling`
+    is how the reflector replies.
     """
 
     agent_objective: str
     learning_objective: str
-    experiences_per_query: int = 1
-    given_ground_truth: bool = True
-    summarise: Literal["auto", "always", "never"] = "auto"
-    summarise_above_chars: int = 6000
-    library_limit: int | None = 50
-    sampling: Sampling = Sampling()  # noqa: RUF009 - frozen
+    experiences_per_query: int = setting(1, "lessons one group may propose", ge=1)
+    given_ground_truth: bool = setting(True, "false: hide answers and rewards")
+    summarise: Literal["auto", "always", "never"] = setting(
+        "auto", "summarise rollouts before comparing; auto: only long ones"
+    )
+    summarise_above_chars: int = setting(2000, "what auto calls long", ge=1)
+    library_limit: int | None = setting(50, "experiences at most; null: no limit", ge=1)
+    sampling: Sampling = derived(Sampling())
+
+
+@dataclass(frozen=True, slots=True)
+class LintSettings:
+    """When a flag is raised. `duplicate_at` holds for texts and for their embeddings."""
+
+    duplicate_at: float = setting(0.8, "similarity from which two texts say the same", gt=0, le=1)
+    leak_words: int = setting(8, "words in a row that give a question away", ge=3)
+    max_words: int = setting(60, "of an experience, before it is too long", ge=1)

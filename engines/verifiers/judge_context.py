@@ -25,5 +25,11 @@ def judge_key(problem: Problem, rollout: Rollout, turn: int = 0) -> CallKey:
     """The key of one question about a rollout; turns count over all questions about it."""
     held_out = problem.id if rollout.epoch == 0 else ""
     return CallKey(
-        "judge", rollout.epoch, rollout.step, rollout.position, rollout.index, turn, held_out
+        purpose="judge",
+        epoch=rollout.epoch,
+        step=rollout.step,
+        position=rollout.position,
+        index=rollout.index,
+        turn=turn,
+        problem=held_out,
     )

@@ -1,4 +1,4 @@
-"""`studio ctl`: look at a living run and steer it."""
+"""`studio ctl`: show where a living run stands, and control it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(help="Look at a living run and steer it.", no_args_is_help=True)
+app = typer.Typer(help="Show and control a living run.", no_args_is_help=True)
 
 Run = Annotated[str | None, typer.Argument(help="Run-id; default: the newest living run.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -23,15 +23,16 @@ def status(context: typer.Context, run: Run = None, json: AsJson = False) -> Non
     if print_status(context.obj, run, json):
         return
     from engines.record.run_dir import Workspace  # a good third of the whole start
+    from studio.session.status import status_of
 
     folder = choose_run(Workspace(context.obj), run)
     alive = client.is_alive(folder)
-    answer = client.ask(folder, "status") if alive else client.status_of(folder.state())
+    answer = client.ask(folder, "status") if alive else status_of(folder.state())
     _show({**answer, "alive": alive}, json)
 
 
 def print_status(workspace: Path, run: str | None, json: bool) -> bool:
-    """Print where a living run stands; False where no process says it without more ado."""
+    """Print where a living run stands; False where its journal has to be read for that."""
     from studio.session import client
     from studio.workspace.run_control import find_live_run
 
@@ -69,11 +70,11 @@ def pause(
     context: typer.Context,
     run: Run = None,
     now: Annotated[
-        bool, typer.Option("--now", help="On the spot: no further call of a model begins.")
+        bool, typer.Option("--now", help="At once: no further call of a model begins.")
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Begin nothing new; what is under way ends."""
+    """Begin no new rollout; what is under way goes on to its end."""
     _ask(context, run, json, "pause", now=now)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 app = typer.Typer(
-    help="List, add and look at data sets.", no_args_is_help=True, rich_markup_mode=None
+    help="List, add, show and check data sets.", no_args_is_help=True, rich_markup_mode=None
 )
 
 Name = Annotated[
@@ -29,14 +29,12 @@ def list_data(context: typer.Context, json: AsJson = False) -> None:
     """List the workspace's data sets and the bundled ones."""
     from engines.record.run_dir import Workspace
     from studio.data.catalogue import listed_data
-    from studio.report.tables import print_json, table
+    from studio.report.tables import print_result, table
 
     found = listed_data(Workspace(context.obj))
-    if json:
-        print_json([entry.data for entry in found])
-    else:
-        rows = [(e.name, "-" if e.n is None else str(e.n), e.where, e.path) for e in found]
-        print(table(("NAME", "N", "FROM", "PATH"), rows))
+    rows = [(e.name, "-" if e.n is None else str(e.n), e.where, e.path) for e in found]
+    text = table(("NAME", "N", "FROM", "PATH"), rows)
+    print_result([entry.data for entry in found], text, json=json)
     for entry in found:
         if entry.trouble:
             print(f"note: {entry.trouble}", file=sys.stderr)
@@ -69,18 +67,17 @@ def add(
         rows = [{"name": a.name, "path": str(a.path), "n": a.n, "new": a.new} for a in added]
         print_json(rows[0] if len(rows) == 1 else rows)
     for one in added:
-        if json:
-            pass
-        elif one.new:
-            print(f"{one.name}: {one.n} problems added as {sanitize(str(one.path))}")
-        else:
-            print(
-                f"{one.name}: nothing changed, {sanitize(str(one.path))} has this content already"
-            )
+        path = sanitize(str(one.path))
+        if one.new and not json:
+            print(f"{one.name}: {one.n} problems added as {path}")
+        elif not json:
+            print(f"{one.name}: nothing changed, {path} has this content already")
         if one.without_answer:
-            note = f"{one.without_answer} of {one.n} have no answer"
-            note += ": the math and text verifiers refuse those"
-            print(f"note: {one.name}: {note}", file=sys.stderr)
+            print(
+                f"note: {one.name}: {one.without_answer} of {one.n} have no answer: the math and "
+                "text verifiers refuse those",
+                file=sys.stderr,
+            )
         if one.hides_bundled:
             print(f"note: it hides the bundled data set {one.name}", file=sys.stderr)
     if fields:
@@ -102,15 +99,13 @@ def preview(
     from engines.record.run_dir import Workspace
     from studio.data.catalogue import field_names, find_data
     from studio.data.text import preview_text, problem_data
-    from studio.report.tables import print_json
+    from studio.report.tables import print_result
 
     source = find_data(name, Workspace(context.obj))
     fields = field_names(question, answer)
     shown = read_numbered_problems(source, fields=fields, needs_answer=False, limit=n)
-    if json:
-        print_json([problem_data(line, problem) for line, problem in shown])
-    else:
-        print(preview_text(shown, open_table(source).unit))
+    rows = [problem_data(line, problem) for line, problem in shown]
+    print_result(rows, preview_text(shown, open_table(source).unit), json=json)
 
 
 @app.command()
@@ -121,39 +116,32 @@ def check(
     answer: Answer = None,
     json: AsJson = False,
 ) -> None:
-    """Look for what usually is a mistake in a data set."""
+    """Look for usual mistakes in a data set."""
     from engines.data.dataset import check_dataset
     from engines.record.run_dir import Workspace
     from studio.data.catalogue import field_names, find_data
     from studio.data.text import report_data, report_text
-    from studio.report.tables import print_json
+    from studio.report.tables import print_result
 
     source = find_data(name, Workspace(context.obj))
-    fields = field_names(question, answer)
-    report = check_dataset(source, fields=fields)
-    if json:
-        print_json(report_data(source.stem, str(source), report))
-    else:
-        print(report_text(source.stem, str(source), report))
+    report = check_dataset(source, fields=field_names(question, answer))
+    about = source.stem, str(source), report
+    print_result(report_data(*about), report_text(*about), json=json)
 
 
 @app.command()
 def verifiers(context: typer.Context, json: AsJson = False) -> None:
-    """List what can judge answers: built-in, in the workspace's verifiers/, shipped."""
+    """List the verifiers: built-in, in the workspace's verifiers/, shipped."""
     from engines.record.run_dir import Workspace
     from studio.data.verifiers import listed_verifiers
-    from studio.report.tables import print_json, table
+    from studio.report.tables import print_result, table
 
     found = listed_verifiers(Workspace(context.obj))
-    if json:
-        print_json([entry.data for entry in found])
-    else:
-        headings = ("NAME", "KIND", "FUNCTION", "FROM", "ABOUT")
-        rows = [
-            (e.listed_name, e.kind or "-", e.function or "-", e.where, e.about or "-")
-            for e in found
-        ]
-        print(table(headings, rows, fold=4))
+    headings = ("NAME", "KIND", "FUNCTION", "FROM", "ABOUT")
+    rows = [
+        (e.listed_name, e.kind or "-", e.function or "-", e.where, e.about or "-") for e in found
+    ]
+    print_result([entry.data for entry in found], table(headings, rows, fold=4), json=json)
     for entry in found:
         if entry.trouble:
             print(f"note: {entry.trouble}", file=sys.stderr)

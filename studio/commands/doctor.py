@@ -1,4 +1,4 @@
-"""`studio doctor`: check a workspace and mend it."""
+"""`studio doctor`: check a workspace and repair it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 def doctor(
     context: typer.Context,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Mend what can be mended; what is cut is kept.")
+        bool, typer.Option("--repair", help="Repair what can be repaired; what is cut is kept.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
@@ -19,7 +19,7 @@ def doctor(
 
     from engines.record.run_dir import Workspace
     from studio import exit_codes
-    from studio.report.tables import print_json
+    from studio.report.tables import print_result
     from studio.workspace.doctor import Finding, diagnose
     from studio.workspace.doctor_text import doctor_data, doctor_text
     from studio.workspace.preflight import machine_facts, machine_troubles
@@ -30,8 +30,6 @@ def doctor(
     )
     found = diagnose(Workspace(context.obj), repair=repair)
     found = replace(found, findings=(*found.findings, *around))
-    if json:
-        print_json(doctor_data(found, machine))
-    else:
-        print(doctor_text(found, machine, repair=repair))
+    text = doctor_text(found, machine, repair=repair)
+    print_result(doctor_data(found, machine), text, json=json)
     return exit_codes.DONE if found.is_healthy else exit_codes.USER_ERROR

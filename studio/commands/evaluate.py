@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from engines.core.errors import ConfigError
+from studio.commands.headless import Overrides
 
 
 def evaluate(
@@ -15,9 +16,7 @@ def evaluate(
     runfile: Annotated[
         str | None, typer.Argument(metavar="RUNFILE|PRESET", help="Model, data and verifier.")
     ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to override.")
-    ] = None,
+    overrides: Overrides = None,
     library: Annotated[
         str | None,
         typer.Option(
@@ -46,7 +45,7 @@ def evaluate(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """Measure experiences on held-out sets; pays only for what nobody measured yet."""
+    """Measure experiences on held-out sets; pays only for what is not measured yet."""
     from engines.record.run_dir import Workspace
     from studio.config.source import parse_source
     from studio.evaluation.evaluate import load_eval, plan_eval

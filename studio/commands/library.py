@@ -51,13 +51,10 @@ def show(
     from engines.record.run_dir import Workspace
     from studio.library.references import find_version
     from studio.library.text import library_data, library_lines
-    from studio.report.tables import print_json
+    from studio.report.tables import print_result
 
     library = find_version(reference, Workspace(context.obj)).library
-    if json:
-        print_json(library_data(library))
-    else:
-        print("\n".join(library_lines(library)))
+    print_result(library_data(library), "\n".join(library_lines(library)), json=json)
 
 
 @app.command()
@@ -73,14 +70,12 @@ def history(
     from engines.record.run_dir import Workspace
     from studio.library.references import library_folder
     from studio.library.text import check_experience, history_data, history_lines
-    from studio.report.tables import print_json
+    from studio.report.tables import print_result
 
     folder = library_folder(name, Workspace(context.obj))
     check_experience(folder, experience)
-    if json:
-        print_json(history_data(folder, experience))
-    else:
-        print("\n".join(history_lines(folder, experience) or ["nothing"]))
+    text = "\n".join(history_lines(folder, experience) or ["nothing"])
+    print_result(history_data(folder, experience), text, json=json)
 
 
 @app.command()
@@ -100,9 +95,9 @@ def edit(
     reason: Annotated[str, typer.Option(help="Why; recorded with the decision.")] = "",
 ) -> None:
     """Change, add or delete one experience; recorded as a decided operation."""
-    from studio.current_user import login_name
     from studio.library.edit import commit_changes, requested_change
     from studio.library.references import library_folder
+    from studio.process import login_name
     from studio.review.editor import edit_text
     from studio.secrets.workspace import masking_workspace
 
@@ -124,9 +119,9 @@ def revert(
 ) -> None:
     """Make a new version with the texts of an older one; nothing is lost."""
     from engines.core.errors import ConflictError
-    from studio.current_user import login_name
     from studio.library.edit import commit_changes, revert_changes
     from studio.library.references import library_folder
+    from studio.process import login_name
     from studio.secrets.workspace import masking_workspace
 
     name, _, number = reference.rpartition("@")

@@ -16,14 +16,51 @@ def rehearsal() -> None:
     """The scripted stand-in for a model."""
 
 
-@app.command()
-def serve(
+@app.command("serve")
+def serve_replies(
     port: Annotated[int, typer.Option(help="Where to listen; 0 takes any free port.")] = 8311,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
     """Serve scripted replies (rehearsal) to any OpenAI client until Ctrl-C."""
     import asyncio
 
-    from studio.commands.rehearsal_server import serve_until_stopped
+    return asyncio.run(_serve_until_stopped(port, json=json))
 
-    return asyncio.run(serve_until_stopped(port, json=json))
+
+async def _serve_until_stopped(port: int, *, json: bool) -> int:
+    """Serve until Ctrl-C or SIGTERM, which is the only way it ends: exit code 130.
+
+    Raises:
+        ConfigError: the port cannot be had.
+    """
+    import asyncio
+    import contextlib
+    import signal
+    import sys
+
+    from engines.policies.rehearsal.server import serve
+    from studio import exit_codes
+    from studio.report.tables import print_json
+
+    def print_ready(base_url: str) -> None:
+        if json:
+            print_json({"base_url": base_url, "model": "rehearsal", "rehearsal": True})
+        else:
+            print(base_url, flush=True)
+        print(
+            "rehearsal: replies are scripted, no model is asked\n"
+            "try it: studio headless rehearsal policy=openai:rehearsal "
+            f"policy.base_url={base_url}\n"
+            "Ctrl-C ends it",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    loop = asyncio.get_running_loop()
+    server = asyncio.create_task(serve(port, on_ready=print_ready))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, server.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await server
+    print("studio: the rehearsal server has ended", file=sys.stderr)
+    return exit_codes.INTERRUPTED

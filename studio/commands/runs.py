@@ -15,7 +15,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @app.command("list")
 def list_runs(context: typer.Context, json: AsJson = False) -> None:
-    """List the runs, newest first, and what waits."""
+    """List the runs, newest first, and what waits for a decision."""
     from engines.record.run_dir import Workspace
     from studio.report.tables import print_json
     from studio.secrets.sanitize import sanitize
@@ -38,28 +38,31 @@ def show(
     context: typer.Context,
     run: Run,
     step: Annotated[
-        int | None, typer.Option(metavar="N", help="One step: what the reflector said, decisions.")
+        int | None,
+        typer.Option(metavar="N", help="One step: the reflector's replies, and decisions."),
     ] = None,
     prompts: Annotated[
-        bool, typer.Option("--prompts", help="With --step: also what the reflector was shown.")
+        bool, typer.Option("--prompts", help="With --step: also the reflector's prompts.")
     ] = False,
     rollout: Annotated[
         str | None, typer.Option(metavar="ID", help="One rollout, whole, such as s1p0r2.")
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Show one run: how it went, step by step, and where things lie."""
+    """Show one run: how it went, step by step, and where its files are."""
     from engines.core.errors import ConfigError
     from engines.record.run_dir import Workspace
     from studio.report.rollout import rollout_facts, rollout_text
     from studio.report.run import run_facts, run_text
     from studio.report.step import step_facts, step_text
-    from studio.report.tables import print_json
+    from studio.report.tables import print_result
 
     if prompts and step is None:
-        raise ConfigError("--prompts", "it shows those of one step.", "Give --step N with it.")
+        raise ConfigError(
+            "--prompts", "it shows the prompts of one step.", "Give --step N with it."
+        )
     if rollout is not None and step is not None:
-        raise ConfigError("--rollout", "it shows one thing, --step another.", "Give one of them.")
+        raise ConfigError("--rollout", "it shows a rollout, --step a step.", "Give one of them.")
     workspace = Workspace(context.obj)
     folder = workspace.run(run)
     if rollout is not None:
@@ -71,10 +74,7 @@ def show(
     else:
         facts = run_facts(folder, workspace)
         text = run_text(facts)
-    if json:
-        print_json(facts)
-    else:
-        print(text)
+    print_result(facts, text, json=json)
 
 
 @app.command()

@@ -1,6 +1,7 @@
-"""Before the screen and after it: whether it can be drawn, and what is told once it is left.
+"""`studio`, `studio run` and `studio attach`: the commands that open the screen.
 
-Owns these words and the exit code. Draws nothing; `studio.tui.app` does.
+Owns whether it can be drawn, what is printed once it is left, and the exit code. Draws nothing;
+`studio.tui.app` does.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, Annotated, Protocol, TextIO
+
+import typer
 
 from engines.core.errors import ConfigError
 from studio import exit_codes
+from studio.commands.headless import AcceptChanges, Name, Overrides, RestartStep, RunFile
 
 if TYPE_CHECKING:
     from studio.run.detached import StartingProcess
@@ -22,7 +26,7 @@ WITHOUT = "Use `studio headless` to practise and `studio review` to decide: both
 
 
 class ClosedScreen(Protocol):
-    """A screen that was left, as far as is told of it."""
+    """What is known of a screen once it is closed."""
 
     shown_run: str | None  # the run it showed last
     ended_here: str  # how that ended while it was shown; "" where it did not
@@ -32,12 +36,77 @@ Screen = Callable[..., "tuple[ClosedScreen, int]"]
 """`studio.tui.app.open_screen`."""
 
 
+def home(folder: Path) -> int:
+    """Show where things stand: on the start screen, or without a terminal as a page of text."""
+    if has_screen():
+        return show(folder)
+    from engines.record.run_dir import Workspace
+    from studio.workspace.listing import home_text, listed_runs
+
+    workspace = Workspace(folder)
+    print(home_text(listed_runs(workspace), workspace))
+    return exit_codes.DONE
+
+
+def run(
+    context: typer.Context,
+    runfile: RunFile = None,
+    overrides: Overrides = None,
+    name: Name = None,
+    restart_step: RestartStep = None,
+    review: Annotated[
+        str | None,
+        typer.Option(
+            metavar="wait|auto|rules:FILE",
+            help="Who decides operations. Default: the run file's review.by, else you (wait); a "
+            "resumed run keeps its reviewer.",
+        ),
+    ] = None,
+    accept_changes: AcceptChanges = False,
+) -> int:
+    """Practise with the screen; starts a run, resumes it, or attaches to it where it goes on.
+
+    The run is a process of its own: leaving the screen (q) or losing the terminal ends nothing.
+    """
+    from studio.run.detached import start
+
+    if runfile is None:
+        raise ConfigError(
+            "studio run",
+            "it needs a run file or a preset.",
+            "Try `studio run rehearsal`, or see `studio presets list`.",
+        )
+    check_terminal("studio run")
+    # The new process checks the rest: reading the run file twice would take a second.
+    options = {"name": name, "restart-step": restart_step, "review": review}
+    given = [f"--{option}={value}" for option, value in options.items() if value is not None]
+    changes = ["--accept-changes"] if accept_changes else []
+    words = [*given, *changes, "--", runfile, *(overrides or [])]
+    return show(context.obj, starting=start(words, context.obj))
+
+
+def attach(
+    context: typer.Context,
+    run: Annotated[
+        str | None, typer.Argument(help="Run-id; default: the newest living run, else the newest.")
+    ] = None,
+) -> int:
+    """Open the screen on a run; one without a process is opened from its journal."""
+    from engines.record.run_dir import Workspace
+    from studio.workspace.run_control import choose_run
+
+    folder = choose_run(Workspace(context.obj), run)
+    folder.state()  # a damaged journal is reported before the screen is drawn
+    check_terminal("studio attach")
+    return show(context.obj, run=folder.run)
+
+
 def why_no_screen(
     stdin: TextIO, stderr: TextIO, environ: Mapping[str, str]
 ) -> tuple[str, str] | None:
     """The place and the cause where no screen can be drawn; None where one can."""
     if not stdin.isatty():
-        return "standard input", "it is no terminal, and the screen is steered by keys"
+        return "standard input", "it is no terminal, and the screen needs keys"
     if not stderr.isatty():  # where it is drawn, so that stdout stays free for data
         return "standard error", "it is no terminal, and the screen is drawn there"
     if environ.get("TERM", "") in ("", "dumb"):
@@ -53,7 +122,7 @@ def check_terminal(command: str) -> None:
 
 
 def has_screen() -> bool:
-    """Whether somebody sits at a terminal that a screen can be drawn on."""
+    """Whether all three streams are a terminal that a screen can be drawn on."""
     return sys.stdout.isatty() and why_no_screen(sys.stdin, sys.stderr, os.environ) is None
 
 
@@ -64,7 +133,7 @@ def show(
     starting: StartingProcess | None = None,
     screen: Screen | None = None,
 ) -> int:
-    """Open the screen and, once it is left, tell how to come back or how the run ended.
+    """Open the screen; once it is closed, print how to come back or how the run ended.
 
     Args:
         workspace: the folder of runs.
@@ -102,10 +171,10 @@ def _load_screen() -> Screen:
 
 
 def configure_textual() -> None:
-    """Say how Textual is to draw: it reads its environment once, when it is imported.
+    """Set how Textual draws; it reads its environment once, when it is imported.
 
-    A key waits half as long for its frame as at the usual 60 a second; streams are drawn by a
-    beat of their own, so that this costs nothing.
+    At 120 frames a second a key waits half as long for its frame as at the usual 60. Streams have
+    a clock of their own, so that this costs nothing.
     """
     os.environ.setdefault("TEXTUAL_FPS", "120")
     os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")

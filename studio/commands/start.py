@@ -1,4 +1,4 @@
-"""`studio init` and `studio try`: from nothing to a run file, and one problem of it."""
+"""`studio presets`, `studio init` and `studio try`: from nothing to a run file and one problem."""
 
 from __future__ import annotations
 
@@ -7,6 +7,23 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from studio.commands.headless import Overrides
+
+presets = typer.Typer(
+    help="The run files people start from.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+@presets.command("list")
+def list_presets(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """List the presets; `studio init PRESET` writes one out to be edited."""
+    from studio import presets as bundled
+    from studio.report.tables import print_result, table
+
+    found = bundled.list_presets()
+    data = [{"name": name, "about": about} for name, about in found]
+    print_result(data, table(("PRESET", "WHAT IT IS"), found, fold=1), json=json)
 
 
 def init(
@@ -32,9 +49,7 @@ def init(
 def try_once(
     context: typer.Context,
     runfile: Annotated[str, typer.Argument(metavar="RUNFILE|PRESET", help="What to try.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to override.")
-    ] = None,
+    overrides: Overrides = None,
     problem: Annotated[
         str | None, typer.Option(metavar="ID", help="Default: the first of the data.")
     ] = None,
@@ -42,7 +57,7 @@ def try_once(
         str | None, typer.Option(metavar="TEXT", help="Ask this instead of a problem.")
     ] = None,
     answer: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Its answer, to be judged by.")
+        str | None, typer.Option(metavar="TEXT", help="The expected answer to it.")
     ] = None,
     library: Annotated[
         str | None,
@@ -52,6 +67,7 @@ def try_once(
 ) -> int:
     """Take one problem from prompt to verdict; keeps nothing."""
     import asyncio
+    from functools import partial
 
     from engines.record.run_dir import Workspace
     from studio.config.loading import load_run
@@ -64,6 +80,7 @@ def try_once(
         trial_data,
     )
     from studio.report.progress import to_stderr
+    from studio.report.tables import print_result
     from studio.run.budget import limits_of
     from studio.run.library_start import choose_library
 
@@ -74,15 +91,9 @@ def try_once(
     workspace = Workspace(context.obj)
     trial = Trial(loaded, chosen, *choose_library(loaded, workspace, library))
     if json:
-        from studio.report.tables import print_json
-
-        tried = asyncio.run(run_trial(trial, workspace, lambda _: None))
-        print_json(trial_data(trial, tried))
+        tried = asyncio.run(run_trial(trial, workspace))
     else:
-
-        def print_before() -> None:
-            print(before_text(trial), flush=True)
-
-        tried = asyncio.run(run_trial(trial, workspace, print_piece, print_before))
-        print(after_text(trial, tried))
-    return exit_code(trial, tried)
+        shown = partial(print, before_text(trial), flush=True)
+        tried = asyncio.run(run_trial(trial, workspace, print_piece, shown))
+    print_result(trial_data(trial, tried), after_text(trial, tried), json=json)
+    return exit_code(tried)

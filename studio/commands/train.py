@@ -7,7 +7,14 @@ from typing import Annotated, cast
 import typer
 
 from engines.core.errors import ConfigError
-from studio.commands.options import AcceptChanges, Name, Overrides, RestartStep, RunFile
+from studio.commands.headless import (
+    AcceptChanges,
+    EventsAsJson,
+    Name,
+    Overrides,
+    RestartStep,
+    RunFile,
+)
 
 STAGES = ("sft", "grpo", "all", "distil")
 
@@ -34,7 +41,7 @@ def train(
         ),
     ] = None,
     accept_changes: AcceptChanges = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the event stream on stdout.")] = False,
+    json: EventsAsJson = False,
 ) -> int:
     """Train the weights of a policy; starts or resumes a run of each stage.
 

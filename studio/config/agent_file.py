@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from engines.core.errors import ConfigError
-from studio.config.aliases import get_value, set_value
-from studio.config.compose import ComposedConfig, dotted_name, walk
-from studio.config.yaml_positions import Key, file_positions
+from studio.config.compose import ComposedConfig
+from studio.config.tree import Key, dotted_name, get_value, set_value, walk
+from studio.config.yaml_positions import file_positions
 
 # Not what is escaped: an odd number of backslashes stands before that.
 _REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\$\{\s*([^:,}$]*)")

@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
-from studio.config.compose import ComposedConfig, dotted_name
-from studio.config.yaml_positions import Key, Place
+from studio.config.compose import ComposedConfig
+from studio.config.tree import ABSENT, Key, dotted_name, get_value, pop_value, set_value
+from studio.config.yaml_positions import Place
 
 ALIASES = {
     "evaluation.agent": "agent",
@@ -45,8 +46,6 @@ ALIASES = {
     "judge_concurrency": "judge.concurrency",
 }
 """Alias → our name. Moved in this order: an agent mounted below `evaluation` comes first."""
-
-ABSENT = object()
 
 
 def apply_aliases(composed: ComposedConfig) -> None:
@@ -137,38 +136,12 @@ def move_value(composed: ComposedConfig, old: Key, new: Key) -> None:
         composed.places[(*new, *key[len(old) :])] = composed.places.pop(key)
 
 
-def get_value(tree: Any, key: Key) -> Any:
-    """The value at a key, or ABSENT."""
-    for part in key:
-        if not isinstance(tree, dict) or part not in tree:
-            return ABSENT
-        tree = tree[part]
-    return tree
-
-
-def pop_value(tree: Any, key: Key) -> Any:
-    """The value at a key, no longer in the tree; or ABSENT."""
-    parent = get_value(tree, key[:-1])
-    return parent.pop(key[-1], ABSENT) if isinstance(parent, dict) else ABSENT
-
-
 def _text_section_above(tree: Any, key: Key) -> Key | None:
     """The section above `key` that may be written as a text or a list, and is."""
     above = key[:1]
     if len(key) == 1 or above[0] not in ("policy", "judge", "verifier"):
         return None  # `evaluation: foo`; validation refuses it under its own name
     return above if isinstance(get_value(tree, above), str | list) else None
-
-
-def set_value(tree: Any, key: Key, value: Any) -> None:
-    for part in key[:-1]:
-        # A null section is an empty one: `evaluation:` with nothing below it.
-        if tree.get(part) is None:
-            tree[part] = {}
-        tree = tree[part]
-        if not isinstance(tree, dict):
-            return
-    tree[key[-1]] = value
 
 
 def _rewrite_held_out(composed: ComposedConfig) -> None:
@@ -215,3 +188,41 @@ def _choose_verifier(composed: ComposedConfig) -> None:
     if by_name != by_file:
         for key in ("file", "function") if by_name else ("name",):
             verifier.pop(key, None)
+
+
+def normalise_verifier(composed: ComposedConfig) -> None:
+    """Write every form as a mapping with a name, in place, with the places of its keys.
+
+    A list becomes `{name: weighted, of: [...]}`, and what names a file or a function
+    `{name: function, ...}`. What cannot be any of these is left for validation.
+
+    Raises:
+        ConfigError: the mapping is empty.
+    """
+    given = composed.tree.get("verifier")
+    if given == {}:
+        raise composed.error(
+            ("verifier",), '"verifier" is empty.', "Name one: math, text or judge; or a file."
+        )
+    if isinstance(given, list):
+        composed.tree["verifier"] = _add_name({"name": "weighted", "of": given})
+        for key in [k for k in composed.places if k[0] == "verifier" and len(k) > 1]:
+            composed.places["verifier", "of", *key[1:]] = composed.places.pop(key)
+    elif given is not None:
+        composed.tree["verifier"] = _add_name(given)
+
+
+def _add_name(given: Any) -> Any:
+    if isinstance(given, str):
+        return {"name": given}
+    if not isinstance(given, dict):
+        return given
+    if isinstance(entries := given.get("of"), list):
+        given = {**given, "of": [_add_name(entry) for entry in entries]}
+    elif isinstance(entries, dict):  # the one that is shaped
+        given = {**given, "of": _add_name(entries)}
+    if given.get("name") is not None:
+        return given
+    if "file" in given or "function" in given:
+        return {**given, "name": "function"}
+    return {**given, "name": "weighted"} if "of" in given else given

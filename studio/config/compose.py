@@ -1,15 +1,15 @@
 """Composing a run file the Hydra way, and remembering where each key was written.
 
 Owns the search for groups, overrides, interpolations, and the place of every key: a
-file with its line, or an override. Knows no setting by name; `studio.config.aliases` and
-`studio.config.settings.run` do.
+file with its line, or an override. What may be set is the business of
+`studio.config.settings`.
 """
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -25,11 +25,17 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from engines.core.errors import ConfigError
-from studio.config.yaml_positions import Key, Place, config_positions, find_defaults, syntax_error
-
-Tree = dict[str, Any]
+from studio.config.tree import Key, Tree, dotted_name, get_value, map_tree, replace_value, walk
+from studio.config.yaml_positions import Place, config_positions, find_defaults, syntax_error
+from studio.secrets.rules import mask_override
 
 GROUPS = ("agents", "eval", "practice")
+SHORTHAND = {
+    **dict.fromkeys(("policy", "reflector", "judge", "agent.model"), "model"),
+    "verifier": "name",
+}
+"""Sections that may be a plain text, with the key it stands for; an override of another key of
+such a section keeps that text."""
 REPLACED = ("verifier",)
 """Sections that are one choice: an override of the whole leaves nothing of the file's."""
 _ENV = re.compile(r"(?<!\\)((?:\\\\)*)\$\{\s*oc\.env\s*:")
@@ -39,8 +45,8 @@ _ENV = re.compile(r"(?<!\\)((?:\\\\)*)\$\{\s*oc\.env\s*:")
 class ComposedConfig:
     """A run file as written: interpolations unresolved, with the place of every key.
 
-    `spelling` and `config` rewrite the tree before it is resolved, and move the places
-    along with it.
+    Passes of `studio.config.loading` rewrite the tree before it is resolved, and move the
+    places along with it.
     """
 
     path: Path
@@ -60,16 +66,10 @@ class ComposedConfig:
         return ConfigError(self.place(key).text, cause, move)
 
 
-def dotted_name(key: Key) -> str:
-    return ".".join(key)
-
-
 def compose_run(
     path: Path,
     overrides: Sequence[str],
     roots: Sequence[Path],
-    shown: Callable[[str], str],
-    shorthand: Mapping[str, str],
 ) -> ComposedConfig:
     """Compose a run file.
 
@@ -77,9 +77,6 @@ def compose_run(
         path: of the run file; ends in `.yaml`.
         overrides: `key=value` in Hydra's grammar; a key need not stand in the file.
         roots: folders searched for groups after the file's own.
-        shown: an override as it may be shown (secrets hidden).
-        shorthand: sections that may be a plain text, with the key the text stands for; an
-            override of another key of such a section keeps that text.
 
     Raises:
         ConfigError: syntax, an unknown group or file, or an override that does not fit.
@@ -89,40 +86,24 @@ def compose_run(
         raise ConfigError(str(path), "A run file's name ends in .yaml.", "Rename the file.")
     folders = _search_folders(path, roots)
     named = dict(find_defaults(path, "", folders, set()))
-    search = ",".join(f'"file://{_escape_quotes(folder)}"' for folder in folders[1:])
-    ready = [
-        f"hydra.searchpath=[{search}]",
-        *(_force_override(text, folders) for text in _replace_sections(overrides)),
-    ]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            config, parts = _compose_hydra(path, ready, shorthand)
+            config, parts = _compose_hydra(path, _hydra_overrides(overrides, folders))
         except MissingConfigException as error:
             missing = error.missing_cfg_file or ""
             where = _find_override(missing, overrides)
-            place = named.get(missing) or (_override_text(where, shown) if where else str(path))
+            place = named.get(missing) or (_override_text(where) if where else str(path))
             raise _missing_group_error(place, missing, folders) from error
         except yaml.MarkedYAMLError as error:
             raise syntax_error(path, error) from error
         except (HydraException, OmegaConfBaseException) as error:
-            raise _compose_error(path, error, overrides, shown) from error
+            raise _compose_error(path, error, overrides) from error
         except (TypeError, ValueError) as error:  # a name is no number: a list is there
-            said = str(error)
-            named_in = [o for o in overrides if any(repr(name) in said for name in _key_parts(o))]
-            if not named_in and "defaults" in said:
-                raise ConfigError(
-                    str(path),
-                    "Its `defaults` is no list of names of configs.",
-                    "Write it as defaults: [rehearsal, _self_].",
-                ) from error
-            if not named_in:
+            refusal = _list_error(path, str(error), overrides)
+            if refusal is None:
                 raise
-            raise ConfigError(
-                _override_text(named_in[0], shown),
-                "The run file has a list there, and the entries of a list have no names.",
-                "Replace the whole list (key=[…]), or edit the run file.",
-            ) from error
+            raise refusal from error
     tree = OmegaConf.to_container(config, resolve=False)
     assert isinstance(tree, dict)
     places: dict[Key, Place] = {}
@@ -130,11 +111,11 @@ def compose_run(
         if part.config_path and not (part.package or "").startswith("hydra"):
             places.update(config_positions(part.config_path, part.package or "", folders))
     for text in overrides:
-        key = tuple(text.split("=", 1)[0].lstrip("+~").split("."))
+        key = tuple(_key_parts(text))
         # An override replaces what the files said below its key.
         places = {k: place for k, place in places.items() if k[: len(key)] != key}
-        places[key] = Place(_override_text(text, shown), override=True)
-    return ComposedConfig(path, _stringify_keys(tree), places, [str(w.message) for w in caught])
+        places[key] = Place(_override_text(text), override=True)
+    return ComposedConfig(path, map_tree(tree), places, [str(w.message) for w in caught])
 
 
 def resolve(composed: ComposedConfig, environ: Mapping[str, str]) -> Tree:
@@ -157,8 +138,8 @@ def resolve(composed: ComposedConfig, environ: Mapping[str, str]) -> Tree:
 
     # omegaconf keeps resolvers in one process-wide table; replaced at every load.
     OmegaConf.register_new_resolver("studio.env", env, replace=True)
-    config = OmegaConf.create(_rewrite_env(composed.tree))
-    result: Tree = _copy(composed.tree)
+    config = OmegaConf.create(map_tree(composed.tree, _use_given_environment))
+    result: Tree = map_tree(composed.tree)
     leaves = [(key, text) for key, text in walk(composed.tree) if isinstance(text, str)]
     # Those that name a variable go first: an error then shows where it is written.
     for key, text in sorted(leaves, key=lambda leaf: "oc.env" not in leaf[1]):
@@ -182,7 +163,7 @@ def resolve(composed: ComposedConfig, environ: Mapping[str, str]) -> Tree:
             raise composed.error(
                 key,
                 f'"{dotted_name(key)}" cannot be resolved: {str(error).splitlines()[0]}.',
-                "Mend the interpolation; write \\${ for a literal ${.",
+                "Correct the interpolation; write \\${ for a literal ${.",
             ) from error
         replace_value(
             result, key, OmegaConf.to_container(node) if OmegaConf.is_config(node) else node
@@ -190,46 +171,8 @@ def resolve(composed: ComposedConfig, environ: Mapping[str, str]) -> Tree:
     return result
 
 
-def walk(tree: Any, key: Key = ()) -> Iterator[tuple[Key, Any]]:
-    """Every leaf with its key; list elements are keyed by their number."""
-    if isinstance(tree, dict):
-        for name, value in tree.items():
-            yield from walk(value, (*key, str(name)))
-    elif isinstance(tree, list | tuple):
-        for number, value in enumerate(tree):
-            yield from walk(value, (*key, str(number)))
-    else:
-        yield key, tree
-
-
-def replace_value(tree: Any, key: Key, value: Any) -> None:
-    for part in key[:-1]:
-        tree = tree[int(part)] if isinstance(tree, list) else tree[part]
-    if isinstance(tree, list):
-        tree[int(key[-1])] = value
-    else:
-        tree[key[-1]] = value
-
-
-def _copy(tree: Any) -> Any:
-    if isinstance(tree, dict):
-        return {key: _copy(value) for key, value in tree.items()}
-    return [_copy(item) for item in tree] if isinstance(tree, list) else tree
-
-
-def _rewrite_env(tree: Any) -> Any:
-    if isinstance(tree, dict):
-        return {key: _rewrite_env(value) for key, value in tree.items()}
-    if isinstance(tree, list):
-        return [_rewrite_env(item) for item in tree]
-    return _ENV.sub(r"\1${studio.env:", tree) if isinstance(tree, str) else tree
-
-
-def _stringify_keys(tree: Any) -> Any:
-    """Keys as texts: YAML reads a bare 1 or true as something else."""
-    if isinstance(tree, dict):
-        return {str(key): _stringify_keys(value) for key, value in tree.items()}
-    return [_stringify_keys(item) for item in tree] if isinstance(tree, list) else tree
+def _use_given_environment(text: Any) -> Any:
+    return _ENV.sub(r"\1${studio.env:", text) if isinstance(text, str) else text
 
 
 def _search_folders(path: Path, roots: Sequence[Path]) -> list[Path]:
@@ -266,6 +209,12 @@ def _escape_quotes(text: object) -> str:
     return str(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
+def _hydra_overrides(overrides: Sequence[str], folders: Sequence[Path]) -> list[str]:
+    search = ",".join(f'"file://{_escape_quotes(folder)}"' for folder in folders[1:])
+    forced = (_force_override(text, folders) for text in _replace_sections(overrides))
+    return [f"hydra.searchpath=[{search}]", *forced]
+
+
 def _force_override(text: str, folders: Sequence[Path]) -> str:
     """An override as Hydra wants it: a plain key may be one the file does not mention."""
     key = text.split("=", 1)[0]
@@ -277,11 +226,9 @@ _HYDRA = Lock()
 """Hydra keeps what it composes in one place a process; a screen reads several files at once."""
 
 
-def _compose_hydra(
-    path: Path, overrides: Sequence[str], shorthand: Mapping[str, str]
-) -> tuple[DictConfig, Sequence[Any]]:
+def _compose_hydra(path: Path, overrides: Sequence[str]) -> tuple[DictConfig, Sequence[Any]]:
     """The composed config, and its parts in the order of merging."""
-    late = [text for text in overrides if _parent_key(text) in shorthand]
+    late = [text for text in overrides if _parent_key(text) in SHORTHAND]
     early = [text for text in overrides if text not in late]
     with (
         _HYDRA,
@@ -289,10 +236,11 @@ def _compose_hydra(
     ):
         config = compose(path.stem, early)
         if late:
+            written = OmegaConf.to_container(config, resolve=False)
             for section in dict.fromkeys(_parent_key(text) for text in late):
-                text = _section_value(config, section)
+                text = get_value(written, tuple(section.split(".")))
                 if isinstance(text, str):
-                    early.append(f'++{section}={{{shorthand[section]}: "{_escape_quotes(text)}"}}')
+                    early.append(f'++{section}={{{SHORTHAND[section]}: "{_escape_quotes(text)}"}}')
             config = compose(path.stem, [*early, *late])
         loader = GlobalHydra.instance().config_loader()
         parts = loader.compute_defaults_list(path.stem, [*early, *late], RunMode.RUN).defaults
@@ -307,15 +255,8 @@ def _parent_key(override: str) -> str:
     return override.split("=", 1)[0].lstrip("+~").rpartition(".")[0]
 
 
-def _section_value(config: DictConfig, section: str) -> object:
-    tree: Any = OmegaConf.to_container(config, resolve=False)
-    for part in section.split("."):
-        tree = tree.get(part) if isinstance(tree, dict) else None
-    return tree
-
-
-def _override_text(override: str, shown: Callable[[str], str]) -> str:
-    return f"override '{shown(override)}'"
+def _override_text(override: str) -> str:
+    return f"override '{mask_override(override)}'"
 
 
 def _find_override(message: str, overrides: Sequence[str]) -> str | None:
@@ -328,9 +269,7 @@ def _find_override(message: str, overrides: Sequence[str]) -> str | None:
     return None
 
 
-def _compose_error(
-    path: Path, error: Exception, overrides: Sequence[str], shown: Callable[[str], str]
-) -> ConfigError:
+def _compose_error(path: Path, error: Exception, overrides: Sequence[str]) -> ConfigError:
     if isinstance(error, OverrideParseException):
         text: str | None = error.override.removeprefix("++")
     else:
@@ -338,14 +277,32 @@ def _compose_error(
     lines = [line for line in str(error).splitlines() if not line.startswith(("See ", "Error "))]
     reason = (lines or ["it cannot be read"])[0].replace("'++", "'").rstrip(".")
     if text is None:
-        return ConfigError(str(path), f"It does not compose: {reason}.", "Mend that entry.")
-    if shown(text) != text:
+        return ConfigError(str(path), f"It does not compose: {reason}.", "Correct that entry.")
+    if mask_override(text) != text:
         reason = "its value cannot be read"  # Hydra's words would quote the secret
     return ConfigError(
-        _override_text(text, shown),
+        _override_text(text),
         f"It does not fit: {reason}.",
         "Write key=value; put a value with commas, brackets or quotes in quotes: key='a, b'.",
     )
+
+
+def _list_error(path: Path, said: str, overrides: Sequence[str]) -> ConfigError | None:
+    """A list where names were looked up; None where that is not what went wrong."""
+    asked = [o for o in overrides if any(repr(name) in said for name in _key_parts(o))]
+    if asked:
+        return ConfigError(
+            _override_text(asked[0]),
+            "The run file has a list there, and the entries of a list have no names.",
+            "Replace the whole list (key=[…]), or edit the run file.",
+        )
+    if "defaults" in said:
+        return ConfigError(
+            str(path),
+            "Its `defaults` is no list of names of configs.",
+            "Write it as defaults: [rehearsal, _self_].",
+        )
+    return None
 
 
 def _missing_group_error(place: str, missing: str, folders: Sequence[Path]) -> ConfigError:

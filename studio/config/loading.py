@@ -1,4 +1,4 @@
-"""Loading a run file: composed, unified, resolved, validated, and written back.
+"""Loading a run file: composed, rewritten in passes, resolved and validated.
 
 The only module that reads the environment. It imports Hydra and pydantic, so commands
 import it when they run, never before. `studio.config.settings.run` says what may be set.
@@ -6,41 +6,32 @@ import it when they run, never before. `studio.config.settings.run` says what ma
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from difflib import get_close_matches
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from engines.core.errors import ConfigError, DataError
+from engines.core.errors import DataError
 from engines.core.text.masking import Mask
-from engines.data.source import HELD_OUT, PRACTISED, DataSource, locate, resolve_data
+from engines.data.source import HELD_OUT, PRACTISED, DataSource, resolve_data
 from studio.config.agent_file import mount_agent
-from studio.config.aliases import apply_aliases
-from studio.config.compose import (
-    ComposedConfig,
-    Tree,
-    compose_run,
-    dotted_name,
-    replace_value,
-    resolve,
-    walk,
-)
+from studio.config.aliases import apply_aliases, normalise_verifier
+from studio.config.compose import ComposedConfig, compose_run, resolve
 from studio.config.offline_load import leave_out, left_out_notes, masked_environment, unknown_keys
-from studio.config.paths import pin_models
-from studio.config.run_yaml import dump_run_yaml
-from studio.config.settings.run import RESULT_FIELDS, AgentConfig, RunConfig, differences, model_at
-from studio.config.validation_errors import explain_error
-from studio.config.value_checks import check_plain_values
-from studio.config.verifier_aliases import normalise_verifier, pin_verifiers
+from studio.config.paths import pin_data, pin_models, pin_verifiers
+from studio.config.roles import ROLES, expand_roles, read_endpoints, share_temperature
+from studio.config.settings.agent import AgentConfig
+from studio.config.settings.run import RunConfig, section_of
+from studio.config.source import find_run_file
+from studio.config.tree import Key, Tree, dotted_name, walk
+from studio.config.validation_errors import check_plain_values, explain_error
 from studio.config.youtu import YoutuConfig, translate
 from studio.config.youtu_model import flatten
-from studio.presets import list_presets, preset_path, presets_folder
+from studio.presets import presets_folder
 from studio.secrets.output import remember
 from studio.secrets.rules import (
     is_common,
@@ -48,21 +39,9 @@ from studio.secrets.rules import (
     is_masked,
     is_secret,
     known_secrets,
-    mask_override,
 )
 
-__all__ = [
-    "RESULT_FIELDS",
-    "LoadedRun",
-    "RunConfig",
-    "differences",
-    "dump_run_yaml",
-    "list_presets",
-    "load_run",
-]
-
-_ROLES = ("policy", "reflector", "judge")
-_SHORTHAND = {**dict.fromkeys((*_ROLES, "agent.model"), "model"), "verifier": "name"}
+_BUNDLED = Path(str(files("sample_data")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +54,7 @@ class LoadedRun:
     roots: tuple[Path, ...]  # folders in which data names are looked up, in order
     warnings: tuple[str, ...]
     place: Callable[[str], str]  # dotted key → where its value was written
-    secrets: frozenset[str] = dataclasses.field(default=frozenset(), repr=False)
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
 
     @property
     def mask(self) -> Mask:
@@ -95,14 +74,51 @@ class LoadedRun:
             prefer = HELD_OUT if key.startswith("evaluation") else PRACTISED
             return resolve_data(name, self.roots, prefer)
         except DataError as error:
-            cause = f"{error.place}: {error.cause}"
-            if error.cause.startswith("It is not found. "):
-                searched = error.cause.removeprefix("It is not found. ")
+            cause, move = f"{error.place}: {error.cause}", error.move
+            searched = error.cause.removeprefix("It is not found. ")
+            if searched != error.cause:
                 cause = f'There is no data set "{name}". {searched}'
-            move = error.move
-            if os.sep not in name and cause != f"{error.place}: {error.cause}":
-                move += f" Or add it: studio data add FILE --name {name.partition(':')[0]}."
+                if os.sep not in name:
+                    move += f" Or add it: studio data add FILE --name {name.partition(':')[0]}."
             raise DataError(self.place(key), cause, move) from error
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A run file between its text and its settings; the passes below change it in turn."""
+
+    composed: ComposedConfig  # as written, with the place of every key
+    workspace: Path
+    environ: Mapping[str, str]  # what `${oc.env:NAME}` reads
+    cwd: Path
+    preset: bool
+    keyless: bool
+    agent: Path | None
+    youtu: YoutuConfig | None
+    unknown: Mapping[Key, str]  # what counts as absent, see `offline_load`
+    tree: Tree = field(default_factory=dict)  # the values, once they are resolved
+    origins: dict[str, str] = field(default_factory=dict)  # dotted key → text with `${…}`
+    secrets: frozenset[str] = frozenset()
+
+    @property
+    def data_roots(self) -> tuple[Path, ...]:
+        """Folders in which names of data sets are looked up, in order."""
+        own = self.workspace / "datasets"
+        if self.youtu:
+            return (own, *self.youtu.data_folders, _BUNDLED, self.cwd)
+        # After the three of the contract comes the current folder, for what is typed there.
+        return (*self._beside, own, _BUNDLED, self.cwd)
+
+    @property
+    def verifier_roots(self) -> tuple[Path, ...]:
+        own = self.workspace / "verifiers"
+        if self.youtu:
+            return (own, self.youtu.verifiers, _BUNDLED / "verifiers", self.cwd)
+        return (*self._beside, own, _BUNDLED / "verifiers", self.cwd)
+
+    @property
+    def _beside(self) -> tuple[Path, ...]:
+        return () if self.preset else (self.composed.path.parent,)
 
 
 def load_run(
@@ -111,9 +127,9 @@ def load_run(
     workspace: Path,
     environ: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    *,
     agent: Path | None = None,
     youtu: YoutuConfig | None = None,
-    *,
     keyless: bool = False,
 ) -> LoadedRun:
     """Load a run file or preset.
@@ -136,252 +152,163 @@ def load_run(
     Raises:
         ConfigError: with place (file:line or override), cause and next move.
     """
-    environ = os.environ if environ is None else environ
-    cwd = Path.cwd() if cwd is None else cwd
-    path, preset = (youtu.file, False) if youtu else _find_run_file(name_or_path, workspace)
-    outer, environ = environ, {**youtu.environment(), **environ} if youtu else environ
-    composed = compose_run(
-        path, overrides, (workspace / "configs", presets_folder()), mask_override, _SHORTHAND
-    )
+    outer = os.environ if environ is None else environ
+    environ = {**youtu.environment(), **outer} if youtu else outer
+    path, preset = (youtu.file, False) if youtu else find_run_file(name_or_path)
+    roots = (workspace / "configs", presets_folder())
+    composed = compose_run(path, overrides, roots)
     unknown = unknown_keys(composed, environ) if keyless else {}
-    environ = masked_environment(composed, environ) if unknown else environ
-    if youtu:
-        translate(composed, youtu, environ)
-    else:
-        apply_aliases(composed)
-        for role in (*((name,) for name in _ROLES), ("agent", "model")):
-            flatten(composed, role, environ)
-    normalise_verifier(composed)
-    if agent is not None:
-        mount_agent(composed, agent)
-    _expand_roles(composed)
-    tree = resolve(composed, environ)
-    if unknown:
-        leave_out(tree)
-    origins = {
-        dotted_name(key): text
-        for key, text in walk(composed.tree)
-        if isinstance(text, str) and "${" in text and is_kept_as_written(key, text)
-    }
-    secrets = known_secrets(walk(tree), origins, environ)
-    remember(secrets)  # before anything of the file can stand in a refusal
-    check_plain_values(composed, walk(tree))
-    common = [
-        dotted_name(key)
-        for key, value in walk(tree)
-        if isinstance(value, str) and is_secret(key, value) and is_common(value)
-    ]
-    _fill_defaults(composed, tree, origins, environ, preset=preset, keyless=keyless)
-    own = (workspace / "datasets", Path(str(files("sample_data"))))
-    # After the three of the contract comes the current folder, for what is typed there.
-    roots: tuple[Path, ...] = (*own, cwd) if preset else (path.parent, *own, cwd)
-    if youtu:
-        roots = (own[0], *youtu.data_folders, own[1], cwd)
-    _pin_paths(composed, tree, roots, own, cwd)
-    pin_models(composed, tree, path.parent, workspace, cwd)
-    own = (workspace / "verifiers", Path(str(files("sample_data"))) / "verifiers")
-    folders: tuple[Path, ...] = (*(() if preset else (path.parent,)), *own, cwd)
-    if youtu:
-        folders = (own[0], youtu.verifiers, own[1], cwd)
-    pin_verifiers(composed, tree, folders, own, cwd)
+    draft = _Draft(
+        composed,
+        workspace,
+        masked_environment(composed, environ) if unknown else environ,
+        cwd=Path.cwd() if cwd is None else cwd,
+        preset=preset,
+        keyless=keyless,
+        agent=agent,
+        youtu=youtu,
+        unknown=unknown,
+    )
+    for rewrite in _AS_WRITTEN:
+        rewrite(draft)
+    draft.tree = resolve(composed, draft.environ)
+    for rewrite in _AS_RESOLVED:
+        rewrite(draft)
+    return _validate(draft, _env_file_notes(youtu, draft.origins, outer))
+
+
+def _validate(draft: _Draft, notes: Sequence[str]) -> LoadedRun:
+    composed = draft.composed
     try:
-        config = RunConfig.model_validate(tree)
+        config = RunConfig.model_validate(draft.tree)
     except ValidationError as error:
         raise explain_error(composed, error) from error
-    config._origins.update(origins)
+    config.origins.update(draft.origins)
+    doubts = _doubtful_settings(config)
     return LoadedRun(
         config,
-        path,
-        preset,
-        roots,
-        (
-            *composed.warnings,
-            *_doubtful_settings(config),
-            *_common_secret_notes(common),
-            *_env_file_notes(youtu, origins, outer),
-            *left_out_notes(unknown),
-        ),
+        composed.path,
+        draft.preset,
+        draft.data_roots,
+        (*composed.warnings, *doubts, *notes, *left_out_notes(draft.unknown)),
         lambda key: composed.place(tuple(key.split("."))).text,
-        secrets,
+        draft.secrets,
     )
 
 
-def _find_run_file(name_or_path: str, workspace: Path) -> tuple[Path, bool]:
-    given = Path(name_or_path).expanduser()
-    if given.is_file():
-        return given.resolve(), False
-    if found := preset_path(name_or_path):
-        return found, True
-    if "=" in name_or_path:
-        raise ConfigError(
-            f"run file '{mask_override(name_or_path)}'",
-            "It looks like an override, and no run file stands before it.",
-            "Write the run file or preset first, then key=value.",
-        )
-    if os.path.lexists(given):
-        raise ConfigError(f'run file "{name_or_path}"', _no_file_text(given), "Give a run file.")
-    names = [name for name, _ in list_presets()]
-    beside = given.parent if given.parent.is_dir() else Path()
-    close = get_close_matches(given.name, [*names, *(f.name for f in beside.glob("*.yaml"))], n=1)
-    raise ConfigError(
-        f'run file "{name_or_path}"',
-        "There is no such file and no preset of that name.",
-        f'Did you mean "{close[0]}"?' if close else f"Presets: {', '.join(names)}.",
-    )
+def _use_our_names(draft: _Draft) -> None:
+    if draft.youtu:
+        translate(draft.composed, draft.youtu, draft.environ)
+        return
+    apply_aliases(draft.composed)
+    for role in (*((name,) for name in ROLES), ("agent", "model")):
+        flatten(draft.composed, role, draft.environ)
 
 
-def _no_file_text(path: Path) -> str:
-    if os.path.isdir(path):
-        return "It is a folder."
-    return "It is a link that leads nowhere." if path.is_symlink() else "It is no file."
+def _mount_agent(draft: _Draft) -> None:
+    if draft.agent is not None:
+        mount_agent(draft.composed, draft.agent)
 
 
-def _expand_roles(composed: ComposedConfig) -> None:
-    """Write plain model names as mappings, and let roles take over from each other.
-
-    A role without a `model` is the policy with some settings changed; an agent's own
-    model is the policy where the run file sets none.
-    """
-    tree = composed.tree
-    for name in _ROLES:
-        # Copied as written: resolving it would lose where its secrets came from.
-        if (other := str(tree.get(name)).removeprefix("${").removesuffix("}")) in _ROLES:
-            tree[name] = tree.get(other) if other != name else None
-    agent = tree.get("agent")
-    for holder, name in [(tree, "policy"), (tree, "reflector"), (tree, "judge"), (agent, "model")]:
-        if isinstance(holder, dict) and isinstance(holder.get(name), str):
-            holder[name] = {"model": holder[name]}
-    model = agent.get("model") if isinstance(agent, dict) else None
-    if isinstance(model, dict):
-        if tree.get("policy") is None:
-            composed.places.setdefault(("policy",), composed.place(("agent", "model")))
-            tree["policy"] = dict(model)
-        elif isinstance(tree["policy"], dict) and "model" not in tree["policy"]:
-            tree["policy"] = {**model, **tree["policy"]}
-        elif isinstance(tree["policy"], dict) and "adapter" not in tree["policy"]:
-            _take_weights(composed, tree["policy"], model)
-    policy = tree.get("policy")
-    for name in ("reflector", "judge"):
-        role = tree.get(name)
-        if isinstance(role, dict) and isinstance(policy, dict) and "model" not in role:
-            own = ("temperature", "concurrency")
-            shared = {key: value for key, value in policy.items() if key not in own}
-            tree[name] = {**shared, **role}
+def _leave_out_unknown(draft: _Draft) -> None:
+    if draft.unknown:
+        leave_out(draft.tree)
 
 
-def _take_weights(composed: ComposedConfig, policy: Tree, model: Tree) -> None:
-    """A trained agent's weights come with it where the run file names the same model."""
-    if model.get("adapter") is not None and model.get("model") == policy.get("model"):
-        policy["adapter"] = model["adapter"]
-        place = composed.place(("agent", "model", "adapter"))
-        composed.places.setdefault(("policy", "adapter"), place)
+def _find_secrets(draft: _Draft) -> None:
+    draft.origins = {
+        dotted_name(key): text
+        for key, text in walk(draft.composed.tree)
+        if isinstance(text, str) and "${" in text and is_kept_as_written(key, text)
+    }
+    draft.secrets = known_secrets(walk(draft.tree), draft.origins, draft.environ)
+    remember(draft.secrets)
 
 
-def _fill_defaults(
-    composed: ComposedConfig,
-    tree: Tree,
-    origins: dict[str, str],
-    environ: Mapping[str, str],
-    *,
-    preset: bool,
-    keyless: bool,
-) -> None:
-    """Defaults that come from elsewhere: the file's name, the environment, the policy."""
-    for key, value in walk(tree):
-        if is_masked(key, value) and not keyless:
-            raise composed.error(
+def _note_common_secrets(draft: _Draft) -> None:
+    """A reader would wonder at the gaps that a masked word leaves in ordinary text."""
+    draft.composed.warnings += [
+        f"{dotted_name(key)} is a common word: it is masked wherever it occurs."
+        for key, value in walk(draft.tree)
+        if isinstance(value, str) and is_secret(key, value) and is_common(value)
+    ]
+
+
+def _refuse_masked(draft: _Draft) -> None:
+    for key, value in walk(draft.tree):
+        if is_masked(key, value) and not draft.keyless:
+            name = dotted_name(key)
+            raise draft.composed.error(
                 key,
-                f'"{dotted_name(key)}" is masked: it was once spelled out, and is never stored.',
-                f"Set it again: {dotted_name(key)}=${{oc.env:NAME}}, or start with the original "
-                f"file.",
+                f'"{name}" is masked: it was once written as its value, which is never stored.',
+                f"Set it again: {name}=${{oc.env:NAME}}, or start with the original file.",
             )
-    named = composed.place(("exp_id",))
-    if named.text.startswith(str(presets_folder())) and not preset:
+
+
+def _name_experiment(draft: _Draft) -> None:
+    """After the file, unless it gives a name itself."""
+    places, tree = draft.composed.places, draft.tree
+    written = draft.composed.place(("exp_id",)).text
+    if written.startswith(str(presets_folder())) and not draft.preset:
         # What builds on a preset is another experiment than the preset itself.
         tree.pop("exp_id", None)
-        composed.places.pop(("exp_id",), None)
-    tree.setdefault("exp_id", re.sub(r"[^A-Za-z0-9._-]", "-", composed.path.stem).lstrip("._-"))
-    agent = tree.get("agent")
-    holders = [(tree.get(role), role) for role in _ROLES]
-    holders.append((agent.get("model") if isinstance(agent, dict) else None, "agent.model"))
-    for role, name in holders:
-        if not isinstance(role, dict) or not str(role.get("model")).startswith("openai:"):
-            continue
-        for field, variable in (("base_url", "OPENAI_BASE_URL"), ("api_key", "OPENAI_API_KEY")):
-            if role.get(field) is None and environ.get(variable):
-                role[field] = environ[variable]
-                origins[f"{name}.{field}"] = f"${{oc.env:{variable}}}"
-    policy, practice = tree.get("policy"), tree.setdefault("practice", {})
-    given = policy.get("temperature") if isinstance(policy, dict) else None
-    # Of policy.temperature and practice.temperature the more specific one, the latter, wins.
-    if given is not None and isinstance(practice, dict) and "temperature" not in practice:
-        practice["temperature"] = given
-        composed.places[("practice", "temperature")] = composed.place(("policy", "temperature"))
-    for name in [key for key, value in tree.items() if value is None and model_at((key,))]:
-        del tree[name]  # `evaluation:` with nothing below it is an empty section
+        places.pop(("exp_id",), None)
+    stem = draft.composed.path.stem
+    tree.setdefault("exp_id", re.sub(r"[^A-Za-z0-9._-]", "-", stem).lstrip("._-"))
 
 
-def _pin_paths(
-    composed: ComposedConfig, tree: Tree, roots: Sequence[Path], own: Sequence[Path], cwd: Path
-) -> None:
-    """Make names of files absolute, unless the workspace or the bundled data has them."""
-    for key, value in list(walk(tree)):
-        if not isinstance(value, str):
-            continue
-        scheme, _, name = value.partition(":")
-        is_data = key == ("data", "practice") or key[:2] == ("evaluation", "data")
-        if is_data:
-            scheme, name = "", value
-        elif not (
-            (key[-1] == "model" and scheme == "replay")
-            or (key == ("review", "by") and scheme == "rules")
-        ):
-            continue
-        # What is typed as a path is meant from where it is typed.
-        typed = composed.place(key).override and (os.sep in name or "." in name)
-        try:
-            source = locate(name, (cwd, *roots) if typed else roots)
-        except DataError:
-            continue  # told where it is read, which may be never
-        if scheme == "" and any(source.path.is_relative_to(folder) for folder in own):
-            continue
-        # The split as it is written: which one is meant otherwise is known where it is read.
-        found = DataSource(source.path.resolve(), source.split)
-        if is_data and os.sep not in name and _is_known(name, own[:1]):
-            composed.warnings.append(
-                f'{dotted_name(key)}: "{name}" is {found} here, not the data set of that name '
-                f"in the "
-                "workspace; give one of them another name, or a path."
-            )
-        replace_value(tree, key, f"{scheme}:{found}" if scheme else str(found))
+def _drop_empty_sections(draft: _Draft) -> None:
+    """`evaluation:` with nothing below it is an empty section."""
+    for name in [key for key, value in draft.tree.items() if value is None and section_of((key,))]:
+        del draft.tree[name]
 
 
-def _is_known(name: str, roots: Sequence[Path]) -> bool:
-    try:
-        locate(name, roots)
-    except DataError:
-        return False
-    return True
+def _pin_paths(draft: _Draft) -> None:
+    """Make names of files absolute, so that `run.yaml` means the same anywhere."""
+    composed, tree, workspace, cwd = draft.composed, draft.tree, draft.workspace, draft.cwd
+    own = (workspace / "datasets", _BUNDLED)
+    pin_data(composed, tree, draft.data_roots, own, cwd)
+    pin_models(composed, tree, composed.path.parent, workspace, cwd)
+    own = (workspace / "verifiers", _BUNDLED / "verifiers")
+    pin_verifiers(composed, tree, draft.verifier_roots, own, cwd)
+
+
+_AS_WRITTEN: tuple[Callable[[_Draft], None], ...] = (
+    _use_our_names,  # so that the passes below know one name for each setting
+    lambda draft: normalise_verifier(draft.composed),
+    _mount_agent,
+    lambda draft: expand_roles(draft.composed),  # the mounted agent may bring the policy
+)
+"""Passes over the text with its `${…}`, in order."""
+
+_AS_RESOLVED: tuple[Callable[[_Draft], None], ...] = (
+    _leave_out_unknown,
+    _find_secrets,  # before any refusal can quote the file
+    lambda draft: check_plain_values(draft.composed, walk(draft.tree)),
+    _note_common_secrets,  # before the environment's own keys join
+    _refuse_masked,
+    _name_experiment,
+    lambda draft: read_endpoints(draft.tree, draft.origins, draft.environ),
+    lambda draft: share_temperature(draft.composed, draft.tree),
+    _drop_empty_sections,
+    _pin_paths,  # last: roles may have taken over a path from each other
+)
+"""Passes over the values, in order."""
 
 
 def _doubtful_settings(config: RunConfig) -> tuple[str, ...]:
-    told = []
+    notes = []
     if config.evaluation.do_eval and config.evaluation.k > 1 and config.evaluation.temperature == 0:
-        told.append("evaluation.k is above 1 at temperature 0: its tries may all be the same.")
+        notes.append("evaluation.k is above 1 at temperature 0: its tries may all be the same.")
     if config.practice.group_size == 1 and config.data.practice is not None:
-        told.append(
+        notes.append(
             "practice.group_size is 1: a single try shows no contrast, so nothing can be "
             "learned from it."
         )
     usual = AgentConfig.model_fields["max_turns"].default
     if config.agent.kind == "single_turn" and config.agent.max_turns != usual:
-        told.append("agent.max_turns has no effect: an agent of kind single_turn replies once.")
-    return tuple(told)
-
-
-def _common_secret_notes(keys: Sequence[str]) -> tuple[str, ...]:
-    """Which secrets ordinary text may hold too: a reader would wonder at the gaps."""
-    return tuple(f"{key} is a common word: it is masked wherever it occurs." for key in keys)
+        notes.append("agent.max_turns has no effect: an agent of kind single_turn replies once.")
+    return tuple(notes)
 
 
 def _env_file_notes(

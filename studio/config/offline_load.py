@@ -1,17 +1,16 @@
 """Loading a run file where no model will be asked: it needs no key.
 
-Owns which settings then count as absent. A dry run and the linter of a sitting load so.
+Owns which settings then count as absent. A dry run loads so, and the linter of `studio review`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from engines.core.text.masking import MASK
-from studio.config.compose import ComposedConfig, Tree, dotted_name, walk
-from studio.config.yaml_positions import Key
+from studio.config.compose import ComposedConfig
+from studio.config.tree import Key, Tree, dotted_name, get_value, pop_value, walk
 from studio.secrets.rules import is_masked, is_secret, names_secret
 
 _UNCONDITIONAL = re.compile(r"oc\.env\s*:\s*(\w+)\s*}")  # one with a default is never missing
@@ -41,7 +40,7 @@ def masked_environment(composed: ComposedConfig, environ: Mapping[str, str]) -> 
     asked = {
         name
         for key in unknown_keys(composed, environ)
-        for name in _UNCONDITIONAL.findall(str(_value_at(composed.tree, key)))
+        for name in _UNCONDITIONAL.findall(str(get_value(composed.tree, key)))
     }
     return {**{name: MASK for name in asked}, **environ}
 
@@ -50,7 +49,7 @@ def leave_out(tree: Tree) -> None:
     """Take keys and addresses away that are not known; in other places the mask does no harm."""
     for key, value in list(walk(tree)):
         if isinstance(value, str) and MASK in value and key[-1] in ("api_key", "base_url"):
-            del _value_at(tree, key[:-1])[key[-1]]
+            pop_value(tree, key)
 
 
 def left_out_notes(unknown: Mapping[Key, str]) -> tuple[str, ...]:
@@ -61,9 +60,3 @@ def left_out_notes(unknown: Mapping[Key, str]) -> tuple[str, ...]:
         + ": only a run needs it."
         for key, name in unknown.items()
     )
-
-
-def _value_at(tree: Any, key: Key) -> Any:
-    for part in key:
-        tree = tree[int(part)] if isinstance(tree, list) else tree[part]
-    return tree

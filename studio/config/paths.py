@@ -1,16 +1,64 @@
-"""Folders of models and adapters that a run file names, made absolute.
+"""Files and folders that a run file names, made absolute: data, logs, rules and models.
 
 Owns where they are looked up: typed ones from the current folder, written ones beside the
-file. A name that is no folder may be one of the hub, and is left as it is.
+file. A model's name that is no folder may be one of the hub, and is left as it is.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
-from studio.config.compose import ComposedConfig, Tree, replace_value, walk
+from engines.core.errors import DataError
+from engines.data.source import DataSource, locate
+from engines.verifiers.spec import find_file
+from studio.config.compose import ComposedConfig
+from studio.config.tree import Tree, dotted_name, replace_value, walk
 
 _STEP = "global_step_"
+
+
+def pin_data(
+    composed: ComposedConfig, tree: Tree, roots: Sequence[Path], own: Sequence[Path], cwd: Path
+) -> None:
+    """Make names of files absolute, unless the workspace or the bundled data has them."""
+    for key, value in list(walk(tree)):
+        if not isinstance(value, str):
+            continue
+        scheme, _, name = value.partition(":")
+        is_data = key == ("data", "practice") or key[:2] == ("evaluation", "data")
+        if is_data:
+            scheme, name = "", value
+        elif not (
+            (key[-1] == "model" and scheme == "replay")
+            or (key == ("review", "by") and scheme == "rules")
+        ):
+            continue
+        # What is typed as a path is meant from where it is typed.
+        typed = composed.place(key).override and (os.sep in name or "." in name)
+        try:
+            source = locate(name, (cwd, *roots) if typed else roots)
+        except DataError:
+            continue  # refused where it is read, which may be never
+        if scheme == "" and any(source.path.is_relative_to(folder) for folder in own):
+            continue
+        # The split as it is written: which one is meant otherwise is known where it is read.
+        found = DataSource(source.path.resolve(), source.split)
+        if is_data and os.sep not in name and _is_known(name, own[:1]):
+            composed.warnings.append(
+                f'{dotted_name(key)}: "{name}" is {found} here, not the data set of that name '
+                "in the workspace; give one of them another name, or a path."
+            )
+        replace_value(tree, key, f"{scheme}:{found}" if scheme else str(found))
+
+
+def _is_known(name: str, roots: Sequence[Path]) -> bool:
+    try:
+        locate(name, roots)
+    except DataError:
+        return False
+    return True
 
 
 def pin_models(
@@ -72,3 +120,25 @@ def newest_checkpoints(run: Path) -> list[Path]:
     return sorted(
         found, key=lambda path: (path.parent.name, int(path.name.removeprefix(_STEP))), reverse=True
     )
+
+
+def pin_verifiers(
+    composed: ComposedConfig, tree: Tree, roots: Sequence[Path], own: Sequence[Path], cwd: Path
+) -> None:
+    """Make verifier files absolute, unless they lie in one of the folders of `own`.
+
+    Args:
+        composed: tells what an override typed.
+        tree: changed in place.
+        roots: folders of lookup, in order.
+        own: the workspace's and the shipped folder, whose names mean the same anywhere.
+        cwd: where a path of an override is meant from.
+    """
+    for key, name in list(walk(tree.get("verifier"), ("verifier",))):
+        if key[-1] != "file" or not isinstance(name, str) or not name.strip():
+            continue
+        typed = composed.place(key).override and (os.sep in name or "." in name)
+        found = find_file(name, (cwd, *roots) if typed else roots)
+        if found is None or any(found.is_relative_to(folder) for folder in own):
+            continue  # a missing file is refused where it is opened, with its line
+        replace_value(tree, key, str(found.resolve()))

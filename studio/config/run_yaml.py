@@ -5,16 +5,13 @@ Owns what stands in a run folder's `run.yaml`. `studio.config.loading` reads it 
 
 from __future__ import annotations
 
-from typing import Any
-
 import yaml
 from pydantic import SecretStr
 
 from engines.core.text.masking import MASK, NO_SECRETS, Mask
 from engines.record.export import escape_interpolation
-from studio.config.compose import Tree, dotted_name, walk
 from studio.config.settings.run import RunConfig
-from studio.config.yaml_positions import Key
+from studio.config.tree import dotted_name, map_tree, replace_value, walk
 from studio.secrets.rules import is_secret, storable_text
 
 
@@ -33,14 +30,14 @@ _Dumper.add_representer(
 def dump_run_yaml(config: RunConfig, mask: Mask = NO_SECRETS) -> str:
     """The resolved run file as text: it loads to an equal config, and holds no secret.
 
-    A secret that came from `${…}` is written as that text. One spelled out in a file or
+    A secret that came from `${…}` is written as that text. One written as its value in a file or
     override, also beside a `${…}`, becomes `***`, and loading it asks for the key again.
     `mask` takes secrets out of all other texts too.
     """
-    tree: Tree = config.model_dump(mode="python")
+    tree = map_tree(config.model_dump(mode="python"))
     for key, value in list(walk(tree)):
         plain = value.get_secret_value() if isinstance(value, SecretStr) else value
-        if (origin := config._origins.get(dotted_name(key))) is not None:
+        if (origin := config.origins.get(dotted_name(key))) is not None:
             plain = storable_text(key, origin)
         elif plain is not None and is_secret(key, plain):
             plain = MASK
@@ -48,25 +45,6 @@ def dump_run_yaml(config: RunConfig, mask: Mask = NO_SECRETS) -> str:
             plain = escape_interpolation(plain)
         if isinstance(plain, str) and origin is None:
             plain = mask(plain)
-        if plain is not value:
-            tree = _replace_value(tree, key, plain)
+        replace_value(tree, key, plain)
     head = "# A resolved run file. Secrets stand here by the name of their variable only.\n"
-    return head + yaml.dump(
-        _tuples_to_lists(tree), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=96
-    )
-
-
-def _replace_value(tree: Any, key: Key, value: Any) -> Any:
-    if not key:
-        return value
-    if isinstance(tree, dict):
-        return {k: _replace_value(v, key[1:], value) if k == key[0] else v for k, v in tree.items()}
-    items = enumerate(tree)
-    return [_replace_value(v, key[1:], value) if str(n) == key[0] else v for n, v in items]
-
-
-def _tuples_to_lists(tree: Any) -> Any:
-    """Tuples as lists, since safe YAML has no tuples."""
-    if isinstance(tree, dict):
-        return {key: _tuples_to_lists(value) for key, value in tree.items()}
-    return [_tuples_to_lists(item) for item in tree] if isinstance(tree, list | tuple) else tree
+    return head + yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=96)

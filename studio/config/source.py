@@ -1,15 +1,21 @@
 """What a command line names to be run or measured: a run file, a run, or a foreign config.
 
-Owns telling them apart, and the refusals of combinations that contradict each other.
+Owns telling them apart, where a run file is found, and the refusals of combinations that
+contradict each other.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
 
 from engines.core.errors import ConfigError
 from studio.config.youtu import Kind, YoutuConfig, youtu_eval, youtu_practice
+from studio.presets import list_presets, preset_path
+from studio.secrets.rules import mask_override
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +79,38 @@ def parse_source(
         find = youtu_practice if kind == "practice" else youtu_eval
         youtu = find(from_youtu, config_name or "")
     return Source(tuple(given), runfile, resume, youtu)
+
+
+def find_run_file(name_or_path: str) -> tuple[Path, bool]:
+    """The file of a run file or preset, and whether it is a preset.
+
+    Raises:
+        ConfigError: there is neither; names the nearest.
+    """
+    given = Path(name_or_path).expanduser()
+    if given.is_file():
+        return given.resolve(), False
+    if found := preset_path(name_or_path):
+        return found, True
+    if "=" in name_or_path:
+        raise ConfigError(
+            f"run file '{mask_override(name_or_path)}'",
+            "It looks like an override, and no run file stands before it.",
+            "Write the run file or preset first, then key=value.",
+        )
+    if os.path.lexists(given):
+        raise ConfigError(f'run file "{name_or_path}"', _no_file_text(given), "Give a run file.")
+    names = [name for name, _ in list_presets()]
+    beside = given.parent if given.parent.is_dir() else Path()
+    close = get_close_matches(given.name, [*names, *(f.name for f in beside.glob("*.yaml"))], n=1)
+    raise ConfigError(
+        f'run file "{name_or_path}"',
+        "There is no such file and no preset of that name.",
+        f'Did you mean "{close[0]}"?' if close else f"Presets: {', '.join(names)}.",
+    )
+
+
+def _no_file_text(path: Path) -> str:
+    if os.path.isdir(path):
+        return "It is a folder."
+    return "It is a link that leads nowhere." if path.is_symlink() else "It is no file."

@@ -1,15 +1,27 @@
-"""What pydantic refused, in our words: place, cause and next move."""
+"""Values that a run file may not hold, with place, cause and next move.
+
+Owns our words for what pydantic refused, and the refusal of values that no file, request or
+journal can carry: text with NUL, half of a surrogate pair, numbers beyond 64 bits.
+"""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
 
 from pydantic import ValidationError
 
 from engines.core.errors import ConfigError
+from engines.core.settings import SettingError
 from studio.config.aliases import suggest_key
-from studio.config.compose import ComposedConfig, dotted_name
-from studio.config.settings.run import every_setting, model_at
-from studio.config.yaml_positions import Key
+from studio.config.compose import ComposedConfig
+from studio.config.settings.base import declared_settings
+from studio.config.settings.run import every_setting, section_of
+from studio.config.tree import Key, dotted_name
 from studio.secrets.rules import is_secret
+
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # of a model, of a dataclass
 
 
 def explain_error(composed: ComposedConfig, error: ValidationError) -> ConfigError:
@@ -17,30 +29,35 @@ def explain_error(composed: ComposedConfig, error: ValidationError) -> ConfigErr
     first, *others = error.errors(include_url=False)
     key: Key = tuple(str(part) for part in first["loc"])
     context = first.get("ctx", {})
-    more = f" ({len(others)} more to mend.)" if others else ""
+    more = f" ({len(others)} more to correct.)" if others else ""
+    if isinstance(refused := context.get("error"), SettingError):  # of an engine's own check
+        at = (*key, refused.name)
+        return composed.error(at, f'"{dotted_name(at)}": {refused.cause}', refused.move + more)
+    at = (*key, *str(context["at"]).split(".")) if "at" in context else key
     if first["type"] == "unmet":
-        at = (*key, *str(context["at"]).split("."))
         return composed.error(
             at, f'"{dotted_name(at)}": {first["msg"]}.', f"{context['move']}{more}"
         )
-    cause, move = _cause_and_move(key, first["type"], first["msg"], first["input"])
-    return composed.error(key, cause, move + more)
+    value = context.get("value", first["input"])
+    cause, move = _cause_and_move(at, first["type"], first["msg"], value)
+    return composed.error(at, cause, move + more)
 
 
 def _cause_and_move(key: Key, kind: str, message: str, value: object) -> tuple[str, str]:
-    name, model = dotted_name(key), model_at(key)
-    if kind == "extra_forbidden":
-        parent = model_at(key[:-1])
-        siblings = parent.model_fields if parent else ()
+    name, section = dotted_name(key), section_of(key)
+    if kind in _UNKNOWN:
+        parent = section_of(key[:-1])
+        siblings = declared_settings(parent) if parent else ()
         return f'"{name}" is not a setting.', suggest_key(key, siblings, every_setting())
-    if model is not None and kind != "value_error":
-        required = [f for f, info in model.model_fields.items() if info.is_required()]
-        keys = ", ".join(f"{name}.{field}" for field in required or model.model_fields)
+    if section is not None and kind != "value_error":
+        known = declared_settings(section)
+        required = [field for field, declared in known.items() if declared.required]
+        keys = ", ".join(f"{name}.{field}" for field in required or known)
         missing = f'"{name}" is missing.'
         misplaced = f'"{name}" is {_value_text(key, value)}; it holds settings of its own.'
         return (missing if kind == "missing" else misplaced), f"Set {keys}."
     meaning = every_setting().get(name, "").rstrip(".")
-    move = f"Set {name}: {meaning}." if meaning else "Mend it."
+    move = f"Set {name}: {meaning}." if meaning else "Correct it."
     if kind == "missing":
         return f'"{name}" is missing.', move
     if kind == "string_pattern_mismatch":
@@ -56,3 +73,28 @@ def _value_text(key: Key, value: object) -> str:
         return "hidden"
     text = f'"{value}"' if isinstance(value, str) else str(value).lower()
     return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def check_plain_values(composed: ComposedConfig, leaves: Iterable[tuple[Key, Any]]) -> None:
+    """Refuse the first such value, with the place where it is written.
+
+    Raises:
+        ConfigError: with place, cause and next move.
+    """
+    for key, value in leaves:
+        cause = _find_fault(key, value)
+        if cause is not None:
+            raise composed.error(key, f'"{dotted_name(key)}" {cause[0]}.', cause[1])
+
+
+def _find_fault(key: Key, value: object) -> tuple[str, str] | None:
+    if isinstance(value, str):
+        if "\0" in value:
+            return "holds a NUL character", "Remove it."
+        if any("\ud800" <= char <= "\udfff" for char in value):
+            return "holds half of a surrogate pair", "Remove that character."
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return "is a number beyond 64 bits", "Give a smaller one, or a text in quotes."
+    elif isinstance(value, float) and not math.isfinite(value) and "extra_body" in key:
+        return "is no number that JSON knows", "Give a finite one."
+    return None

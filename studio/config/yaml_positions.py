@@ -13,8 +13,7 @@ from pathlib import Path
 import yaml
 
 from engines.core.errors import ConfigError
-
-Key = tuple[str, ...]
+from studio.config.tree import Key
 
 MOST_VALUES = 100_000
 """Of a file: a few lines of aliases to aliases stand for millions."""

@@ -15,18 +15,12 @@ from pathlib import Path
 from typing import Literal
 
 from engines.core.errors import ConfigError
-from studio.config.aliases import (
-    ABSENT,
-    apply_aliases,
-    get_value,
-    move_value,
-    pop_value,
-    similar_names,
-    suggest_key,
-)
-from studio.config.compose import ComposedConfig, dotted_name
-from studio.config.settings.run import RunConfig, VerifierConfig, every_setting, model_at
-from studio.config.yaml_positions import Key
+from studio.config.aliases import apply_aliases, move_value, similar_names, suggest_key
+from studio.config.compose import ComposedConfig
+from studio.config.settings.base import declared_settings
+from studio.config.settings.evaluation import VerifierConfig
+from studio.config.settings.run import RunConfig, every_setting, section_of
+from studio.config.tree import ABSENT, Key, dotted_name, get_value, pop_value
 from studio.config.youtu_model import flatten, value_of, without_empty
 
 Kind = Literal["practice", "eval"]
@@ -123,27 +117,27 @@ def _parse_assignments(text: str) -> Iterator[tuple[str, str]]:
 
 
 def translate(composed: ComposedConfig, config: YoutuConfig, environ: Mapping[str, str]) -> None:
-    """Put a composed config into our names, in place; what is left out is told as a warning.
+    """Put a composed config into our names, in place; what is left out becomes a warning.
 
     Raises:
         ConfigError: a setting is given under two names.
     """
-    told: list[str] = []
+    notes: list[str] = []
     if config.kind == "eval":
         _mount_root(composed)
     pop_value(composed.tree, ("evaluation", "exp_id"))  # names its table rows; the run has its own
-    _drop_mixed(composed, told, config, environ)
+    _drop_mixed(composed, notes, config, environ)
     judges: tuple[Key, ...] = (("evaluation", "judge_model"), ("judge_model",))
     judged = any(get_value(composed.tree, key) is not ABSENT for key in judges)
-    _split_temperatures(composed, told, config)
+    _split_temperatures(composed, notes, config)
     apply_aliases(composed)
     for role in (("agent", "model"), ("judge",)):
         flatten(composed, role, environ)
     _let_agent_bring_policy(composed, environ)
     if judged and composed.tree.get("verifier") is None:
         composed.tree["verifier"] = {"name": "judge"}
-        told.append("no verify_filename is set: the judge model judges, by its own rubric here")
-    composed.warnings += [*told, *_leave_out(composed, config)]
+        notes.append("no verify_filename is set: the judge model judges, by its own rubric here")
+    composed.warnings += [*notes, *_leave_out(composed, config)]
 
 
 def _mount_root(composed: ComposedConfig) -> None:
@@ -155,7 +149,7 @@ def _mount_root(composed: ComposedConfig) -> None:
 
 
 def _drop_mixed(
-    composed: ComposedConfig, told: list[str], config: YoutuConfig, environ: Mapping[str, str]
+    composed: ComposedConfig, notes: list[str], config: YoutuConfig, environ: Mapping[str, str]
 ) -> None:
     key: Key = ("evaluation", "data", "type")
     written = get_value(composed.tree, key)
@@ -163,12 +157,12 @@ def _drop_mixed(
         place = _relative_place(composed.place(key).text, config)
         kind = value_of(composed, pop_value(composed.tree, key), environ)
         if kind not in ("single", None):
-            told.append(
+            notes.append(
                 _unsupported_text(place, f"data.type {kind}", "the set is measured as a single one")
             )
 
 
-def _split_temperatures(composed: ComposedConfig, told: list[str], config: YoutuConfig) -> None:
+def _split_temperatures(composed: ComposedConfig, notes: list[str], config: YoutuConfig) -> None:
     """There, rollouts have a temperature of their own; the agent's is for evaluation."""
     for at in (("evaluation", "agent", "model"), ("agent", "model")):
         own, params = ((*at, block, "temperature") for block in ("model_settings", "model_params"))
@@ -180,7 +174,7 @@ def _split_temperatures(composed: ComposedConfig, told: list[str], config: Youtu
         move_value(composed, first, ("evaluation", "temperature"))
         place = _relative_place(composed.place(params).text, config)
         if pop_value(composed.tree, params) not in (ABSENT, temperature):
-            told.append(
+            notes.append(
                 _unsupported_text(
                     place, "model_params.temperature", _NO_COUNTERPART["model_params"]
                 )
@@ -235,7 +229,7 @@ _NO_COUNTERPART = {
 happens instead."""
 
 _TYPO = 0.85
-"""Similarity from which an unknown key is taken for a slip: epoch and epochs have 0.91."""
+"""Similarity from which an unknown key is taken for a typing error: epoch and epochs have 0.91."""
 
 _SILENT = {"agent.type": "simple"}
 
@@ -255,7 +249,7 @@ def _leave_out(composed: ComposedConfig, config: YoutuConfig) -> Iterator[str]:
         if known is None and place.override:
             continue
         value = without_empty(pop_value(composed.tree, key))
-        if get_value(composed.tree, key[:-1]) == {} and model_at(key[:-1]) is None:
+        if get_value(composed.tree, key[:-1]) == {} and section_of(key[:-1]) is None:
             pop_value(composed.tree, key[:-1])  # the last of its block
         name = dotted_name(key)
         if value is None or _SILENT.get(name) == value:
@@ -266,26 +260,26 @@ def _leave_out(composed: ComposedConfig, config: YoutuConfig) -> Iterator[str]:
             inside = inside or (f" {value}" if shown.endswith("type") else "")
             yield _unsupported_text(_relative_place(place.text, config), shown + inside, known)
         else:
-            parent = model_at(key[:-1]) or RunConfig
-            if close := similar_names(key, parent.model_fields, cutoff=_TYPO):
+            parent = section_of(key[:-1]) or RunConfig
+            if close := similar_names(key, declared_settings(parent), cutoff=_TYPO):
                 raise ConfigError(
                     _relative_place(place.text, config),
                     f'"{name}" is unknown.',
                     f'Did you mean "{dotted_name((*key[:-1], close[0]))}"?',
                 )
-            hint = suggest_key(key, parent.model_fields, every_setting())
+            hint = suggest_key(key, declared_settings(parent), every_setting())
             yield f'{_relative_place(place.text, config)}: "{name}" is unknown and left out. {hint}'
 
 
 def _unsupported_keys(tree: object, key: Key) -> Iterator[Key]:
-    model = model_at(key)
-    if not isinstance(tree, dict) or model is None or issubclass(model, VerifierConfig):
+    section = section_of(key)
+    if not isinstance(tree, dict) or section in (None, VerifierConfig):
         return
     for name, value in tree.items():
         inner = (*key, name)
         # Turns of their agents are calls of tools; ours has them only where its kind is given.
         theirs = inner == ("agent", "max_turns") and "kind" not in tree
-        if name in model.model_fields and not theirs:
+        if name in declared_settings(section) and not theirs:
             yield from _unsupported_keys(value, inner)
         elif name in ("model_provider", "model_settings", "model_params") and value:
             yield from ((*inner, field) for field in value)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from engines.core.errors import ConfigError
-from studio.config.aliases import ABSENT, get_value, move_value, pop_value
+from studio.config.aliases import move_value
 from studio.config.compose import ComposedConfig, resolve
-from studio.config.yaml_positions import Key
+from studio.config.tree import ABSENT, Key, get_value, pop_value
 
 PROVIDER, SETTINGS, PARAMS = "model_provider", "model_settings", "model_params"
 SPOKEN = "chat.completions"
@@ -67,7 +67,7 @@ def flatten(composed: ComposedConfig, role: Key, environ: Mapping[str, str]) -> 
 
 
 def value_of(composed: ComposedConfig, written: object, environ: Mapping[str, str]) -> object:
-    """What a text comes to once interpolated; None where it cannot be told."""
+    """What a text comes to once interpolated; None where it cannot be resolved."""
     try:
         return resolve(ComposedConfig(composed.path, {"it": written}, {}), environ)["it"]
     except ConfigError:

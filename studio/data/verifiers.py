@@ -10,12 +10,13 @@ import ast
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from engines.record.run_dir import Workspace
 from engines.verifiers.foreign.signature import FORMS, detect_signature
-from studio.run.verifier import shipped_verifiers
+from studio.config.loading import LoadedRun
 
 _BUILT_IN = {
     "math": "Is the stated answer mathematically the expected one?",
@@ -58,6 +59,16 @@ def listed_verifiers(workspace: Workspace) -> tuple[ListedVerifier, ...]:
         *_list_folder(workspace.verifiers, "workspace", set()),
         *_list_folder(shipped_verifiers(), "shipped", own),
     )
+
+
+def shipped_verifiers() -> Path:
+    return Path(str(files("sample_data"))) / "verifiers"
+
+
+def verifier_folders(loaded: LoadedRun, workspace: Workspace) -> tuple[Path, ...]:
+    """Where a verifier's file is looked up: beside the run file, in the workspace, shipped."""
+    beside = () if loaded.preset else (loaded.path.parent,)
+    return (*beside, workspace.verifiers, shipped_verifiers())
 
 
 def _verifier_files(folder: Path) -> list[Path]:

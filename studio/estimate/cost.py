@@ -1,9 +1,9 @@
-"""What a run would cost, worked out before anything is asked.
+"""What a run would cost, computed before anything is asked.
 
 Owns the arithmetic: from the shape of a run to calls, tokens and money by stage, likely
-and at most. Pure; `studio.estimate.facts` gathers what it reckons with. "At most" means:
-every group has contrast, every reply is as long as its limit and has to be repaired, every
-verdict that can ask a judge does. Calls that fail and are tried again are not in it.
+and at most. Pure; `studio.estimate.facts` gathers its input. "At most" means: every group has
+contrast, every reply is as long as its limit and has to be repaired, every verdict that can ask
+a judge does. Retries of failed calls are not counted.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ Name = Literal[
     "embeddings",
     "evaluation",
 ]
-STAGES: tuple[Name, ...] = (
-    "rollouts",
-    "judging",
-    "summaries",
-    "extraction",
-    "consolidation",
-    "embeddings",
-    "evaluation",
-)
+_PURPOSES: Mapping[Name, str] = {
+    "rollouts": "rollout",
+    "judging": "judge",
+    "summaries": "summary",
+    "extraction": "extraction",
+    "consolidation": "consolidation",
+    "embeddings": "embedding",
+    "evaluation": "evaluation",
+}
+STAGES = tuple(_PURPOSES)
 REPAIR_TOKENS = 80
 """Of the message that says what was wrong with a reply."""
 ATTEMPT_TOKENS = 16
@@ -99,7 +100,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the arithmetic rests on. Lengths are tokens."""
+    """The input of the arithmetic. Lengths are tokens."""
 
     sampler: Sampler
     group_size: int
@@ -119,7 +120,7 @@ class Facts:
     summarise_above: float = 700.0
     per_group: int = 1  # lessons a group may propose
     truth_given: bool = True
-    lessons: bool = True  # False: weights are trained, and nobody is asked what was learnt
+    lessons: bool = True  # False: weights are trained, and no reflector is asked
     contrast: float | None = None  # share of groups with contrast, measured; None: assumed
     contrast_of: int = 2  # group size it was measured with
     guidance: float = 0.0  # of the library as it stands
@@ -142,9 +143,9 @@ class Facts:
     def contrast_share(self, group_size: int) -> float:
         """The share of groups that show a difference.
 
-        Assumed where nothing was measured: the chance to solve a problem is anything from 0
-        to 1 alike, so all G tries agree in 2 of G + 1 cases. A measured share is carried to
-        another group size by the same rule.
+        Where nothing was measured, the chance to solve a problem is assumed to be uniform from 0
+        to 1, so all G tries agree in 2 of G + 1 cases. A measured share is scaled to another
+        group size by the same rule.
         """
         if not self.truth_given:
             return 1.0
@@ -190,21 +191,9 @@ def estimate(facts: Facts) -> Estimate:
 def estimate_doubled(facts: Facts) -> tuple[tuple[str, Estimate], ...]:
     """The whole run with each of three settings doubled, after it as it is ("")."""
     whole = facts.from_start()
-    found = [("", estimate(whole))]
-    for name in ("practice.batch_size", "practice.group_size", "practice.epochs"):
-        found.append((name, estimate(_double_setting(whole, name))))
-    return tuple(found)
-
-
-_PURPOSES: Mapping[Name, str] = {
-    "rollouts": "rollout",
-    "judging": "judge",
-    "summaries": "summary",
-    "extraction": "extraction",
-    "consolidation": "consolidation",
-    "embeddings": "embedding",
-    "evaluation": "evaluation",
-}
+    names = ("practice.batch_size", "practice.group_size", "practice.epochs")
+    doubled = ((name, estimate(_double_setting(whole, name))) for name in names)
+    return (("", estimate(whole)), *doubled)
 
 
 class _Sum:
@@ -248,7 +237,7 @@ def _add_step(facts: Facts, sums: Mapping[Name, _Sum], step: int, batch: int) ->
 
     share = facts.contrast_share(facts.group_size)
     if not facts.lessons or (facts.group_size < 2 and facts.truth_given):
-        return  # a single try has nothing to differ from
+        return  # a single try differs from nothing
     used = Range(batch * share, batch)
     summary = _reply_tokens(facts, "summary", reflected)
     long_likely = facts.summaries == "always" or rollout.likely > facts.summarise_above
@@ -260,7 +249,7 @@ def _add_step(facts: Facts, sums: Mapping[Name, _Sum], step: int, batch: int) ->
     retelling = _add_fixed(facts.summarise + facts.question, rollout)
     sums["summaries"].add(tries_read, retelling, summary)
     if facts.group_size < 2:
-        return  # it is read, and there is no other to read it beside
+        return  # a single try is summarised, but there is no other to compare it with
 
     shown = Range(
         summary.likely if tries_read.likely else rollout.likely,
@@ -273,6 +262,7 @@ def _add_step(facts: Facts, sums: Mapping[Name, _Sum], step: int, batch: int) ->
 
     proposals = _scale_range(extraction, 1, ATTEMPT_TOKENS) * used
     weighing = _add_fixed(facts.consolidate, proposals) + library
+    # A step consolidates once, if any of its groups shows a difference.
     any_used = 1 - (1 - share) ** batch
     once = Range(any_used, 1.0)
     _add_with_repeat(
@@ -282,12 +272,12 @@ def _add_step(facts: Facts, sums: Mapping[Name, _Sum], step: int, batch: int) ->
 
 
 def _add_embeddings(facts: Facts, sums: Mapping[Name, _Sum], step: int, batch: int) -> None:
-    """Each new wording is placed once, the library's beside the first; edits are not in it."""
+    """Each new wording is embedded once, the library's with the first; edits are not counted."""
     if facts.embedding is None:
         return
     proposed = Range(min(facts.growth, batch * facts.per_group), batch * facts.per_group)
-    # A request for the first wording, which is compared with all there is, and one for each
-    # that was not among them.
+    # A request for the first wording, which is compared with the whole library, and one for each
+    # further wording.
     asked = Range(min(1.0, proposed.likely), proposed.most)
     kept = facts.experiences if step == facts.steps_done + 1 else 0.0
     longest = max(LONGEST_EXPERIENCE, facts.experience)
@@ -319,7 +309,7 @@ def _add_judging(facts: Facts, sums: Mapping[Name, _Sum], tries: int, rollout: R
 
 
 def _add_with_repeat(into: _Sum, questions: Range, prompt: Range, reply: Range) -> None:
-    """Questions that are repeated once, at most, with the reply that could not be read."""
+    """Questions that are at most asked again once, with the reply that could not be read."""
     again = (prompt.most + reply.most + REPAIR_TOKENS + prompt.most) / 2
     into.add(Range(questions.likely, 2 * questions.most), Range(prompt.likely, again), reply)
 

@@ -1,14 +1,14 @@
-"""What an estimate reckons with: gathered from a plan, its prompts, and earlier runs.
+"""What an estimate is computed from: the plan, its prompts, and earlier runs.
 
-Owns what is assumed where nothing was measured, and says so in notes. Reads; asks no model
-and writes nothing.
+Owns what is assumed where nothing was measured, and says so in notes. Asks no model and writes
+nothing.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +25,15 @@ from engines.record.scores import problem_digest
 from studio.config.settings.run import RunConfig
 from studio.estimate.cost import Facts, Range
 from studio.run.budget import embedding_terms, terms_of
-from studio.run.held_out import held_out_sets, measurement_settings, score_book_opener
+from studio.run.held_out import evaluated_sets, measurement_settings, score_book_opener
 from studio.run.library_start import choose_library
 from studio.run.plan import RunPlan, forked_library
 
 READ_AT_MOST = 4000
-"""Records of an earlier run that lengths are taken from: more change no mean."""
+"""Records of an earlier run that lengths are taken from: more hardly change a mean."""
 BYTES_A_TOKEN = 4.0
 BYTES_AT_LEAST = 3.0
-"""Of a token, where the most is asked for: what a budget reserves by."""
+"""Of a token, for "at most": what a budget reserves by."""
 ASSUMED: Mapping[str, float] = {
     "rollout": 400,
     "judge": 120,
@@ -43,7 +43,9 @@ ASSUMED: Mapping[str, float] = {
 }
 """Tokens of a reply where no run of the model was measured: short chains of thought."""
 SCAFFOLD_TOKENS = 16
-"""What a chat template puts round a request."""
+"""What a chat template adds to a request."""
+LINE_TOKENS = 4
+"""What the prompt adds to each experience: its id and a line break."""
 
 
 @dataclass(slots=True)
@@ -75,71 +77,20 @@ def gather_facts(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
     Raises:
         StudioError: a held-out set or the library cannot be read.
     """
-    config, practice = plan.loaded.config, plan.loaded.config.practice
+    config = plan.loaded.config
     measured = _measure_earlier_run(plan)
     replies, notes = _reply_lengths(measured, _possible_purposes(config))
-    per = measured.bytes_a_token
-
-    def tokens(*texts: str) -> float:
-        return sum(len(text.encode("utf-8", "replace")) for text in texts) / per
-
-    def question(problems: tuple[Problem, ...]) -> float:
-        return sum(tokens(p.question) for p in problems) / max(1, len(problems))
-
-    library, guidance = _next_library(plan)
-    sets = held_out_sets(plan.loaded) if config.evaluation.do_eval else ()
-    contents = {problem_digest(p) for s in sets for p in s.problems}
-    held_out = tuple(p for s in sets for p in s.problems)
-    k = config.evaluation.k
-    book = score_book_opener(
-        plan.workspace.evaluations, measurement_settings(config, plan.fingerprint), config
-    )
-    objectives = (practice.agent_objective, practice.learning_objective)
-    state = plan.state
-    steps_done = state.steps_finished if state is not None else plan.adopted_steps
-    now = state.current if state is not None else None
-    texts = [e.text for e in library.experiences] if library else []
-    wanted = config.lint.embedding
-    judge_form = load_prompt("engines.verifiers", "form_binary").body
-    facts = Facts(
-        sampler=plan.sampler,
-        group_size=config.rollouts_a_problem,
-        policy=terms_of(config.role("policy")),
-        reflector=terms_of(config.role("reflector")),
-        judge=terms_of(config.role("judge")),
-        replies=replies,
-        instructions=tokens(config.agent.instructions) + SCAFFOLD_TOKENS,
-        question=question(plan.problems),
-        truth=sum(tokens(p.answer or "") for p in plan.problems) / len(plan.problems),
-        extract=tokens(_prompt_text("extract"), *objectives) + SCAFFOLD_TOKENS,
-        consolidate=tokens(_prompt_text("consolidate"), *objectives) + SCAFFOLD_TOKENS,
-        summarise=tokens(_prompt_text("summarise")) + SCAFFOLD_TOKENS,
-        judging=tokens(load_prompt("engines.verifiers", "judge").body, judge_form),
-        judged=judge_questions(config.verifier.spec),
-        summaries=practice.summarise,
-        summarise_above=practice.summarise_above_chars / per,
-        per_group=practice.experiences_per_query,
-        truth_given=practice.given_ground_truth,
-        lessons=not config.trains,
+    facts = _prompt_facts(plan, replies, measured.bytes_a_token)
+    facts = replace(
+        facts,
         contrast=measured.with_contrast / measured.groups if measured.groups else None,
         contrast_of=measured.group_size,
-        guidance=tokens(guidance),
-        experiences=len(texts),
-        experience=tokens(*texts) / len(texts) + 4 if texts else 40.0,
-        limit=practice.library_limit,
         growth=2.0 if measured.growth is None else measured.growth,
-        steps_done=steps_done,
-        held_out=len(contents) * k,
-        held_out_question=question(held_out),
-        evaluated_after=_evaluation_steps(plan, len(sets)) if sets else (),
-        known=len(contents) * k - book(guidance, "").count_missing(contents, k),
-        replayed=config.policy.model.startswith("replay:"),
-        under_way=_count_step_replies(plan.run, state),
-        lesson_known=now is not None and (now.lesson is not None or now.committed),
-        done=_count_replies(plan.run) if plan.mode in ("resume", "finished") else {},
-        embedding=embedding_terms(wanted) if wanted and wanted.model != "rehearsal" else None,
-        at_most=max(1.0, per / BYTES_AT_LEAST),
     )
+    library = _next_library(plan)
+    guidance = library.guidance() if library is not None else ""
+    facts = _with_library(facts, library, guidance, measured.bytes_a_token)
+    facts = _with_evaluation(_with_progress(facts, plan), plan, guidance, measured.bytes_a_token)
     if not facts.lessons:
         return facts, tuple(notes)
     if facts.contrast is None and facts.truth_given:
@@ -150,6 +101,92 @@ def gather_facts(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
     if "function" in _verifier_names(config.verifier.spec):
         notes.append("a verifier function may ask the judge: counted at most once a try")
     return facts, tuple(notes)
+
+
+def _prompt_facts(plan: RunPlan, replies: Mapping[str, float], per: float) -> Facts:
+    """What the run file says, with the lengths of its prompts at `per` bytes a token."""
+    config, practice = plan.loaded.config, plan.loaded.config.practice
+
+    def prompt(name: str, *more: str) -> float:
+        return (
+            _tokens(per, load_prompt("engines.training_free", name).body, *more) + SCAFFOLD_TOKENS
+        )
+
+    objectives = (practice.agent_objective, practice.learning_objective)
+    judge, form = (load_prompt("engines.verifiers", n).body for n in ("judge", "form_binary"))
+    wanted = config.lint.embedding
+    return Facts(
+        sampler=plan.sampler,
+        group_size=config.rollouts_a_problem,
+        policy=terms_of(config.role("policy")),
+        reflector=terms_of(config.role("reflector")),
+        judge=terms_of(config.role("judge")),
+        replies=replies,
+        instructions=_tokens(per, config.agent.instructions) + SCAFFOLD_TOKENS,
+        question=_question_tokens(per, plan.problems),
+        truth=_tokens(per, *(p.answer or "" for p in plan.problems)) / len(plan.problems),
+        extract=prompt("extract", *objectives),
+        consolidate=prompt("consolidate", *objectives),
+        summarise=prompt("summarise"),
+        judging=_tokens(per, judge, form),
+        judged=judge_questions(config.verifier.spec),
+        summaries=practice.summarise,
+        summarise_above=practice.summarise_above_chars / per,
+        per_group=practice.experiences_per_query,
+        truth_given=practice.given_ground_truth,
+        lessons=not config.trains,
+        limit=practice.library_limit,
+        replayed=config.policy.model.startswith("replay:"),
+        embedding=embedding_terms(wanted) if wanted and wanted.model != "rehearsal" else None,
+        at_most=max(1.0, per / BYTES_AT_LEAST),
+    )
+
+
+def _with_library(facts: Facts, library: Library | None, guidance: str, per: float) -> Facts:
+    texts = [e.text for e in library.experiences] if library is not None else []
+    if not texts:
+        return replace(facts, guidance=_tokens(per, guidance))
+    each = _tokens(per, *texts) / len(texts) + LINE_TOKENS
+    return replace(facts, guidance=_tokens(per, guidance), experiences=len(texts), experience=each)
+
+
+def _with_progress(facts: Facts, plan: RunPlan) -> Facts:
+    """What of the run is done already."""
+    state = plan.state
+    now = state.current if state is not None else None
+    return replace(
+        facts,
+        steps_done=state.steps_finished if state is not None else plan.adopted_steps,
+        under_way=_count_step_replies(plan.run, state),
+        lesson_known=now is not None and (now.lesson is not None or now.committed),
+        done=_count_replies(plan.run) if plan.mode in ("resume", "finished") else {},
+    )
+
+
+def _with_evaluation(facts: Facts, plan: RunPlan, guidance: str, per: float) -> Facts:
+    config = plan.loaded.config
+    sets, k = evaluated_sets(plan.loaded), config.evaluation.k
+    problems = tuple(problem for held_out in sets for problem in held_out.problems)
+    contents = {problem_digest(problem) for problem in problems}
+    open_book = score_book_opener(
+        plan.workspace.evaluations, measurement_settings(config, plan.fingerprint), config
+    )
+    return replace(
+        facts,
+        held_out=len(contents) * k,
+        held_out_question=_question_tokens(per, problems),
+        evaluated_after=_evaluation_steps(plan, len(sets)) if sets else (),
+        known=len(contents) * k - open_book(guidance, "").count_missing(contents, k),
+    )
+
+
+def _tokens(per: float, *texts: str) -> float:
+    """Tokens of texts at so many bytes each."""
+    return sum(len(text.encode("utf-8", "replace")) for text in texts) / per
+
+
+def _question_tokens(per: float, problems: tuple[Problem, ...]) -> float:
+    return _tokens(per, *(p.question for p in problems)) / max(1, len(problems))
 
 
 def judge_questions(spec: object) -> Range:
@@ -165,13 +202,8 @@ def _verifier_names(spec: object) -> list[str]:
     inner = spec.get("of")
     if isinstance(inner, list | tuple):
         return [name for entry in inner for name in _verifier_names(entry)]
-    if inner is not None:  # the one that is shaped
-        return _verifier_names(inner)
-    return [str(spec.get("name"))]
-
-
-def _prompt_text(name: str) -> str:
-    return load_prompt("engines.training_free", name).body
+    # A verifier that shapes the reward of one other has a single inner one.
+    return [str(spec.get("name"))] if inner is None else _verifier_names(inner)
 
 
 def _possible_purposes(config: RunConfig) -> frozenset[str]:
@@ -187,28 +219,25 @@ def _possible_purposes(config: RunConfig) -> frozenset[str]:
 def _reply_lengths(
     measured: MeasuredUsage, asked_for: frozenset[str]
 ) -> tuple[dict[str, float], list[str]]:
-    """The likely length of a reply by purpose, and in words where those asked for come from."""
-    replies = dict(ASSUMED)
-    known = []
-    for purpose in ASSUMED:
-        if (mean := measured.mean(purpose)) is not None:
-            replies[purpose] = mean
-        if mean is not None and purpose in asked_for:
-            known.append(f"{purpose} {mean:.0f} (n={measured.n[purpose]})")
+    """The likely length of a reply by purpose, and notes on where those asked for come from."""
+    means = {p: mean for p in ASSUMED if (mean := measured.mean(p)) is not None}
+    replies = {**ASSUMED, **means}
     held_out = measured.mean("evaluation")
     replies["evaluation"] = replies["rollout"] if held_out is None else held_out
+    known = [f"{p} {means[p]:.0f} (n={measured.n[p]})" for p in means if p in asked_for]
+    assumed = [f"{p} {ASSUMED[p]:.0f}" for p in ASSUMED if p in asked_for and p not in means]
     notes = []
     if known:
         notes.append(f"tokens of a reply as in run {measured.run}: {', '.join(known)}")
-    if assumed := [p for p in ASSUMED if p in asked_for and measured.mean(p) is None]:
-        said = ", ".join(f"{purpose} {ASSUMED[purpose]:.0f}" for purpose in assumed)
-        notes.append(f"tokens of a reply, assumed: {said}")
+    if assumed:
+        notes.append(f"tokens of a reply, assumed: {', '.join(assumed)}")
     return replies, notes
 
 
 def _measure_earlier_run(plan: RunPlan) -> MeasuredUsage:
     """The newest run of the same models that recorded something."""
     wanted = [plan.fingerprint[f"{role}.model"] for role in ("policy", "reflector")]
+    # The newest first: its data and prompts are most like those of the run to come.
     for run in reversed(plan.workspace.runs()):
         try:
             state = run.state()
@@ -217,7 +246,7 @@ def _measure_earlier_run(plan: RunPlan) -> MeasuredUsage:
                 continue
             found = _measure_run(run, state, plan)
         except (StudioError, OSError):
-            continue  # a damaged run is of no use here, and is told where it matters
+            continue  # a damaged run is of no use here, and is reported when it is opened
         if found.n:
             return found
     return MeasuredUsage()
@@ -233,6 +262,7 @@ def _measure_run(run: RunDir, state: RunState, plan: RunPlan) -> MeasuredUsage:
             continue
         found.n[purpose] += 1
         found.reply[purpose] += usage["completion_tokens"]
+        # A later turn records only the messages that it adds to the first ones.
         if not record["base"] and usage["prompt_tokens"]:
             found.prompt_tokens += usage["prompt_tokens"]
             found.prompt_bytes += sum(len(m["content"].encode()) for m in record["messages"])
@@ -274,35 +304,29 @@ def _count_step_replies(run: RunDir, state: RunState | None) -> dict[str, int]:
 def _evaluation_steps(plan: RunPlan, sets: int) -> tuple[int, ...]:
     """The steps after which the library is evaluated; 0 while that before the first is due.
 
-    The first is the run's own: a fork is evaluated with what the adopted steps came to.
+    The first is the run's own: a fork is evaluated with the result of the adopted steps.
     """
     evaluation, sampler = plan.loaded.config.evaluation, plan.sampler
-    after = [
+    by_epoch = evaluation.strategy == "epoch"
+    after = tuple(
         step
         for step in range(1, sampler.total_steps + 1)
-        if (
-            sampler.ends_epoch(step)
-            if evaluation.strategy == "epoch"
-            else step % evaluation.every_steps == 0
-        )
-    ]
+        if (sampler.ends_epoch(step) if by_epoch else step % evaluation.every_steps == 0)
+    )
     state = plan.state
-    first = True
-    if state is not None:
-        begun_with = state.started.forked_steps if state.started else 0
-        done = sum(found.step == begun_with for found in state.evaluations)
-        first = state.step == begun_with and done < sets
-    return (0, *after) if first else tuple(after)
+    if state is None:
+        return (0, *after)
+    begun_with = state.started.forked_steps if state.started else 0
+    done = sum(found.step == begun_with for found in state.evaluations)
+    return (0, *after) if state.step == begun_with and done < sets else after
 
 
-def _next_library(plan: RunPlan) -> tuple[Library | None, str]:
-    """The library the next step begins with, and its guidance."""
+def _next_library(plan: RunPlan) -> Library | None:
+    """The library that the next step begins with."""
     if plan.state is not None and plan.state.started is not None:
         folder = plan.workspace.library(plan.state.started.library)
-        library: Library | None = folder.at(plan.state.library_version)
-    elif plan.parent is not None:
+        return folder.at(plan.state.library_version)
+    if plan.parent is not None:
         name, version, _ = forked_library(plan.parent, plan.adopted_steps)
-        library = plan.workspace.library(name).at(version)
-    else:
-        library, _ = choose_library(plan.loaded, plan.workspace, None)
-    return library, library.guidance() if library is not None else ""
+        return plan.workspace.library(name).at(version)
+    return choose_library(plan.loaded, plan.workspace, None)[0]

@@ -1,12 +1,9 @@
-"""An estimate in words: a table by stage, what doubling would cost, and one line of it all.
-
-Pure: from the estimate.
-"""
+"""An estimate for people: a table by stage, what doubling would cost, and one line of all."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from engines.pipeline.budget import BudgetLimits
 from studio.estimate.cost import Estimate, Range, Stage
@@ -62,22 +59,22 @@ def estimate_data(found: Estimate, doubled: Doubled, notes: Sequence[str]) -> di
 
 def estimate_line(found: Estimate) -> str:
     """`likely 1,200 calls, 450,000 tokens, $0.31; at most …`."""
-    cost = found.cost_usd
+    return f"likely {amounts_text(found, 'likely')}; at most {amounts_text(found, 'most')}"
 
-    def amounts_text(which: str) -> str:
-        money = "" if cost is None else f", ${getattr(cost, which):.4f}"
-        calls, tokens = getattr(found.calls, which), getattr(found.tokens, which)
-        return f"{calls:,.0f} calls, {tokens:,.0f} tokens{money}"
 
-    return f"likely {amounts_text('likely')}; at most {amounts_text('most')}"
+def amounts_text(found: Estimate, which: Literal["likely", "most"]) -> str:
+    """`1,200 calls, 450,000 tokens, $0.31`; no money where a price is unknown."""
+    calls, tokens, cost = (
+        getattr(x, which, None) for x in (found.calls, found.tokens, found.cost_usd)
+    )
+    money = "" if cost is None else f", ${cost:.4f}"
+    return f"{calls:,.0f} calls, {tokens:,.0f} tokens{money}"
 
 
 def exceeded_limits_text(found: Estimate, left: dict[str, float]) -> str:
-    """Which limits the likely rest of a run exceeds, in words; "" where all hold.
+    """Names the limits that the likely rest of a run exceeds; "" where all hold.
 
-    Args:
-        found: what is still to be paid for.
-        left: of each limit that is set.
+    `left` is what is left of each limit that is set.
     """
     cost = found.cost_usd
     needed = {"calls": found.calls.likely, "tokens": found.tokens.likely}

@@ -1,14 +1,14 @@
 """A held-out evaluation outside any run: what `studio eval` does.
 
-Owns what is measured (the experiences, and the baseline they are compared with), and
-where its replies are recorded. The measuring itself is `engines.pipeline.evaluation.evaluate`.
+Owns what is measured (the experiences, and the baseline they are compared with), and where its
+replies are recorded. `engines.pipeline.evaluation.evaluate` measures.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -44,8 +44,7 @@ from studio.run.held_out import (
     score_book_opener,
 )
 from studio.run.library_start import choose_library
-from studio.run.local_models import weights_digest
-from studio.run.models import Tell, open_roles, rollout_slots
+from studio.run.models import Tell, open_roles, rollout_slots, weights_digest
 from studio.run.verifier import fingerprint_of, open_run_verifier
 
 GivenUp = Literal["budget", "failed"]
@@ -84,7 +83,7 @@ class EvalPlan:
 
     @property
     def contents(self) -> tuple[str, ...]:
-        """Every held-out problem by content; one that stands in two sets stands here twice."""
+        """Every held-out problem by content; one of two sets is here twice."""
         return tuple(problem_digest(p) for held_out in self.sets for p in held_out.problems)
 
     @property
@@ -99,7 +98,7 @@ class EvalPlan:
 
     @property
     def guidances(self) -> tuple[str, ...]:
-        """What stands in the prompts, each once: two names may stand for equal experiences."""
+        """The texts in the prompts, each once: two names may have equal experiences."""
         return tuple(dict.fromkeys(subject.pinned_guidance.guidance for subject in self.subjects))
 
     def score_books(self) -> dict[str, ScoreBook]:
@@ -111,14 +110,14 @@ class EvalPlan:
         return {guidance: book(guidance, self.weights) for guidance in self.guidances}
 
     def count_missing(self) -> int:
-        """Rollouts that nobody measured yet."""
+        """Rollouts that are not measured yet."""
         contents = self.contents
         return sum(book.count_missing(contents, self.k) for book in self.score_books().values())
 
 
 @dataclass(frozen=True, slots=True)
 class SetResult:
-    """One held-out set: what each subject came to, and how the last compares to the first."""
+    """One held-out set: the result of each subject, and how the last compares to the first."""
 
     held_out: HeldOutSet
     results: tuple[tuple[Subject, Measurement], ...]
@@ -131,7 +130,7 @@ class SetResult:
     @property
     def comparison(self) -> Comparison | None:
         if len(self.results) < 2 or any(found.missing for _, found in self.results):
-            return None  # what was measured first is no sample of the whole
+            return None  # the part that was measured first is no random sample
         return compare(self.question_rewards(0), self.question_rewards(1))
 
 
@@ -158,16 +157,12 @@ def plan_eval(
 ) -> EvalPlan:
     """Decide what is measured.
 
-    Args:
-        loaded: the run file; its agent may come from a file of its own.
-        workspace: where libraries are looked up and results are kept.
-        library: a reference as `studio diff` takes it, or `none`; None: what a run of this
-            file would begin with.
-        baseline: the same, or None to compare with nothing.
-        agent: the run file's agent was exchanged, so that results are called by its name.
+    `library` is a reference as `studio diff` takes it, or `none`; None: what a run of this file
+    would begin with. `baseline` is the same, or None to compare with nothing. With `agent` an agent
+    file replaced the run file's, and results have its name.
 
     Raises:
-        ConfigError: no held-out set is named, or the agent brings experiences besides.
+        ConfigError: no held-out set is named, or the agent has experiences besides.
         ConflictError, DataError: a library or a set cannot be found or read.
     """
     config = loaded.config
@@ -194,15 +189,15 @@ async def measure_missing(
     give_up: Callable[[GivenUp, str], None],
     account: Callable[[Usage], None] = lambda _: None,
 ) -> EvaluationResult:
-    """Measure what is missing and put everything together.
+    """Measure what is missing and put everything together; nothing is asked without need.
 
     Args:
-        plan: what to measure; nothing is asked where all of it is known.
-        tell: is told what endpoints refused.
+        plan: what to measure.
+        tell: gets what endpoints refused.
         progress: called after each rollout, known ones included.
         give_up: must cancel this task, for the reason it is given: the budget is spent, or
             nothing works any more.
-        account: is told what was paid, also where the task is cancelled.
+        account: gets what was paid, also where the task is cancelled.
 
     Raises:
         StudioError: something cannot be opened or recorded.
@@ -213,6 +208,7 @@ async def measure_missing(
         opened = plan.score_books()
         ids = sorted(book.path.name for book in opened.values())
         replies = plan.workspace.evaluations / "replies" / digest(ids, ID_BYTES)
+        # Commands that only read what is known may run side by side.
         if missing:
             stack.enter_context(write_lock(replies))
         budget = open_budget(plan.loaded, config, replies, partial(give_up, "budget"))
@@ -222,24 +218,23 @@ async def measure_missing(
         stack.push_async_callback(ledger.aclose)
         slots = Slots(config.practice.concurrency, tell)
         judged = [held_out.problems for held_out in plan.sets]
-        verifier = open_run_verifier(plan.loaded, plan.workspace, roles, ledger, slots, sets=judged)
-        stack.push_async_callback(verifier.aclose)
+        verifier = open_run_verifier(
+            plan.loaded, plan.workspace, roles, ledger, slots, sets=judged, stack=stack
+        )
         if missing:
             await verifier.check()
             await roles.ping()
             stack.callback(roles.tell_notes, tell)
-        rolling = rollout_slots(config, slots)
         outage = Outage(partial(give_up, "failed"))
-        how = measuring_setup(
-            config, roles.policy, ledger, rolling, verifier, attending=roles.join_batch
+        setup = measuring_setup(
+            config, roles, ledger, rollout_slots(config, slots), verifier, outage=outage
         )
-        how = replace(how, outage=outage)
         for book in opened.values():
             stack.callback(book.close)
-        # Side by side, so that the end of one set leaves no slot idle.
+        # All sets at once, so that the last tries of one leave no slot idle.
         found = await gather_all(
             measure(
-                how, opened[guidance], held_out.problems, PinnedVersion(guidance), tell=progress
+                setup, opened[guidance], held_out.problems, PinnedVersion(guidance), tell=progress
             )
             for held_out in plan.sets
             for guidance in plan.guidances
@@ -250,10 +245,7 @@ async def measure_missing(
 def partial_result(plan: EvalPlan, paid: Usage, missing_before: int) -> EvaluationResult:
     """What is known of an evaluation that ended early.
 
-    Args:
-        plan: what was to be measured.
-        paid: by this command.
-        missing_before: rollouts that were not known when it began.
+    This command paid for `paid`; `missing_before` rollouts were not known when it began.
     """
     opened = plan.score_books()
     found = [
@@ -265,7 +257,7 @@ def partial_result(plan: EvalPlan, paid: Usage, missing_before: int) -> Evaluati
 
 
 def _results_by_set(plan: EvalPlan, found: Sequence[Measurement]) -> tuple[SetResult, ...]:
-    """Results of sets and guidances, one after the other, as each subject's of each set."""
+    """Sort results, in the order of sets and guidances, by set and subject."""
     at = {
         (held_out.name, guidance): number
         for number, (held_out, guidance) in enumerate(product(plan.sets, plan.guidances))
@@ -282,13 +274,7 @@ def _results_by_set(plan: EvalPlan, found: Sequence[Measurement]) -> tuple[SetRe
 def load_eval(
     source: Source, workspace: Path, *, agent: Path | None = None, k: int | None = None
 ) -> LoadedRun:
-    """Load what is to be measured.
-
-    Args:
-        source: a run file, a preset, or an eval config of a Youtu-Agent checkout.
-        workspace: as in `load_run`.
-        agent: a file that takes the place of the run file's agent.
-        k: tries a problem instead of `evaluation.k`.
+    """Load what is to be measured; `agent` and `k` replace those of the run file.
 
     Raises:
         ConfigError: with place, cause and next move.

@@ -1,6 +1,6 @@
-"""What `studio eval` prints: each set, what each subject came to, and whether it helped.
+"""What `studio eval` prints: the result of each subject on each set, and whether it helped.
 
-Pure. Every rate comes with its interval and its n, every difference with its verdict.
+Every rate has its interval and its n, every difference its verdict.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def eval_text(plan: EvalPlan, found: EvaluationResult, *, rehearsal: bool) -> st
 
 def eval_title(plan: EvalPlan) -> str:
     """`math_eval: mine@4 against none`."""
-    told = " against ".join(one_line(s.label, 60) for s in reversed(plan.subjects))
-    return f"{plan.loaded.config.exp_id}: {told}"
+    labels = " against ".join(one_line(s.label, 60) for s in reversed(plan.subjects))
+    return f"{plan.loaded.config.exp_id}: {labels}"
 
 
 def eval_data(plan: EvalPlan, found: EvaluationResult, *, rehearsal: bool) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def _row(result: SetResult, at: int, k: int) -> list[str]:
 
 
 def _optional_columns(result: SetResult) -> dict[str, list[str]]:
-    """What a try costs; calls of tools and money only where there are any."""
+    """Columns on what a try costs; tool calls and money only where there are any."""
     found = [measured for _, measured in result.results]
     tries = [max(1, len(m.rewards) * len(m.rewards[0])) if m.rewards else 1 for m in found]
     pairs = list(zip(found, tries, strict=True))
@@ -118,7 +118,7 @@ def _optional_columns(result: SetResult) -> dict[str, list[str]]:
 
 
 def _comparison_table(found: Sequence[SetResult]) -> str:
-    """Before and after on the questions that both could be judged on, as is the difference."""
+    """Before and after on the questions judged in both, like the difference."""
     rows = []
     for result in found:
         comparison = result.comparison

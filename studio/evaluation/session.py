@@ -1,6 +1,6 @@
-"""`studio eval` as a session: what is said before, while and after it measures.
+"""`studio eval` from its first note to its result: signals, progress and printing.
 
-Owns signals, narration and printing. `studio.evaluation.evaluate` does the work.
+`studio.evaluation.evaluate` does the work.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from studio.evaluation.evaluate import (
 from studio.evaluation.report import eval_data, eval_text, eval_title
 from studio.evaluation.trial import without_lessons
 from studio.report.progress import to_stderr
-from studio.report.tables import print_json
+from studio.report.tables import print_json, print_result
 from studio.run.held_out import set_power_lines
 from studio.run.models import is_rehearsal
 from studio.run.verifier import masked_answers_warning
 
-_STOPPING = (signal.SIGINT, signal.SIGTERM)
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_eval(plan: EvalPlan, *, json: bool) -> int:
@@ -54,48 +54,46 @@ def run_eval(plan: EvalPlan, *, json: bool) -> int:
     missing = plan.count_missing()
     known = f", {plan.total - missing} known already" if missing < plan.total else ""
     to_stderr(f"{eval_title(plan)}: {missing} rollouts to make{known}")
-    given_up = _EarlyEnd()
+    early = _EarlyEnd()
     try:
         progress = _ProgressCounter(plan.requested_total) if missing else lambda: None
-        found = asyncio.run(_measure_until_signal(plan, progress, given_up))
+        found = asyncio.run(_measure_until_signal(plan, progress, early))
     except asyncio.CancelledError:
         done = plan.total - plan.count_missing()
         to_stderr(
-            f"studio: {given_up.said}; {done} of {plan.total} rollouts are "
-            f"kept{given_up.kept_results_text}, "
-            f"and the same command goes on from there{given_up.provided}"
+            f"studio: {early.reason}; {done} of {plan.total} rollouts are "
+            f"kept{early.kept_results_text}, "
+            f"and the same command goes on from there{early.condition}"
         )
         if json:
-            found = partial_result(plan, given_up.paid, missing)
-            ended = {"ended": given_up.why, "reason": given_up.said}
+            found = partial_result(plan, early.paid, missing)
+            ended = {"ended": early.cause, "reason": early.reason}
             print_json(eval_data(plan, found, rehearsal=rehearsal) | ended)
-        return given_up.exit_code
-    if json:
-        print_json(eval_data(plan, found, rehearsal=rehearsal))
-    else:
-        print(eval_text(plan, found, rehearsal=rehearsal), flush=True)
+        return early.exit_code
+    text = eval_text(plan, found, rehearsal=rehearsal)
+    print_result(eval_data(plan, found, rehearsal=rehearsal), text, json=json)
     return exit_codes.WITH_LOSSES if found.unjudged_count else exit_codes.DONE
 
 
 class _EarlyEnd:
-    """Why the evaluation was cut short: a signal, or what it was given up for."""
+    """Why the evaluation ended early: a signal, a budget, or nothing that works any more."""
 
     def __init__(self) -> None:
         self.exit_code = exit_codes.INTERRUPTED
-        self.said = "interrupted"
-        self.why: GivenUp | Literal["interrupted"] = "interrupted"
+        self.reason = "interrupted"
+        self.cause: GivenUp | Literal["interrupted"] = "interrupted"
         self.paid = NO_USAGE
-        self.provided = ""  # on which condition the same command goes on
+        self.condition = ""  # on which the same command goes on
         self.task: asyncio.Task[object] | None = None
 
-    def __call__(self, why: GivenUp, reason: str) -> None:
-        if self.task is None or self.said != "interrupted":
+    def __call__(self, cause: GivenUp, reason: str) -> None:
+        if self.task is None or self.cause != "interrupted":
             return
-        if why == "budget":
-            self.exit_code, self.provided = exit_codes.BUDGET_REACHED, " with a higher budget"
+        if cause == "budget":
+            self.exit_code, self.condition = exit_codes.BUDGET_REACHED, " with a higher budget"
         else:
             self.exit_code = exit_codes.WITH_LOSSES
-        self.why, self.said = why, reason
+        self.cause, self.reason = cause, reason
         self.task.cancel()
 
     def record_paid(self, paid: Usage) -> None:
@@ -104,32 +102,32 @@ class _EarlyEnd:
     @property
     def kept_results_text(self) -> str:
         """What is kept beside scores."""
-        if self.why == "interrupted" or not self.paid.calls:
+        if self.cause == "interrupted" or not self.paid.calls:
             return ""
         return " and every reply that was paid for"
 
 
 async def _measure_until_signal(
-    plan: EvalPlan, progress: Callable[[], None], given_up: _EarlyEnd
+    plan: EvalPlan, progress: Callable[[], None], early: _EarlyEnd
 ) -> EvaluationResult:
-    """Ctrl-C and SIGTERM cancel in good order, so that what has ended is kept."""
+    """Ctrl-C and SIGTERM cancel in order, so that what has ended is kept."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
-    given_up.task = task
-    for number in _STOPPING:
+    early.task = task
+    for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, task.cancel)
     try:
-        return await measure_missing(plan, to_stderr, progress, given_up, given_up.record_paid)
+        return await measure_missing(plan, to_stderr, progress, early, early.record_paid)
     finally:
-        for number in _STOPPING:
+        for number in _STOP_SIGNALS:
             loop.remove_signal_handler(number)
 
 
 class _ProgressCounter:
-    """Says how far it is: in place on a terminal, else at every tenth."""
+    """Prints how far it is: in place on a terminal, else at every tenth."""
 
     def __init__(self, total: int) -> None:
-        self._total, self._done, self._told = total, 0, 0
+        self._total, self._done, self._tenths = total, 0, 0
         self._in_place = sys.stderr.isatty()
 
     def __call__(self) -> None:
@@ -138,6 +136,6 @@ class _ProgressCounter:
         if self._in_place:
             end = "\n" if self._done == self._total else ""
             print(f"\r{text}", end=end, file=sys.stderr, flush=True)
-        elif self._done * 10 // self._total > self._told:
-            self._told = self._done * 10 // self._total
+        elif self._done * 10 // self._total > self._tenths:
+            self._tenths = self._done * 10 // self._total
             to_stderr(text)

@@ -1,15 +1,14 @@
 """One problem from prompt to verdict: what `studio try` does.
 
-Owns the choice of problem and guidance. Makes the rollout as practice would, with the
-same agent, manager and verifier; its records go to a folder that is thrown away, so a
-try leaves no trace in the workspace.
+Owns the choice of the problem. Makes the rollout as practice would; its records go to a temporary
+folder, so that a try leaves no trace in the workspace.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -23,25 +22,24 @@ from engines.data.fields import ID_BYTES
 from engines.policies.limits.throttle import Slots
 from engines.record.ledger import RecordLedger
 from engines.record.run_dir import Workspace
-from engines.rollouts.manager import RolloutManager
 from engines.verifiers.open import asks_judge, needs_answer
 from studio.config.loading import LoadedRun
 from studio.config.settings.run import RunConfig
-from studio.run.models import agent_of, is_rehearsal, open_roles, sampling_of
+from studio.run.models import is_rehearsal, make_rollouts, open_roles
 from studio.run.verifier import open_run_verifier
 
 KEY = CallKey("rollout", epoch=1, step=1, position=0, index=0)
-"""Of the try: the first rollout a run makes, so that its seed is a run's too."""
+"""The first rollout that a run makes, so that a try has the same seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What is to be tried. `library` None: no experiences stand in the prompt."""
+    """What is to be tried. `library` None: no experiences are in the prompt."""
 
     loaded: LoadedRun
     problem: Problem
     library: Library | None
-    called: str  # what to call the guidance's source
+    called: str  # a label for where the experiences come from
 
     @property
     def job(self) -> Job:
@@ -56,7 +54,7 @@ class Trial:
 
     @property
     def rehearsal(self) -> bool:
-        """Whether the reply is scripted; who would draw lessons from it does not matter here."""
+        """Whether the reply is scripted; the reflector does not matter, since it is not asked."""
         return is_rehearsal(without_lessons(self.loaded.config))
 
 
@@ -68,7 +66,6 @@ class TrialResult:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the rollout failed."""
         return self.rollout.attempt.status == "failed"
 
 
@@ -107,10 +104,10 @@ def choose_problem(
 async def run_trial(
     trial: Trial,
     workspace: Workspace,
-    on_text: Callable[[str], None],
+    on_text: Callable[[str], None] = lambda _: None,
     on_start: Callable[[], None] = lambda: None,
 ) -> TrialResult:
-    """Roll out and judge; `on_start` is called once nothing stands in the way any more.
+    """Roll out and judge; `on_start` is called once model and verifier have answered.
 
     Raises:
         PolicyError: the model, or the judge where one is asked, does not answer at all.
@@ -130,35 +127,26 @@ async def run_trial(
         stack.push_async_callback(ledger.aclose)
         slots = Slots(1)
         judged = ((trial.problem,),)
-        verifier = open_run_verifier(trial.loaded, workspace, roles, ledger, slots, sets=judged)
-        stack.push_async_callback(verifier.aclose)
+        verifier = open_run_verifier(
+            trial.loaded, workspace, roles, ledger, slots, sets=judged, stack=stack
+        )
         await verifier.check()
         await roles.ping()
         on_start()
-        manager = RolloutManager(
-            agent_of(config, sampling_of(config.role("policy"))),
-            roles.policy,
-            ledger,
-            slots,
-            config.practice.task_timeout_s,
-            attending=roles.join_batch,
-        )
-        attempt, _ = await manager.roll_out(trial.job, on_piece)
-        at = (KEY.epoch, KEY.step, KEY.position, KEY.index)
-        version = trial.job.library_version
-        rollout = Rollout(attempt, *at, call_seed(config.seed, KEY), 0, version)
+        attempt, _ = await make_rollouts(config, roles, ledger, slots).roll_out(trial.job, on_piece)
+        rollout = Rollout.from_job(trial.job, attempt, call_seed(config.seed, KEY))
         (verdict,) = await verifier.verify(trial.problem, (rollout,))
     return TrialResult(rollout, verdict, "".join(streamed))
 
 
 def without_lessons(config: RunConfig) -> RunConfig:
-    """Without the roles that a try asks nothing of."""
+    """Without the roles that neither a try nor an evaluation asks."""
     asked = asks_judge(config.verifier.spec)
     return config.model_copy(
         update={
             "reflector": None,
             "judge": config.judge if asked else None,
-            "lint": config.lint.model_copy(update={"embedding": None}),
+            "lint": replace(config.lint, embedding=None),
         }
     )
 

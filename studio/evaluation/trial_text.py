@@ -1,4 +1,4 @@
-"""A try as it is printed: the prompt, the reply as it streams, the verdict."""
+"""What `studio try` prints: the prompt, the reply as it streams, the verdict."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from studio.secrets.sanitize import sanitize
 
 
 def before_text(trial: Trial) -> str:
-    """What is asked: the problem, where experiences come from, every message."""
+    """What is asked: the problem, the source of the experiences, every message."""
     problem = trial.problem
     lines = ["rehearsal: the reply is scripted, no model is asked"] if trial.rehearsal else []
     count = len(trial.library.experiences) if trial.library else 0
@@ -29,7 +29,7 @@ def before_text(trial: Trial) -> str:
 
 
 def after_text(trial: Trial, tried: TrialResult) -> str:
-    """What came of it; the reply again only where it is not what was streamed."""
+    """The result; the reply again only where it differs from what was streamed."""
     attempt = tried.rollout.attempt
     lines = [""]
     if attempt.answer is not None and attempt.answer != tried.streamed:
@@ -79,13 +79,13 @@ def trial_data(trial: Trial, tried: TrialResult) -> dict[str, Any]:
     }
 
 
-def exit_code(trial: Trial, tried: TrialResult) -> int:
-    """A loss where something was to be had: with nothing to judge by there is no verdict."""
+def exit_code(tried: TrialResult) -> int:
+    """A problem without an answer has no verdict, which is no loss."""
     return exit_codes.WITH_LOSSES if tried.has_failed or tried.verdict.error else exit_codes.DONE
 
 
 def print_piece(text: str) -> None:
-    """Print a piece of a reply as it comes, made harmless."""
+    """Print a piece of a reply as it comes, with control characters escaped."""
     print(sanitize(text), end="", flush=True)
 
 

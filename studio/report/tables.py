@@ -5,12 +5,10 @@ Owns widths. Every text of a cell is made inert here, so no caller can forget it
 
 from __future__ import annotations
 
-import os
 import sys
 import textwrap
 from collections.abc import Sequence
 from itertools import zip_longest
-from typing import TextIO
 
 from engines.core.codec import dumps
 from engines.core.text.sanitize import escape_unsafe_json
@@ -74,12 +72,15 @@ def indent_text(text: str, by: str = "  ") -> str:
     return "\n".join(f"{by}{line}".rstrip() for line in text.split("\n"))
 
 
-def silence_stream(stream: TextIO) -> None:
-    """Let a stream go nowhere from now on: its reader left, as `head` does."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
 def print_json(data: object) -> None:
     line = escape_unsafe_json(current_mask().line(dumps(data)).decode())
     sys.stdout.write(MaskedText(line + "\n"))  # another pass over JSON could break it
     sys.stdout.flush()
+
+
+def print_result(data: object, text: str, *, json: bool) -> None:
+    """Print one set of facts: as JSON, or as text for people."""
+    if json:
+        print_json(data)
+    else:
+        print(text, flush=True)

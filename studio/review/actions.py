@@ -1,7 +1,8 @@
-"""Handing decisions in, taking them back and making them again, one after the other.
+"""What a person does in a review: check and decide, in batches too, undo and redo.
 
-Owns what was acknowledged and what is under way; knows no widget. The run decides what a
-decision does; nothing counts as made here before it is on disk there.
+The screen's review page and line mode both act through `Decider`. It owns which decisions
+are acknowledged and which are on their way; it knows no widget and no prompt. Nothing counts
+as decided before the run has written it to disk.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from engines.core.errors import ConflictError
 from engines.core.events import DecisionUndone, LessonCommitted, OperationDecided
 from engines.core.library import effective_operation
 from engines.core.state.run_state import RunState
-from engines.core.types import GATE, Decision, Operation, human_operation_id
+from engines.core.types import GATE, Decision, Operation
+from engines.pipeline.gate.results import DecisionPreview, DecisionResult
+from studio.review.draft import draft_texts
 from studio.review.undo_stack import (
     PAST,
     Step,
@@ -25,7 +28,7 @@ from studio.review.undo_stack import (
     renew_decision,
 )
 from studio.session.base import EventReceived, Message, Session, SnapshotReceived
-from studio.tui.pages.review.view import draft_texts
+from studio.session.idempotency import free_operation_id
 
 Pair = tuple[Operation, Decision]
 
@@ -37,6 +40,8 @@ class ActionResult:
     text: str
     failed: bool = False
     made: tuple[UndoEntry, ...] = ()
+    notes: tuple[str, ...] = ()  # the gate's, one for each that was made
+    asked_again: tuple[str, ...] = ()  # operations that `undo` left undecided
     go_to: str = ""
 
 
@@ -58,32 +63,51 @@ class _UndoProgress:
     @property
     def result(self) -> ActionResult:
         stands = {decision.operation_id for decision in self.restored}
-        names = [name for name in dict.fromkeys(self.asked) if name not in stands]
-        parts = [f"{d.operation_id}: {PAST[d.action]} again, as before" for d in self.restored
-                 if d.reviewer != GATE]  # fmt: skip
-        parts += [f"{d.operation_id} does not fit any more: {d.reason}" for d in self.restored
-                  if d.reviewer == GATE]  # fmt: skip
+        names = tuple(name for name in dict.fromkeys(self.asked) if name not in stands)
+        again = [d for d in self.restored if d.reviewer != GATE]
+        rejected = [d for d in self.restored if d.reviewer == GATE]
+        parts = [f"{d.operation_id}: {PAST[d.action]} again, as before" for d in again]
+        parts += [f"{d.operation_id} does not fit any more: {d.reason}" for d in rejected]
         if names:
             parts.insert(0, f"asked again: {', '.join(names)} (ctrl+r decides as before)")
         parts += [
             f"{op.id} waits: {op.kind} {op.target or 'anew'}, the inverse of what was committed"
             for op in self.proposed
         ]
-        go_to = self.proposed[-1].id if self.proposed else self.step[0].id
-        failed = not (self.undone or self.proposed)
-        return ActionResult("; ".join([*parts, *self.words]), failed, go_to=go_to)
+        return ActionResult(
+            "; ".join([*parts, *self.words]),
+            failed=not (self.undone or self.proposed),
+            asked_again=names,
+            go_to=self.proposed[-1].id if self.proposed else self.step[0].id,
+        )
+
+
+async def check_edit(session: Session, operation: Operation, decision: Decision) -> DecisionPreview:
+    """What to show before an edit is decided: the objection, and flags the operation had not.
+
+    Raises:
+        ConflictError: the run refuses.
+    """
+    found = await session.preview(decision)
+    return replace(found, flags=tuple(f for f in found.flags if f not in operation.flags))
 
 
 class Decider:
-    """The requests of one person at one screen with one run."""
+    """What one person decides in one run.
 
-    def __init__(self) -> None:
+    Args:
+        restores: `undo` also decides again what its decision had replaced, and proposes the
+            inverse of a committed one. False: it only takes back, as line mode does.
+    """
+
+    def __init__(self, *, restores: bool = True) -> None:
+        self._restores = restores
         self.sitting = UndoStack()
         self.just: dict[str, Decision] = {}  # on disk, and not yet heard of as an event
         self.busy: set[str] = set()  # operations whose decision is under way
 
     def handle_message(self, message: Message) -> None:
-        """What the run tells replaces what was merely acknowledged."""
+        """An event of the run replaces what was merely acknowledged."""
         match message:
             case SnapshotReceived():
                 self.just.clear()
@@ -127,37 +151,51 @@ class Decider:
                 target = effective_operation(operation, asked).target
                 was = texts.get(target or "", "")
                 try:
-                    done, note = await session.decide(asked)
+                    result = await self._send(session, asked)
                 except ConflictError as error:
                     if not made:
                         raise
                     refused = str(error)
                     break
-                if session.state.decisions.get(operation.id) != done:
-                    self.just[operation.id] = done
-                made.append(UndoEntry(operation, done, asked, earlier, was))
-                notes.append(note)
-                texts = draft_texts(texts.items(), [(operation, done)])
+                made.append(UndoEntry(operation, result.decision, asked, earlier, was))
+                notes.append(result.note)
+                texts = draft_texts(texts.items(), [(operation, result.decision)])
         finally:
             self.busy -= names
             if made:
+                if not self._restores:  # the decision before is not brought back
+                    self.sitting.forget({one.id for one in made})
                 self.sitting.add(tuple(made))
-        text = decision_line(made, notes)
-        if refused:
-            return ActionResult(f"{text}; then: {refused}", True, tuple(made))
-        failed = any(one.decision.reviewer == GATE for one in made)
-        return ActionResult(text, failed, tuple(made))
+        text = decision_line(made, notes) + (f"; then: {refused}" if refused else "")
+        failed = bool(refused) or any(one.decision.reviewer == GATE for one in made)
+        return ActionResult(text, failed, tuple(made), tuple(notes))
 
-    async def undo(self, session: Session, texts: Mapping[str, str], person: str) -> ActionResult:
+    async def _send(self, session: Session, decision: Decision) -> DecisionResult:
+        result = await session.decide(decision)
+        if session.state.decisions.get(decision.operation_id) != result.decision:
+            self.just[decision.operation_id] = result.decision
+        return result
+
+    async def undo(
+        self, session: Session, texts: Mapping[str, str], person: str = ""
+    ) -> ActionResult:
         """Take the last step back, or propose its inverse where it is committed.
+
+        Args:
+            session: with the run.
+            texts: of the library as the standing decisions would leave it.
+            person: whose last decision before this session is taken back after all of this
+                session are; "": none is.
 
         Raises:
             ConflictError: the run refuses.
         """
         state = session.state
         sitting = self.sitting
-        if not sitting.steps and (
-            before := last_step_of(self.decisions(state), state.operations, person)
+        if (
+            person
+            and not sitting.steps
+            and (before := last_step_of(self.decisions(state), state.operations, person))
         ):
             sitting.steps.append(before)
         if not sitting.steps:
@@ -165,13 +203,14 @@ class Decider:
                 "nothing was decided in this session: there is nothing to take back", True
             )
         # Each by itself: some of a step may be committed, and the rest still be open.
-        done = _UndoProgress(sitting.steps[-1])
+        done = _UndoProgress(sitting.steps.pop())
         try:
             for made in reversed(done.step):
                 await self._take_back(session, made, texts, done)
                 done.left.remove(made)
         finally:
-            sitting.steps.pop()
+            if not self._restores:
+                sitting.forget(set(done.asked))
             if done.left:
                 sitting.steps.append(tuple(done.left))
             if done.undone:
@@ -184,20 +223,18 @@ class Decider:
     ) -> None:
         """One decision: undo it, or propose its inverse where it is committed."""
         state, name = session.state, made.id
-        if name not in state.operations:
+        if self._restores and name not in state.operations:
             await self._propose_inverse(session, made, texts, done)
-        elif name in self.decisions(state):
+        elif not self._restores or name in self.decisions(state):
             asked = await session.undo(name)
             for each in asked:
                 self.just.pop(each, None)
             done.undone.append(made)
             done.asked += asked
-            if made.earlier is not None and made.earlier.reviewer != GATE:
+            if self._restores and made.earlier is not None and made.earlier.reviewer != GATE:
                 # What the gate rejected it judges anew by itself.
-                stands, _ = await session.decide(renew_decision(made.earlier))
-                if session.state.decisions.get(name) != stands:
-                    self.just[name] = stands
-                done.restored.append(stands)
+                stands = await self._send(session, renew_decision(made.earlier))
+                done.restored.append(stands.decision)
         elif made.decision.action == "defer":
             done.words.append(f"{name} was put off; it is still open")
         else:
@@ -217,10 +254,8 @@ class Decider:
         made: list[UndoEntry] = []
         try:
             for one in tuple(left):
-                done, _ = await session.decide(renew_decision(one.asked or one.decision))
-                if session.state.decisions.get(one.id) != done:
-                    self.just[one.id] = done
-                made.append(replace(one, decision=done))
+                done = await self._send(session, renew_decision(one.asked or one.decision))
+                made.append(replace(one, decision=done.decision))
                 left.remove(one)
         finally:
             if left:
@@ -230,12 +265,12 @@ class Decider:
                 self.sitting.done += len(made)
         words = [f"again: {decision_line(made, [''])}"] if made else []
         words += [f"{name} is not open any more" for name in gone]
-        return ActionResult("; ".join(words), not made, tuple(made), step[0].id)
+        return ActionResult("; ".join(words), not made, tuple(made), go_to=step[0].id)
 
     async def _propose_inverse(
         self, session: Session, made: UndoEntry, texts: Mapping[str, str], done: _UndoProgress
     ) -> None:
-        wanted = inverse_operation(made, self._free_id(session.state), texts)
+        wanted = inverse_operation(made, free_operation_id(session.state), texts)
         if isinstance(wanted, str):
             done.words.append(wanted)
             return
@@ -247,11 +282,3 @@ class Decider:
             # Only a revert of a whole version gives an id back.
             done.proposed.append(await session.propose(replace(wanted, target=None)))
             done.words.append(f"{wanted.target} comes back under a new id")
-
-    @staticmethod
-    def _free_id(state: RunState) -> str:
-        """An id of our own, so that a proposal that is sent twice is taken once."""
-        number = 1
-        while human_operation_id(state.step, number) in state.own:
-            number += 1
-        return human_operation_id(state.step, number)

@@ -35,7 +35,7 @@ class EvidenceRollout:
 
 @dataclass(frozen=True, slots=True)
 class GroupEvidence:
-    """A group's witnesses; `won` of `n` rollouts of the whole group had a reward ≥ 0.5."""
+    """The rollouts of a group that are evidence; `won` of all its `n` had a reward ≥ 0.5."""
 
     id: str
     question: str
@@ -45,7 +45,7 @@ class GroupEvidence:
 
 
 class EvidenceLoader:
-    """Looks evidence up in one run."""
+    """Finds evidence in one run's journal and records."""
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
@@ -55,7 +55,7 @@ class EvidenceLoader:
         self.refresh()
 
     def refresh(self) -> None:
-        """Take in what the run has journalled since."""
+        """Read what the run has journalled since."""
         for entry in self._run.entries():
             event = entry.event
             if isinstance(event, ev.RolloutFinished):
@@ -92,7 +92,7 @@ class EvidenceLoader:
         return tuple(self._group(name, members) for name, members in groups.items())
 
     def reply_source(self, repair: UnparsedReply) -> ReplySource:
-        """What a reply that waits to be mended was drawn from.
+        """What a reply that could not be parsed was drawn from.
 
         Raises:
             ConflictError: the run's journal knows nothing of it.

@@ -1,11 +1,11 @@
-"""What was decided on this screen, so that it can be taken back and made again. Pure.
+"""What was decided in this session, so that it can be undone and redone. Pure.
 
 Owns the stack of undo and redo, and what operation would undo a change that is committed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from engines.core.library import effective_operation
@@ -33,7 +33,7 @@ Step = tuple[UndoEntry, ...]
 
 @dataclass(slots=True)
 class UndoStack:
-    """Everything one person decided on this screen, newest last."""
+    """Everything one person decided in this session, newest last."""
 
     steps: list[Step] = field(default_factory=list)
     undone: list[Step] = field(default_factory=list)
@@ -41,7 +41,7 @@ class UndoStack:
     done: int = 0
 
     def add(self, step: Step) -> None:
-        """Something new was decided: what was undone before cannot be made again."""
+        """Something new was decided: what was undone before cannot be redone."""
         self.steps.append(step)
         self.undone.clear()
         self.done += len(step)
@@ -52,16 +52,16 @@ class UndoStack:
         """Seconds a decision took."""
         return sum(self.times_s) / len(self.times_s) if self.times_s else None
 
-    def forget(self, operation_id: str) -> None:
-        """It was decided anew elsewhere, so that ours does not stand any more."""
-        kept = (tuple(m for m in step if m.id != operation_id) for step in self.steps)
+    def forget(self, operation_ids: Collection[str]) -> None:
+        """These were decided again, so that what was decided before cannot be taken back."""
+        kept = (tuple(m for m in step if m.id not in operation_ids) for step in self.steps)
         self.steps = [step for step in kept if step]
 
 
 def last_step_of(
     decisions: Mapping[str, Decision], operations: Mapping[str, Operation], person: str
 ) -> Step:
-    """The last decision that this person made before the screen was opened, as a step."""
+    """This person's last decision before the session, as a step."""
     for name, decision in reversed(list(decisions.items())):
         if decision.reviewer == person and name in operations:
             return (UndoEntry(operations[name], decision),)
@@ -69,7 +69,7 @@ def last_step_of(
 
 
 def renew_decision(decision: Decision) -> Decision:
-    """The same decision, to be made anew; what the gate puts in is left to it."""
+    """The same decision to be made again, without what the gate fills in."""
     return replace(decision, at=0.0, assigned=None, flags=())
 
 

@@ -1,4 +1,4 @@
-"""The budget of a run file as the loop keeps it: its limits, prices, and what is spent.
+"""The budget of a run file: its limits, the prices of each role, and what is spent.
 
 Owns the refusal of a budget that could not be kept.
 """
@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from engines.core.errors import ConfigError
+from engines.core.errors import ConfigError, DamagedError
 from engines.core.protocols import Policy
+from engines.core.state.run_state import RunState
+from engines.core.types import NO_USAGE, Usage
 from engines.pipeline.budget import (
     Budget,
     BudgetedPolicy,
@@ -23,7 +25,8 @@ from engines.policies.replay import ReplayPolicy
 from engines.record.ledger import read_usage
 from engines.verifiers.open import asks_judge
 from studio.config.loading import LoadedRun
-from studio.config.settings.run import EmbeddingConfig, PolicyConfig, Role, RunConfig
+from studio.config.settings.policy import EmbeddingConfig, PolicyConfig, Role
+from studio.config.settings.run import RunConfig
 from studio.run.models import Roles, endpoint_of
 
 USUAL_MAX_TOKENS = EndpointSettings().max_tokens or 4096
@@ -34,21 +37,21 @@ def limits_of(config: RunConfig) -> BudgetLimits:
 
 
 def terms_of(settings: PolicyConfig) -> CallPricing:
-    """What a role's calls may come to."""
+    """What a role's calls may cost at most."""
     endpoint = endpoint_of(settings)
     limits = (settings.extra_body.get(name) for name in ("max_tokens", "max_completion_tokens"))
     return CallPricing(
         settings.max_tokens or endpoint.max_tokens or USUAL_MAX_TOKENS,
         endpoint.price_in_usd_per_mtok,
         endpoint.price_out_usd_per_mtok,
-        # Which of two limits holds is the endpoint's to say.
+        # Which of two limits holds is up to the endpoint, so the larger one counts.
         max(_positive_int(limit) for limit in limits),
         max(1, _positive_int(settings.extra_body.get("n"))),
     )
 
 
 def embedding_terms(settings: EmbeddingConfig) -> CallPricing:
-    """What embeddings may come to: nothing is said, so only what is sent costs."""
+    """What embeddings may cost: they have no reply, so only what is sent counts."""
     return CallPricing(0, settings.price_in_usd_per_mtok, 0.0)
 
 
@@ -67,9 +70,7 @@ def endpoint_roles(config: RunConfig) -> tuple[Role, ...]:
 def check_budget(loaded: LoadedRun, config: RunConfig) -> None:
     """Refuse a budget in money where the price of a role is unknown.
 
-    Args:
-        loaded: names the line of the run file.
-        config: its settings, or those of them that are asked.
+    `loaded` names the line of the run file; `config` may be a part of its settings.
 
     Raises:
         ConfigError: naming the role and the prices.
@@ -111,12 +112,13 @@ def open_budget(
     if not limits:
         return None
     check_budget(loaded, config)
+    # Replies of a log were paid for by the run that made the log.
     asked = ((name, usage) for name, usage in read_usage(records) if not name.startswith("replay:"))
     return Budget(limits, give_up, earlier_amounts(asked, _terms_by_name(config)))
 
 
 def apply_budget(roles: Roles, config: RunConfig, budget: Budget | None) -> Roles:
-    """The same models, their calls reserved first. Pings are not: they come to a token each."""
+    """The same models, each call reserved in the budget first; a ping is a token and is not."""
     if budget is None:
         return roles
 
@@ -135,7 +137,7 @@ def apply_budget(roles: Roles, config: RunConfig, budget: Budget | None) -> Role
 
 
 def _terms_by_name(config: RunConfig) -> Mapping[str, CallPricing]:
-    """Terms by the name that records have; of two roles with one name the dearer counts."""
+    """Prices by the name that records have; of two roles with one name the dearer counts."""
     found: dict[str, CallPricing] = {}
     for role in endpoint_roles(config):
         name, terms = config.role(role).model, terms_of(config.role(role))
@@ -145,3 +147,11 @@ def _terms_by_name(config: RunConfig) -> Mapping[str, CallPricing]:
     if (wanted := config.lint.embedding) is not None:
         found.setdefault(wanted.model, embedding_terms(wanted))
     return found
+
+
+def prior_usage(records: Path, state: RunState) -> Usage:
+    """What earlier processes of a run spent; from the journal where a record is damaged."""
+    try:
+        return sum((usage for _, usage in read_usage(records)), NO_USAGE)
+    except DamagedError:
+        return state.total_usage

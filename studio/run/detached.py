@@ -1,8 +1,7 @@
-"""A run's process, started so that it outlives whoever starts it.
+"""A run's process, started so that it outlives the process that starts it.
 
-Owns how it is started and how it says what became of it: it runs in a session of its own, out
-of reach of the terminal's signals, and tells over a pipe either which run it carries out or
-why there is none. What it does is `studio.run.headless`'s.
+It runs in a session of its own, out of reach of the terminal's signals, and writes to a pipe
+which run it carries out, or why there is none. What it does is in `studio.run.headless`.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from pathlib import Path
 
 from engines.core.errors import StudioError
 
-MOST_SAID = 200_000
-"""Characters kept of what a process says before it is ready."""
+MAX_OUTPUT = 200_000
+"""Bytes kept of what a process prints before it is ready."""
 _READ = 65_536
 
 
@@ -31,20 +30,20 @@ class ReadyRun:
 
     run: str
     pid: int
-    text: str = ""  # what was told on the way: notes, and who reviews
+    text: str = ""  # what was printed before: notes, and who reviews
     code: int = 0
-    unapplied: tuple[str, ...] = ()  # what was asked of a run that goes on otherwise
+    unapplied: tuple[str, ...] = ()  # settings that a run which goes on ignores
 
     @property
     def warning(self) -> str:
-        """What a person is told who asked for something else; "" where nothing was."""
+        """Names the settings that are ignored; "" without any."""
         asked = ", ".join(self.unapplied)
         return f"run {self.run} goes on as it was started; not applied: {asked}" if asked else ""
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedStart:
-    """Nothing was started: why, in the process's own words, and its exit code."""
+    """Nothing was started: why, as the process printed it, and its exit code."""
 
     text: str
     code: int
@@ -52,25 +51,22 @@ class RefusedStart:
 
 
 class StartingProcess:
-    """A process on its way to its run."""
+    """A process that has not opened its run yet."""
 
     def __init__(self, child: subprocess.Popen[bytes], pipe: int) -> None:
         self._child, self._pipe = child, pipe
-        self._said = b""
-        self.outcome: ReadyRun | RefusedStart | None = None  # None: it has not said yet
+        self.output = b""  # of the process before its run is open, the last MAX_OUTPUT bytes
+        self.outcome: ReadyRun | RefusedStart | None = None  # None: not known yet
         os.set_blocking(pipe, False)
-        # A process that has ended stays in the system's table until somebody looks.
+        # A process that has ended stays in the system's table until its parent waits for it.
         threading.Thread(target=child.wait, name=f"reaping {child.pid}", daemon=True).start()
 
     def fileno(self) -> int:
-        """The end of the pipe that becomes readable; -1 once it has said all."""
+        """The end of the pipe that becomes readable; -1 once it is closed."""
         return self._pipe
 
     async def wait_ready(self) -> ReadyRun | RefusedStart:
-        """Wait until it is known what became of it; may be asked again.
-
-        Where the wait is given up nothing is lost: the process goes on by itself.
-        """
+        """Wait until its run is open or refused; may be called again after a cancellation."""
         loop = asyncio.get_running_loop()
         while self.outcome is None:
             readable = loop.create_future()
@@ -79,31 +75,31 @@ class StartingProcess:
                 await readable
             finally:
                 loop.remove_reader(self._pipe)
-            if self._read_pipe():
+            if self.read_pipe():
                 code = await asyncio.to_thread(self._child.wait)
-                text = self._said.decode("utf-8", "replace").strip()
+                text = self.output.decode("utf-8", "replace").strip()
                 self.outcome = RefusedStart(text or f"its process ended with code {code}", code)
         return self.outcome
 
     def close_pipe(self) -> None:
-        """Listen no longer; the process goes on."""
+        """Stop listening; the process goes on."""
         if self._pipe >= 0:
             os.close(self._pipe)
             self._pipe = -1
 
-    def _read_pipe(self) -> bool:
-        """Read what is there; True where the process let go of the pipe and named no run."""
+    def read_pipe(self) -> bool:
+        """Read what has come; True where the process closed the pipe and named no run."""
         try:
             read = os.read(self._pipe, _READ)
         except BlockingIOError:
             return False
-        self._said = (self._said + read)[-MOST_SAID:]
-        *lines, _ = self._said.split(b"\n")
+        self.output = (self.output + read)[-MAX_OUTPUT:]
+        *lines, _ = self.output.split(b"\n")
         for number, line in enumerate(lines):
             if (announced := _parse_announcement(line)) is not None:
-                told = b"\n".join(lines[:number]).decode("utf-8", "replace")
+                text = b"\n".join(lines[:number]).decode("utf-8", "replace")
                 run, pid, unapplied = announced
-                self.outcome = ReadyRun(run, pid, told, unapplied=unapplied)
+                self.outcome = ReadyRun(run, pid, text, unapplied=unapplied)
                 self.close_pipe()
                 return False
         if not read:
@@ -118,7 +114,7 @@ def start(arguments: Sequence[str], workspace: Path) -> StartingProcess:
         StudioError: the system starts no further process.
     """
     ours, theirs = os.pipe()
-    # Not `-m studio`, which would put the folder one stands in before the installed modules.
+    # Not `-m studio`, which would put the current folder before the installed modules.
     program = "import sys; sys.path.append(sys.argv.pop(1)); from studio.cli import main; main()"
     command = [
         *(sys.executable, "-P", "-c", program, str(Path(__file__).resolve().parents[2])),
@@ -131,6 +127,7 @@ def start(arguments: Sequence[str], workspace: Path) -> StartingProcess:
             stdout=subprocess.DEVNULL,
             stderr=theirs,
             pass_fds=(theirs,),
+            # Ctrl-C and a hang-up of the terminal go to its session, which this process leaves.
             start_new_session=True,
         )
     except OSError as error:
@@ -144,24 +141,25 @@ def start(arguments: Sequence[str], workspace: Path) -> StartingProcess:
 
 
 def announce(fd: int, run: str, pid: int, log: Path | None, unapplied: Sequence[str] = ()) -> None:
-    """Say over the pipe which run this process carries out, and let go of the pipe.
+    """Write to the pipe which run this process carries out, and close the pipe.
 
-    From then on what it tells goes to the log. Nobody need listen any more: whoever started
-    it may have gone.
+    From then on all output goes to the log. Nobody need listen any more: the process that started
+    this one may have ended.
 
     Args:
         fd: the pipe.
         run: its run-id.
         pid: of the process that has the run, 0 where none has.
         log: where everything goes from now on; None: nowhere.
-        unapplied: what was asked of a run that goes on otherwise.
+        unapplied: settings that a run which goes on ignores.
     """
-    said = {"run": run, "pid": pid} | ({"unapplied": [*unapplied]} if unapplied else {})
+    message = {"run": run, "pid": pid} | ({"unapplied": [*unapplied]} if unapplied else {})
+    # Before the announcement: the notes of a start belong to what the other side reads.
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
             stream.flush()
     with suppress(OSError):
-        os.write(fd, json.dumps(said).encode() + b"\n")
+        os.write(fd, json.dumps(message).encode() + b"\n")
     with suppress(OSError):
         os.close(fd)
     redirected = _open_log(log)
@@ -172,22 +170,22 @@ def announce(fd: int, run: str, pid: int, log: Path | None, unapplied: Sequence[
 
 def _open_log(path: Path | None) -> int:
     if path is not None:
-        with suppress(OSError):  # a full disk is the journal's to tell
+        with suppress(OSError):  # the journal reports a full disk
             return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     return os.open(os.devnull, os.O_WRONLY)
 
 
 def _parse_announcement(line: bytes) -> tuple[str, int, tuple[str, ...]] | None:
-    """The run, the pid and what is not applied, of the line that says so; None of any other."""
+    """The run, the pid and the ignored settings of an announcement; None of another line."""
     if not line.startswith(b'{"run": '):
         return None
     try:
-        said = json.loads(line)
+        message = json.loads(line)
     except ValueError:
         return None
-    if not isinstance(said, dict) or said.keys() - {"unapplied"} != {"run", "pid"}:
+    if not isinstance(message, dict) or message.keys() - {"unapplied"} != {"run", "pid"}:
         return None
-    return str(said["run"]), int(said["pid"]), tuple(said.get("unapplied", ()))
+    return str(message["run"]), int(message["pid"]), tuple(message.get("unapplied", ()))
 
 
 def _resolve(readable: asyncio.Future[None]) -> None:

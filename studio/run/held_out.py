@@ -1,30 +1,28 @@
-"""Held-out sets of a run file, and what their results depend on.
+"""Held-out sets of a run file, and the settings that their results depend on.
 
-Owns which settings an evaluation is measured by, and the names of its sets. Used by runs
-and by `studio eval`, so that both find each other's results.
+Used by runs and by `studio eval` alike, so that each finds the results of the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from engines.core.ids import digest
-from engines.core.protocols import Ledger, Policy, Verifier
+from engines.core.protocols import Ledger, Verifier
 from engines.core.text.masking import NO_SECRETS, Mask
 from engines.data.dataset import read_problems
-from engines.pipeline.evaluation.evaluate import HeldOutSet, MeasurementSetup
+from engines.pipeline.evaluation.evaluate import Evaluation, HeldOutSet, MeasurementSetup
 from engines.pipeline.evaluation.metrics import minimum_detectable_effect
+from engines.pipeline.outage import Outage
 from engines.policies.limits.throttle import Slots
 from engines.record.scores import ScoreBook
-from engines.rollouts.manager import RolloutManager
 from engines.verifiers.open import asks_judge, needs_answer
 from studio.config.loading import LoadedRun
 from studio.config.settings.run import RunConfig
-from studio.run.models import agent_of, endpoint_of, sampling_of
+from studio.run.models import Roles, endpoint_of, make_rollouts
+from studio.run.plan import RunPlan
 
 _MEASURED_BY = (
     "seed",
@@ -61,8 +59,13 @@ def held_out_sets(loaded: LoadedRun) -> tuple[HeldOutSet, ...]:
     return tuple(found.values())
 
 
+def evaluated_sets(loaded: LoadedRun) -> tuple[HeldOutSet, ...]:
+    """The held-out sets that the run itself evaluates."""
+    return held_out_sets(loaded) if loaded.config.evaluation.do_eval else ()
+
+
 def measurement_settings(config: RunConfig, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
-    """All that a held-out result depends on besides library, problem and try."""
+    """All settings that a held-out result depends on, besides library, problem and try."""
     depends: dict[str, Any] = {name: fingerprint[name] for name in _MEASURED_BY}
     depends["evaluation.temperature"] = config.evaluation.temperature
     if asks_judge(config.verifier.spec):
@@ -75,10 +78,10 @@ def measurement_settings(config: RunConfig, fingerprint: Mapping[str, Any]) -> d
 def score_book_opener(
     folder: Path, measured: Mapping[str, Any], config: RunConfig, mask: Mask = NO_SECRETS
 ) -> Callable[[str, str], ScoreBook]:
-    """Opens the scores of a guidance that stands in the prompt, and of a digest of weights.
+    """Opens the scores of a library's text in the prompt, and of a digest of weights.
 
-    They belong to the endpoint as well: servers answer to one model name with different
-    models. Within a run the endpoint may move, and its evaluations are still compared.
+    They belong to the endpoint as well: two servers may give one model name to different models.
+    Within a run the endpoint may move, and its evaluations are still compared.
     """
     asked = {"policy": config.role("policy")}
     if asks_judge(config.verifier.spec):
@@ -90,50 +93,59 @@ def score_book_opener(
 
     def open_score_book(guidance: str, weights: str) -> ScoreBook:
         about = {**measured, **addresses, "experiences": guidance}
-        if weights:  # books of policies that own none are found as before
+        if weights:  # else scores from before weights were part of the key would not be found
             about["weights"] = weights
         return ScoreBook(folder, about, mask)
 
     return open_score_book
 
 
-def measurement_id(measured: Mapping[str, Any]) -> str:
-    """The fingerprint of an evaluation, whatever library is measured."""
-    return digest(dict(measured))
-
-
 def measuring_setup(
     config: RunConfig,
-    policy: Policy,
+    roles: Roles,
     ledger: Ledger,
     shared: Slots,
     verifier: Verifier,
-    cleared: Callable[[], Awaitable[None]] | None = None,
-    attending: Callable[[], AbstractContextManager[None]] | None = None,
+    *,
+    outage: Outage,
+    wait: Callable[[], Awaitable[None]] | None = None,
 ) -> MeasurementSetup:
     """How held-out rollouts are made: as in practice, at the evaluation's temperature.
 
-    `cleared` is awaited before each, so that a paused run rolls out nothing; `attending` is
-    the policy's, see `RolloutManager`.
+    `wait` is awaited before each, so that a paused run rolls out nothing.
     """
     evaluation = config.evaluation
-    sampling = replace(sampling_of(config.role("policy")), temperature=evaluation.temperature)
     limit = evaluation.concurrency
     slots = shared if limit is None else Slots(limit, shared.tell)
-    manager = RolloutManager(
-        agent_of(config, sampling),
-        policy,
-        ledger,
-        slots,
-        config.practice.task_timeout_s,
-        cleared,
-        attending,
+    rollouts = make_rollouts(
+        config, roles, ledger, slots, wait=wait, temperature=evaluation.temperature
     )
-    return MeasurementSetup(manager, verifier, config.seed, evaluation.k)
+    return MeasurementSetup(rollouts, verifier, config.seed, evaluation.k, outage)
+
+
+def open_evaluation(
+    plan: RunPlan, sets: tuple[HeldOutSet, ...], setup: MeasurementSetup
+) -> Evaluation | None:
+    """What a run evaluates, and when; None without a held-out set."""
+    if not sets:
+        return None
+    loaded, evaluation = plan.loaded, plan.loaded.config.evaluation
+    facts = measurement_settings(loaded.config, plan.fingerprint)
+    return Evaluation(
+        sets=sets,
+        measuring=setup,
+        folder=plan.run.path / "evals",
+        book=score_book_opener(plan.workspace.evaluations, facts, loaded.config, loaded.mask),
+        fingerprint=digest(facts),
+        account=f"{plan.run.run} of {plan.run.started_at():.3f}",
+        strategy=evaluation.strategy,
+        every_steps=evaluation.every_steps,
+        mask=loaded.mask,
+    )
 
 
 def set_power_lines(sets: tuple[HeldOutSet, ...], k: int) -> list[str]:
-    """What each set can show at all, said before anything is spent."""
+    """How large each set is, and which difference it can show at all."""
     return [
         line
         for held_out in sets
@@ -158,7 +170,7 @@ def detectable_effect_line(held_out: HeldOutSet, k: int) -> str:
 
 
 def detectable_effect(held_out: HeldOutSet, k: int) -> float | None:
-    """The smallest effect such a set would likely show; None where it can show none."""
+    """The smallest effect that such a set would likely show; None where it shows none."""
     if not held_out.questions:
         return None
     tries = k * len(held_out.problems) // held_out.questions

@@ -1,18 +1,29 @@
 """What a run begins with: an empty library, an earlier version, a mounted agent's, a fork's.
 
-Owns the choice of the library a run commits to, and its creation.
+Owns the choice of the library a run commits to, its creation, and the event that names it.
 """
 
 from __future__ import annotations
 
+import os
+
+from engines.core import events as ev
 from engines.core.errors import ConfigError, ConflictError
-from engines.core.library import Experience, Library, one_line
+from engines.core.library import Experience, Library
+from engines.core.state.run_state import RunState
+from engines.core.text.prompts import prompt_hashes
+from engines.core.text.sanitize import one_line
+from engines.pipeline.replay_training import HistorySegment, policy_version_after
 from engines.record.libraries import LibraryFolder
 from engines.record.run_dir import Workspace
 from studio.config.loading import LoadedRun
 from studio.config.settings.run import RunConfig
 from studio.library.references import find_version
+from studio.run.models import is_rehearsal
 from studio.run.plan import RunPlan, forked_library
+
+_PROMPTS_OF = ("engines.core", "engines.training_free", "engines.verifiers", "studio.config")
+"""Packages whose prompt files a run may send; its journal names the hash of each."""
 
 
 def open_library(plan: RunPlan) -> LibraryFolder:
@@ -28,15 +39,51 @@ def open_library(plan: RunPlan) -> LibraryFolder:
         return folder
     head = folder.head()
     if plan.parent is None and source == f"{folder.name}@{head.version}":
-        return folder  # goes on where it stands
+        return folder  # the run goes on from its newest version
     untouched = head.version == 0 and head.experiences == (start.experiences if start else ())
     if untouched:
-        return folder  # made by a start that was cut before its first event
+        return folder  # a start that was killed before its first event created it
     raise ConflictError(
         f"library {folder.name}",
-        f"it exists already and stands at version {head.version}, not at this run's start.",
+        f"it exists already, at version {head.version}, which is not what this run starts from.",
         f"Go on from it with library.start={folder.name}@{head.version}, or choose another "
         "library.name.",
+    )
+
+
+def opening_event(
+    plan: RunPlan, state: RunState, folder: LibraryFolder, past: tuple[HistorySegment, ...]
+) -> ev.DurableEvent:
+    """The first event of this process; `past` is the training restored before the first step."""
+    config = plan.loaded.config
+    if state.started is not None:
+        return ev.RunResumed(
+            os.getpid(),
+            config.practice.epochs,
+            plan.reviewer,
+            plan.fingerprint,
+            again=True,
+            steps_per_epoch=plan.sampler.steps_per_epoch,
+            prompts=prompt_hashes(_PROMPTS_OF),
+        )
+    head = folder.head()
+    return ev.RunStarted(
+        run=plan.run.run,
+        exp_id=config.exp_id,
+        seed=config.seed,
+        epochs=config.practice.epochs,
+        steps_per_epoch=plan.sampler.steps_per_epoch,
+        group_size=config.rollouts_a_problem,
+        library=folder.name,
+        library_version=head.version,
+        reviewer=plan.reviewer,
+        rehearsal=is_rehearsal(config),
+        settings=plan.fingerprint,
+        forked_from=plan.parent.run if plan.parent else None,
+        forked_steps=plan.adopted_steps,
+        remembered=head.remembered,
+        policy_version=policy_version_after(past),
+        prompts=prompt_hashes(_PROMPTS_OF),
     )
 
 
@@ -61,7 +108,7 @@ def _starting_library(plan: RunPlan, name: str) -> tuple[Library | None, str | N
     if mounted is not None:
         raise ConfigError(
             plan.loaded.place("library.start"),
-            "the run starts from a library, and its agent brings experiences of its own.",
+            "the run starts from a library, and its agent has experiences of its own.",
             "Leave one of them out.",
         )
     source, _, number = config.library.start.partition("@")
@@ -73,6 +120,7 @@ def mounted_library(config: RunConfig, name: str) -> Library | None:
     mounted = config.agent.experiences
     if not mounted:
         return None
+    # New ids go on behind the largest one, since an id is never used twice.
     numbers = [int(e.id[1:]) for e in mounted if e.id[:1] == "E" and e.id[1:].isdigit()]
     return Library(
         name,
@@ -85,12 +133,10 @@ def mounted_library(config: RunConfig, name: str) -> Library | None:
 def choose_library(
     loaded: LoadedRun, workspace: Workspace, reference: str | None
 ) -> tuple[Library | None, str]:
-    """The experiences in front of the prompt, and what to call them.
+    """The experiences that a reference names, and a label for them.
 
-    Args:
-        loaded: the run file; without a reference, what its run would begin with.
-        workspace: where libraries are looked up.
-        reference: NAME, NAME@V, `none`, or what else `studio diff` takes.
+    A reference is NAME, NAME@V, `none`, or what else `studio diff` takes; without one it is what
+    a run of this file would begin with.
 
     Raises:
         ConflictError: there is no such library or version.

@@ -1,18 +1,30 @@
-"""The linter of a run, put together from its run file.
+"""The linter of a run, made from its run file.
 
-Owns what the linter is shown: the problems of the run, the outputs of its tools, and the
-embedding model where one is configured. Runs and the desk of `studio review` use it.
+Owns what the linter compares with: the problems of the run, the outputs of its tools, and the
+embedding model where one is set.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
-from engines.core.errors import DamagedError, DataError
+from engines.core.errors import DamagedError, DataError, StudioError
+from engines.core.library import Library
+from engines.core.protocols import Linter
 from engines.core.state.run_state import RunState
-from engines.core.types import CallKey, Problem, Usage, rollout_id
+from engines.core.types import (
+    NO_USAGE,
+    CallKey,
+    Flag,
+    Operation,
+    Problem,
+    Usage,
+    rollout_id,
+)
+from engines.data.dataset import read_problems
 from engines.pipeline.budget import BYTES_A_TOKEN, Amounts, Budget, CallPricing
 from engines.pipeline.evaluation.evaluate import HeldOutSet
 from engines.policies.chat.embedding import (
@@ -23,19 +35,20 @@ from engines.policies.chat.embedding import (
 )
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.record.ledger import RecordLedger, read_trajectory
-from engines.record.run_dir import Workspace
-from engines.training_free.lint import LintSettings, OperationLinter
-from studio.config.loading import LoadedRun
-from studio.config.settings.run import EmbeddingConfig, LintConfig, RunConfig
+from engines.record.run_dir import RunDir, Workspace
+from engines.training_free.lint import OperationLinter
+from studio.config.loading import LoadedRun, load_run
+from studio.config.settings.policy import EmbeddingConfig
+from studio.config.settings.run import RunConfig
 from studio.run.budget import embedding_terms
 from studio.run.held_out import held_out_sets
 from studio.run.models import endpoint_of
 
 
-def held_out_problems(loaded: LoadedRun, sets: Sequence[HeldOutSet]) -> tuple[Problem, ...]:
+def _held_out_problems(loaded: LoadedRun, sets: Sequence[HeldOutSet]) -> tuple[Problem, ...]:
     """Held-out problems, also of a run that does not evaluate: `studio eval` may do so later.
 
-    Sets that such a run names and that cannot be read do not stop it.
+    Sets that cannot be read do not stop such a run.
     """
     if not sets and not loaded.config.evaluation.do_eval:
         try:
@@ -48,10 +61,6 @@ def held_out_problems(loaded: LoadedRun, sets: Sequence[HeldOutSet]) -> tuple[Pr
 Embedder = EmbeddingClient | RehearsalEmbeddings
 
 
-def lint_settings(config: LintConfig) -> LintSettings:
-    return LintSettings(config.duplicate_at, config.leak_words, config.max_words)
-
-
 async def open_run_embedder(
     loaded: LoadedRun,
     workspace: Workspace,
@@ -61,12 +70,7 @@ async def open_run_embedder(
 ) -> Embedder | None:
     """The embedding model of a run file, once it has answered; closed with the stack.
 
-    Args:
-        loaded: the run file.
-        workspace: where vectors are kept.
-        stack: entered by the caller.
-        budget: that it comes out of.
-        note: is told what each request has cost.
+    Requests come out of the budget, and `note` gets what each has cost.
 
     Raises:
         PolicyError: it cannot be reached.
@@ -77,7 +81,7 @@ async def open_run_embedder(
         return None
     embedder = open_embedder(
         wanted.model,
-        _embedding_endpoint(config, wanted),
+        embedding_endpoint(config, wanted),
         workspace.path / "embeddings",
         _make_reserve(budget, embedding_terms(wanted), note),
     )
@@ -87,7 +91,7 @@ async def open_run_embedder(
 
 
 def usage_recorder(ledger: RecordLedger, config: RunConfig) -> Callable[[Usage], None]:
-    """Has the records of a run tell what embeddings have cost, so that a resume knows."""
+    """Records what embeddings have cost, so that a resumed run counts it too."""
     wanted = config.lint.embedding
 
     def note(usage: Usage) -> None:
@@ -98,21 +102,33 @@ def usage_recorder(ledger: RecordLedger, config: RunConfig) -> Callable[[Usage],
 
 
 def tool_output_reader(state: RunState, records: Path) -> Callable[[str], Sequence[str]]:
-    """Reads what tools told a rollout of the step under way; of earlier ones nothing is known."""
+    """Reads what tools returned to a rollout of the current step; of earlier ones nothing."""
 
     def read_outputs(rollout: str) -> Sequence[str]:
         step = state.current
         for place, done in step.rollouts.items() if step else ():
-            # One reply and no more: there was no tool to call.
+            # A rollout of a single reply called no tool.
             if rollout_id(done.step, *place) == rollout and len(done.refs) > 1:
                 try:
                     messages = read_trajectory(records, done.refs)
-                except DamagedError:  # told of where it matters; a flag is not worth a stop
+                except DamagedError:  # a resume reports it; a missing flag stops nothing
                     return ()
                 return tuple(m.content for m in messages if m.role == "tool")
         return ()
 
     return read_outputs
+
+
+def open_run_linter(
+    loaded: LoadedRun,
+    problems: Sequence[Problem],
+    sets: Sequence[HeldOutSet],
+    tool_output: Callable[[str], Sequence[str]],
+    embedder: Embedder | None,
+) -> OperationLinter:
+    """The linter of a run that practises on these problems and evaluates these sets."""
+    held_out = _held_out_problems(loaded, sets)
+    return make_linter(loaded.config, problems, held_out, tool_output, embedder)
 
 
 def make_linter(
@@ -123,7 +139,7 @@ def make_linter(
     embedder: Embedder | None = None,
 ) -> OperationLinter:
     return OperationLinter(
-        lint_settings(config.lint),
+        config.lint,
         practised=practised,
         held_out=held_out,
         tool_output=tool_output,
@@ -131,25 +147,20 @@ def make_linter(
     )
 
 
-def _embedding_endpoint(config: RunConfig, wanted: EmbeddingConfig) -> EndpointSettings:
-    """Address and key belong together: the policy's, unless one of its own is named."""
-    key = wanted.api_key
+def embedding_endpoint(config: RunConfig, wanted: EmbeddingConfig) -> EndpointSettings:
+    """Address and key belong together: the policy's, unless one of its own is set."""
     own = EndpointSettings(
         base_url=wanted.base_url,
-        api_key=key.get_secret_value() if key else None,
+        api_key=wanted.api_key.get_secret_value() if wanted.api_key else None,
         timeout_s=wanted.timeout_s,
+        max_retries=3,
         price_in_usd_per_mtok=wanted.price_in_usd_per_mtok,
     )
-    if wanted.base_url is None and key is None and config.policy.model.startswith("openai:"):
-        shared = endpoint_of(config.policy)
-        return EndpointSettings(
-            base_url=shared.base_url,
-            api_key=shared.api_key,
-            headers=shared.headers,
-            timeout_s=own.timeout_s,
-            price_in_usd_per_mtok=own.price_in_usd_per_mtok,
-        )
-    return own
+    is_shared = wanted.base_url is None and wanted.api_key is None
+    if not is_shared or not config.policy.model.startswith("openai:"):
+        return own
+    policy = endpoint_of(config.policy)
+    return replace(own, base_url=policy.base_url, api_key=policy.api_key, headers=policy.headers)
 
 
 def _make_reserve(
@@ -158,6 +169,7 @@ def _make_reserve(
     async def reserve(texts: Sequence[str]) -> Callable[[Usage], None]:
         if budget is None:
             return note
+        # By bytes, as for replies: the endpoint's tokenizer is not here.
         tokens = sum(len(text.encode("utf-8", "replace")) // BYTES_A_TOKEN + 1 for text in texts)
         settle = await budget.reserve(Amounts(1, tokens, terms.cost_usd(tokens, 0)))
 
@@ -168,3 +180,51 @@ def _make_reserve(
         return record_paid
 
     return reserve
+
+
+class LazyLinter:
+    """Implements `engines.core.protocols.Linter` from a run's own run file and data.
+
+    It is opened when it is first needed, since most reviews edit nothing. Without the data it
+    finds no leaks, without the run file nothing at all; `tell` gets a note of either, once.
+    """
+
+    def __init__(self, workspace: Workspace, run: RunDir, tell: Callable[[str], None]) -> None:
+        self._workspace, self._run, self._tell = workspace, run, tell
+        self._linter: Linter | None = None
+        self._tried = False
+
+    async def flags(
+        self, operation: Operation, library: Library, others: Sequence[Operation] = ()
+    ) -> tuple[Flag, ...]:
+        """See `engines.core.protocols.Linter.flags`."""
+        if not self._tried:
+            self._linter, self._tried = self._open(), True
+        if self._linter is None:
+            return ()
+        return await self._linter.flags(operation, library, others)
+
+    def take_usage(self) -> Usage:
+        """Nothing: no model is asked here."""
+        return NO_USAGE
+
+    def _open(self) -> Linter | None:
+        try:
+            # Keys may be masked or not set here: no model is asked.
+            loaded = load_run(str(self._run.run_file), [], self._workspace.path, keyless=True)
+        except StudioError as error:
+            self._tell(f"note: nothing is linted, since the run file cannot be read: {error}")
+            return None
+        config = loaded.config
+        practised: tuple[Problem, ...] = ()
+        held_out: tuple[Problem, ...] = ()
+        try:
+            if config.data.practice is not None:
+                path = loaded.data_path(config.data.practice)
+                practised = read_problems(path, fields=config.data.fields, needs_answer=False)
+            held_out = tuple(p for found in held_out_sets(loaded) for p in found.problems)
+        except StudioError as error:
+            self._tell(f"note: leaks are not looked for as the run did: {error}")
+        if config.lint.embedding is not None:
+            self._tell("note: edits are compared by their wording; no embedding model is asked")
+        return make_linter(config, practised, held_out)

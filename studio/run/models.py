@@ -1,13 +1,17 @@
-"""The models of a run: opened from the run file, asked at the start, closed with the run.
+"""The models of a run: opened from the run file, asked once at the start, closed with the run.
 
-Owns how a role's settings become an endpoint and a way of sampling.
+Owns how a role's settings become an endpoint or a model with its weights here, and a way of
+sampling. Imports nothing of torch until a model is opened.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from engines.agents.open import open_agent
@@ -17,21 +21,27 @@ from engines.core.waiting.gather import gather_all
 from engines.data.rollout_log import read_rollout_log
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings
+from engines.policies.hf_local.settings import LocalSettings
 from engines.policies.limits.paced import StreamPacedPolicy
 from engines.policies.limits.pausable import PausablePolicy
 from engines.policies.limits.throttle import Slots, Throttled
 from engines.policies.open import is_scripted, open_policy
 from engines.policies.replay import ReplayPolicy
+from engines.rollouts.manager import RolloutManager
 from engines.verifiers.judge_context import JudgeContext
 from engines.verifiers.open import asks_judge
-from studio.config.settings.run import WATCHABLE_TOKENS_PER_S, PolicyConfig, Role, RunConfig
-from studio.run.local_models import LocalModels, is_local, open_vllm_rollouts
+from studio.config.settings.policy import WATCHABLE_TOKENS_PER_S, PolicyConfig, Role
+from studio.config.settings.run import RunConfig
 
 if TYPE_CHECKING:
     from engines.policies.hf_local.policy import HFLocal
     from engines.policies.vllm.policy import VLLMRollouts
 
 Tell = Callable[[str], None]
+BUNDLED = "tiny"
+"""The model that ships with the studio."""
+_DIGEST_BYTES = 4_000_000
+"""Read of each end of a weights file: whole files of many gigabytes would take minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,39 +49,39 @@ class Roles:
     """The models of a run; two roles with the same endpoint share one client.
 
     `judge` is None where the run file sets none and the verifier asks none. One that is
-    set is among the distinct ones, so it is asked at the start.
+    set is asked at the start, although no verifier may need it.
     """
 
     policy: Policy
     reflector: Policy
     judge: Policy | None
     distinct: tuple[Policy, ...]
-    local: HFLocal | None = None  # the policy itself, below what wraps it, if its weights are here
-    rollouts: VLLMRollouts | None = None  # samples in its place, given each new adapter
+    local: HFLocal | None = None  # the policy without its wrappers, if its weights are here
+    rollouts: VLLMRollouts | None = None  # samples in its place, with each new adapter
 
     @property
     def join_batch(self) -> Callable[[], AbstractContextManager[None]] | None:
-        """Counts a try of the policy as one that its batches wait for; None: it has no batches."""
+        """Entered by a try that the policy's batches then wait for; None: it has no batches."""
         if self.local is None or self.rollouts is not None:
             return None
         return self.local.join_batch
 
     @property
     def leave_batch(self) -> Callable[[], AbstractContextManager[None]]:
-        """Entered by a call that waits for money: the batches go on without its try."""
+        """Entered by a call that waits for its budget: the batches go on without its try."""
         return nullcontext if self.local is None else self.local.leave_batch
 
     @property
     def weights(self) -> Callable[[], str] | None:
-        """Identifies the policy's weights as they are; None where they are not here."""
+        """Gives a digest of the policy's weights as they are now; None: they are not here."""
         return None if self.local is None else self.local.local.weights_digest
 
     async def ping(self) -> None:
-        """Every role's endpoint, before anything is spent. Raises PolicyError."""
+        """Ask every role's endpoint once, before anything is spent. Raises PolicyError."""
         await gather_all(policy.ping() for policy in self.distinct)
 
     def tell_notes(self, tell: Tell) -> None:
-        """Say what endpoints refused and had to be left out of requests."""
+        """Tell which fields endpoints refused, so that requests left them out."""
         for policy in self.distinct:
             if isinstance(policy, OpenAICompat):
                 for note in policy.dialect.notes:
@@ -88,12 +98,8 @@ def open_roles(
 ) -> Roles:
     """Open the models a run file names; they are closed with the stack.
 
-    Args:
-        config: the run file.
-        stack: closes them.
-        tell: is told how weights were loaded that are on this machine.
-        training: whether the policy's weights are to be updated.
-        threads: of the CPU that an earlier process of the run trained with.
+    With `training` the policy's weights are to be updated; `threads` of the CPU are those that an
+    earlier process of the run trained with.
 
     Raises:
         PolicyError, DataError: a model has no known form, or its log cannot be read.
@@ -105,6 +111,7 @@ def open_roles(
         settings = config.role(role)
         here = is_local(settings.model)
         which = local.settings(settings) if here else endpoint_of(settings)
+        # Equal settings share one client, so that its limits hold for both roles together.
         for known, policy in opened:
             if known == which:
                 return policy
@@ -114,6 +121,7 @@ def open_roles(
         return policy
 
     policy = open_role("policy")
+    # Training asks no reflector; an endpoint of its own is not even pinged then.
     reflector = policy if config.trains else open_role("reflector")
     asked = config.judge is not None or asks_judge(config.verifier.spec)
     judge = open_role("judge") if asked else None
@@ -126,11 +134,11 @@ def open_roles(
     return Roles(served, reflector, judge, (*distinct, served), own, served)
 
 
-def make_pausable(roles: Roles, cleared: Callable[[], Awaitable[None]]) -> Roles:
-    """The same models, each call waiting until it is cleared. Replies of a log are no calls."""
+def make_pausable(roles: Roles, wait: Callable[[], Awaitable[None]]) -> Roles:
+    """The same models, each call waiting for `wait` first. Replies of a log are no calls."""
 
     def wrap_policy(policy: Policy) -> Policy:
-        return policy if isinstance(policy, ReplayPolicy) else PausablePolicy(policy, cleared)
+        return policy if isinstance(policy, ReplayPolicy) else PausablePolicy(policy, wait)
 
     return replace(
         roles,
@@ -141,16 +149,18 @@ def make_pausable(roles: Roles, cleared: Callable[[], Awaitable[None]]) -> Roles
 
 
 def pace_of(config: RunConfig, *, watched: bool) -> float | None:
-    """Tokens a second at which each scripted rollout streams; None: all of it at once.
-
-    Args:
-        config: of the run.
-        watched: a screen is to be attached, so that there is somebody to stream for.
-    """
+    """Tokens a second at which each scripted rollout streams; None: all of it at once."""
     pace = config.policy.pace_tokens_per_s
     if pace is None and watched and is_scripted(config.policy.model):
         return WATCHABLE_TOKENS_PER_S
     return pace
+
+
+def apply_pace(roles: Roles, pace: float | None, wait: Callable[[], Awaitable[None]]) -> Roles:
+    """The same models, the policy's replies streamed at a pace; None: as fast as they come."""
+    if pace is None:
+        return roles
+    return replace(roles, policy=StreamPacedPolicy(roles.policy, pace, wait))
 
 
 def slots_for(settings: PolicyConfig | None, shared: Slots) -> Slots:
@@ -160,13 +170,11 @@ def slots_for(settings: PolicyConfig | None, shared: Slots) -> Slots:
 
 
 def rollout_slots(config: RunConfig, shared: Slots) -> Slots:
-    """Slots of rollouts.
-
-    A policy whose weights are here has room for every try of a step: who shares a batch must
-    not depend on who was done first.
-    """
+    """Slots of rollouts."""
     if not is_local(config.policy.model) or config.policy.local.rollouts_url is not None:
         return slots_for(config.policy, shared)
+    # Local weights have room for every try of a step: which tries share a batch must not depend
+    # on which of them ended first.
     practice = config.practice
     tries = practice.batch_size * practice.group_size
     return Slots(max(tries, config.policy.local.max_batch), shared.tell)
@@ -204,9 +212,37 @@ def endpoint_of(settings: PolicyConfig) -> EndpointSettings:
 
 
 def agent_of(config: RunConfig, sampling: Sampling) -> Agent:
-    """Who tries the problems, asking its model in the given way."""
+    """The agent that tries the problems, asking its model in the given way."""
     agent = config.agent
     return open_agent(agent.kind, agent.instructions, sampling, agent.max_turns)
+
+
+def make_rollouts(
+    config: RunConfig,
+    roles: Roles,
+    ledger: Ledger,
+    slots: Slots,
+    *,
+    wait: Callable[[], Awaitable[None]] | None = None,
+    temperature: float | None = None,
+) -> RolloutManager:
+    """How tries are made, in practice, evaluations and `studio try` alike.
+
+    `wait` is awaited before each try; None: nothing ever pauses. Evaluations set a `temperature`
+    of their own.
+    """
+    sampling = sampling_of(config.role("policy"))
+    if temperature is not None:
+        sampling = replace(sampling, temperature=temperature)
+    return RolloutManager(
+        agent_of(config, sampling),
+        roles.policy,
+        ledger,
+        slots,
+        config.practice.task_timeout_s,
+        wait,
+        roles.join_batch,
+    )
 
 
 def sampling_of(settings: PolicyConfig) -> Sampling:
@@ -214,7 +250,7 @@ def sampling_of(settings: PolicyConfig) -> Sampling:
 
 
 def short_log_note(policy: Policy, problems: Sequence[Problem], group_size: int) -> str | None:
-    """What to say where a log is too short for its groups; None where nothing repeats."""
+    """A note where a log is too short for its groups; None where no reply repeats."""
     if isinstance(policy, StreamPacedPolicy):
         policy = policy.inner
     if not isinstance(policy, ReplayPolicy):
@@ -231,12 +267,12 @@ def short_log_note(policy: Policy, problems: Sequence[Problem], group_size: int)
 
 
 def is_rehearsal(config: RunConfig) -> bool:
-    """Whether any reply of the run is scripted, also when it comes over a real endpoint."""
+    """Whether any reply of the run is scripted, also one that a real endpoint sends."""
     return bool(_scripted_roles(config))
 
 
 def rehearsal_note(config: RunConfig) -> str | None:
-    """What to say of scripted replies; None where there are none."""
+    """Which replies are scripted, for people; None where none are."""
     scripted = _scripted_roles(config)
     if not scripted:
         return None
@@ -251,7 +287,100 @@ def rehearsal_note(config: RunConfig) -> str | None:
 def _scripted_roles(config: RunConfig) -> list[Role]:
     roles: list[Role] = ["policy"]
     if not config.trains:
-        roles.append("reflector")  # a weight update is computed, nobody draws a lesson
+        roles.append("reflector")  # a weight update is computed, no model draws a lesson
     if asks_judge(config.verifier.spec):
         roles.append("judge")
     return [role for role in roles if "rehearsal" in config.role(role).model.split(":")[:2]]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModels:
+    """How `hf:` models of a run are opened.
+
+    With `training` the policy gets an adapter that can be trained. `threads` are those an earlier
+    process of the run used; None: as the run file says.
+    """
+
+    config: RunConfig
+    tell: Callable[[str], None] = lambda _: None
+    training: bool = False
+    threads: int | None = None
+
+    def open(self, settings: PolicyConfig) -> HFLocal:
+        """Load a model, which takes seconds.
+
+        Raises:
+            PolicyError: it cannot be loaded, or what loads it is not installed.
+        """
+        from engines.policies.hf_local.loading import load_local
+
+        # First, since it names a package that is missing instead of failing to import it.
+        local = load_local(self.settings(settings), self.tell)
+        from engines.policies.hf_local.policy import HFLocal
+
+        return HFLocal(local, name=settings.model, tell=self.tell)
+
+    def settings(self, settings: PolicyConfig) -> LocalSettings:
+        local = settings.local
+        trained = self.training and settings.model == self.config.policy.model
+        return replace(
+            local,
+            path=model_path(settings.model),
+            adapter=None if settings.adapter is None else Path(settings.adapter),
+            lora=self.config.grpo.lora if trained else None,
+            threads=self.threads or local.threads,
+            rollouts_url=None,  # two roles may share one model, whoever samples
+            seed=self.config.seed,
+        )
+
+
+def open_vllm_rollouts(
+    config: RunConfig, local: HFLocal, tell: Callable[[str], None]
+) -> VLLMRollouts:
+    """The vLLM server of `policy.local.rollouts_url`, asked with the ids of a local model."""
+    from engines.policies.hf_local.chat_template import encode_prompt
+    from engines.policies.vllm.policy import RolloutServer, VLLMRollouts
+
+    policy = config.policy
+    endpoint = replace(
+        endpoint_of(policy), model="", base_url=policy.local.rollouts_url, extra_body={}
+    )
+    server = RolloutServer(
+        endpoint,
+        lambda messages, tools: encode_prompt(local.local, messages, tools),
+        local.local.window,
+        config.practice.temperature,
+    )
+    return VLLMRollouts(server, name=policy.model, tell=tell)
+
+
+def weights_digest(settings: PolicyConfig) -> str:
+    """Identifies a model's weights by its files, without loading it; "" where they are not here.
+
+    Of large files only size, beginning and end are read. A name on the hub stands for itself.
+    """
+    if not is_local(settings.model):
+        return ""
+    folders = [Path(model_path(settings.model))]
+    if settings.adapter is not None:
+        folders.append(Path(settings.adapter))
+    seen = hashlib.sha256(settings.model.encode() if not folders[0].is_dir() else b"")
+    for path in (file for folder in folders for file in sorted(folder.glob("*.safetensors"))):
+        size = path.stat().st_size
+        seen.update(f"{path.name} {size} ".encode())
+        with path.open("rb") as file:
+            seen.update(file.read(_DIGEST_BYTES))
+            file.seek(max(0, size - _DIGEST_BYTES))
+            seen.update(file.read(_DIGEST_BYTES))
+    return f"files-{seen.hexdigest()[:32]}"
+
+
+def is_local(model: str) -> bool:
+    """Whether a model's weights are on this machine."""
+    return model.startswith("hf:")
+
+
+def model_path(model: str) -> str:
+    """The folder or hub name behind `hf:…`."""
+    path = model.removeprefix("hf:")
+    return str(files("sample_data") / BUNDLED) if path == BUNDLED else path

@@ -1,7 +1,7 @@
-"""What a training run stands on that goes on: the weights it began with, and its settings.
+"""Whether a run can be resumed or forked with these settings.
 
-Owns the refusals of weights that would silently be others. Reads journals and checkpoints;
-writes nothing.
+Owns the refusals: steps that do not exist, and settings, problems or weights that would silently
+be others. Reads journals, checkpoints and `run.yaml`; writes nothing.
 """
 
 from __future__ import annotations
@@ -11,31 +11,103 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from engines.core import events as ev
-from engines.core.errors import ConfigError, StudioError
+from engines.core.errors import ConfigError, ConflictError, StudioError
+from engines.core.state.run_state import RunState
+from engines.core.types import Problem
+from engines.data.sampler import Sampler
 from engines.grpo.checkpoint.folders import ADAPTER, check_seal
 from engines.pipeline.replay_training import HistorySegment
-from studio.config.loading import differences
+from engines.record.run_dir import RunDir
+from studio.config.loading import LoadedRun
+from studio.config.run_yaml import dump_run_yaml
+from studio.config.settings.fingerprint import differences
+from studio.config.settings.run import RunConfig
 
 if TYPE_CHECKING:
     from engines.policies.hf_local.model import LocalModel
-    from studio.run.plan import RunPlan
 
 _ALWAYS = ("seed", "practice.algorithm", "policy.model", "policy.adapter", "grpo.lora.")
 _BY_ALGORITHM = {
     "grpo": ("policy.local.", "policy.temperature", "policy.max_tokens", "grpo."),
     "sft": ("policy.local.", "sft.", "agent.instructions"),
 }
-_DECIDE_NOTHING = ("grpo.reject_",)  # of what an update is; only of whether it passes
+_DECIDE_NOTHING = ("grpo.reject_",)  # they decide whether an update passes, not what it is
+
+
+def check_fork(parent: str, state: RunState, steps: int, total_steps: int) -> None:
+    """Refuse to adopt steps that a run does not have, or that leave nothing to do."""
+    place = f"restart_step={steps}"
+    if steps > state.steps_finished:
+        raise ConfigError(
+            place,
+            f"run {parent} has finished {state.steps_finished} steps.",
+            f"Choose 1 to {state.steps_finished}, 0 to start afresh, or null to resume it.",
+        )
+    if steps >= total_steps:
+        raise ConfigError(
+            place,
+            f"the run has {total_steps} steps in all, so none would be left.",
+            "Give more epochs or adopt fewer steps.",
+        )
+    started = state.started
+    if started is not None and steps < started.forked_steps:
+        raise ConflictError(
+            place,
+            f"run {parent} itself adopted {started.forked_steps} steps of {started.forked_from}.",
+            f"Fork that run: --resume {started.forked_from} --restart-step {steps}.",
+        )
+
+
+def check_problems_unchanged(
+    run: str, state: RunState, problems: tuple[Problem, ...], sampler: Sampler
+) -> None:
+    """Refuse other problems for a step that has begun, also where changes are accepted."""
+    now = state.current
+    if now is None:
+        return
+    known = now.step <= sampler.total_steps
+    if known and now.problems == tuple(problems[at].id for at in sampler.batch(now.step)):
+        return
+    raise ConfigError(
+        f"run {run}, step {now.step}",
+        "it has begun with problems that are not the batch of these settings.",
+        f"Finish it with the settings it began with, or start after the step before it with "
+        f"--restart-step {now.step - 1}.",
+    )
+
+
+def check_settings_unchanged(run: str, state: RunState, fingerprint: dict[str, Any]) -> None:
+    """Refuse settings that change the results of a run that has begun with others."""
+    changed = list(differences(state.settings, fingerprint))
+    if changed:
+        shown = "; ".join(change_text(*change) for change in changed[:5])
+        raise ConfigError(
+            f"run {run}",
+            f"settings that change its results differ from those it began with: {shown}.",
+            "Undo them, accept them with --accept-changes, or start a new run with "
+            "--restart-step 0 or another --name.",
+        )
+
+
+def change_text(name: str, old: object, new: object) -> str:
+    """A changed setting; of the fields of a request only the names, since any may hold a key."""
+    if name.endswith(".extra_body"):
+        before, after = (value if isinstance(value, dict) else {} for value in (old, new))
+        fields = [f for f in sorted({*before, *after}) if before.get(f) != after.get(f)]
+        return f"{name} (in {', '.join(fields)})"
+    return f"{name}: {old!r} → {new!r}"[:160]
 
 
 def check_recomputable(
-    chapters: tuple[HistorySegment, ...], fingerprint: Mapping[str, Any], place: str, *, fork: bool
+    segments: tuple[HistorySegment, ...], fingerprint: Mapping[str, Any], place: str, *, fork: bool
 ) -> None:
     """Refuse to compute updates again under other settings than they were made with.
 
     Args:
-        chapters: the history that is gone on from.
+        segments: the history that the run continues.
         fingerprint: of the settings now.
         place: names what was asked for.
         fork: whether a new run adopts them.
@@ -46,21 +118,23 @@ def check_recomputable(
     made: dict[int, tuple[str, ...]] = {}
     saved: dict[int, Path] = {}
     settings: Mapping[str, Any] = {}
-    for chapter in chapters:
-        for event in chapter.own_events():
+    for segment in segments:
+        for event in segment.own_events():
             if isinstance(event, ev.RunStarted | ev.RunResumed):
+                # A resume may have accepted other settings than the run began with.
                 settings = event.settings or settings
             elif isinstance(event, ev.LessonProposed):
                 trained = settings.get("practice.algorithm") in _BY_ALGORITHM
                 made[event.step] = (
-                    tuple(_changed_settings(settings, fingerprint)) if trained else ()
+                    tuple(_training_changes(settings, fingerprint)) if trained else ()
                 )
             elif isinstance(event, ev.CheckpointSaved):
-                saved[event.step] = chapter.root / event.folder
+                saved[event.step] = segment.root / event.folder
     if not any(made.values()):
         return
     steps = sorted((step for step, folder in saved.items() if _is_intact(folder)), reverse=True)
     newest = steps[0] if steps else 0
+    # Steps up to a checkpoint are restored from it and not computed again.
     names = {name for step, changed in made.items() if step > newest for name in changed}
     if not names:
         return
@@ -77,53 +151,62 @@ def check_recomputable(
     )
 
 
-def check_weights(plan: RunPlan, local: LocalModel) -> None:
-    """Refuse a model or an adapter that is not what the run, or its parent, began with.
+def check_weights(
+    run: str, state: RunState | None, fingerprint: Mapping[str, Any], local: LocalModel
+) -> None:
+    """Refuse a model or an adapter other than the one a run began with.
+
+    Args:
+        run: run-id of the run that is resumed or forked.
+        state: of that run; None: there is none.
+        fingerprint: of the settings now.
+        local: the policy as it was loaded.
 
     Raises:
         ConfigError: its weights are others; nothing has been recorded.
     """
-    state = plan.state or (plan.parent.state() if plan.parent else None)
     if state is None or not state.engine_facts:
         return
     began, now = state.engine_facts, weight_facts(local)
-    accepted = set(_changed_settings(state.settings, plan.fingerprint))
-    of = plan.parent.run if plan.parent else plan.run.run
+    accepted = set(_training_changes(state.settings, fingerprint))
     afresh = "or begin anew with --restart-step 0 or another --name."
+
+    def differs(fact: str) -> bool:
+        return bool(began.get(fact, now[fact]) != now[fact])
+
+    def refusal(cause: str, move: str) -> ConfigError:
+        return ConfigError(f"run {run}", cause, f"{move}, {afresh}")
+
     if not accepted & {"policy.local.dtype", "policy.local.quantise"}:
-        if began.get("dtype", now["dtype"]) != now["dtype"]:
-            raise ConfigError(
-                f"run {of}",
+        if differs("dtype"):
+            raise refusal(
                 f"its weights were {began['dtype']}, and here they are {now['dtype']}.",
-                f"Go on where they are {began['dtype']}, {afresh}",
+                f"Resume it where they are {began['dtype']}",
             )
-        if began.get("base", now["base"]) != now["base"]:
-            raise ConfigError(
-                f"run {of}",
-                f"the weights of {local.name} are not those it began with.",
-                f"Put the model back, {afresh}",
+        if differs("base"):
+            raise refusal(
+                f"the weights of {local.name} are not those it began with.", "Put the model back"
             )
-    if "policy.adapter" in accepted or "base" not in began:
-        return
-    if began.get("adapter", now["adapter"]) != now["adapter"]:
-        raise ConfigError(
-            f"run {of}",
+    # Runs from before bases were noted cannot be compared by their adapter either.
+    if "policy.adapter" not in accepted and "base" in began and differs("adapter"):
+        raise refusal(
             f"the adapter {local.settings.adapter} is not the one it began with.",
-            f"Put the adapter back, {afresh}",
+            "Put the adapter back",
         )
 
 
 def weight_facts(local: LocalModel) -> dict[str, Any]:
-    """What a model was loaded as, with a digest of the adapter that it began with."""
+    """How a model was loaded, with a digest of the adapter that it began with."""
     return {**local.facts(), "adapter": _adapter_digest(local.settings.adapter)}
 
 
-def _changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+def _training_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     """Settings that decide what an update is and differ."""
     decide = (*_ALWAYS, *_BY_ALGORITHM.get(str(new.get("practice.algorithm")), ()))
     for name, _, _ in differences(old, new):
         if name.startswith(_DECIDE_NOTHING) or not name.startswith(decide):
             continue
+        # Dr. GRPO alone divides its loss by the token limit.
         if name != "policy.max_tokens" or new.get("grpo.aggregation") == "dr_grpo":
             yield name
 
@@ -142,3 +225,53 @@ def _adapter_digest(adapter: Path | None) -> str | None:
         return None
     with (adapter / ADAPTER).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def ignored_settings(run: RunDir, reviewer: str, loaded: LoadedRun) -> list[str]:
+    """Settings of a command that a run which has a process already does not take over.
+
+    Compares with what that process uses: its own `run.yaml`, and the reviewer in its journal.
+    """
+    state = run.state()  # read now: the run may have begun since it was planned
+    if state.started is None:
+        return []
+    ignored = [] if reviewer == state.reviewer else [f"--review {reviewer}"]
+    before = read_run_yaml(run.run_file)
+    if before is None:
+        return ignored
+    # As it would be written, so that like is compared with like and no key is shown.
+    asked = yaml.safe_load(dump_run_yaml(loaded.config, loaded.mask))
+    return [*ignored, *_changed_leaves(before, asked)]
+
+
+def removed_budget_limits(run_file: Path, config: RunConfig) -> list[str]:
+    """A sentence for each limit that a run file had and the config of the next process lacks."""
+    before = read_run_yaml(run_file)
+    budget = before.get("budget") if before is not None else None
+    if not isinstance(budget, dict):
+        return []
+    return [
+        f"the run had budget.{name}={limit}, which is no longer set: it may spend without that "
+        "limit. Give it again, or take the run up with --resume, which keeps it."
+        for name, limit in budget.items()
+        if isinstance(limit, int | float) and getattr(config.budget, name, limit) is None
+    ]
+
+
+def read_run_yaml(run_file: Path) -> dict[str, Any] | None:
+    """None where it cannot be read or is no mapping."""
+    try:
+        tree = yaml.safe_load(run_file.read_text("utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return None
+    return tree if isinstance(tree, dict) else None
+
+
+def _changed_leaves(before: Any, asked: Any, name: str = "") -> list[str]:
+    """Values that differ, by dotted name."""
+    if before == asked:
+        return []
+    if isinstance(before, dict) and isinstance(asked, dict):
+        pairs = ((f"{name}.{key}".lstrip("."), before.get(key), asked[key]) for key in asked)
+        return [leaf for key, old, new in pairs for leaf in _changed_leaves(old, new, key)]
+    return [f"{name}={asked!r}"[:80]]

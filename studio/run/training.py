@@ -1,10 +1,8 @@
-"""The parts of a run that trains weights: its engine, bounds, checkpoints and curves.
-
-Owns which class stands behind each. `studio.run.assemble` puts them beside the rest.
-"""
+"""The parts of a run that trains weights: its engine, limits, checkpoints and curves."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -15,13 +13,14 @@ from typing import TYPE_CHECKING
 from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import Lesson, WeightUpdate
-from engines.grpo.settings import GRPOSettings
+from engines.grpo.settings import USUAL_RATES, GRPOSettings
 from engines.pipeline.checkpoints import Checkpoints
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.replay_training import HistorySegment, load_history
 from engines.pipeline.reviewers.limits import MetricLimits
 from studio.config.settings.run import RunConfig
-from studio.run.models import Tell
+from studio.report.summary import count_text
+from studio.run.models import Roles, Tell
 from studio.run.plan import RunPlan
 from studio.run.resume_checks import weight_facts
 
@@ -30,64 +29,22 @@ if TYPE_CHECKING:
     from engines.grpo.engine.sft import DemonstrationBatch
     from engines.grpo.engine.vllm_synced import VLLMSyncedEngine
     from engines.grpo.engine.weight_engine import WeightEngine
-    from engines.grpo.loss.sft import SFTSettings
     from engines.grpo.ranks.rank_zero import RankZeroEngine
     from engines.grpo.ranks.ranks import Ranks
     from engines.policies.hf_local.policy import HFLocal
-    from engines.policies.vllm.policy import VLLMRollouts
 
-    TrainingEngine = (
-        WeightEngine[ScoredBatch]
-        | WeightEngine[DemonstrationBatch]
-        | RankZeroEngine
-        | VLLMSyncedEngine
-    )
-
-USUAL_RATES = (1e-6, 3e-3)
-"""Learning rates of adapters outside of these are warned of."""
+    LocalEngine = WeightEngine[ScoredBatch] | WeightEngine[DemonstrationBatch] | RankZeroEngine
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    engine: TrainingEngine
+    engine: LocalEngine | VLLMSyncedEngine
     checkpoints: Checkpoints
     bounds: MetricLimits
-    folder: Path  # of this experiment, with its monitor and its steps
 
 
 def grpo_settings(config: RunConfig) -> GRPOSettings:
-    grpo = config.grpo
-    return GRPOSettings(
-        learning_rate=grpo.learning_rate,
-        weight_decay=grpo.weight_decay,
-        schedule=grpo.schedule,
-        warmup=grpo.warmup,
-        max_grad_norm=grpo.max_grad_norm,
-        aggregation=grpo.aggregation,
-        clip_low=grpo.clip_low,
-        clip_high=grpo.clip_high,
-        beta=grpo.beta,
-        iterations=grpo.iterations,
-        minibatches=grpo.minibatches,
-        accumulation=grpo.accumulation,
-        micro_batch=grpo.micro_batch,
-        advantage_scale=grpo.advantage_scale,
-        advantage_eps=grpo.advantage_eps,
-        discount=grpo.discount,
-        max_completion_tokens=config.policy.max_tokens,
-        collapse_drop=grpo.collapse_drop or 0.0,
-        collapse_patience=grpo.collapse_patience,
-        temperature=config.practice.temperature,
-    )
-
-
-def sft_settings(config: RunConfig) -> SFTSettings:
-    from engines.grpo.loss.sft import SFTSettings
-
-    sft = config.sft
-    return SFTSettings(
-        sft.learning_rate, sft.max_grad_norm, sft.schedule, sft.warmup, sft.weight_decay
-    )
+    return config.grpo.for_rollouts(config.practice.temperature, config.policy.max_tokens)
 
 
 def check_training(config: RunConfig) -> None:
@@ -96,51 +53,25 @@ def check_training(config: RunConfig) -> None:
     Raises:
         ConfigError: a value is out of bounds, or two do not fit each other.
     """
-    match config.practice.algorithm:
-        case "grpo":
-            grpo_settings(config)
-        case "sft":
-            sft_settings(config)
-        case _:
-            pass
+    if config.practice.algorithm == "grpo":
+        grpo_settings(config)
 
 
 def training_warnings(config: RunConfig) -> list[str]:
-    """What looks like a slip in the settings of a training run."""
+    """Settings of a training run that look like a mistake."""
     least, most = USUAL_RATES
     section = "sft" if config.practice.algorithm == "sft" else "grpo"
     rate = getattr(config, section).learning_rate
-    told = []
-    if not least <= rate <= most:
-        told.append(
-            f"{section}.learning_rate={rate:g} is unusual: adapters mostly learn between {least:g} "
-            f"and {most:g}; higher ones tend to collapse, lower ones to do nothing"
-        )
-    return told
-
-
-def open_tuning_engine(
-    plan: RunPlan, local: HFLocal, tell: Tell = lambda _: None
-) -> WeightEngine[DemonstrationBatch]:
-    """The engine of a run that is fine-tuned on demonstrations.
-
-    Raises:
-        StudioError: settings that cannot be meant, or a model without anything to train.
-    """
-    from engines.grpo.engine.sft import sft_engine
-
-    config = plan.loaded.config
-    return sft_engine(
-        sft_settings(config),
-        local.local,
-        total_steps=plan.sampler.total_steps,
-        instructions=config.agent.instructions,
-        tell=tell,
-    )
+    if least <= rate <= most:
+        return []
+    return [
+        f"{section}.learning_rate={rate:g} is unusual: adapters mostly learn between {least:g} "
+        f"and {most:g}; higher ones tend to collapse, lower ones to do nothing"
+    ]
 
 
 def check_demonstrations(plan: RunPlan, local: HFLocal, tell: Tell = lambda _: None) -> None:
-    """Look at what a run is to be fine-tuned on; nothing where it learns from rollouts.
+    """Check the data of a run that is fine-tuned; nothing where it learns from rollouts.
 
     Raises:
         DataError: a problem brings no demonstration, or none fits the model.
@@ -154,82 +85,88 @@ def check_demonstrations(plan: RunPlan, local: HFLocal, tell: Tell = lambda _: N
         check_problems(local.local, problems, config.agent.instructions, place, tell)
 
 
-def open_training(
+async def open_training(
     plan: RunPlan,
-    local: HFLocal,
+    roles: Roles,
+    recorder: Recorder,
+    stack: AsyncExitStack,
     tell: Tell,
+    *,
     ranks: Ranks | None = None,
-    rollouts: VLLMRollouts | None = None,
-) -> Training:
-    """The engine of a run, its weights as the policy's; nothing is written yet.
+) -> Training | None:
+    """The parts of a run that trains weights; None of one that does not.
 
-    Args:
-        plan: of a run whose `practice.algorithm` is grpo or sft.
-        local: its policy.
-        tell: is told what an update met with.
-        ranks: the processes that train together; None: this one.
-        rollouts: a server that samples; None: the policy does.
+    `ranks` train together; None: this process alone.
 
     Raises:
         ConfigError: settings that contradict each other.
+        PolicyError: a server that samples does not take the adapter.
     """
+    if not plan.loaded.config.trains or roles.local is None:
+        return None
+    folder = experiment_folder(plan)
+    inner = _open_engine(plan, roles.local, tell, ranks)
+    engine: LocalEngine | VLLMSyncedEngine = inner
+    if roles.rollouts is not None:
+        from engines.grpo.engine.vllm_synced import VLLMSyncedEngine
+
+        engine = VLLMSyncedEngine(inner, roles.local.local, roles.rollouts, folder / "served")
+        await engine.publish()
+    # Once a run: a later process trains with the threads of the first.
+    if not recorder.state.engine_facts:
+        await recorder.record(ev.EngineOpened(weight_facts(roles.local.local)))
+    grpo = plan.loaded.config.grpo
+    if grpo.tensorboard:
+        recorder.listen(_curve_listener(folder, recorder.state, stack, tell))
+    return Training(
+        engine,
+        Checkpoints(plan.run.path, folder, engine.save, grpo.checkpoint_steps, grpo.keep, tell),
+        MetricLimits(grpo.reject_kl_above, grpo.reject_grad_norm_above),
+    )
+
+
+def _open_engine(plan: RunPlan, local: HFLocal, tell: Tell, ranks: Ranks | None) -> LocalEngine:
     from engines.grpo.engine.grpo import grpo_engine
-    from engines.grpo.engine.vllm_synced import VLLMSyncedEngine
+    from engines.grpo.engine.sft import sft_engine
     from engines.grpo.ranks.distributed import DistributedRanks
     from engines.grpo.ranks.rank_zero import RankZeroEngine
 
-    config = plan.loaded.config
-    settings, steps = grpo_settings(config), plan.sampler.total_steps
-    engine: TrainingEngine
+    config, steps = plan.loaded.config, plan.sampler.total_steps
     if config.practice.algorithm == "sft":
-        engine = open_tuning_engine(plan, local, tell)
-    elif isinstance(ranks, DistributedRanks):
-        engine = RankZeroEngine(
-            ranks, local.local, settings, total_steps=steps, seed=config.seed, tell=tell
+        return sft_engine(
+            config.sft,
+            local.local,
+            total_steps=steps,
+            instructions=config.agent.instructions,
+            tell=tell,
         )
-        engine.share_sampling(local)
-    else:
-        engine = grpo_engine(settings, local.local, total_steps=steps, seed=config.seed, tell=tell)
-    folder = experiment_folder(plan)
-    if rollouts is not None:
-        engine = VLLMSyncedEngine(engine, local.local, rollouts, folder / "served")
-    checkpoints = Checkpoints(
-        plan.run.path,
-        folder,
-        engine.save,
-        config.grpo.checkpoint_steps,
-        config.grpo.keep,
-        tell,
+    settings = grpo_settings(config)
+    if not isinstance(ranks, DistributedRanks):
+        return grpo_engine(settings, local.local, total_steps=steps, seed=config.seed, tell=tell)
+    engine = RankZeroEngine(
+        ranks, local.local, settings, total_steps=steps, seed=config.seed, tell=tell
     )
-    bounds = MetricLimits(config.grpo.reject_kl_above, config.grpo.reject_grad_norm_above)
-    return Training(engine, checkpoints, bounds, folder)
+    engine.share_sampling(local)
+    return engine
 
 
 def experiment_folder(plan: RunPlan) -> Path:
-    """`checkpoints/<exp_id>/Experiment-<time>`: the one there is, or one named after now."""
-    below = plan.run.path / "checkpoints" / plan.loaded.config.exp_id
-    there = sorted(below.glob("Experiment-*"))
-    if there:
-        return there[-1]
-    return below / f"Experiment-{datetime.now():%Y%m%d%H%M%S}"
+    """`checkpoints/<exp_id>/Experiment-<time>`: the existing one, or one named after now."""
+    parent = plan.run.path / "checkpoints" / plan.loaded.config.exp_id
+    existing = sorted(parent.glob("Experiment-*"))
+    return existing[-1] if existing else parent / f"Experiment-{datetime.now():%Y%m%d%H%M%S}"
 
 
-async def note_engine(training: Training, local: HFLocal, recorder: Recorder) -> None:
-    """Journal what the engine runs on, once a run: a later process goes by its threads.
-
-    Raises:
-        PolicyError: a server that samples does not take the adapter.
-    """
-    from engines.grpo.engine.vllm_synced import VLLMSyncedEngine
-
-    if isinstance(training.engine, VLLMSyncedEngine):
-        await training.engine.publish()
-    if not recorder.state.engine_facts:
-        await recorder.record(ev.EngineOpened(weight_facts(local.local)))
+def recorded_threads(plan: RunPlan) -> int | None:
+    """Threads of the CPU that a run's first process trained with; None: it is new."""
+    # Another count adds floats in another order, so that a resume would drift.
+    _, state = plan.origin
+    found = state.engine_facts.get("threads") if state is not None else None
+    return found if isinstance(found, int) else None
 
 
 def history(plan: RunPlan) -> tuple[HistorySegment, ...]:
-    """What the engine is brought up to before the first step.
+    """The training that the engine restores before the first step.
 
     Raises:
         ConflictError: a run that this one was forked from is gone.
@@ -241,14 +178,14 @@ def history(plan: RunPlan) -> tuple[HistorySegment, ...]:
     return load_history(plan.run, plan.workspace, to_restore=True)
 
 
-def curve_listener(
-    training: Training, state: RunState, stack: AsyncExitStack, tell: Tell
+def _curve_listener(
+    folder: Path, state: RunState, stack: AsyncExitStack, tell: Tell
 ) -> Callable[[ev.DurableEvent | ev.TransientEvent], None]:
     """A listener that writes a training run's curves beside its checkpoints."""
     from engines.grpo.engine.tensorboard import ScalarWriter
 
     scalars = ScalarWriter(
-        training.folder / "monitor" / "tensorboard", first_step=state.steps_finished, tell=tell
+        folder / "monitor" / "tensorboard", first_step=state.steps_finished, tell=tell
     )
     stack.callback(scalars.close)
 
@@ -260,3 +197,37 @@ def curve_listener(
                 scalars.write(event.step, {event.data: mean}, group="held-out")
 
     return listen
+
+
+class CpuMeter:
+    """A listener that counts the CPU seconds of steps, each from its beginning to its commit.
+
+    Rollouts, verdicts, updates and their records in this process count. Imports, evaluations,
+    checkpoints and other processes do not. `clock` gives CPU seconds of this process so far.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.process_time) -> None:
+        self._clock = clock
+        self._began: float | None = None
+        self.loop_s = 0.0
+        self.steps = 0
+
+    def __call__(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
+        match event:
+            case ev.StepStarted():
+                self._began = self._clock()
+            case ev.LessonCommitted() if self._began is not None:
+                self.loop_s += self._clock() - self._began
+                self.steps += 1
+                self._began = None
+
+    @property
+    def summary_line(self) -> str:
+        """One line; "" before the first step has ended."""
+        steps = count_text(self.steps, "step")
+        return (
+            f"training loop: {self.loop_s:.1f} CPU seconds in {steps} (without imports, "
+            "evaluation and checkpoints)"
+            if self.steps
+            else ""
+        )

@@ -1,14 +1,13 @@
-"""The verifier of a run: where its files are looked up, whom it may ask, what it is.
+"""The verifier of a run: how it is opened, and what of its files is in a run's fingerprint.
 
-Owns naming the line of the run file that a refusal is about, and what of a verifier's
-files belongs to a run's fingerprint. `engines.verifiers.open` knows the kinds.
+Owns naming the line of the run file that a refusal is about. `engines.verifiers.open` knows the
+kinds, `studio.data.verifiers` the folders.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from importlib.resources import files
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,10 @@ from engines.verifiers.foreign.calls import shared_columns
 from engines.verifiers.open import ParsedVerifier, open_verifier, parse_spec
 from engines.verifiers.spec import SpecError
 from studio.config.loading import LoadedRun
+from studio.config.settings.fingerprint import fingerprint
+from studio.data.verifiers import verifier_folders
 from studio.run.models import Roles, make_judging
 from studio.secrets.rules import without_secrets
-
-
-def shipped_verifiers() -> Path:
-    return Path(str(files("sample_data"))) / "verifiers"
 
 
 def open_run_verifier(
@@ -39,36 +36,33 @@ def open_run_verifier(
     ledger: Ledger,
     slots: Slots,
     *,
+    stack: AsyncExitStack,
     sets: Sequence[Sequence[Problem]] = (),
 ) -> Verifier:
     """Make the verifier that a run file asks for; its `check` is left to the caller.
 
-    Args:
-        loaded: the run file.
-        workspace: its `verifiers/` is searched before the shipped ones.
-        roles: the judge among them is asked through `ledger`.
-        ledger: records what the judge replies.
-        slots: shared by all calls of the run, unless the judge has slots of its own.
-        sets: what it will judge, practice and held-out; with them its `check` refuses a
-            function that needs a column which one of them does not have.
+    It asks the judge of `roles` through `ledger`, in the run's `slots` unless the judge has slots
+    of its own. `sets` are what it will judge, practice and held-out: its `check` refuses a function
+    that needs a column which one of them lacks.
 
     Raises:
-        VerifierError: unknown, wrongly set, or without a model that it needs; the place
-            is a line of the run file.
+        VerifierError: unknown, wrongly set, or without a model that it needs; the place is a
+            line of the run file.
     """
     config = loaded.config
     judging = make_judging(config, roles, ledger, slots)
     with _locate_errors(loaded):
-        spec, folders = config.verifier.spec, _verifier_folders(loaded, workspace)
+        spec, folders = config.verifier.spec, verifier_folders(loaded, workspace)
         verifier = open_verifier(spec, judging, folders, columns=shared_columns(*sets))
+    stack.push_async_callback(verifier.aclose)
     return MaskedAnswers(verifier, loaded.mask)
 
 
 class MaskedAnswers:
-    """A verifier that judges no try whose problem's expected answer holds a secret.
+    """A verifier that leaves a try unjudged where the expected answer holds a secret.
 
-    Such an answer stands masked in journals and in what models are shown: the same try would
-    be right when it is made and wrong when a resume judges it. That is no reward of 0.
+    Such an answer is masked in journals and in prompts: the same try would be right when it is
+    made and wrong when a resume judges it, which is no reward of 0.
     """
 
     def __init__(self, verifier: Verifier, mask: Mask) -> None:
@@ -94,14 +88,16 @@ def is_answer_masked(problem: Problem, mask: Mask) -> bool:
 
 
 def masked_answers_warning(problems: Iterable[Problem], mask: Mask) -> str | None:
-    """What to say before practice begins; None where every answer can be judged."""
+    """A note before practice begins; None where every answer can be judged."""
     count = sum(is_answer_masked(problem, mask) for problem in problems)
-    what = (
-        "problem has an expected answer that holds"
-        if count == 1
-        else ("problems have expected answers that hold")
+    if not count:
+        return None
+    one, many = (
+        "problem has an expected answer that holds",
+        "problems have expected answers that hold",
     )
-    return f"{count} {what} what looks like a secret: tries at it stay unjudged" if count else None
+    what = one if count == 1 else many
+    return f"{count} {what} what looks like a secret: tries at it stay unjudged"
 
 
 def fingerprint_of(
@@ -109,15 +105,16 @@ def fingerprint_of(
 ) -> dict[str, Any]:
     """`RunConfig.fingerprint` with what the verifier's files hold.
 
-    A file counts by its name and content, wherever it lies; what it imports does not.
+    A file counts by its name and content, in whatever folder; what it imports does not.
 
     Raises:
         VerifierError: see `open_run_verifier`; or a file cannot be read.
     """
     spec = loaded.config.verifier.spec
     with _locate_errors(loaded):
-        ready = parse_spec(spec, _verifier_folders(loaded, workspace))
-    found = loaded.config.fingerprint(data_digest, _portable_spec(spec, ready))
+        ready = parse_spec(spec, verifier_folders(loaded, workspace))
+    # By content, so that a resume after an edited verifier or log is noticed.
+    found = fingerprint(loaded.config, data_digest, _portable_spec(spec, ready))
     for role in ("policy", "reflector", "judge"):
         name = f"{role}.model"
         if str(found[name]).startswith("replay:"):
@@ -126,14 +123,9 @@ def fingerprint_of(
 
 
 def _log_digest(model: str) -> str:
-    """Of what a log holds: another log of the same name is another model."""
+    """Of a log's content: another log of the same name is another model."""
     source = resolve_data(model.partition(":")[2], (Path(),))
     return digest([_digest(file) for file in source.files()], 6)
-
-
-def _verifier_folders(loaded: LoadedRun, workspace: Workspace) -> tuple[Path, ...]:
-    beside = () if loaded.preset else (loaded.path.parent,)
-    return (*beside, workspace.verifiers, shipped_verifiers())
 
 
 def _portable_spec(spec: Mapping[str, Any], ready: ParsedVerifier) -> dict[str, Any]:
@@ -163,7 +155,7 @@ def _digest(file: Path) -> str:
 
 @contextmanager
 def _locate_errors(loaded: LoadedRun) -> Iterator[None]:
-    """Name the line of the run file that a refused setting stands on."""
+    """Name the line of the run file that has a refused setting."""
     try:
         yield
     except SpecError as error:

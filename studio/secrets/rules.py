@@ -1,7 +1,7 @@
 """What counts as a secret in a run file, and how it is kept out of what is written.
 
 Owns the naming rule and the mask. Values that came from `${…}` are written back as that
-text; a secret spelled out in a file is masked and cannot be read back.
+text; a secret written as its value is masked and cannot be read back.
 """
 
 from __future__ import annotations
@@ -15,38 +15,32 @@ from typing import Any, Literal
 from engines.core.text.masking import MASK, PLACEHOLDERS, PROTOCOL, SHORTEST
 
 _WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
-_OF_SECRET_WORDS = """
-secret secrets password passwords passwd pwd passphrase jwt bearer
-authorization auth cookie cookies credential credentials apikey apikeys
-"""
-_SECRET_WORDS = frozenset(_OF_SECRET_WORDS.split())
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_SECRET_WORDS = _words(
+    "secret secrets password passwords passwd pwd passphrase jwt bearer authorization auth cookie "
+    "cookies credential credentials apikey apikeys"
+)
 """The last word of a name that is a secret's, whatever stands before it."""
-_OF_USUAL_WORDS = """
-key keys token tokens pass pat
-"""
-_USUAL_WORDS = frozenset(_OF_USUAL_WORDS.split())
+_USUAL_WORDS = _words("key keys token tokens pass pat")
 """The same alone; behind another word they mostly mean something else: `image_token`."""
-_OF_DATA = """
-properties json_schema schema parameters guided_json definitions $defs tools functions
-response_format messages
-"""
-_DATA = frozenset(_OF_DATA.split())
+_DATA = _words(
+    "properties json_schema schema parameters guided_json definitions $defs tools functions "
+    "response_format messages"
+)
 """Below these the names are the user's own words: a JSON schema may well describe a `token`."""
-_FREE = frozenset({"metadata", "chat_template_kwargs", "fields"})
+_FREE = _words("metadata chat_template_kwargs fields")
 """Below these only a name that is surely a secret's counts."""
-_OF_KEY_OF = """
-api access secret private account auth client encryption license master service session
-signing subscription
-"""
-_KEY_OF = frozenset(_OF_KEY_OF.split())
-_OF_TOKENS_OF = """
-access api auth bearer id refresh secret session
-"""
-_TOKENS_OF = frozenset(_OF_TOKENS_OF.split())
-_OF_TEXT_TOKENS = """
-bos eos pad sep unk cls mask stop special
-"""
-_TEXT_TOKENS = frozenset(_OF_TEXT_TOKENS.split())
+_KEY_OF = _words(
+    "api access secret private account auth client encryption license master service session "
+    "signing subscription"
+)
+_TOKENS_OF = _words("access api auth bearer id refresh secret session")
+_TEXT_TOKENS = _words("bos eos pad sep unk cls mask stop special")
 """What stands before `token` where it is a piece of text: `eos_token`."""
 _SECRET_VARIABLE = re.compile(r"oc\.env\s*:\s*\w*(KEY|TOKEN|SECRET|PASS|AUTH|CRED)", re.IGNORECASE)
 _ASKED_VARIABLE = re.compile(r"oc\.env\s*:\s*(\w+)")
@@ -59,17 +53,9 @@ _LOOKS_SECRET = re.compile(r"(bearer |basic |(sk|pk|gsk|hf|ghp)[-_][\w-]{12,}$)"
 _INTERPOLATION = re.compile(r"\$\{(?:[^{}]|\{[^{}]*\})*\}")
 _USER = re.compile(r"(?<=://)[^/?#]*(?=@)")
 _DEFAULT = re.compile(r"(?<=,)(?!\s*\$\{)\s*[^{}]+(?=\})")
-_HARMLESS_QUERY = frozenset({"api-version", "api_version", "version", "model", "region"})
-_HARMLESS_HEADERS = frozenset(
-    {
-        "accept",
-        "accept-language",
-        "content-type",
-        "http-referer",
-        "referer",
-        "user-agent",
-        "x-title",
-    }
+_HARMLESS_QUERY = _words("api-version api_version version model region")
+_HARMLESS_HEADERS = _words(
+    "accept accept-language content-type http-referer referer user-agent x-title"
 )
 _KEPT = ("headers", "extra_body", "base_url")
 
@@ -158,15 +144,14 @@ def _literals(text: str) -> Iterator[str]:
 
 
 def _mask_literals(text: str) -> str:
+    def mask_default(found: re.Match[str]) -> str:
+        return _mask_literal(found[0])
+
     pieces, end = [], 0
     for found in _INTERPOLATION.finditer(text):
-        pieces += [_mask_literal(text[end : found.start()]), _DEFAULT.sub(_mask_default, found[0])]
+        pieces += [_mask_literal(text[end : found.start()]), _DEFAULT.sub(mask_default, found[0])]
         end = found.end()
     return "".join([*pieces, _mask_literal(text[end:])])
-
-
-def _mask_default(found: re.Match[str]) -> str:
-    return _mask_literal(found[0])
 
 
 def _mask_literal(literal: str) -> str:
@@ -189,21 +174,11 @@ def _mask_url(url: str) -> str:
         return pair if name.lower() in _HARMLESS_QUERY else f"{name}={rest(said)}"
 
     url = _USER.sub(lambda user: ":".join(map(rest, user[0].split(":", 1))), url)
+    url, sharp, fragment = url.partition("#")
     place, question, query = url.partition("?")
-    query, sharp, fragment = query.partition("#")
-    if question:
-        url = (
-            place
-            + question
-            + "".join(
-                piece if piece in "&;" else mask_pair(piece) for piece in re.split("([&;])", query)
-            )
-            + sharp
-            + rest(fragment)
-        )
-    else:
-        place, sharp, fragment = url.partition("#")
-        url = place + sharp + rest(fragment)
+    pieces = re.split("([&;])", query)
+    pairs = (piece if piece in ("&", ";") else mask_pair(piece) for piece in pieces)
+    url = "".join((place, question, *pairs, sharp, rest(fragment)))
     for mark, found in spared.items():
         url = url.replace(mark, found)
     return url
@@ -227,9 +202,7 @@ def names_secret(text: str) -> bool:
 
 def is_kept_as_written(key: tuple[str, ...], text: str) -> bool:
     """True where an interpolation is stored instead of the value it stands for."""
-    return (
-        is_secret(key) or any(name in key for name in _KEPT) or bool(_SECRET_VARIABLE.search(text))
-    )
+    return is_secret(key) or any(name in key for name in _KEPT) or names_secret(text)
 
 
 def without_secrets(tree: Any, key: tuple[str, ...] = ("",)) -> Any:
@@ -282,8 +255,8 @@ def known_secrets(
 def environment_secrets(environ: Mapping[str, str] | None = None) -> frozenset[str]:
     """Values of variables that are named as secrets are, whether a run asks for them or not.
 
-    Only those that look drawn by chance: nobody asked for `AUTH=required` to be masked
-    wherever that word occurs. One that holds the path of a file, as
+    Only those that look random: `AUTH=required` must not be masked wherever that word
+    occurs. One that holds the path of a file, as
     GOOGLE_APPLICATION_CREDENTIALS does, is no secret.
     """
     given = os.environ if environ is None else environ
@@ -318,12 +291,9 @@ def _is_secret_url_part(name: str, value: str, text: str) -> bool:
     if "://" in value:
         return False  # an address, whose own secrets are found in it
     pieces = re.split(r"[_.~+/=-]", value)
-    drawn = any(len(piece) >= 8 and re.search(r"\d[A-Za-z]", piece) for piece in pieces)
-    return (
-        bool(_SECRET_NAME.search(name))
-        or drawn
-        or (len(value) >= 20 and looks_random(value) and value.isalnum())
-    )
+    mixed = any(len(piece) >= 8 and re.search(r"\d[A-Za-z]", piece) for piece in pieces)
+    long = len(value) >= 20 and looks_random(value) and value.isalnum()
+    return bool(_SECRET_NAME.search(name)) or mixed or long
 
 
 def run_file_secrets(run_file: Path, environ: Mapping[str, str] | None = None) -> frozenset[str]:
@@ -335,7 +305,7 @@ def run_file_secrets(run_file: Path, environ: Mapping[str, str] | None = None) -
     try:
         text = run_file.read_text("utf-8", "replace")
     except OSError:
-        return frozenset()  # a run without its file has been told no key
+        return frozenset()  # a run without its file was given no key
     found: set[str] = set()
     for line in text.splitlines():
         key, _, said = line.strip().partition(": ")
@@ -362,7 +332,7 @@ def _is_distinctive(key: tuple[str, ...], value: str) -> bool:
     """Whether a secret may be masked wherever it occurs.
 
     A plain word under a name such as `key` may be no secret at all, and masking it would
-    maim every text that holds it: it is left out of the stored settings alone.
+    leave gaps in ordinary texts: it is left out of the stored settings only.
     """
     sure = "sure" in _classify_key(key) or "headers" in key
     return sure or not (value.isascii() and (value.isalpha() or value.isdigit()))
@@ -382,9 +352,7 @@ def _url_secrets(url: str) -> Iterator[str]:
         yield user
         name, _, password = user.partition(":")
         # Without a password the user is the key, as some gateways have it.
-        for said in (password or name,):
-            yield said
-            yield unquote(said)
+        yield from (password or name, unquote(password or name))
         yield b64encode(unquote(user).encode()).decode()
     for pair in [*parts.query.split("&"), *re.split("[&;]", parts.query)]:
         name, equals, value = pair.partition("=")

@@ -6,7 +6,7 @@ since half a key no longer looks like one, and then what steers or hides is show
 
 from __future__ import annotations
 
-from engines.core.text.sanitize import escape_unsafe as _inert
+from engines.core.text.sanitize import escape_unsafe
 from studio.secrets.output import mask_text
 
 __all__ = ["one_line", "sanitize"]
@@ -14,10 +14,10 @@ __all__ = ["one_line", "sanitize"]
 
 def sanitize(text: str) -> str:
     """Mask the secrets this process knows, then escape what steers or hides."""
-    return _inert(mask_text(text))
+    return escape_unsafe(mask_text(text))
 
 
 def one_line(text: str, width: int) -> str:
-    """Inert text on one line, cut with an ellipsis."""
+    """Sanitized text on one line, cut with an ellipsis."""
     flat = sanitize(" ".join(text.split()))
     return flat if len(flat) <= width else flat[: width - 1] + "…"

@@ -15,7 +15,7 @@ from studio.secrets.rules import run_file_secrets
 def masking_workspace(folder: Path) -> Workspace:
     """A workspace into which no secret is written that its runs ask the environment for.
 
-    A key that was spelled out in a run file is known to the process of that run alone: it
+    A key that was written as its value in a run file is known to the process of that run alone: it
     is stored nowhere, so no later command can recognise it.
     """
     for run_file in folder.glob("runs/*/run.yaml"):

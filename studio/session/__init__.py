@@ -1,1 +1,1 @@
-"""What a person decides on: at a living run's `control.sock`, or in a run without a process."""
+"""Sessions with a run: over its process's `control.sock`, or without a process."""

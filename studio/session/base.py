@@ -1,26 +1,32 @@
-"""What an attached screen is told of a run, and what it may ask: the contract of both ends.
+"""Where a person's decision goes: the values and the one protocol of a session with a run.
 
-Owns values and one protocol. `studio.session.live.LiveSession` keeps the protocol for a run
-whose process lives, `studio.session.offline_screen.OfflineSession` for one that has none.
+`studio.session.live.LiveSession` implements it for a run whose process answers,
+`studio.session.offline.OfflineSession` for a run without a process. The screen, line mode and
+scripts all decide through it.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from engines.core.events import DurableEvent, TransientEvent
+from engines.core.library import Library
 from engines.core.state.run_state import RunState
-from engines.core.types import Decision, Flag, Operation, UnparsedReply
+from engines.core.types import Decision, Operation, UnparsedReply
+from engines.pipeline.gate.results import DecisionPreview, DecisionResult
 from engines.record.run_dir import RunDir
+
+if TYPE_CHECKING:  # it loads the parser of replies, which few sessions need
+    from engines.training_free.resubmit import Resubmission
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotReceived:
     """Where the run stands; `Session.state` is a new object. Comes first, and after each gap."""
 
-    under_way: frozenset[str] | None = None  # ids of rollouts; None: nobody said
+    under_way: frozenset[str] | None = None  # ids of running rollouts; None: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +38,7 @@ class EventReceived:
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """Text of a rollout under way, from `offset` on, both in characters.
+    """Text of a running rollout, from `offset` on, both in characters.
 
     The first piece after a subscription begins at 0 and holds all there is so far; a piece
     whose offset is not where the text known so far ends replaces it from there.
@@ -52,7 +58,7 @@ class TextReceived:
 
 @dataclass(frozen=True, slots=True)
 class ControllerChanged:
-    """Who decides changed: `mine`, or `who` (their name, "" where nobody drives)."""
+    """Who decides changed: this screen if `mine`, else `who` (a name, "" for nobody)."""
 
     mine: bool
     who: str
@@ -60,7 +66,7 @@ class ControllerChanged:
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The line to the run's process is gone.
+    """The connection to the run's process is lost.
 
     `ended` is True where the process has ended or died; the session then goes on from the
     run's journal (a `SnapshotReceived` follows), and `Session.living` is False.
@@ -74,34 +80,40 @@ Message = SnapshotReceived | EventReceived | TextReceived | ControllerChanged | 
 
 
 @dataclass(frozen=True, slots=True)
-class VersionedReviewQueue:
-    """What lies before a reviewer: a `studio.session.offline.ReviewQueue`, plus the library's base.
+class ReviewQueue:
+    """What waits for a reviewer, and what is decided and not committed yet.
 
-    `draft` is the library as the standing decisions would leave it, in its order.
+    `draft` is the library as the standing decisions would leave it, in its order. `repairs`
+    are replies that could not be parsed, each with no more text than a list shows;
+    `studio.session.unparsed_replies.find_reply_source` has the whole.
     """
 
-    open: tuple[Operation, ...]
-    decided: tuple[Decision, ...]
-    draft: tuple[tuple[str, str], ...]
-    stale: int | None = None
+    open: tuple[Operation, ...] = ()
+    decided: tuple[Decision, ...] = ()
+    draft: tuple[tuple[str, str], ...] = ()
+    stale: int | None = None  # the version the library had moved to under the lesson
     repairs: tuple[UnparsedReply, ...] = ()
     base_version: int = 0
 
-
-@dataclass(frozen=True, slots=True)
-class DecisionPreview:
-    """What speaks against a decision before it is made; `objection` "" where it fits."""
-
-    objection: str = ""
-    flags: tuple[Flag, ...] = ()
+    @classmethod
+    def read(cls, state: RunState, draft: Library) -> ReviewQueue:
+        """The queue of a run at this state, whose gate has this draft."""
+        return cls(
+            state.open_operations,
+            tuple(state.decisions.values()),
+            tuple((experience.id, experience.text) for experience in draft.experiences),
+            state.flagged_stale,
+            tuple(state.repairs.values()),
+            state.base_version,
+        )
 
 
 class Session(Protocol):
-    """One screen's line to one run. All of it is used from one event loop.
+    """One person's session with one run. All of it is used from one event loop.
 
-    Every asking method raises ConflictError where the run refuses (also: somebody else
-    drives), with place, cause and move; a request that was cut is sent again, and answered
-    as it was the first time.
+    Every request raises ConflictError where the run refuses it (also: somebody else
+    decides), with place, cause and move. A request whose connection is lost is sent again,
+    done once, and answered as it was the first time.
     """
 
     run: RunDir
@@ -130,21 +142,28 @@ class Session(Protocol):
         ...
 
     def messages(self) -> AsyncIterator[Message]:
-        """Attach, then yield what happens until `close`; never raises for a lost line."""
+        """Connect, then yield what happens until `close`; raises nothing for a lost connection."""
         ...
 
     def subscribe(self, rollouts: Collection[str]) -> None:
-        """Ask for the text of these rollouts under way, and no longer of any other."""
+        """Ask for the text of these running rollouts, and of no other."""
         ...
 
-    async def review_queue(self) -> VersionedReviewQueue: ...
+    async def review_queue(self) -> ReviewQueue:
+        """What waits for a reviewer.
 
-    async def decide(self, decision: Decision) -> tuple[Decision, str]:
-        """Journal it; returns it as journalled and the gate's note. On disk when it returns."""
+        Raises:
+            NotRunningError: the process has ended, and no other session decides.
+            ControlledElsewhereError: a screen decides, and this session is none.
+        """
+        ...
+
+    async def decide(self, decision: Decision) -> DecisionResult:
+        """Journal a decision. It is on disk when this returns."""
         ...
 
     async def preview(self, decision: Decision) -> DecisionPreview:
-        """What the gate and the lint would say of it; nothing is decided."""
+        """What the gate and the lint would say of a decision; nothing is decided."""
         ...
 
     async def undo(self, operation_id: str) -> tuple[str, ...]:
@@ -155,16 +174,19 @@ class Session(Protocol):
         """Put a person's own operation into the queue; returns it with its id and flags."""
         ...
 
-    async def resubmit(self, repair_id: str, text: str, reviewer: str) -> tuple[str, ...]:
-        """Resubmit a mended reply; returns what is still wrong with it, () where it was taken."""
+    async def resubmit(self, repair_id: str, text: str, reviewer: str) -> Resubmission:
+        """Hand in a corrected reply; the operations it holds are open from then on."""
         ...
 
-    async def drop(self, repair_id: str, reason: str, reviewer: str) -> None: ...
+    async def drop(self, repair_id: str, reason: str, reviewer: str) -> None:
+        """Give up a reply that nobody can parse."""
+        ...
 
     async def commit(self) -> str:
         """Commit what is decided, the undecided being deferred; returns what happened.
 
-        A run holds its commit while a screen drives, until this is asked or the driver leaves.
+        A run holds its commit while a screen controls it, until this is asked or the
+        screen leaves.
         """
         ...
 
@@ -177,9 +199,9 @@ class Session(Protocol):
         ...
 
     async def release_lock(self) -> object:
-        """Give back what keeps a process of the run from beginning; what is decided stands."""
+        """Release the run's lock so that a process can start; decisions stand."""
         ...
 
     async def close(self) -> str:
-        """Detach; the run goes on. Returns how to come back, in words."""
+        """Leave; the run goes on. Returns how to come back, in words."""
         ...

@@ -1,6 +1,6 @@
-"""One connection of a screen to a run's process: requests and answers, and what comes between.
+"""One connection to a run's process: requests, answers, and the messages between them.
 
-Owns one socket until it is cut; `studio.session.live` decides what then.
+Owns one socket until it is lost; `studio.session.reconnect` decides what then.
 """
 
 from __future__ import annotations
@@ -18,45 +18,45 @@ _READ_BYTES = 1_000_000
 
 
 class ConnectionLost(Exception):
-    """The line ended before the answer came."""
+    """The connection ended before the answer came."""
 
 
 class NoProcess(Exception):
-    """Nobody listens on the run's socket."""
+    """No process listens on the run's socket."""
 
 
 class Connection:
-    """An open connection. `pushed_messages` is to be iterated for answers to arrive."""
+    """An open connection. Answers arrive while somebody iterates `pushed_messages`."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
         self._number = 0
-        self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._cut = False
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._lost = False
 
     async def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
         """Send a request and return its answer.
 
         Raises:
             ConflictError: the run refused, or it is too long to be sent.
-            Cut: the line ended first; whether the run did it is not known.
+            ConnectionLost: whether the run did it is not known.
         """
         self._number += 1
         number = self._number
-        answer = self._asked[number] = asyncio.get_running_loop().create_future()
+        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
             self.send(do, number, **arguments)
             return parse_answer(await answer)
         finally:
-            self._asked.pop(number, None)
+            self._waiting.pop(number, None)
 
     def send(self, do: str, number: int = 0, **arguments: Any) -> None:
-        """Send a request; with number 0 its answer is of no interest.
+        """Send a request; the answer to number 0 is dropped.
 
         Raises:
-            Cut: the line has ended.
+            ConnectionLost: it has ended.
         """
-        if self._cut:
+        if self._lost:
             raise ConnectionLost
         self._writer.write(request_line(number, do, **arguments))
 
@@ -65,7 +65,7 @@ class Connection:
 
         Raises:
             ConflictError: the run refused.
-            Cut: the line ended first.
+            ConnectionLost: it ended first.
         """
         self.send(do, **arguments)
         if not (line := await self._read_line()):
@@ -73,33 +73,33 @@ class Connection:
         return parse_answer(json.loads(line))
 
     async def pushed_messages(self) -> AsyncIterator[dict[str, Any]]:
-        """Yield what is pushed until the line ends; answers go to those who asked."""
+        """Yield what is pushed until the connection ends; answers go to those who asked."""
         try:
             while line := await self._read_line():
-                said = json.loads(line)
-                if "id" not in said:
-                    yield said
-                elif (asked := self._asked.get(said["id"])) is not None and not asked.done():
-                    asked.set_result(said)
+                message = json.loads(line)
+                if "id" not in message:
+                    yield message
+                elif (answer := self._waiting.get(message["id"])) is not None and not answer.done():
+                    answer.set_result(message)
         finally:
             self.close()
 
     def close(self) -> None:
-        """Let go of the connection, and tell whoever waits for an answer."""
-        self._cut = True
+        """Close the connection; whoever waits for an answer gets ConnectionLost."""
+        self._lost = True
         self._writer.close()
-        for asked in self._asked.values():
-            if not asked.done():
-                asked.set_exception(ConnectionLost())
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(ConnectionLost())
 
     async def aclose(self) -> None:
-        """Let go of the connection, and wait until it is gone."""
+        """Close the connection, and wait until it is closed."""
         self.close()
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
 
     async def _read_line(self) -> bytes:
-        """One line of any length; b"" at the end, also where that is within a line."""
+        """One line of any length; b"" at the end of the input, also within a line."""
         parts: list[bytes] = []
         while True:
             try:

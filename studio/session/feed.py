@@ -1,8 +1,8 @@
-"""What a run's process tells those who watch it: every event, and the text under way.
+"""What a run's process sends to clients that follow it: every event, and text as it is written.
 
-Owns the text of each rollout that goes on, and what waits for whoever reads slowly. Text
-never queues: it is taken from here when there is room, all that came meanwhile at once, so a
-slow reader costs the memory of its events and no more.
+Owns the text of each running rollout, and the queue of each client. Text is never queued: a
+client is sent all that is new when it has read the rest, so a slow reader costs the memory of
+its events and no more.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from engines.core.types import rollout_id
 from studio.session.protocol import format_line
 
 BATCH_S = 0.1
-"""Between two batches of text: a screen draws no more often."""
+"""Seconds between two batches of text: a screen draws no more often."""
 MAX_WAITING = 50_000
-"""Lines kept for a reader that is slower than the run writes; then it is let go of."""
+"""Lines kept for a reader slower than the run; beyond them its connection is closed."""
 MAX_WAITING_BYTES = 64_000_000
 _PIECES = 512
-"""Pieces kept apart before they are joined: a token apart takes the memory of a line."""
+"""Pieces kept before they are joined: a token by itself takes as much memory as a line."""
 _MOST_CHARS = 500_000
 """Of text in one line; JSON may write six bytes for a character."""
 _WRITE_BYTES = 1_000_000
@@ -42,7 +42,7 @@ _Place = tuple[int, int, int]  # step, position, index
 
 
 class RolloutText:
-    """The text of one rollout so far, in chunks that never change once they are made."""
+    """The text of one rollout so far, in chunks that do not change once they are made."""
 
     __slots__ = ("chunks", "recent", "rollout", "watched")
 
@@ -53,7 +53,7 @@ class RolloutText:
         self.recent: list[str] = []  # pieces since the last chunk
 
     def merge_recent(self, *, whole: bool = False) -> None:
-        """Make a chunk of the recent pieces; `whole` where none will follow."""
+        """Join the recent pieces into a chunk; `whole`: no piece will follow."""
         if not self.recent:
             return
         text = "".join(self.recent)
@@ -64,13 +64,13 @@ class RolloutText:
         if not text:
             return
         if not text.isascii():
-            # As it will arrive, or else both ends would count characters differently.
+            # As it arrives, else the two ends would count characters differently.
             text = fix_surrogates(text)
         self.chunks.append(text)
 
 
 class Outbox:
-    """What one connection is sent, in order. Written to by the loop, emptied by `send`."""
+    """What one client is sent, in order. Filled by the event loop, emptied by `send`."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
@@ -82,22 +82,22 @@ class Outbox:
         self._sent: dict[
             str, tuple[RolloutText, int, int]
         ] = {}  # rollout → text, chunks, characters
-        self._following: frozenset[str] = frozenset()
+        self._subscribed: frozenset[str] = frozenset()
         self._texts_due = False
-        self.ended = False  # nothing more will be said
-        self.gone = False  # it stopped reading, and was let go of
-        self.let_go: Callable[[], object] = lambda: None  # called then
+        self.ended = False  # nothing more will be enqueued
+        self.dropped = False  # the client did not read, so its connection is closed
+        self.on_dropped: Callable[[], object] = lambda: None
 
     def enqueue(self, line: bytes) -> None:
-        """Queue a line, unless the reader has been let go of."""
-        if self.gone or self.ended:
+        """Queue a line, unless the client was dropped."""
+        if self.dropped or self.ended:
             return
         self._lines.append(line)
         self._bytes += len(line)
         if len(self._lines) > MAX_WAITING or self._bytes > MAX_WAITING_BYTES:
-            self.gone = True
+            self.dropped = True
             self._lines.clear()
-            self.let_go()
+            self.on_dropped()
         self._empty.clear()
         self._wake.set()
 
@@ -107,38 +107,38 @@ class Outbox:
         self._wake.set()
 
     async def wait_until_sent(self) -> None:
-        """Wait until all that was said has been written."""
+        """Wait until all that was enqueued has been written."""
         await self._empty.wait()
 
     def subscribe(self, rollouts: Collection[str]) -> None:
         """Send the text of these rollouts, from its beginning where they are new."""
-        self._following = frozenset(rollouts)
-        self._sent = {name: at for name, at in self._sent.items() if name in self._following}
+        self._subscribed = frozenset(rollouts)
+        self._sent = {name: at for name, at in self._sent.items() if name in self._subscribed}
         self.notify_text()
 
     @property
     def subscriptions(self) -> frozenset[str]:
-        return self._following
+        return self._subscribed
 
     def notify_text(self) -> None:
-        if self._following and not self.ended:
+        if self._subscribed and not self.ended:
             self._texts_due = True
             self._empty.clear()
             self._wake.set()
 
     def enqueue_rest(self, text: RolloutText) -> None:
-        """Say all that is left of a text, since its rollout is over."""
-        if text.rollout in self._following:
+        """Queue the rest of a text, since its rollout has finished."""
+        if text.rollout in self._subscribed:
             for piece in self._unsent_pieces(text):
                 self.enqueue(format_line(streams=[piece]))
             self._sent.pop(text.rollout, None)
 
     async def send(self, writer: asyncio.StreamWriter) -> None:
-        """Write everything, as fast as it is read, until the end or until it is let go of."""
-        while not self.gone:
+        """Write everything, as fast as it is read, until `end` or until the client is dropped."""
+        while not self.dropped:
             await self._wake.wait()
             self._wake.clear()
-            while (data := self._take_batch()) and not self.gone:
+            while (data := self._take_batch()) and not self.dropped:
                 writer.write(data)
                 await writer.drain()
             self._empty.set()
@@ -162,7 +162,7 @@ class Outbox:
         lines: list[bytes] = []
         pieces: list[tuple[str, int, str]] = []
         chars = 0
-        for text in self._feed.texts_of(self._following):
+        for text in self._feed.texts_of(self._subscribed):
             for piece in self._unsent_pieces(text):
                 pieces.append(piece)
                 chars += len(piece[2])
@@ -187,16 +187,16 @@ class Outbox:
 
 
 class Feed:
-    """A listener of a run's recorder that tells every outlet what comes."""
+    """A listener of a run's recorder that fills every client's outbox."""
 
     def __init__(self, state: RunState, batch_s: float = BATCH_S) -> None:
         self._state = state
         self._batch_s = batch_s
         self._texts: dict[_Place, RolloutText] = {}
-        self._outlets: dict[Outbox, None] = {}  # in the order in which they came
+        self._outboxes: dict[Outbox, None] = {}  # in the order in which they came
         self._scheduled: asyncio.TimerHandle | None = None
         self._watched: frozenset[str] = frozenset()
-        self._measuring: EvaluationProgressed | None = None  # how far that under way has come
+        self._evaluation: EvaluationProgressed | None = None  # the last, of the running one
 
     @property
     def seq(self) -> int:
@@ -205,7 +205,7 @@ class Feed:
 
     @property
     def rollouts(self) -> list[str]:
-        """Those under way, by their ids."""
+        """Ids of the running ones."""
         return [text.rollout for text in self._texts.values()]
 
     def is_followed(self) -> bool:
@@ -213,7 +213,7 @@ class Feed:
         return bool(self._watched)
 
     def __call__(self, event: DurableEvent | TransientEvent) -> None:
-        # Tokens come by the hundred thousand a second: everything on their way is counted.
+        # Up to 100,000 tokens a second come here: each check costs.
         if event.__class__ is TextStreamed:
             key = event.key
             if key.purpose != "rollout":
@@ -230,28 +230,28 @@ class Feed:
             return
         self._publish(event)
 
-    def add(self, outlet: Outbox) -> None:
-        """Tell this outlet every event from now on, and how far a measuring is under way."""
-        self._outlets[outlet] = None
-        if self._measuring is not None:  # soon: behind the answer to who has asked for this
-            asyncio.get_running_loop().call_soon(self._send_progress, outlet)
+    def add(self, outbox: Outbox) -> None:
+        """Send this client every event from now on, and how far a running evaluation is."""
+        self._outboxes[outbox] = None
+        if self._evaluation is not None:  # later: its answer comes first
+            asyncio.get_running_loop().call_soon(self._send_progress, outbox)
 
-    def _send_progress(self, outlet: Outbox) -> None:
-        if self._measuring is not None and outlet in self._outlets:
-            outlet.enqueue(
-                format_line(seq=self._state.events, event=event_to_dict(self._measuring))
+    def _send_progress(self, outbox: Outbox) -> None:
+        if self._evaluation is not None and outbox in self._outboxes:
+            outbox.enqueue(
+                format_line(seq=self._state.events, event=event_to_dict(self._evaluation))
             )
 
-    def remove(self, outlet: Outbox) -> None:
-        self._outlets.pop(outlet, None)
+    def remove(self, outbox: Outbox) -> None:
+        self._outboxes.pop(outbox, None)
         self._update_watched()
 
-    def subscribe(self, outlet: Outbox, rollouts: Collection[str]) -> None:
-        """Tell this outlet the text of these rollouts, and no longer of any other."""
+    def subscribe(self, outbox: Outbox, rollouts: Collection[str]) -> None:
+        """Send this client the text of these rollouts, and of no other."""
         for text in self._texts.values():
             if text.rollout in rollouts:
                 text.merge_recent()
-        outlet.subscribe(rollouts)
+        outbox.subscribe(rollouts)
         self._update_watched()
 
     def texts_of(self, rollouts: Collection[str]) -> list[RolloutText]:
@@ -269,28 +269,28 @@ class Feed:
     def _publish(self, event: DurableEvent | TransientEvent) -> None:
         match event:
             case RolloutStarted() if event.key.purpose == "rollout":
-                # Also where it was tried before: that text is worth nothing any more.
+                # Also where it was tried before: the text of that try is dropped.
                 self._begin_text((event.key.step, event.key.position, event.key.index))
             case RolloutFinished():
                 text = self._texts.pop((event.step, event.position, event.index), None)
                 if text is not None and text.watched:
                     text.merge_recent(whole=True)
-                    for outlet in self._outlets:
-                        outlet.enqueue_rest(text)
+                    for outbox in self._outboxes:
+                        outbox.enqueue_rest(text)
             case StepFinished():
                 self._texts.clear()  # of rollouts that were cut
             case EvaluationProgressed():
-                self._measuring = event
+                self._evaluation = event
             case EvaluationFinished():
-                self._measuring = None
-        if self._outlets:
+                self._evaluation = None
+        if self._outboxes:
             line = format_line(seq=self._state.events, event=event_to_dict(event))
-            for outlet in self._outlets:
-                outlet.enqueue(line)
+            for outbox in self._outboxes:
+                outbox.enqueue(line)
 
     def _update_watched(self) -> None:
-        """Note which rollouts anybody follows."""
-        self._watched = frozenset().union(*(outlet.subscriptions for outlet in self._outlets))
+        """Note which rollouts any client is subscribed to."""
+        self._watched = frozenset().union(*(outbox.subscriptions for outbox in self._outboxes))
         for text in self._texts.values():
             text.watched = text.rollout in self._watched
 
@@ -302,5 +302,5 @@ class Feed:
         for text in self._texts.values():
             if text.watched:
                 text.merge_recent()
-        for outlet in self._outlets:
-            outlet.notify_text()
+        for outbox in self._outboxes:
+            outbox.notify_text()

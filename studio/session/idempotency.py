@@ -1,9 +1,9 @@
-"""Whether a request that is sent again has been done, as the journal tells.
+"""Whether a request that is sent again was done already, by what the journal holds.
 
-A client sends a request again when the line was cut before the answer. It says how many
-durable events it had seen when it first asked (`since`); what stands in the journal after
-them, and is what it asks for, is its own doing and is answered, not done twice. That also
-holds where the process was killed after it wrote the event, and another took the run up.
+A client sends a request again when the connection was lost before the answer. It says how
+many durable events it had seen when it first asked (`since`). An event after those that does
+what is asked was its own doing: it is answered, not done twice. That also holds where the
+process was killed after it wrote the event, and another one resumed the run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 from engines.core import events as ev
 from engines.core.codec import to_dict
-from engines.core.types import GATE, KILLED, Decision, Operation, rollout_id
+from engines.core.state.run_state import RunState
+from engines.core.types import GATE, KILLED, Decision, Operation, human_operation_id, rollout_id
 from engines.record.run_dir import RunDir
 
 
@@ -70,8 +71,16 @@ def prior_result(
     return None
 
 
-def gate_note(decision: Decision) -> str:
-    """The gate's note on a decision as it was journalled."""
+def free_operation_id(state: RunState) -> str:
+    """The next free id for a person's operation, by which it is known if it is sent again."""
+    number = 1
+    while human_operation_id(state.step, number) in state.own:
+        number += 1
+    return human_operation_id(state.step, number)
+
+
+def _gate_note(decision: Decision) -> str:
+    """The gate's note on a decision, made again from what it journalled."""
     if decision.reviewer == GATE:
         return f"rejected: {decision.reason}"
     return f"becomes {decision.assigned}" if decision.assigned else ""
@@ -82,7 +91,7 @@ def _find_decision(
 ) -> dict[str, Any] | None:
     for event in events:
         if isinstance(event, ev.OperationDecided) and _is_same_decision(wanted, event.decision):
-            return {"decision": to_dict(event.decision), "note": gate_note(event.decision)}
+            return {"decision": to_dict(event.decision), "note": _gate_note(event.decision)}
     return None
 
 

@@ -1,7 +1,7 @@
-"""A screen at a run: what it may ask, of the run's process or of who decides without one.
+"""A session with a running process; without one, a fallback session decides.
 
-Keeps the protocol `studio.session.base.Session`. What is asked while the line is cut is asked
-again, and never done twice. The line itself is `studio.session.reconnect`'s.
+Implements `studio.session.base.Session`. A request whose connection is lost is sent again,
+and never done twice. The connection itself is `studio.session.reconnect`'s.
 """
 
 from __future__ import annotations
@@ -11,33 +11,45 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import replace
 from shlex import quote
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from engines.core.codec import from_dict
 from engines.core.errors import ConflictError, LockedError, StudioError
 from engines.core.state.run_state import RunState
-from engines.core.types import Decision, Flag, Operation, UnparsedReply, human_operation_id
+from engines.core.types import Decision, Operation
+from engines.pipeline.gate.results import DecisionPreview, DecisionResult
 from engines.record.run_dir import RunDir
-from studio.session.base import DecisionPreview, Message, Session, VersionedReviewQueue
-from studio.session.client import ended_early_error, not_running_error, status_of
+from studio.session.base import Message, ReviewQueue, Session
 from studio.session.connection import Connection, ConnectionLost
-from studio.session.idempotency import events_since, prior_result
+from studio.session.idempotency import events_since, free_operation_id, prior_result
+from studio.session.protocol import (
+    controlled_elsewhere_error,
+    ended_early_error,
+    not_running_error,
+    parse_value,
+)
 from studio.session.reconnect import LOOK_S, ReconnectingClient
+from studio.session.status import status_of
+
+if TYPE_CHECKING:
+    from engines.training_free.resubmit import Resubmission
 
 MOST_SENT = 8
-"""How often one request is sent: a line that is cut by each is no bad luck."""
+"""How often one request is sent: one that loses its connection each time is at fault itself."""
 
 T = TypeVar("T")
 
 
 class LiveSession:
-    """One screen at one run. Used from one event loop.
+    """One person's session with one run. Used from one event loop.
 
     Args:
         run: the run.
-        who: sits here.
+        who: the person who decides.
         fallback: opens the session that decides once the run has no process; None: then
             nothing is decided.
+        as_screen: it may control the run. False: it asks as a script does, never becomes the
+            controller, and is refused decisions while a screen is.
         look_s: see `studio.session.reconnect.LOOK_S`.
     """
 
@@ -47,87 +59,105 @@ class LiveSession:
         who: str,
         *,
         fallback: Callable[[], Session] | None = None,
+        as_screen: bool = True,
         look_s: float = LOOK_S,
     ) -> None:
         self.run = run
-        self._who, self._fallback = who, fallback
-        alone = fallback is not None
-        self._line = ReconnectingClient(
-            run, who, decides_alone=alone, found=self.release_lock, look_s=look_s
+        self._who, self._fallback, self._as_screen = who, fallback, as_screen
+        self._client = ReconnectingClient(
+            run,
+            who,
+            decides_alone=fallback is not None,
+            as_screen=as_screen,
+            on_process_found=self.release_lock,
+            look_s=look_s,
         )
         self._turn = asyncio.Lock()  # one decision at a time is under way
-        self._stored: Session | None = None
+        self._offline: Session | None = None  # the fallback, while it is in use
         self._forwarding: asyncio.Task[None] | None = None
 
     @property
     def state(self) -> RunState:
         """Where the run stands; the fallback's, where that decides."""
-        stored = self._stored
-        return stored.state if stored is not None and stored.state.events else self._line.state
+        offline = self._offline
+        return offline.state if offline is not None and offline.state.events else self._client.state
 
     @property
     def living(self) -> bool:
-        return self._line.living
+        return self._client.living
 
     @property
     def controls(self) -> bool:
-        return self._line.drives
+        return self._client.controls
 
     @property
     def controller(self) -> str:
-        return self._line.driver
+        return self._client.controller
 
     @property
     def pace_tokens_per_s(self) -> float | None:
-        return self._line.pace_tokens_per_s
+        return self._client.pace_tokens_per_s
 
     def messages(self) -> AsyncIterator[Message]:
-        return self._line.messages()
+        return self._client.messages()
 
     def subscribe(self, rollouts: Collection[str]) -> None:
-        self._line.subscribe(rollouts)
+        self._client.subscribe(rollouts)
 
-    async def review_queue(self) -> VersionedReviewQueue:
-        return await self._query("review", _parse_review_queue, lambda other: other.review_queue())
+    async def review_queue(self) -> ReviewQueue:
+        return await self._query(
+            "review", self._parse_review_queue, lambda offline: offline.review_queue()
+        )
 
-    async def decide(self, decision: Decision) -> tuple[Decision, str]:
+    def _parse_review_queue(self, answer: dict[str, Any]) -> ReviewQueue:
+        if (controller := answer.get("driven_by")) and not self._as_screen:
+            raise controlled_elsewhere_error(self.run, controller)
+        return parse_value(ReviewQueue, answer)
+
+    async def decide(self, decision: Decision) -> DecisionResult:
         return await self._command(
-            "decide", _parse_decision, lambda other: other.decide(decision), decision=decision
+            "decide",
+            lambda answer: parse_value(DecisionResult, answer),
+            lambda offline: offline.decide(decision),
+            decision=decision,
         )
 
     async def preview(self, decision: Decision) -> DecisionPreview:
         return await self._query(
-            "lint", _parse_preview, lambda other: other.preview(decision), decision=decision
+            "lint",
+            lambda answer: parse_value(DecisionPreview, answer),
+            lambda offline: offline.preview(decision),
+            decision=decision,
         )
 
     async def undo(self, operation_id: str) -> tuple[str, ...]:
         return await self._command(
             "undo",
             lambda answer: tuple(answer["undone"]),
-            lambda other: other.undo(operation_id),
+            lambda offline: offline.undo(operation_id),
             operation=operation_id,
         )
 
     async def propose(self, operation: Operation) -> Operation:
-        wanted = operation if operation.id else assign_id(operation, self.state)
+        wanted = replace(operation, id=operation.id or free_operation_id(self.state))
         return await self._command(
             "propose",
             lambda answer: from_dict(Operation, answer["operation"]),
-            lambda other: other.propose(wanted),
+            lambda offline: offline.propose(wanted),
             operation=wanted,
             reviewer=self._who,
         )
 
-    async def resubmit(self, repair_id: str, text: str, reviewer: str) -> tuple[str, ...]:
+    async def resubmit(self, repair_id: str, text: str, reviewer: str) -> Resubmission:
         from engines.core.text.reply import MAX_REPLY_CHARS
-        from engines.training_free.resubmit import too_long_reason
+        from engines.training_free.resubmit import Resubmission, too_long_reason
 
-        if len(text) > MAX_REPLY_CHARS:  # it might not even fit the line
-            return (too_long_reason(text),)
+        if len(text) > MAX_REPLY_CHARS:  # it might be longer than a request may be
+            return Resubmission(problems=(too_long_reason(text),))
         return await self._command(
             "mend",
-            lambda answer: tuple(answer["problems"]),
-            lambda other: other.resubmit(repair_id, text, reviewer),
+            lambda answer: parse_value(Resubmission, answer),
+            lambda offline: offline.resubmit(repair_id, text, reviewer),
             repair=repair_id,
             text=text,
             reviewer=reviewer,
@@ -137,7 +167,7 @@ class LiveSession:
         await self._command(
             "drop",
             lambda _: None,
-            lambda other: other.drop(repair_id, reason, reviewer),
+            lambda offline: offline.drop(repair_id, reason, reviewer),
             repair=repair_id,
             reason=reason,
             reviewer=reviewer,
@@ -147,7 +177,7 @@ class LiveSession:
         return await self._command(
             "commit",
             lambda answer: str(answer["said"]),
-            lambda other: other.commit(),
+            lambda offline: offline.commit(),
             step=self.state.step,
             reviewer=self._who,
         )
@@ -159,120 +189,117 @@ class LiveSession:
             except ConflictError:
                 return status_of(self.state)
         return await self._command(
-            do, dict, lambda other: other.control(do, **arguments), **arguments
+            do, dict, lambda offline: offline.control(do, **arguments), **arguments
         )
 
     async def take_control(self) -> None:
-        self._line.set_controller((await self._query("drive", dict))["driver"])
+        self._client.set_controller((await self._query("drive", dict))["driver"])
 
     async def reattach(self) -> bool:
         """Look whether a process of the run is back, and attach to it; whether one answers."""
-        return await self._line.try_reconnect()
+        return await self._client.try_reconnect()
 
     async def release_lock(self) -> str:
         """Release the run's lock, where this session holds it, so that a process can begin."""
         said = ""
-        if self._stored is not None:
-            self._line.state = self.state
-            stored, self._stored = self._stored, None
-            said = await stored.close()
+        if self._offline is not None:
+            self._client.state = self.state
+            offline, self._offline = self._offline, None
+            said = await offline.close()
         if self._forwarding is not None:
             forwarding, self._forwarding = self._forwarding, None
             await forwarding  # it ends with the session it forwards
         return said
 
     async def close(self) -> str:
-        living = self._line.living
-        await self._line.close()
+        living = self._client.living
+        await self._client.close()
         said = await self.release_lock()
         back = f"come back with: studio attach {quote(self.run.run)}"
         return f"run {self.run.run} goes on; {back}" if living else said or back
 
-    # How it is asked.
+    # How requests are sent.
 
     async def _query(
         self,
         do: str,
-        read: Callable[[dict[str, Any]], T],
-        alone: Callable[[Session], Awaitable[T]] | None = None,
+        parse: Callable[[dict[str, Any]], T],
+        fallback: Callable[[Session], Awaitable[T]] | None = None,
         **arguments: Any,
     ) -> T:
         """Ask what may be asked twice, until it is answered.
 
         Args:
-            do: what.
-            read: what its answer says.
-            alone: asks the session that decides without a process; None: nobody can.
+            do: the request's name.
+            parse: reads its answer.
+            fallback: asks the session that decides without a process; None: nobody can.
             arguments: of the request.
 
         Raises:
             ConflictError: the run refuses, or has no process and nobody else answers.
         """
         for _ in range(MOST_SENT):
-            line = await self._find_connection()
+            connection = await self._find_connection()
             try:
-                if line is None:
-                    return await self._ask_fallback(alone)
-                return read(await line.ask(do, **arguments))
+                if connection is None:
+                    return await self._ask_fallback(fallback)
+                return parse(await connection.ask(do, **arguments))
             except ConnectionLost:
-                self._line.mark_lost(line)
+                self._client.mark_lost(connection)
         raise self._connection_lost_error(do)
 
     async def _command(
         self,
         do: str,
-        read: Callable[[dict[str, Any]], T],
-        alone: Callable[[Session], Awaitable[T]],
+        parse: Callable[[dict[str, Any]], T],
+        fallback: Callable[[Session], Awaitable[T]],
         **arguments: Any,
     ) -> T:
         """Ask for something to be done, once; arguments and errors are those of `_query`."""
         async with self._turn:
-            await self._line.wait_for_connection()
+            await self._client.wait_for_connection()
             since = self.state.events
-            again: dict[str, Any] = {}
+            resend: dict[str, Any] = {}
             for _ in range(MOST_SENT):
-                if (line := await self._find_connection()) is None:
-                    if (
-                        again
-                        and (done := await self._prior_result(do, arguments, since)) is not None
-                    ):
-                        return read(done)
+                if (connection := await self._find_connection()) is None:
+                    if resend and (done := await self._prior_result(do, arguments, since)):
+                        return parse(done)
                     try:
-                        return await self._ask_fallback(alone)
+                        return await self._ask_fallback(fallback)
                     except ConnectionLost:
                         continue
                     except ConflictError as error:
-                        ended = again and self._fallback_session() is None
+                        ended = resend and self._fallback_session() is None
                         raise ended_early_error(self.run) if ended else error from error
                 try:
-                    return read(await line.ask(do, **arguments, since=since, **again))
+                    return parse(await connection.ask(do, **arguments, since=since, **resend))
                 except ConnectionLost:
-                    again = {"again": True}
-                    self._line.mark_lost(line)
-            if (done := await self._prior_result(do, arguments, since)) is not None:
-                return read(done)
+                    resend = {"again": True}
+                    self._client.mark_lost(connection)
+            if done := await self._prior_result(do, arguments, since):
+                return parse(done)
             raise self._connection_lost_error(do)
 
     async def _find_connection(self) -> Connection | None:
-        """The line to the run's process; None where there is none, also after another look."""
-        line = await self._line.wait_for_connection()
-        if line is None and await self._line.try_reconnect():
-            line = await self._line.wait_for_connection()
-        return line
+        """The connection to the run's process; None where there is none after another look."""
+        connection = await self._client.wait_for_connection()
+        if connection is None and await self._client.try_reconnect():
+            connection = await self._client.wait_for_connection()
+        return connection
 
     async def _ask_fallback(self, ask: Callable[[Session], Awaitable[T]] | None) -> T:
-        """Ask whoever decides where the run has no process.
+        """Ask the session that decides where the run has no process.
 
         Raises:
-            Cut: a process took the run up just now.
+            ConnectionLost: a process took the run up just now.
         """
-        other = self._fallback_session()
-        if ask is None or other is None:
-            raise self._line.refused or not_running_error(self.run)
+        offline = self._fallback_session()
+        if ask is None or offline is None:
+            raise self._client.refused or not_running_error(self.run)
         try:
-            return await ask(other)
+            return await ask(offline)
         except LockedError as error:
-            if await self._line.try_reconnect():
+            if await self._client.try_reconnect():
                 raise ConnectionLost from error
             raise
 
@@ -289,51 +316,23 @@ class LiveSession:
     def _connection_lost_error(self, do: str) -> ConflictError:
         return ConflictError(
             f"run {self.run.run}",
-            f"its process cut the line each time it was asked to {do}.",
+            f"its process cut the connection each time it was asked to {do}.",
             f"See what it said last in {self.run.log}.",
         )
 
     def _fallback_session(self) -> Session | None:
-        """Who decides where the run has no process."""
-        line = self._line
-        if self._fallback is None or line.refused is not None or line.closed:
+        """The session that decides while the run has no process; None where nothing does."""
+        client = self._client
+        if self._fallback is None or client.refused is not None or client.closed:
             return None
-        if line.line is not None or line.living:
+        if client.connection is not None or client.living:
             return None
-        if self._stored is None:
-            self._stored = self._fallback()
-            self._forwarding = asyncio.create_task(self._forward(self._stored))
-        return self._stored
+        if self._offline is None:
+            self._offline = self._fallback()
+            self._forwarding = asyncio.create_task(self._forward(self._offline))
+        return self._offline
 
-    async def _forward(self, stored: Session) -> None:
+    async def _forward(self, offline: Session) -> None:
         with contextlib.suppress(StudioError):  # whoever asks it something is told
-            async for message in stored.messages():
-                self._line.enqueue(message)
-
-
-def assign_id(operation: Operation, state: RunState) -> Operation:
-    """A person's operation with the next free id, by which it is known if it is sent again."""
-    number = 1
-    while human_operation_id(state.step, number) in state.own:
-        number += 1
-    return replace(operation, id=human_operation_id(state.step, number))
-
-
-def _parse_decision(answer: dict[str, Any]) -> tuple[Decision, str]:
-    return from_dict(Decision, answer["decision"]), str(answer["note"])
-
-
-def _parse_preview(answer: dict[str, Any]) -> DecisionPreview:
-    flags = tuple(from_dict(Flag, data) for data in answer["flags"])
-    return DecisionPreview(str(answer["objection"]), flags)
-
-
-def _parse_review_queue(answer: dict[str, Any]) -> VersionedReviewQueue:
-    return VersionedReviewQueue(
-        tuple(from_dict(Operation, data) for data in answer["open"]),
-        tuple(from_dict(Decision, data) for data in answer["decided"]),
-        tuple((name, text) for name, text in answer["draft"]),
-        answer["stale"],
-        tuple(from_dict(UnparsedReply, data) for data in answer["repairs"]),
-        answer["base_version"],
-    )
+            async for message in offline.messages():
+                self._client.enqueue(message)

@@ -1,391 +1,345 @@
-"""Where decisions are made: at a living run's socket, or alone with its lock.
+"""A session with a run that has no process: decisions go into its journal, under its lock.
 
-Owns the difference between the two, so that whoever asks a person need not know it.
+Owns one worker thread, which holds the lock (a lock belongs to the thread that took it) and
+runs the gate, and how long the lock is held. A run that has not finished commits nothing
+here: it commits when it is resumed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from shlex import quote
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from engines.core import events as ev
-from engines.core.codec import from_dict
-from engines.core.errors import ConflictError, LockedError
-from engines.core.library import Library
-from engines.core.state.fold import fold
+from engines.core.errors import ConflictError, LockedError, StudioError
+from engines.core.events import DurableEvent, TransientEvent
+from engines.core.protocols import Linter
+from engines.core.state.fold import fold, fold_events
 from engines.core.state.run_state import RunState
-from engines.core.text.reply import MAX_REPLY_CHARS
-from engines.core.types import Decision, Operation, UnparsedReply
-from engines.pipeline.gate.gate import DecisionPreview, Gate
+from engines.core.types import Decision, Operation
+from engines.pipeline.gate.gate import Gate
+from engines.pipeline.gate.results import DecisionPreview, DecisionResult
 from engines.pipeline.recorder import Listener, Recorder
 from engines.record.catalogue import write_library_rows, write_run_row
 from engines.record.export import refresh_agent
 from engines.record.journal import Journal
 from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
-from engines.training_free.resubmit import Resubmission, too_long_reason
-from studio.run.lazy_linter import LazyLinter
-from studio.session import client, protocol
-from studio.session.unparsed_replies import parse_resubmission
-
-_BRINGS_SOMETHING = frozenset(
-    (
-        "Watching",
-        "StageEntered",
-        "GroupReflected",
-        "OperationProposed",
-        "LessonReturned",
-        "DecisionUndone",
-    )
+from studio.session.base import (
+    ControllerChanged,
+    EventReceived,
+    Message,
+    ReviewQueue,
+    SnapshotReceived,
 )
-"""What a living run may tell when its sheet is to be looked at again."""
+from studio.session.client import is_alive
+from studio.session.status import status_of
+from studio.session.unparsed_replies import resubmit_reply
+
+if TYPE_CHECKING:
+    from engines.training_free.resubmit import Resubmission
+
+IDLE_S = 3.0
+"""After so long without a request the lock is released; the next request takes it again.
+
+Short, since no process can resume the run meanwhile; taking it again costs no more than
+reading the journal.
+"""
+SCREEN = "a person's screen, which lets go a few seconds after a decision,"
+"""Who holds the lock, in the words of whoever is refused meanwhile."""
+
+T = TypeVar("T")
 
 
-WAIT_S = 1.0
-"""Between two looks whether a screen still decides."""
+class OfflineSession:
+    """One person at a run's journal. Used from one event loop.
 
-
-class ControlledElsewhereError(ConflictError):
-    """Somebody decides on a screen, and one decides at a time."""
-
-    def __init__(self, refusal: ConflictError) -> None:
-        super().__init__(refusal.place, refusal.cause, refusal.move)
-
-
-@dataclass(frozen=True, slots=True)
-class ReviewQueue:
-    """What lies on the desk: open operations, standing decisions, the draft's texts.
-
-    `repairs` wait to be mended; of their replies they hold no more than a list shows, and
-    `studio.session.unparsed_replies.find_reply_source` has the whole.
+    Args:
+        workspace: where the run lies.
+        run: the run.
+        who: the person who decides.
+        linter: flags edits and own operations; called in the worker thread. None: nothing does.
+        holder: who holds the lock, in the words of whoever is refused meanwhile.
+        idle_s: see `IDLE_S`; None: the lock is held from the first request until `close`.
     """
-
-    open: tuple[Operation, ...]
-    decided: tuple[Decision, ...]
-    draft: tuple[tuple[str, str], ...]
-    stale: int | None = None  # the version the library had moved to under the lesson
-    repairs: tuple[UnparsedReply, ...] = ()
-
-
-class ReviewSession(Protocol):
-    living: bool
-    """Whether a process goes on with the run beside it."""
-
-    def review_queue(self) -> ReviewQueue:
-        """What lies here.
-
-        Raises:
-            TakenError: a screen decides.
-        """
-        ...
-
-    def lint(self, decision: Decision) -> DecisionPreview:
-        """What speaks against an edit and what is noteworthy about it; decides nothing."""
-        ...
-
-    def decide(self, decision: Decision) -> tuple[Decision, str]:
-        """Journal a decision; returns it as journalled and the gate's note."""
-        ...
-
-    def undo(self, operation_id: str) -> tuple[str, ...]:
-        """Take a decision back; returns the operations asked again."""
-        ...
-
-    def resubmit(self, repair_id: str, text: str, reviewer: str) -> Resubmission:
-        """Resubmit a reply as it was mended; what it holds is open from then on."""
-        ...
-
-    def drop(self, repair_id: str, reason: str, reviewer: str) -> None:
-        """Let a reply go that nobody can understand."""
-        ...
-
-    def watch_changes(self) -> Iterator[None]:
-        """Yield now, and each time something new may lie here, for as long as the run goes on."""
-        ...
-
-    def wait(self) -> None:
-        """Return once no screen decides; see `ControlledElsewhereError`."""
-        ...
-
-    def close(self) -> str:
-        """Leave in good order; returns what happened in words, or ""."""
-        ...
-
-
-@contextmanager
-def open_review_session(
-    workspace: Workspace, run: RunDir, tell: Callable[[str], None] = lambda _: None
-) -> Iterator[ReviewSession]:
-    """The desk of a run: its process's where one lives, else our own under its lock.
-
-    `tell` hears what could not be done as it should be.
-
-    Raises:
-        LockedError: a process holds the run and does not answer.
-        ConflictError: the run's library is gone.
-    """
-    if client.is_alive(run):
-        yield LiveReviewSession(run)
-        return
-    with open_offline_review(workspace, run, tell) as desk:
-        yield desk
-
-
-@contextmanager
-def open_offline_review(
-    workspace: Workspace,
-    run: RunDir,
-    tell: Callable[[str], None] = lambda _: None,
-    listener: Listener = lambda _: None,
-    *,
-    who: str = "a person's `studio review`",
-) -> Iterator[OfflineReviewSession]:
-    """A desk of our own, under the run's lock, which belongs to the thread that opens it.
-
-    `listener` hears every event that is journalled here; `who` is told to whoever wants the
-    lock meanwhile.
-
-    Raises:
-        LockedError: a process holds the run.
-        ConflictError: the run's library is gone.
-    """
-    with write_lock(run.path, who=who), asyncio.Runner() as runner:
-        if client.is_alive(run):
-            raise LockedError(str(run.path), "a process just took it up.", "Try again.")
-        desk = OfflineReviewSession(workspace, run, runner, tell, listener)
-        try:
-            yield desk
-        finally:
-            desk.release()
-
-
-class LiveReviewSession:
-    """Decides over the socket of the run's process.
-
-    Once the process has ended, which it may do right after the last decision, nothing lies
-    on this desk any more; the next sitting has a desk of its own.
-    """
-
-    living = True
-
-    def __init__(self, run: RunDir) -> None:
-        self._run = run
-        self._ended = False
-
-    def review_queue(self) -> ReviewQueue:
-        try:
-            answer = client.ask(self._run, "review")
-        except ConflictError:
-            if client.is_alive(self._run):
-                raise
-            self._ended = True
-            return ReviewQueue((), (), ())
-        if who := answer.get("driven_by"):
-            raise ControlledElsewhereError(client.controlled_elsewhere_error(self._run, who))
-        return ReviewQueue(
-            tuple(from_dict(Operation, data) for data in answer["open"]),
-            tuple(from_dict(Decision, data) for data in answer["decided"]),
-            tuple((name, text) for name, text in answer["draft"]),
-            answer["stale"],
-            tuple(from_dict(UnparsedReply, data) for data in answer["repairs"]),
-        )
-
-    def lint(self, decision: Decision) -> DecisionPreview:
-        return from_dict(
-            DecisionPreview,
-            protocol.strip_envelope(client.ask(self._run, "lint", decision=decision)),
-        )
-
-    def decide(self, decision: Decision) -> tuple[Decision, str]:
-        try:
-            answer = client.ask(self._run, "decide", decision=decision)
-        except ConflictError:
-            # A process may end on the very decision, and take its answer along.
-            if (made := self._find_journalled(decision)) is None:
-                raise
-            return made, ""
-        return from_dict(Decision, answer["decision"]), answer["note"]
-
-    def _find_journalled(self, wanted: Decision) -> Decision | None:
-        """The decision as an ended process wrote it down; None where it lives or did not."""
-        if client.is_alive(self._run):
-            return None
-        made = None
-        for entry in self._run.entries():
-            event = entry.event
-            if isinstance(event, ev.OperationDecided):
-                found = event.decision
-                same = found.operation_id == wanted.operation_id
-                # The time it took, to the millisecond, tells it from one of another sitting.
-                if same and found.took_s is not None and found.took_s == wanted.took_s:
-                    made = found
-            elif isinstance(event, ev.DecisionUndone) and event.operation_id == wanted.operation_id:
-                made = None
-        return made
-
-    def undo(self, operation_id: str) -> tuple[str, ...]:
-        return tuple(client.ask(self._run, "undo", operation=operation_id)["undone"])
-
-    def resubmit(self, repair_id: str, text: str, reviewer: str) -> Resubmission:
-        if len(text) > MAX_REPLY_CHARS:  # it might not even fit the line
-            return Resubmission(problems=(too_long_reason(text),))
-        asked = {"repair": repair_id, "text": text, "reviewer": reviewer}
-        return from_dict(
-            Resubmission, protocol.strip_envelope(client.ask(self._run, "mend", **asked))
-        )
-
-    def drop(self, repair_id: str, reason: str, reviewer: str) -> None:
-        client.ask(self._run, "drop", repair=repair_id, reason=reason, reviewer=reviewer)
-
-    def watch_changes(self) -> Iterator[None]:
-        with suppress(ConflictError):  # it ended between two questions
-            while client.is_alive(self._run):  # who reads too slowly is let go of meanwhile
-                for event in client.watch(self._run):
-                    if event["kind"] in _BRINGS_SOMETHING:
-                        yield
-        self._ended = True
-
-    def wait(self) -> None:
-        """Return once no screen decides any more, or the process has ended."""
-        with suppress(ConflictError):  # it ended
-            while client.ask(self._run, "review").get("driven_by"):
-                time.sleep(WAIT_S)
-
-    def close(self) -> str:
-        if self._ended:
-            return f"the process of run {self._run.run} has ended"
-        try:
-            now = client.ask(self._run, "status")
-        except ConflictError:
-            return ""
-        if now["undecided"] or now["step"] >= now["steps"]:
-            return ""
-        run = quote(self._run.run)
-        return f"the run goes on; `studio review {run} --wait` stays for its next steps"
-
-
-class OfflineReviewSession:
-    """Decides in the run's journal itself; commits only after the run's end."""
 
     living = False
+    controls = True
+    pace_tokens_per_s: float | None = None
 
     def __init__(
         self,
         workspace: Workspace,
         run: RunDir,
-        runner: asyncio.Runner,
-        tell: Callable[[str], None] = lambda _: None,
-        listener: Listener = lambda _: None,
+        who: str,
+        *,
+        linter: Linter | None = None,
+        holder: str = SCREEN,
+        idle_s: float | None = IDLE_S,
     ) -> None:
-        self._workspace, self._run, self._runner = workspace, run, runner
-        self._journal = Journal(run.journal, mask=workspace.mask)
-        self._state = RunState()
-        for entry in self._journal.take_entries():
-            fold(self._state, entry.event)
-        if self._state.started is None:
-            raise ConflictError(
-                f"run {run.run}",
-                "it was cut off before it began: there is nothing to review.",
-                f"Start it again with `studio headless`, or remove it: studio runs rm {run.run}.",
+        self.run = run
+        self.state = RunState()
+        self.controller = who
+        self._workspace, self._linter = workspace, linter
+        self._holder, self._idle_s = holder, idle_s
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="offline-session")
+        self._stack = contextlib.ExitStack()  # used by the worker thread alone, as `_locked` is
+        self._locked: _LockedRun | None = None
+        self._opening: list[DurableEvent | TransientEvent] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._turn = asyncio.Lock()  # one request at a time
+        self._idle: asyncio.TimerHandle | None = None
+        self._releasing: asyncio.Task[None] | None = None
+        self._wrote = False  # something was journalled since the lock was taken
+        self._read = False
+        self._queue: deque[Message] = deque()
+        self._some = asyncio.Event()
+        self._closed = False
+
+    async def messages(self) -> AsyncIterator[Message]:
+        async with self._turn:
+            await self._load_state()
+        while True:
+            while self._queue:
+                yield self._queue.popleft()
+            if self._closed:
+                return
+            self._some.clear()
+            await self._some.wait()
+
+    def subscribe(self, rollouts: Collection[str]) -> None:
+        """No rollout is running here."""
+
+    async def review_queue(self) -> ReviewQueue:
+        async def read(locked: _LockedRun) -> ReviewQueue:
+            return ReviewQueue.read(locked.state, locked.gate.draft())
+
+        return await self._with_lock(read)
+
+    async def decide(self, decision: Decision) -> DecisionResult:
+        return await self._with_lock(lambda locked: locked.gate.decide(decision))
+
+    async def preview(self, decision: Decision) -> DecisionPreview:
+        return await self._with_lock(lambda locked: locked.gate.lint(decision))
+
+    async def undo(self, operation_id: str) -> tuple[str, ...]:
+        return await self._with_lock(lambda locked: locked.gate.undo(operation_id))
+
+    async def propose(self, operation: Operation) -> Operation:
+        return await self._with_lock(
+            lambda locked: locked.gate.queue.propose(operation, self.controller)
+        )
+
+    async def resubmit(self, repair_id: str, text: str, reviewer: str) -> Resubmission:
+        return await self._with_lock(
+            lambda locked: resubmit_reply(self.run, locked.gate, repair_id, text, reviewer)
+        )
+
+    async def drop(self, repair_id: str, reason: str, reviewer: str) -> None:
+        await self._with_lock(lambda locked: locked.gate.queue.drop(repair_id, reason, reviewer))
+
+    async def commit(self) -> str:
+        said = await self._with_lock(lambda locked: locked.commit(self._workspace, self.run))
+        await self.release_lock()
+        return said
+
+    async def control(self, do: str, **arguments: Any) -> dict[str, Any]:
+        if do == "status":
+            async with self._turn:
+                await self._load_state()
+            return status_of(self.state)
+        raise ConflictError(
+            f"run {self.run.run}",
+            "no process of it is running.",
+            f"Start it with `studio headless --resume {quote(self.run.run)}` (r in the app).",
+        )
+
+    async def take_control(self) -> None:
+        """Nobody else can decide here."""
+
+    async def release_lock(self) -> None:
+        """Release the run's lock so that a process can resume it; decisions stand."""
+        async with self._turn:
+            await self._release()
+
+    async def close(self) -> str:
+        await self.release_lock()
+        self._closed = True
+        self._some.set()
+        if self._releasing is not None:
+            await asyncio.gather(self._releasing, return_exceptions=True)
+        self._worker.shutdown(wait=False)
+        run = quote(self.run.run)
+        if self.state.status != "finished":
+            return f"go on with: studio headless --resume {run}"
+        if self.state.reviewed_operations:
+            waiting = len(self.state.reviewed_operations)
+            return f"{waiting} decisions are kept and wait for their commit: studio review {run}"
+        return f"come back with: studio attach {run}"
+
+    async def _with_lock(self, ask: Callable[[_LockedRun], Coroutine[Any, Any, T]]) -> T:
+        """Ask in the worker thread, under the run's lock, which the first request takes.
+
+        Raises:
+            StudioError: the gate refuses, or another process holds the run.
+        """
+        async with self._turn:
+            if self._closed:
+                raise ConflictError(
+                    f"run {self.run.run}", "its session is closed.", "Open it again."
+                )
+            await self._load_state()
+            try:
+                if self._locked is None:
+                    await self._take_lock()
+                assert self._locked is not None
+                return await self._in_worker(self._locked.wait_for, ask)
+            finally:
+                if self._idle_s is None:
+                    pass
+                elif self._wrote:
+                    self._schedule_release(self._idle_s)
+                else:  # nothing was written, or all was refused: nobody need wait for us
+                    await self._release()
+
+    async def _load_state(self) -> None:
+        if not self._read and not self._closed:
+            self._loop = asyncio.get_running_loop()
+            self.state = await self._in_worker(self.run.state)
+            self._read = True
+            self._enqueue(SnapshotReceived())
+            self._enqueue(ControllerChanged(True, self.controller))
+
+    async def _take_lock(self) -> None:
+        self._opening = []
+        self._locked = await self._in_worker(self._enter_lock)
+        opening, self._opening = self._opening, None
+        if self._locked.events_read == self.state.events:
+            for event in opening:  # the library had moved, so the gate took decisions back
+                self._apply_event(event)
+        else:  # another process wrote since the state was read
+            self.state = await self._in_worker(self.run.state)
+            self._wrote = bool(opening)
+            self._enqueue(SnapshotReceived())
+
+    def _enter_lock(self) -> _LockedRun:
+        return self._stack.enter_context(
+            _lock_run(
+                self._workspace,
+                self.run,
+                linter=self._linter,
+                listener=self._on_event,
+                holder=self._holder,
             )
-        folder = workspace.library(self._state.started.library)
-        self.events = self._state.events  # that it found
-        recorder = Recorder(self._journal, self._state)
-        recorder.listen(listener)
-        limit = self._state.settings.get("practice.library_limit")
-        linter = LazyLinter(workspace, run, tell)
-        self._gate = Gate(recorder, folder, (), run=run.run, limit=limit, linter=linter)
-        self._runner.run(self._gate.follow_head(self._state.step))
+        )
 
-    def review_queue(self) -> ReviewQueue:
-        return _review_queue(self._state, self._gate)
+    def _on_event(self, event: DurableEvent | TransientEvent) -> None:
+        """An event is on disk; called in the worker thread."""
+        assert self._loop is not None
+        if self._opening is not None:  # the worker alone touches it until the lock is taken
+            self._opening.append(event)
+        else:
+            self._loop.call_soon_threadsafe(self._apply_event, event)
 
-    def lint(self, decision: Decision) -> DecisionPreview:
-        return self._runner.run(self._gate.lint(decision))
+    def _apply_event(self, event: DurableEvent | TransientEvent) -> None:
+        if isinstance(event, DurableEvent):
+            self._wrote = True
+            fold(self.state, event)
+        self._enqueue(EventReceived(event))
 
-    def decide(self, decision: Decision) -> tuple[Decision, str]:
-        settled = self._runner.run(self._gate.decide(decision))
-        return settled.decision, settled.note
+    def _schedule_release(self, idle_s: float) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+        self._idle = asyncio.get_running_loop().call_later(idle_s, self._on_idle)
 
-    def undo(self, operation_id: str) -> tuple[str, ...]:
-        return self._runner.run(self._gate.undo(operation_id))
+    def _on_idle(self) -> None:
+        self._releasing = asyncio.create_task(self.release_lock())
 
-    def propose(self, operation: Operation, reviewer: str) -> Operation:
-        """Put a person's own operation into the queue."""
-        return self._runner.run(self._gate.propose(operation, reviewer))
+    async def _release(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        if self._locked is None:
+            return
+        self._locked = None
+        wrote, self._wrote = self._wrote, False
+        await self._in_worker(self._stack.close)
+        if wrote:
+            with contextlib.suppress(StudioError):  # the row can be rebuilt from the journals
+                await self._in_worker(write_run_row, self._workspace, self.run)
 
-    def resubmit(self, repair_id: str, text: str, reviewer: str) -> Resubmission:
-        repair = self._gate.unparsed_reply(repair_id)
-        found = parse_resubmission(self._run, repair, text, self._gate.draft(), reviewer)
-        if found.problems:
-            return found
-        made = self._runner.run(self._gate.resubmit(repair_id, found.operations, reviewer))
-        return replace(found, operations=made)
+    async def _in_worker(self, do: Callable[..., T], *arguments: Any) -> T:
+        # Shielded: whoever stops waiting must not leave half a decision behind.
+        working = asyncio.get_running_loop().run_in_executor(self._worker, do, *arguments)
+        return await asyncio.shield(working)
 
-    def drop(self, repair_id: str, reason: str, reviewer: str) -> None:
-        self._runner.run(self._gate.drop(repair_id, reason, reviewer))
+    def _enqueue(self, message: Message) -> None:
+        self._queue.append(message)
+        self._some.set()
 
-    def watch_changes(self) -> Iterator[None]:
-        yield
 
-    def wait(self) -> None:
-        """Nobody else decides under our lock."""
+@dataclass(frozen=True, slots=True)
+class _LockedRun:
+    """A run under its lock, used by the thread that took it."""
 
-    def close(self) -> str:
-        state = self._state
+    state: RunState
+    gate: Gate
+    runner: asyncio.Runner
+    events_read: int  # what the journal held when the lock was taken
+
+    def wait_for(self, ask: Callable[[_LockedRun], Coroutine[Any, Any, T]]) -> T:
+        return self.runner.run(ask(self))
+
+    async def commit(self, workspace: Workspace, run: RunDir) -> str:
+        """Commit the decisions of a finished run; returns what happened."""
+        state = self.state
         if state.status != "finished":
             left = len(state.undecided_operations)
             waiting = f"{left} operations are left" if left else "every operation is decided"
-            return f"{waiting}; go on with `studio headless --resume {self._run.run}`"
+            return f"{waiting}; go on with `studio headless --resume {run.run}`"
         if not state.reviewed_operations:
-            write_run_row(self._workspace, self._run)  # a reply mended or dropped counts there
-            return ""
-        done = self._runner.run(self._gate.commit(0))
-        refresh_agent(self._run.agent_file, done.library, self._run.run, self._workspace.mask)
-        write_library_rows(self._workspace, done.library)
-        write_run_row(self._workspace, self._run)
-        return f"committed: library {done.library.name} is at v{done.library.version}"
-
-    def release(self) -> None:
-        self._runner.run(self._journal.aclose())
+            return "nothing is decided, so nothing was committed"
+        library = (await self.gate.commit(0)).library
+        refresh_agent(run.agent_file, library, run.run, workspace.mask)
+        write_library_rows(workspace, library)
+        return f"committed: library {library.name} is at v{library.version}"
 
 
-def read_review_queue(workspace: Workspace, run: RunDir) -> ReviewQueue:
-    """What lies on the desk of a run without a process, read without its lock.
+@contextlib.contextmanager
+def _lock_run(
+    workspace: Workspace, run: RunDir, *, linter: Linter | None, listener: Listener, holder: str
+) -> Iterator[_LockedRun]:
+    """Take a run's lock and open its gate; the listener hears every event journalled here.
 
     Raises:
+        LockedError: a process holds the run.
         ConflictError: the run was cut off before it began, or its library is gone.
     """
-    state = run.state()
-    if state.started is None:
-        raise ConflictError(f"run {run.run}", "it was cut off before it began.", "Start it again.")
-    limit = state.settings.get("practice.library_limit")
-    folder = workspace.library(state.started.library)
-    gate = Gate(Recorder(_ReadOnlyLog(), state), folder, (), run=run.run, limit=limit)
-    return _review_queue(state, gate)
-
-
-class _ReadOnlyLog:
-    """An `EventLog` of somebody who only reads."""
-
-    async def append(self, event: ev.DurableEvent) -> ev.DurableEvent:
-        raise AssertionError(f"{type(event).__name__} without the run's lock")
-
-
-def _review_queue(state: RunState, gate: Gate) -> ReviewQueue:
-    return ReviewQueue(
-        state.open_operations,
-        tuple(state.decisions.values()),
-        _draft_texts(gate.draft()),
-        state.flagged_stale,
-        tuple(state.repairs.values()),
-    )
-
-
-def _draft_texts(library: Library) -> tuple[tuple[str, str], ...]:
-    return tuple((e.id, e.text) for e in library.experiences)
+    with write_lock(run.path, who=holder), asyncio.Runner() as runner:
+        if is_alive(run):
+            raise LockedError(str(run.path), "a process just took it up.", "Try again.")
+        journal = Journal(run.journal, mask=workspace.mask)
+        try:
+            state = fold_events(entry.event for entry in journal.take_entries())
+            if state.started is None:
+                raise ConflictError(
+                    f"run {run.run}",
+                    "it was cut off before it began: there is nothing to review.",
+                    "Start it again with `studio headless`, or remove it: "
+                    f"studio runs rm {run.run}.",
+                )
+            folder = workspace.library(state.started.library)
+            events_read = state.events
+            recorder = Recorder(journal, state)
+            recorder.listen(listener)
+            limit = state.settings.get("practice.library_limit")
+            gate = Gate(recorder, folder, (), run=run.run, limit=limit, linter=linter)
+            runner.run(gate.follow_head(state.step))
+            yield _LockedRun(state, gate, runner, events_read)
+        finally:
+            runner.run(journal.aclose())

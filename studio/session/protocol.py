@@ -4,18 +4,26 @@ A request is `{"v": 2, "id": 7, "do": "pause", …}`, its answer `{"v": 2, "id":
 …}` or `{"v": 2, "id": 7, "ok": false, "place": …, "cause": …, "move": …}`. After `watch` or
 `attach` come, between answers, `{"v": 2, "seq": n, "event": …}`, where a durable event is the
 nth of the run's journal; after `attach` also `{"v": 2, "streams": [[rollout, offset, text],
-…]}` and `{"v": 2, "driver": {"mine": …, "who": …}}`. Owns the envelope; what a request does is
-the server's.
+…]}` and `{"v": 2, "driver": {"mine": …, "who": …}}`. Owns the envelope, and the refusals both
+ends know; what a request does is `studio.session.requests`'s.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
-from typing import Any
+from shlex import quote
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from engines.core.codec import dumps
+from engines.core.codec import dumps, from_dict
 from engines.core.errors import ConflictError, StudioError
+from studio.session.socket_file import RunAddress
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 PROTOCOL = 2
 """2: `attach` and what comes with it; requests that are sent again."""
@@ -100,3 +108,42 @@ def parse_answer(answer: Mapping[str, Any]) -> dict[str, Any]:
 def strip_envelope(answer: Mapping[str, Any]) -> dict[str, Any]:
     """What an answer says, without what only the protocol needs."""
     return {key: value for key, value in answer.items() if key not in _ENVELOPE}
+
+
+def parse_value(cls: type[T], answer: Mapping[str, Any]) -> T:
+    """A dataclass from an answer that holds its fields, and perhaps others."""
+    known = {field.name for field in dataclasses.fields(cls)}
+    return from_dict(cls, {key: value for key, value in answer.items() if key in known})
+
+
+class NotRunningError(ConflictError):
+    """No process of the run answers, or it ended before it did."""
+
+
+class ControlledElsewhereError(ConflictError):
+    """Somebody decides on a screen, and one person decides at a time."""
+
+
+def not_running_error(run: RunAddress) -> NotRunningError:
+    return NotRunningError(
+        f"run {run.run}",
+        "no process of it is running.",
+        f"Start it with `studio headless --resume {run.run}`.",
+    )
+
+
+def ended_early_error(run: RunAddress) -> NotRunningError:
+    return NotRunningError(
+        f"run {run.run}",
+        "its process ended before it answered.",
+        f"Look at `studio runs list`, and start it with `studio headless --resume {run.run}`.",
+    )
+
+
+def controlled_elsewhere_error(run: RunAddress, who: str) -> ControlledElsewhereError:
+    return ControlledElsewhereError(
+        f"run {run.run}",
+        f"{who} decides on a screen, and one decides at a time.",
+        f"Take over there (studio attach {quote(run.run)}, then T), or wait until that screen is "
+        f"left: studio review {quote(run.run)} --wait.",
+    )

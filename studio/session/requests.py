@@ -1,7 +1,7 @@
-"""What a request to a run's process does.
+"""What each request to a run's process does.
 
-Owns the meaning of each request, and that one which is sent again is not done twice. Knows
-no connection.
+Owns the meaning of the requests, and that one which is sent again is not done twice. Knows no
+connection.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from engines.core import events as ev
 from engines.core.codec import from_dict, to_dict
@@ -18,36 +17,39 @@ from engines.core.errors import ConflictError
 from engines.core.types import KILLED, Decision, Operation
 from engines.pipeline.context import RunContext
 from engines.record.run_dir import RunDir
-from studio.session.client import status_of
+from studio.session.base import ReviewQueue
 from studio.session.idempotency import events_since, prior_result
-from studio.session.unparsed_replies import parse_resubmission
+from studio.session.status import status_of
+from studio.session.unparsed_replies import resubmit_reply
+
+T = TypeVar("T")
 
 DECIDING = frozenset(("decide", "undo", "propose", "mend", "drop", "commit"))
-"""What nobody asks past a screen that drives."""
+"""Only the controlling screen may ask these, where there is one."""
 STEERING = frozenset((*DECIDING, "kill", "pause", "resume", "step", "stop"))
-"""What a screen may ask only while it drives."""
+"""A screen may ask these only while it controls the run."""
 _READING = ("status", "watch", "attach", "subscribe", "drive", "review", "lint")
 _ROLLOUT = re.compile(r"s(\d{1,9})p(\d{1,9})r(\d{1,9})")
 COMMIT_S = 60.0
-"""How long a commit is waited for: it may wait for another process at the library's lock."""
+"""How long a commit is waited for: another process may hold the library's lock."""
 
 
 class RequestHandler:
-    """Does what is asked of one run."""
+    """Handles the requests to one run."""
 
-    def __init__(self, practice: RunContext) -> None:
-        self._practice = practice
-        self._run = RunDir(practice.records.parent)
-        # A request that is sent again may come while its first is still being written: only
-        # after that does the journal tell.
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
+        self._run = RunDir(context.records.parent)
+        # One at a time: a request that is sent again may come while its first is still being
+        # written, and only the journal tells that it was done.
         self._turn = asyncio.Lock()
         self._committing: dict[asyncio.Future[dict[str, Any]], int] = {}  # → step
 
     def status(self) -> dict[str, Any]:
-        return status_of(self._practice.recorder.state, self._practice.budget)
+        return status_of(self._context.recorder.state, self._context.budget)
 
     def close(self) -> None:
-        """The run ends: nobody need wait for a commit any more."""
+        """The run ends: answer everyone who waits for a commit."""
         for waiting in tuple(self._committing):
             if not waiting.done():
                 waiting.set_result({"said": "the run's process ends; nothing is lost"})
@@ -60,14 +62,14 @@ class RequestHandler:
         who: str | None,
         check: Callable[[], None] = lambda: None,
     ) -> dict[str, Any]:
-        """Do it and return the answer.
+        """Do what is asked and return the answer.
 
         Args:
-            do: what.
+            do: the request's name.
             request: its fields.
-            who: at the screen that asks; None: it is no screen.
-            check: raises where who asks may not steer. What is sent again and was done is
-                answered all the same: it may have been asked before somebody took over.
+            who: the person at the screen that asks; None: it is no screen.
+            check: raises where the client may not steer. A request that is sent again and was
+                done is answered all the same: somebody may have taken over since.
 
         Raises:
             StudioError: it is refused.
@@ -90,7 +92,7 @@ class RequestHandler:
         return await self._wait_for_commit(waiting)
 
     def _pending_commit(self, step: Any) -> asyncio.Future[dict[str, Any]] | None:
-        """The commit of a step that was asked for and has not come yet."""
+        """The commit of a step that was asked for and is not done yet."""
         return next((one for one, of in self._committing.items() if of == step), None)
 
     async def _prior_result(self, do: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -99,12 +101,12 @@ class RequestHandler:
             raise ConflictError(
                 f"request {do}", 'it is sent again without "since".', "Say how many events it saw."
             )
-        # In a thread: it reads the journal, and the run must not stand still meanwhile.
+        # In a thread: it reads the whole journal.
         events = await asyncio.to_thread(events_since, self._run, since)
         try:
             done = prior_result(do, request, events)
         except (KeyError, TypeError, ValueError, AssertionError):
-            return None  # it lacks a field, as will be said
+            return None  # it lacks a field: handling it says so
         if done is None:
             return None
         if do == "commit":
@@ -116,16 +118,17 @@ class RequestHandler:
             case "status" | "watch":
                 return self.status()
             case "review":
-                return self._review_queue()
+                state, draft = self._context.recorder.state, self._context.gate.draft()
+                return to_dict(ReviewQueue.read(state, draft))
             case "lint":
-                return dict(to_dict(await self._practice.gate.lint(_parse_decision(request))))
+                return to_dict(await self._context.gate.lint(_parse_decision(request)))
         known = ", ".join((*_READING, *sorted(STEERING)))
         raise ConflictError(f"request {do!r}", "a run knows no such request.", f"Known: {known}.")
 
     async def _handle_command(
         self, do: str, request: Mapping[str, Any], who: str | None
     ) -> dict[str, Any]:
-        control, gate = self._practice.control, self._practice.gate
+        control, gate = self._context.control, self._context.gate
         match do:
             case "pause":
                 await control.pause(bool(request.get("now")))
@@ -134,7 +137,7 @@ class RequestHandler:
             case "step":
                 await control.step()
             case "stop":
-                # Answered first: stopping closes this very connection.
+                # After the answer: stopping closes this very connection.
                 after_step = bool(request.get("after_step"))
                 asyncio.get_running_loop().call_soon(
                     control.stop, *_stop_arguments(after_step, who)
@@ -144,44 +147,21 @@ class RequestHandler:
                 (rollout,) = text_fields(request, "rollout")
                 return self._kill(rollout, who or "studio ctl")
             case "decide":
-                settled = await gate.decide(_parse_decision(request))
-                return {"decision": to_dict(settled.decision), "note": settled.note}
+                return to_dict(await gate.decide(_parse_decision(request)))
             case "undo":
                 return {"undone": list(await gate.undo(*text_fields(request, "operation")))}
             case "propose":
                 (reviewer,) = text_fields(request, "reviewer")
-                proposed = await gate.propose(_parse_operation(request), reviewer)
+                proposed = await gate.queue.propose(_parse_operation(request), reviewer)
                 return {"operation": to_dict(proposed)}
             case "mend":
-                return await self._resubmit(*text_fields(request, "repair", "text", "reviewer"))
+                repair, text, reviewer = text_fields(request, "repair", "text", "reviewer")
+                return to_dict(await resubmit_reply(self._run, gate, repair, text, reviewer))
             case "drop":
                 repair, reason, reviewer = text_fields(request, "repair", "reason", "reviewer")
-                await gate.drop(repair, reason, reviewer)
+                await gate.queue.drop(repair, reason, reviewer)
                 return {}
         return self.status()
-
-    def _review_queue(self) -> dict[str, Any]:
-        state = self._practice.recorder.state
-        draft = self._practice.gate.draft()
-        return {
-            "open": [to_dict(operation) for operation in state.open_operations],
-            "decided": [to_dict(decision) for decision in state.decisions.values()],
-            "draft": [[e.id, e.text] for e in draft.experiences],
-            "stale": state.flagged_stale,
-            "repairs": [to_dict(repair) for repair in state.repairs.values()],
-            "base_version": state.base_version,
-        }
-
-    async def _resubmit(self, repair_id: str, text: str, reviewer: str) -> dict[str, Any]:
-        gate = self._practice.gate
-        repair = gate.unparsed_reply(repair_id)
-        # In a thread: it reads the journal, and the run must not stand still meanwhile.
-        found = await asyncio.to_thread(
-            parse_resubmission, self._run, repair, text, gate.draft(), reviewer
-        )
-        made = () if found.problems else await gate.resubmit(repair_id, found.operations, reviewer)
-        answer: dict[str, Any] = to_dict(replace(found, operations=made))
-        return answer
 
     def _kill(self, rollout: str, who: str) -> dict[str, Any]:
         found = _ROLLOUT.fullmatch(rollout)
@@ -190,19 +170,19 @@ class RequestHandler:
                 "request kill", f"{rollout!r} is no rollout's id.", "Send one such as s1p0r2."
             )
         step, position, index = map(int, found.groups())
-        return {"killed": self._practice.rollouts.kill(step, position, index, f"{KILLED}{who}")}
+        return {"killed": self._context.rollouts.kill(step, position, index, f"{KILLED}{who}")}
 
     def _check_step(self, step: Any) -> None:
-        """What was looked at must be what is committed."""
-        now = self._practice.recorder.state.step
+        """Refuse to commit another step than the one the person looked at."""
+        now = self._context.recorder.state.step
         if step not in (None, now):
             raise ConflictError(
                 f"step {step}", f"step {now} is under way by now.", "Look at what waits, and again."
             )
 
     async def _release_commit(self, who: str) -> asyncio.Future[dict[str, Any]]:
-        """Put off what is undecided and let the lesson go; the future tells what came of it."""
-        state, gate = self._practice.recorder.state, self._practice.gate
+        """Defer what is undecided and release the commit; the future holds what came of it."""
+        state, gate = self._context.recorder.state, self._context.gate
         if not state.under_review:
             raise ConflictError(
                 f"run {self._run.run}",
@@ -227,7 +207,7 @@ class RequestHandler:
                 case ev.DecisionUndone():
                     waiting.set_result({"said": "not committed: a decision was taken back"})
 
-        stop = self._practice.recorder.listen(on_event)
+        stop = self._context.recorder.listen(on_event)
         self._committing[waiting] = step
         waiting.add_done_callback(lambda done: self._committing.pop(done, None))
         waiting.add_done_callback(lambda _: stop())
@@ -236,7 +216,7 @@ class RequestHandler:
         except BaseException:
             waiting.cancel()
             raise
-        gate.release_once()
+        gate.hold.release_once()
         return waiting
 
     async def _wait_for_commit(self, waiting: asyncio.Future[dict[str, Any]]) -> dict[str, Any]:
@@ -246,7 +226,7 @@ class RequestHandler:
             return {"said": "the commit is under way; it waits for the run"}
 
     def _commit_text(self, version: int) -> str:
-        state = self._practice.recorder.state
+        state = self._context.recorder.state
         if state.trains_weights:
             return f"committed: the policy is at v{state.policy_version}"
         library = state.started.library if state.started else ""
@@ -275,22 +255,21 @@ def _stop_arguments(after_step: bool, who: str | None) -> tuple[str, bool]:
 
 
 def _parse_decision(request: Mapping[str, Any]) -> Decision:
-    try:
-        return from_dict(Decision, request["decision"])
-    except (KeyError, ValueError) as error:
-        raise ConflictError(
-            "request decide",
-            f"its decision cannot be read ({error}).",
-            "Give operation_id, action and reviewer; an edit also text, kind or target.",
-        ) from error
+    fields = "operation_id, action and reviewer; an edit also text, kind or target"
+    return _parse_field(Decision, "decision", request, fields)
 
 
 def _parse_operation(request: Mapping[str, Any]) -> Operation:
+    fields = "id, kind and text; a change of an experience also target"
+    return _parse_field(Operation, "operation", request, fields)
+
+
+def _parse_field(cls: type[T], name: str, request: Mapping[str, Any], fields: str) -> T:
     try:
-        return from_dict(Operation, request["operation"])
+        return from_dict(cls, request[name])
     except (KeyError, ValueError) as error:
         raise ConflictError(
-            "request propose",
-            f"its operation cannot be read ({error}).",
-            "Give id, kind and text; a change of an experience also target.",
+            f"request {request.get('do')}",
+            f"its {name} cannot be read ({error}).",
+            f"Give {fields}.",
         ) from error

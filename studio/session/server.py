@@ -1,6 +1,6 @@
-"""A run's process at its end of `control.sock`: connections, and who of them decides.
+"""The server of a run's process on `control.sock`: its clients, and which of them decides.
 
-Owns the socket, the connections and the one driver. What a request does is
+Owns the socket, the connections and who the one controller is. What a request does is
 `studio.session.requests`'s.
 """
 
@@ -19,10 +19,10 @@ from engines.core.errors import ConflictError, StudioError
 from engines.pipeline.context import RunContext
 from engines.record.run_dir import RunDir
 from studio.report.progress import to_stderr
-from studio.session.client import controlled_elsewhere_error
 from studio.session.feed import BATCH_S, Feed, Outbox
 from studio.session.protocol import (
     MAX_LINE,
+    controlled_elsewhere_error,
     format_line,
     parse_request,
     refusal_line,
@@ -32,28 +32,28 @@ from studio.session.requests import DECIDING, STEERING, RequestHandler, text_fie
 from studio.session.socket_file import bind_path
 
 _LAST_WORDS_S = 2.0
-"""How long an ending run waits for somebody that reads slowly."""
+"""How long an ending run waits for a slow reader."""
 
 
 @asynccontextmanager
 async def serve(
-    practice: RunContext, path: Path, *, batch_s: float = BATCH_S
+    context: RunContext, path: Path, *, batch_s: float = BATCH_S
 ) -> AsyncIterator[None]:
     """Answer requests about a run for as long as the context lasts.
 
     Args:
-        practice: the run.
+        context: of the run.
         path: of its socket.
-        batch_s: seconds between two batches of text under way.
+        batch_s: seconds between two batches of text.
 
     Raises:
         ConflictError: the path is too long, and no shorter one is found.
     """
     with bind_path(path) as name:
-        server = _Server(practice, batch_s)
+        server = _Server(context, batch_s)
         listening = socket.socket(socket.AF_UNIX)
-        # Before it has a name, so that nobody else can connect in between; after it for
-        # systems that look at the name only.
+        # Before `bind`, so that no other user can connect in between; and after it, for
+        # systems that check the file's mode only.
         os.fchmod(listening.fileno(), 0o600)
         listening.bind(name)
         os.chmod(name, 0o600)
@@ -68,70 +68,70 @@ async def serve(
 
 
 class _Client:
-    """One client: what it is sent, and who it is once it attached."""
+    """One client: what it is sent, and who it is once it has attached."""
 
-    def __init__(self, outlet: Outbox) -> None:
-        self.outlet = outlet
-        self.who: str | None = None  # None: it asks, and is not attached
-        self.session = ""  # the same for each line of one screen; "": it does not say
+    def __init__(self, outbox: Outbox) -> None:
+        self.outbox = outbox
+        self.who: str | None = None  # None: it has not attached
+        self.session = ""  # the same for each connection of one screen; "": not given
 
 
 class _Server:
-    """Attends clients, each in its own task."""
+    """Serves clients, each in its own task."""
 
-    def __init__(self, practice: RunContext, batch_s: float) -> None:
-        self._practice = practice
-        self._run = RunDir(practice.records.parent)
-        self._requests = RequestHandler(practice)
-        self._feed = Feed(practice.recorder.state, batch_s)
-        self._stop_listening = practice.recorder.listen(
+    def __init__(self, context: RunContext, batch_s: float) -> None:
+        self._context = context
+        self._run = RunDir(context.records.parent)
+        self._requests = RequestHandler(context)
+        self._feed = Feed(context.recorder.state, batch_s)
+        self._stop_listening = context.recorder.listen(
             self._feed, reads_text=self._feed.is_followed
         )
         self._connections: dict[asyncio.Task[None], _Client] = {}
         self._under_way: set[asyncio.Task[Any]] = set()
-        self._driver: _Client | None = None
+        self._controller: _Client | None = None
         self._closing = False
 
     async def serve_client(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        if self._closing:  # it was waiting to be let in
+        if self._closing:  # it was still in the queue of the socket
             writer.close()
             return
         task = asyncio.current_task()
         assert task is not None
         client = self._connections[task] = _Client(Outbox(self._feed))
-        sending = asyncio.create_task(client.outlet.send(writer))
+        sending = asyncio.create_task(client.outbox.send(writer))
         reading = asyncio.create_task(self._answer_requests(client, reader))
-        client.outlet.let_go = sending.cancel  # it may wait for somebody who never reads
+        client.outbox.on_dropped = sending.cancel  # it may wait for somebody who never reads
         try:
-            # Whichever ends first: it left, it stopped reading, or the run is over.
+            # Until the client left, or stopped reading, or the run is over.
             await asyncio.wait((sending, reading), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            pass  # it did not take the run's last words
+            pass  # it did not read the last events in time
         finally:
             self._detach(client)
             for part in (sending, reading):
                 part.cancel()
             await asyncio.gather(sending, reading, return_exceptions=True)
             writer.close()
-            if client.outlet.gone or not client.outlet.ended:
-                writer.transport.abort()  # what it did not read must not keep us
+            if client.outbox.dropped or not client.outbox.ended:
+                writer.transport.abort()  # else closing would wait for it to read
             with contextlib.suppress(OSError, asyncio.CancelledError):
                 await writer.wait_closed()
             self._connections.pop(task, None)
 
     async def close(self) -> None:
-        """Let everyone have the last events, for a moment."""
+        """Send everyone the last events, and wait a moment for slow readers."""
         self._closing = True
         self._stop_listening()
         self._feed.close()
         self._requests.close()
-        if self._under_way:  # a decision that is being written is written
+        if self._under_way:  # let a decision that is being written reach the disk
             await asyncio.wait(self._under_way, timeout=_LAST_WORDS_S)
         tasks = tuple(self._connections)
         for client in self._connections.values():
-            client.outlet.end()
+            client.outbox.end()
         if tasks:
             _, left = await asyncio.wait(tasks, timeout=_LAST_WORDS_S)
             for task in left:
@@ -139,27 +139,27 @@ class _Server:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _answer_requests(self, client: _Client, reader: asyncio.StreamReader) -> None:
-        """Answer one request after another, until it leaves; also in the midst of one."""
+        """Answer one request after another until the client leaves."""
         coming = asyncio.create_task(_read_line(reader))
         try:
             while (line := await coming) and not self._closing:
                 if not line.endswith(b"\n"):  # a part of one that is too long
-                    client.outlet.enqueue(
+                    client.outbox.enqueue(
                         refusal_line(None, too_long_error("", await _skip_long_line(line, reader)))
                     )
-                    await client.outlet.wait_until_sent()
+                    await client.outbox.wait_until_sent()
                     return
                 coming = asyncio.create_task(_read_line(reader))
-                # A client that leaves must not cut what it asked for: half a decision, on
-                # disk and not in the state, would be worse than one nobody waits for.
+                # A task of its own: were it cancelled when its client leaves, a decision could
+                # be on disk and not in the state.
                 answering = asyncio.create_task(self._answer(client, line))
                 self._under_way.add(answering)
                 answering.add_done_callback(self._under_way.discard)
                 await asyncio.wait((answering, coming), return_when=asyncio.FIRST_COMPLETED)
                 if client.who is not None and coming.done() and not coming.result():
-                    return  # a screen that is gone drives no longer; a script may wait yet
+                    return  # a screen that left controls no more; a script's request is finished
                 await asyncio.shield(answering)
-                await client.outlet.wait_until_sent()
+                await client.outbox.wait_until_sent()
         finally:
             coming.cancel()
 
@@ -172,17 +172,17 @@ class _Server:
             # The status comes first, and what else is known as `ok` or `id` never.
             answered = format_line(**{**answer, "id": number, "ok": True})
         except StudioError as error:
-            client.outlet.enqueue(refusal_line(number, error))
+            client.outbox.enqueue(refusal_line(number, error))
             return
-        except Exception as error:  # a bug: whoever asked must not wait for ever
+        except Exception as error:  # a bug: the client must not wait for ever
             to_stderr(f"bug: a request was not answered: {_bug_line(error)}")
             cause = f"the run could not answer it ({type(error).__name__})."
             move = "Its log says where; please report it."
-            client.outlet.enqueue(refusal_line(number, ConflictError("request", cause, move)))
+            client.outbox.enqueue(refusal_line(number, ConflictError("request", cause, move)))
             return
-        client.outlet.enqueue(answered)
+        client.outbox.enqueue(answered)
         if request["do"] == "watch":
-            self._feed.add(client.outlet)
+            self._feed.add(client.outbox)
 
     async def _handle(self, client: _Client, request: Mapping[str, Any]) -> dict[str, Any]:
         match do := str(request.get("do")):
@@ -204,17 +204,17 @@ class _Server:
         return {**answer, "driven_by": self._controller_name} if do == "review" else answer
 
     def _check_control(self, client: _Client, do: str) -> None:
-        """Refuse what only the screen that drives may ask."""
-        if client is self._driver:
+        """Refuse what only the controlling screen may ask."""
+        if client is self._controller:
             return
         if client.who is not None and do in STEERING:
             raise self._observer_error()
-        if self._driver is not None and do in DECIDING:
+        if self._controller is not None and do in DECIDING:
             raise controlled_elsewhere_error(self._run, self._controller_name)
 
     @property
     def _controller_name(self) -> str:
-        return (self._driver.who or "") if self._driver is not None else ""
+        return (self._controller.who or "") if self._controller is not None else ""
 
     def _attach(self, client: _Client, request: Mapping[str, Any]) -> dict[str, Any]:
         who, session = text_fields(request, "who", "session")
@@ -224,18 +224,18 @@ class _Server:
             for one in self._connections.values()
             if session and one.session == session and one is not client
         ]
-        # Before its own older line is let go of, else its commit would be let go too.
-        if request.get("drive") and (self._driver is None or self._driver in before):
+        # Before its older connection is dropped: without a controller a held commit is released.
+        if request.get("drive") and (self._controller is None or self._controller in before):
             self._set_controller(client)
-        for one in before:  # a screen has one line: that one is dead
+        for one in before:  # a screen has one connection: the older one is dead
             self._detach(one)
-            one.outlet.let_go()
-        # From here to the events there is no await, so that none falls between.
-        self._feed.add(client.outlet)
+            one.outbox.on_dropped()
+        # No await from here to `add`, so that no event is missed in between.
+        self._feed.add(client.outbox)
         return {
             **self._requests.status(),
             "seq": self._feed.seq,
-            "pace_tokens_per_s": self._practice.pace_tokens_per_s,
+            "pace_tokens_per_s": self._context.pace_tokens_per_s,
             "under_way": self._feed.rollouts,
             **self._controller_data(client),
         }
@@ -250,23 +250,23 @@ class _Server:
             raise ConflictError(
                 "request subscribe", "only who attached is sent text.", "Send attach first."
             )
-        self._feed.subscribe(client.outlet, frozenset(rollouts))
+        self._feed.subscribe(client.outbox, frozenset(rollouts))
 
     def _set_controller(self, client: _Client | None) -> None:
-        """Let this one decide, None nobody, and tell everyone else who is attached."""
-        if client is self._driver:
+        """Let this client decide (None: nobody), and tell every other attached one."""
+        if client is self._controller:
             return
-        self._driver = client
-        self._practice.gate.hold_commit(client is not None)
+        self._controller = client
+        self._context.gate.hold.set(client is not None)
         for other in self._connections.values():
             if other.who is not None and other is not client:
-                other.outlet.enqueue(format_line(**self._controller_data(other)))
+                other.outbox.enqueue(format_line(**self._controller_data(other)))
 
     def _controller_data(self, client: _Client) -> dict[str, Any]:
-        return {"driver": {"mine": client is self._driver, "who": self._controller_name}}
+        return {"driver": {"mine": client is self._controller, "who": self._controller_name}}
 
     def _observer_error(self) -> ConflictError:
-        if self._driver is None:
+        if self._controller is None:
             return ConflictError(
                 "this screen", "it observes; nobody drives now.", "Press T to take over."
             )
@@ -277,14 +277,14 @@ class _Server:
         )
 
     def _detach(self, client: _Client) -> None:
-        self._feed.remove(client.outlet)
+        self._feed.remove(client.outbox)
         client.who, client.session = None, ""
-        if client is self._driver:
+        if client is self._controller:
             self._set_controller(None)
 
 
 async def _read_line(reader: asyncio.StreamReader) -> bytes:
-    """A request; without its end where it is too long, b"" where nobody asks any more."""
+    """A request; without its end where it is too long, b"" where the client has left."""
     try:
         line = await reader.readuntil(b"\n")
     except asyncio.LimitOverrunError as more:
@@ -295,7 +295,7 @@ async def _read_line(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _skip_long_line(line: bytes, reader: asyncio.StreamReader) -> int:
-    """Read a line that is too long to its end, so that its sender can hear; returns its bytes."""
+    """Read a line that is too long to its end, so that its sender reads on; returns its bytes."""
     size = len(line)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_LAST_WORDS_S):

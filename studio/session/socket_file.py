@@ -1,8 +1,8 @@
-"""The file `control.sock` of a run: bound by its process, reached by whoever asks.
+"""The file `control.sock` of a run: bound by its process, connected to by clients.
 
-Owns the way round the length a socket's path may have. A process whose path is too long binds
-in a short private folder and leaves a link; a client to whom the path is too long, because it
-names the workspace another way, goes through the folder it has opened.
+Owns the way around the limit on a socket's path. A process whose path is too long binds in a
+short private folder and leaves a link; a client whose path is too long, because it names the
+workspace another way, connects through a folder it has opened.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RunAddress(Protocol):
 def bind_path(path: Path, folders: Sequence[str] | None = None) -> Iterator[str]:
     """Where to bind: the path itself, or a short one it then links to.
 
-    Whoever binds holds the run's lock: what lies there is left by a process that was killed.
+    Whoever binds holds the run's lock: a socket found there was left by a killed process.
 
     Args:
         path: of the run's socket.
@@ -49,7 +49,7 @@ def bind_path(path: Path, folders: Sequence[str] | None = None) -> Iterator[str]
         ConflictError: the path is too long, and no short folder can be made.
     """
     _remove_stale(path)
-    # By its whole name, since nobody else need stand in the folder we stand in.
+    # The absolute path, since a client may run in another folder.
     if len(os.fsencode(os.path.abspath(path))) <= LONGEST_PATH:
         yield str(path)
         path.unlink(missing_ok=True)
@@ -97,7 +97,7 @@ def connect_path(run: RunAddress) -> Iterator[str]:
 
 
 def check_owner(path: str, run: RunAddress, uid: int | None = None) -> None:
-    """Refuse a socket that somebody else put there, before anything is said to it.
+    """Refuse a socket of another user, before anything is sent to it.
 
     Args:
         path: from `connect_path`.
@@ -114,7 +114,7 @@ def check_owner(path: str, run: RunAddress, uid: int | None = None) -> None:
 
 
 def _remove_stale(path: Path) -> None:
-    """Take away what a killed process left: the socket, or the link and its private folder."""
+    """Remove what a killed process left: the socket, or the link and its private folder."""
     if path.is_symlink():
         target = Path(os.readlink(path))
         folder = target.parent
@@ -124,7 +124,7 @@ def _remove_stale(path: Path) -> None:
             private = folder.name.startswith(_PRIVATE) and stat.S_IMODE(found.st_mode) == 0o700
             if ours and private and target.name == _NAME:
                 target.unlink(missing_ok=True)
-                folder.rmdir()  # where anything else lies in it, it is not what we made
+                folder.rmdir()  # fails where it holds anything else: then it is not ours
     path.unlink(missing_ok=True)
 
 

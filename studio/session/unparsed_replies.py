@@ -1,16 +1,16 @@
-"""Where a reply that waits to be mended comes from: its step, its prompt, its records.
+"""Replies of the model that could not be parsed: where one comes from, and its correction.
 
-Reads a run's journal and records; changes nothing.
+Finds the step, the prompt and the records behind a reply, and hands a corrected one to the gate.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engines.core import events as ev
 from engines.core.errors import ConflictError, StudioError
-from engines.core.library import Library
 from engines.core.types import (
     Lesson,
     Message,
@@ -22,6 +22,7 @@ from engines.core.types import (
     group_id,
     rollout_id,
 )
+from engines.pipeline.gate.gate import Gate
 from engines.record.ledger import read_record
 from engines.record.run_dir import RunDir
 from engines.training_free.resubmit import Idea, ReplyOrigin, Resubmission, read_resubmission
@@ -30,7 +31,7 @@ from studio.secrets.sanitize import one_line, sanitize
 
 @dataclass(frozen=True, slots=True)
 class ReplySource:
-    """What lies behind a reply: its meaning in the step, what was asked, on which rollouts."""
+    """What a reply answers: its place in the step, the prompt, the rollouts it is about."""
 
     origin: ReplyOrigin
     reply: str
@@ -38,15 +39,29 @@ class ReplySource:
     rollouts: tuple[str, ...]
 
 
-def parse_resubmission(
-    run: RunDir, repair: UnparsedReply, text: str, library: Library, by: str
+async def resubmit_reply(
+    run: RunDir, gate: Gate, repair_id: str, text: str, reviewer: str
 ) -> Resubmission:
-    """Read a mended reply of a run. Takes as long as reading the run's journal takes."""
-    return read_resubmission(repair, text, library, find_reply_source(run, repair).origin, by)
+    """Parse a corrected reply, and put what it holds into the queue where all of it is understood.
+
+    Raises:
+        ConflictError: no such reply waits.
+    """
+    repair = gate.queue.unparsed_reply(repair_id)
+    # In a thread: it reads the journal, and the run must not stand still meanwhile.
+    source = await asyncio.to_thread(find_reply_source, run, repair)
+    found = await asyncio.to_thread(
+        read_resubmission, repair, text, gate.draft(), source.origin, reviewer
+    )
+    if found.problems:
+        return found
+    return replace(
+        found, operations=await gate.queue.resubmit(repair_id, found.operations, reviewer)
+    )
 
 
 def find_reply_source(run: RunDir, repair: UnparsedReply) -> ReplySource:
-    """Look up what a reply was drawn from.
+    """Look up the prompt and the rollouts behind a reply.
 
     Raises:
         ConflictError: the run's journal knows nothing of it.
@@ -82,7 +97,7 @@ def find_reply_source(run: RunDir, repair: UnparsedReply) -> ReplySource:
 
 
 class _StepLessons:
-    """One step of a journal, as far as its lessons go."""
+    """What the journal holds of one step and its lessons."""
 
     def __init__(self, run: RunDir, step: int) -> None:
         self.problems: tuple[str, ...] = ()
@@ -120,9 +135,9 @@ class _StepLessons:
         return self.lesson.operations if self.lesson else ()
 
     def usable_attempts(self, position: int) -> list[tuple[int, str]]:
-        """Attempts of a group that a lesson can be drawn from: those with a reward, if any has.
+        """Attempts of a group that the lesson was drawn from: those with a reward, if any has.
 
-        Where truth is not given none needs to have one, and all that did not fail count.
+        Without a given truth none may have one; then all that did not fail count.
         """
         members = sorted(at for at in self._rollouts if at[0] == position)
         alive = [at for at in members if self._rollouts[at].status != "failed"]
@@ -131,7 +146,7 @@ class _StepLessons:
         return [(at[1], rollout_id(step, *at)) for at in rewarded or alive]
 
     def proposals(self) -> list[tuple[str, Proposal]]:
-        """As they were numbered for the consolidation: in sample order."""
+        """In the order in which the consolidation numbered them: that of the samples."""
         return [
             (group_id(found.step, at), proposal)
             for at, found in sorted(self.reflections.items())
@@ -139,7 +154,7 @@ class _StepLessons:
         ]
 
     def known_ideas(self, repair: UnparsedReply) -> dict[Idea, str]:
-        """What the step has brought forth: its operations, and what the group has proposed."""
+        """What the step holds already: its operations, and what the group has proposed."""
         found: dict[Idea, str] = {}
         if repair.kind == "extraction":
             for group, p in self.proposals():
@@ -153,7 +168,7 @@ class _StepLessons:
 def _read_request(
     run: RunDir, purpose: str, refs: Sequence[RecordRef]
 ) -> tuple[str, tuple[Message, ...]]:
-    """Who wrote the reply, and the first request. A lost record must not stop the mending."""
+    """Who wrote the reply, and the first request. Neither is known where a record is lost."""
     model = ""
     prompt: tuple[Message, ...] = ()
     for ref in refs:
@@ -168,7 +183,7 @@ def _read_request(
 
 
 COMMENT = "#: "
-"""Begins the lines above a reply in the editor; no JSON does."""
+"""Begins the lines above a reply in the editor; no JSON begins so."""
 
 
 def with_comments(text: str, reasons: Sequence[str]) -> str:
@@ -181,7 +196,7 @@ def with_comments(text: str, reasons: Sequence[str]) -> str:
 
 
 def without_comments(text: str) -> str:
-    """The text as it was mended, without the comments at its top."""
+    """The corrected text without the comments at its top."""
     lines = text.split("\n")
     while lines and lines[0].startswith(COMMENT.strip()):
         lines.pop(0)

@@ -1,7 +1,7 @@
 """Demonstrations of a fine-tuning stage: from a file or from a run, as one data set.
 
-Owns which rollouts of a run are taken, and the file that holds what is learnt. A library that
-stood in their prompts is left out, so that whoever learns from them learns to do without it.
+Owns which rollouts of a run are taken. A library in their prompts is left out, so that the policy
+learns to do without it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ID_CHARS = 8
 class _Step:
     number: int
     problems: tuple[str, ...]
-    guidance: str  # that stood in the prompts; "" without a library
+    guidance: str  # of the library in its prompts; "" without one
     finished: dict[tuple[int, int], ev.RolloutFinished] = field(default_factory=dict)
     rewards: dict[tuple[int, int], float] = field(default_factory=dict)
 
@@ -47,13 +47,9 @@ def write_demonstrations(
 ) -> str:
     """Write what `sft.data` names below `datasets/`, and return the data set's name.
 
-    The name follows from the content, so that a run that has begun finds what it began with.
-
-    Args:
-        workspace: where runs are looked up and the data set is put.
-        loaded: the run file; `sft.data` is set.
-        name: what the data set's name begins with.
-        with_library: only rollouts whose prompts held experiences; of runs alone.
+    The name begins with `name` and ends with a digest of the content, so that a run that is
+    resumed finds the same data. With `with_library` only rollouts of a run are taken whose prompts
+    held experiences.
 
     Raises:
         DataError: a row cannot be used, by file and line.
@@ -63,13 +59,13 @@ def write_demonstrations(
     data = loaded.config.sft.data or ""
     kind, _, run = data.partition(":")
     if kind == "run":
-        found, told = _run_demonstrations(
+        found, about = _run_demonstrations(
             workspace, loaded, workspace.run(run), with_library=with_library
         )
     else:
         source = loaded.data_path(data, "sft.data")
         found = list(read_demonstrations(source))
-        told = f"{len(found)} from {source}"
+        about = f"{len(found)} from {source}"
     question = loaded.config.data.fields.get("question", "question")
     answer = loaded.config.data.fields.get("answer", "answer")
     rows = []
@@ -82,16 +78,18 @@ def write_demonstrations(
     make_folder(path.parent)
     if not path.exists():
         write_atomic(path, text)
-    to_stderr(f"demonstrations: {told} ({path})")
+    to_stderr(f"demonstrations: {about} ({path})")
     if all(one.reply == one.answer for one in found):
-        to_stderr("warning: they show no way to their answers: bare answers are what is learnt")
+        to_stderr(
+            "warning: their replies are bare answers without steps, so bare answers are learnt"
+        )
     return name
 
 
 def _run_demonstrations(
     workspace: Workspace, loaded: LoadedRun, run: RunDir, *, with_library: bool
 ) -> tuple[list[Demonstration], str]:
-    """Every reply of the verified rollouts of a run, and what there were, in words."""
+    """Every reply of the verified rollouts of a run, and a line that counts them."""
     theirs = load_run(str(run.run_file), [], workspace.path, keyless=True)
     exact = theirs.config.policy.model == loaded.config.policy.model
     if theirs.config.data.practice is None:
@@ -109,14 +107,17 @@ def _run_demonstrations(
     least = loaded.config.sft.min_reward
     found: dict[tuple[Any, ...], Demonstration] = {}
     right = judged = 0
-    for chapter in load_history(run, workspace):
-        for step in _read_steps(workspace, chapter):
+    for segment in load_history(run, workspace):
+        for step in _read_steps(workspace, segment):
             if with_library and not step.guidance:
                 continue
             judged += len(step.rewards)
             for place, done, problem in _verified_rollouts(step, problems, least):
                 right += 1
-                for shown in _read_replies(chapter.records, step, place, done, problem, exact):
+                for shown in _read_replies(
+                    segment.records, step.guidance, place, done, problem, exact=exact
+                ):
+                    # One prompt and reply counts once, however often it was drawn.
                     asked = tuple((m.role, m.content) for m in shown.messages)
                     found.setdefault((asked, shown.reply), shown)
     what = "rollouts with a library in their prompt" if with_library else "rollouts"
@@ -127,19 +128,19 @@ def _run_demonstrations(
             none if judged else f"it has no judged {what}.",
             "Practise longer, lower sft.min_reward, or name another run in sft.data.",
         )
-    told = (
+    about = (
         f"{len(found)} different replies of {right} of {judged} judged {what} of run {run.run} "
         f"(reward {least:g} or more)"
     )
     if not exact:
-        told += f", as text: their tokens are those of {theirs.config.policy.model}"
-    return list(found.values()), told
+        about += f", as text: their tokens are those of {theirs.config.policy.model}"
+    return list(found.values()), about
 
 
 def _verified_rollouts(
     step: _Step, problems: Mapping[str, Problem], least: float
 ) -> Iterator[tuple[str, ev.RolloutFinished, Problem]]:
-    """Rollouts that ended by themselves with a reward of that much or more, by id."""
+    """Rollouts that ended by themselves with a reward of `least` or more, by id."""
     for (position, index), reward in sorted(step.rewards.items()):
         done = step.finished.get((position, index))
         problem = problems.get(step.problems[position])
@@ -156,13 +157,14 @@ def _verified_rollouts(
 
 def _read_replies(
     records: Path,
-    step: _Step,
+    guidance: str,
     place: str,
     done: ev.RolloutFinished,
     problem: Problem,
+    *,
     exact: bool,
 ) -> Iterator[Demonstration]:
-    """Each reply of a rollout after the prompt that it would have had without a library."""
+    """Each reply of a rollout, with the prompt that it would have had without a library."""
     messages: tuple[Message, ...] = ()
     for ref in done.refs:
         record = read_record(records, ref)
@@ -171,7 +173,7 @@ def _read_replies(
         yield Demonstration(
             problem.question,
             record.reply.text,
-            _strip_guidance(asked, step.guidance, place),
+            _strip_guidance(asked, guidance, place),
             record.reply.token_ids if exact else (),
             problem.answer,
             place,
@@ -189,11 +191,11 @@ def _strip_guidance(messages: Sequence[Message], guidance: str, place: str) -> t
         ) from None
 
 
-def _read_steps(workspace: Workspace, chapter: HistorySegment) -> list[_Step]:
+def _read_steps(workspace: Workspace, segment: HistorySegment) -> list[_Step]:
     """The steps of a run's own journal, in order."""
     steps: dict[int, _Step] = {}
     library = ""
-    for event in chapter.own_events():
+    for event in segment.own_events():
         match event:
             case ev.RunStarted():
                 library = event.library

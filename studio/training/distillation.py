@@ -1,7 +1,7 @@
-"""How much of a library's effect is left once its rollouts have been trained on.
+"""How much of a library's effect is left once a policy has been trained on its rollouts.
 
-Owns the comparison: without anything, with the library in the prompt, and trained, without
-it. All three are measured on the same held-out problems, alike.
+Compares the policy without a library, with it in the prompt, and trained but without it. All
+three are measured alike, on the same held-out problems.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from studio.report.rates import (
     mean_text,
     question_rewards,
 )
-from studio.report.tables import print_json
+from studio.report.tables import print_result
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ def share_left(without: ByQuestion, with_library: ByQuestion, trained: ByQuestio
     in all three; both means vary with the questions, and so does what they have in common.
 
     Returns:
-        None with fewer than two questions, and where the library's own effect cannot be told
-        from 0: then no bounded interval holds the share.
+        None with fewer than two questions, and where the library's own effect may be 0: then no
+        bounded interval holds the share.
 
     Source: Fieller, Some problems in interval estimation, J. R. Stat. Soc. B 16 (1954).
     """
@@ -99,11 +99,8 @@ async def tell_effect_left(
 ) -> None:
     """Measure what is missing, and print the three rates of each held-out set on stdout.
 
-    Args:
-        workspace: of both runs.
-        loaded: of the stage; its `sft.data` names the run that practised with a library.
-        tuned: the run that trained on what that one achieved.
-        json: print one object instead of lines.
+    `sft.data` of the stage names the run that practised with a library; the run `tuned` trained
+    on what that one achieved.
 
     Raises:
         StudioError: something cannot be read or measured.
@@ -114,16 +111,14 @@ async def tell_effect_left(
     library = f"{state.started.library}@{state.library_version}"
     plan = plan_eval(loaded, workspace, library=library, baseline="none")
     adapter = loaded.config.policy.adapter
-    if adapter is not None:  # other weights than the model's own have scores of their own
+    if adapter is not None:  # an adapter's scores are apart from those of its base model
         plan = replace(plan, weights=digest([adapter]))
     to_stderr(
         f"measuring the untrained policy without and with {library}: {plan.count_missing()} to do"
     )
     found = _distilled_sets(await _measure(plan), tuned.state(), library)
-    if json:
-        print_json(distilled_data(tuned.run, found))
-    else:
-        print("\n".join(["", *distilled_lines(found)]), flush=True)
+    text = "\n".join(["", *distilled_lines(found)])
+    print_result(distilled_data(tuned.run, found), text, json=json)
 
 
 async def _measure(plan: EvalPlan) -> EvaluationResult:
@@ -161,14 +156,14 @@ def _distilled_sets(found: EvaluationResult, state: RunState, library: str) -> l
 
 
 def distilled_lines(sets: list[DistilledSet]) -> list[str]:
-    """What the stage came to, as plain lines."""
+    """The result of the stage, as plain lines."""
     lines = ["what is left of the library in the weights (held-out reward)"]
     for one in sets:
         width = max(len(label) for label, _ in _sides(one))
         for label, side in _sides(one):
             change = None if side is one.without else compare(one.without, side)
-            told = "" if change is None else f"  {difference_text(change)} against none"
-            lines.append(f"  {one.data}  {label:<{width}}  {_rate_text(side)}{told}")
+            effect = "" if change is None else f"  {difference_text(change)} against none"
+            lines.append(f"  {one.data}  {label:<{width}}  {_rate_text(side)}{effect}")
         lines.append(f"  {one.data}  {_share_text(one.effect_share)}")
     return lines
 

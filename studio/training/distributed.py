@@ -1,13 +1,13 @@
-"""What accelerate says of the processes that it started, and whether the machine fits it.
+"""What accelerate says of the processes that it started, and whether the machine matches it.
 
-Owns the names of its environment variables. Pure: the environment and the counts of devices come
-in as arguments.
+Owns the names of its environment variables. Pure: the environment and the counts of devices are
+arguments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +20,7 @@ Precision = Literal["no", "fp16", "bf16"]
 
 
 def config_path(name: str) -> Path:
-    """Of a config of ours for `accelerate launch`: cpu, ddp or zero2."""
+    """The config named cpu, ddp or zero2 that ships for `accelerate launch`."""
     return presets_folder() / "accelerate" / f"{name}.yaml"
 
 
@@ -41,7 +41,7 @@ class LaunchedProcess:
     sharded: bool = False  # the optimiser's state is divided over the processes
     accumulation: int | None = None  # of a DeepSpeed config
     clipping: float | None = None  # of a DeepSpeed config
-    on_cpu: bool = False  # asked for, whatever the machine has
+    on_cpu: bool = False  # asked for, even if the machine has GPUs
 
 
 def read_launch(environment: Mapping[str, str]) -> LaunchedProcess:
@@ -59,36 +59,30 @@ def read_launch(environment: Mapping[str, str]) -> LaunchedProcess:
             f"mixed_precision {precision} is not done here.",
             "Set it to bf16, fp16 or no.",
         )
-    deepspeed = _is_set(environment, "ACCELERATE_USE_DEEPSPEED")
     started = LaunchedProcess(
         precision=precision,  # type: ignore[arg-type]  # checked above
         on_cpu=_is_set(environment, "ACCELERATE_USE_CPU"),
-        sharded=deepspeed
-        and _number_variable(environment, "ACCELERATE_DEEPSPEED_ZERO_STAGE", 2) > 0,
-        accumulation=_number_variable(environment, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", 1)
-        if deepspeed
-        else None,
-        clipping=_parse_share(environment.get("ACCELERATE_GRADIENT_CLIPPING", ""))
-        if deepspeed
-        else None,
     )
+    if _is_set(environment, "ACCELERATE_USE_DEEPSPEED"):
+        started = replace(
+            started,
+            sharded=_number(environment, "ACCELERATE_DEEPSPEED_ZERO_STAGE", 2) > 0,
+            accumulation=_number(environment, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", 1),
+            clipping=_parse_float(environment.get("ACCELERATE_GRADIENT_CLIPPING", "")),
+        )
     if "WORLD_SIZE" not in environment:
         _check_single(environment)
         return started
-    host, port = (_required_variable(environment, f"MASTER_{part}") for part in ("ADDR", "PORT"))
-    address = f"tcp://{host}:{port}"
-    size = _number_variable(environment, "WORLD_SIZE")
-    return LaunchedProcess(
-        rank=_number_variable(environment, "RANK"),
+    host, port = (_required(environment, f"MASTER_{part}") for part in ("ADDR", "PORT"))
+    size = _number(environment, "WORLD_SIZE")
+    return replace(
+        started,
+        rank=_number(environment, "RANK"),
         size=size,
-        local_rank=_number_variable(environment, "LOCAL_RANK"),
-        local_size=_number_variable(environment, "LOCAL_WORLD_SIZE", size),
-        address=address,
-        precision=started.precision,
+        local_rank=_number(environment, "LOCAL_RANK"),
+        local_size=_number(environment, "LOCAL_WORLD_SIZE", size),
+        address=f"tcp://{host}:{port}",
         sharded=started.sharded and size > 1,
-        accumulation=started.accumulation,
-        clipping=started.clipping,
-        on_cpu=started.on_cpu,
     )
 
 
@@ -119,7 +113,7 @@ def check_devices(process: LaunchedProcess, *, gpus: int, cores: int) -> None:
 
 
 def _check_kind(environment: Mapping[str, str]) -> None:
-    """Weights are whole in every process; what divides them has no counterpart here."""
+    """Refuse what divides the weights: here every process holds them whole."""
     for variable, what in (
         ("ACCELERATE_USE_FSDP", "FSDP divides the weights"),
         ("ACCELERATE_USE_MEGATRON_LM", "Megatron-LM divides the weights"),
@@ -137,7 +131,7 @@ def _check_kind(environment: Mapping[str, str]) -> None:
             "a DeepSpeed config file of its own is not read here.",
             f"Write its fields into deepspeed_config, as {config_path('zero2')} does.",
         )
-    if _number_variable(environment, "ACCELERATE_DEEPSPEED_ZERO_STAGE", 2) > 2:
+    if _number(environment, "ACCELERATE_DEEPSPEED_ZERO_STAGE", 2) > 2:
         raise ConfigError(
             PLACE, "ZeRO stage 3 divides the weights, which is not done here.", "Use zero_stage 2."
         )
@@ -152,7 +146,7 @@ def _check_kind(environment: Mapping[str, str]) -> None:
 
 
 def _check_single(environment: Mapping[str, str]) -> None:
-    """One process without a word of others: what accelerate was asked for may have been more."""
+    """Refuse a single process where accelerate was asked for several."""
     if "ACCELERATE_MIXED_PRECISION" not in environment:
         raise ConfigError(
             PLACE,
@@ -173,7 +167,7 @@ def _is_set(environment: Mapping[str, str], name: str) -> bool:
     return environment.get(name, "").lower() in ("1", "true", "yes")
 
 
-def _required_variable(environment: Mapping[str, str], name: str) -> str:
+def _required(environment: Mapping[str, str], name: str) -> str:
     if not environment.get(name):
         raise ConfigError(
             PLACE, f"WORLD_SIZE is set and {name} is not.", f"Start it so: {launch_command('ddp')}."
@@ -181,17 +175,17 @@ def _required_variable(environment: Mapping[str, str], name: str) -> str:
     return environment[name]
 
 
-def _number_variable(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
+def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
     text = environment.get(name, "none")
     if text in ("none", "None", "auto") and default is not None:
         return default
-    text = _required_variable(environment, name)
+    text = _required(environment, name)
     if not text.isdecimal():
         raise ConfigError(PLACE, f"{name} is {text!r}, which is no number.", "Correct the config.")
     return int(text)
 
 
-def _parse_share(text: str) -> float | None:
+def _parse_float(text: str) -> float | None:
     """A number, or None for `none` and `auto`."""
     try:
         return float(text)

@@ -1,7 +1,6 @@
-"""What `studio export` takes from a run, and how it is served afterwards.
+"""What `studio export` takes from a run, and the command that serves it.
 
-Owns the choice of a checkpoint and the words of the serving command. Copying and merging are
-`engines.grpo.checkpoint.export`'s.
+Owns the choice of a checkpoint. `engines.grpo.checkpoint.export` copies and merges.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from importlib.resources import files
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from engines.core.errors import ConfigError, ConflictError
@@ -35,13 +34,23 @@ from engines.grpo.checkpoint.model_card import CardFacts, Kind, model_card
 from engines.policies.hf_local.settings import LocalSettings
 from engines.record.run_dir import RunDir, Workspace
 from studio.report.fork_history import load_state_with_parents
+from studio.run.models import BUNDLED, model_path
+from studio.run.resume_checks import read_run_yaml
 
 SERVERS = ("vllm",)
-CLEARLY = 0.05
-"""A held-out reward that much higher elsewhere is told of."""
+_BUNDLED = f"hf:{BUNDLED}"
+CLEAR_DIFFERENCE = 0.05
+"""A held-out reward so much higher after another step gets a note."""
 _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""What vLLM takes as --max-lora-rank; others are refused by it."""
-_TOLD = ("practice.", "grpo.", "sft.", "policy.max_tokens", "policy.local.", "data.practice")
+"""What vLLM takes as --max-lora-rank; it refuses others."""
+_CARD_SETTINGS = (
+    "practice.",
+    "grpo.",
+    "sft.",
+    "policy.max_tokens",
+    "policy.local.",
+    "data.practice",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,29 +63,21 @@ class Export:
     folder: Path
     base: LocalSettings
     card: str
-    note: str = ""  # what speaks against this step
+    note: str = ""  # why another step may be better
 
     @property
     def facts(self) -> dict[str, Any]:
         return {"folder": str(self.folder), "base": self.base.path, "step": self.found.step}
 
     def write(self) -> None:
-        """Write the folder.
-
-        Raises:
-            StudioError: the checkpoint, its base model or the folder cannot be used.
-        """
+        """Raises StudioError: the checkpoint, its base model or the folder cannot be used."""
         if self.kind == "merged":
             export_merged(self.found.folder, self.folder, self.card, self.base)
         else:
             export_adapter(self.found.folder, self.folder, self.card)
 
     def command(self, server: str) -> list[str]:
-        """The words of the command that serves the folder.
-
-        Raises:
-            ConfigError: the server is none of SERVERS.
-        """
+        """The words of the command that serves the folder. Raises ConfigError: no such server."""
         check_server(server)
         if self.kind == "merged":
             return ["vllm", "serve", str(self.folder), "--served-model-name", self.run]
@@ -94,15 +95,10 @@ class Export:
 def prepare_export(
     workspace: Workspace, run: str, folder: Path, kind: Kind, *, step: int | None, best: bool
 ) -> Export:
-    """Find the checkpoint, and what its card tells; nothing is written.
+    """Find the checkpoint and make its model card; nothing is written.
 
-    Args:
-        workspace: holds the run.
-        run: its run-id.
-        folder: new or empty.
-        kind: what is to lie in it.
-        step: of the checkpoint; None: the newest.
-        best: that of the step which did best on the held-out sets.
+    It is the checkpoint of `step`, the newest without one, or of the `best` step on the held-out
+    sets.
 
     Raises:
         StudioError: there is no such run or checkpoint, or the folder is not empty.
@@ -111,7 +107,7 @@ def prepare_export(
     taken = workspace.run(run)
     state = load_state_with_parents(taken, workspace)
     found = choose_checkpoint(taken, state, step, best)
-    check_seal(found.folder)  # before its words are told anywhere
+    check_seal(found.folder)  # before anything of it is shown
     run_file = run_settings(taken)
     card = model_card(card_facts(taken, state, found, kind, run_file))
     base = base_settings(found.folder, run_file)
@@ -119,11 +115,8 @@ def prepare_export(
 
 
 def serve(words: list[str]) -> bool:
-    """Run a serving command until it ends; False where its program is not installed.
-
-    Raises:
-        ConfigError: it failed.
-    """
+    """Run a serving command until it ends; False: it is not installed. Raises ConfigError."""
+    # A virtual environment that is not activated has its programs beside Python.
     beside = Path(sys.executable).parent / words[0]
     program = shutil.which(words[0]) or (str(beside) if beside.is_file() else None)
     if program is None:
@@ -137,18 +130,16 @@ def serve(words: list[str]) -> bool:
 
 
 def _better_step_note(state: RunState, step: int) -> str:
-    """What to say where held-out reward was clearly higher after another step; "" elsewhere."""
+    """A note where held-out reward was clearly higher after another step; "" elsewhere."""
     best = state.best_step
     if best is None or best == step:
         return ""
-    means = {
-        at: [e.mean for e in state.evaluations if e.step == at and e.mean is not None]
-        for at in (best, step)
-    }
-    if not all(means.values()):
+    known = [e for e in state.evaluations if e.mean is not None]
+    means = [[e.mean or 0.0 for e in known if e.step == at] for at in (best, step)]
+    if not all(means):
         return ""
-    lost = sum(means[best]) / len(means[best]) - sum(means[step]) / len(means[step])
-    if lost < CLEARLY:
+    lost = fmean(means[0]) - fmean(means[1])
+    if lost < CLEAR_DIFFERENCE:
         return ""
     return f"held-out reward was {lost:.2f} higher after step {best}: " + (
         "before any training" if best == 0 else "--best exports that one"
@@ -164,35 +155,26 @@ def choose_checkpoint(
         ConflictError: the run has none, or none of that step.
     """
     there = find_checkpoints(run.path)
+    place = f"run {run.run}"
+    if not there and not state.trains_weights:
+        cause = "it trained no weights, so there are none to export."
+        raise ConflictError(place, cause, "Train some: studio train grpo-tiny.")
     if not there:
-        raise ConflictError(
-            f"run {run.run}",
-            "it has no checkpoint."
-            if state.trains_weights
-            else "it trained no weights, so there are none to export.",
-            "Let it come to the end of an epoch, or set grpo.checkpoint_steps."
-            if state.trains_weights
-            else "Train some: studio train grpo-tiny.",
-        )
+        move = "Let it reach the end of an epoch, or set grpo.checkpoint_steps."
+        raise ConflictError(place, "it has no checkpoint.", move)
     steps = ", ".join(str(number) for number in sorted({found.step for found in there}))
     if best:
         step = state.best_step
         if step is None:
-            raise ConflictError(
-                f"run {run.run}",
-                "no held-out set was measured, so no step is the best.",
-                f"Name one with --step: there are {steps}.",
-            )
+            cause = "no held-out set was measured, so no step is the best."
+            raise ConflictError(place, cause, f"Name one with --step: there are {steps}.")
     if step is None:
         return there[-1]
     of_step = [found for found in there if found.step == step]
     if not of_step:
         why = "is the best, but it " if best else ""
-        raise ConflictError(
-            f"run {run.run}",
-            f"step {step} {why}has no checkpoint.",
-            f"There are those of step {steps}.",
-        )
+        cause = f"step {step} {why}has no checkpoint."
+        raise ConflictError(place, cause, f"There are those of step {steps}.")
     return of_step[-1]
 
 
@@ -219,7 +201,7 @@ def card_facts(
     """What is known of the weights from the run's journal, its run file and the checkpoint."""
     base = base_facts(found.folder)
     versions = read_facts(found.folder).get("versions", {})
-    bundled = base["name"] == str(_bundled_folder()) or run_file.get("policy.model") == "hf:tiny"
+    bundled = base["name"] == model_path(_BUNDLED) or run_file.get("policy.model") == _BUNDLED
     started = state.started
     return CardFacts(
         kind=kind,
@@ -231,7 +213,7 @@ def card_facts(
         algorithm=str(run_file.get("practice.algorithm", "grpo")),
         rehearsal=started is not None and started.rehearsal,
         steps_finished=state.steps_finished,
-        settings={key: run_file[key] for key in run_file if key.startswith(_TOLD)},
+        settings={key: run_file[key] for key in run_file if key.startswith(_CARD_SETTINGS)},
         evaluations=tuple(state.evaluations),
         versions={**versions, "practice-studio": version("practice-studio")},
     )
@@ -240,16 +222,10 @@ def card_facts(
 def run_settings(run: RunDir) -> dict[str, Any]:
     """The run file by dotted key, as it was written; empty where it cannot be read.
 
-    It is told in the card and decides nothing but which of the base model's own code may run,
-    so an older one that is no longer valid does no harm.
+    Only the card shows it, and it decides whether the base model's own code may run, so that one
+    which is no longer valid does no harm.
     """
-    import yaml
-
-    try:
-        tree = yaml.safe_load(run.run_file.read_text("utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
-        return {}
-    return dict(_flatten(tree, "")) if isinstance(tree, dict) else {}
+    return dict(_flatten(read_run_yaml(run.run_file) or {}, ""))
 
 
 def check_server(server: str) -> None:
@@ -260,14 +236,9 @@ def check_server(server: str) -> None:
 
 
 def _base_path(name: str, run_file: Mapping[str, Any]) -> str:
-    # The bundled model lies elsewhere where the studio was installed anew.
-    if run_file.get("policy.model") == "hf:tiny" and not Path(name).exists():
-        return str(_bundled_folder())
-    return name
-
-
-def _bundled_folder() -> Path:
-    return Path(str(files("sample_data"))) / "tiny"
+    # The bundled model's folder differs after the studio was installed anew.
+    moved = run_file.get("policy.model") == _BUNDLED and not Path(name).exists()
+    return model_path(_BUNDLED) if moved else name
 
 
 def _flatten(value: Any, key: str) -> Iterator[tuple[str, Any]]:

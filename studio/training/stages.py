@@ -1,8 +1,8 @@
 """The stages of `studio train`: fine-tuning, practice, and both one after the other.
 
-Owns what one stage hands to the next. Each stage is a run of its own through the one loop, so
-that each is resumed, looked at and measured like any other. Where several stages are asked for,
-one that is done is not repeated, and one that is not done holds those after it back.
+Owns what one stage hands to the next. Each stage is a run of its own, so that it is resumed,
+shown and measured like any other. Of several stages one that is done is not repeated, and the
+next begins only after it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from engines.core.errors import ConfigError
 from engines.record.run_dir import Workspace
 from studio.config.loading import LoadedRun, load_run
 from studio.config.source import Source
+from studio.estimate.dry_run import tell_estimate
 from studio.report.progress import to_stderr
 from studio.report.summary import exit_code
-from studio.run.headless import load_plan, run_headless
-from studio.run.local_models import is_local
-from studio.run.plan import RunPlan
+from studio.run.headless import run_headless
+from studio.run.models import is_local
+from studio.run.plan import RunPlan, load_plan
 from studio.run.training import training_warnings
 from studio.training.demonstrations import write_demonstrations
 from studio.training.distillation import tell_effect_left
@@ -79,7 +80,7 @@ async def _train_all(asked: TrainRequest, loaded: LoadedRun) -> int:
             "Give 0 to start both afresh, or restart one: --stage sft or --stage grpo.",
         )
     if loaded.config.data.practice is not None:
-        loaded.data_path(loaded.config.data.practice)  # else it would be missed after stage sft
+        loaded.data_path(loaded.config.data.practice)  # else only stage grpo would miss it
     tuning = _tuning_request(asked, loaded, "sft")
     plan = _load_plan(tuning)
     code = await _run_stage("sft", tuning, plan)
@@ -121,11 +122,11 @@ def _load_plan(asked: TrainRequest) -> RunPlan:
 async def _run_plan(asked: TrainRequest, plan: RunPlan) -> int:
     for warning in training_warnings(plan.loaded.config):
         to_stderr(f"warning: {warning}")
-    return await run_headless(plan, json=asked.json)
+    return await run_headless(plan, json=asked.json, tell_estimate=tell_estimate)
 
 
 async def _run_stage(stage: Stage, asked: TrainRequest, plan: RunPlan) -> int:
-    """Carry out a stage that another follows; a line where it is done already."""
+    """Carry out a stage before the next one; prints a line where it is done already."""
     if plan.mode != "finished":
         to_stderr(f"stage {stage}: run {plan.run.run}")
         return await _run_plan(asked, plan)
@@ -135,7 +136,7 @@ async def _run_stage(stage: Stage, asked: TrainRequest, plan: RunPlan) -> int:
 
 
 def _is_finished(plan: RunPlan) -> bool:
-    """Whether every step is done, also where the process was let go of in good order before."""
+    """Whether every step is done; a run that was stopped early has ended, but is not."""
     state = plan.run.state()
     return state.status == "finished" and state.steps_finished == plan.sampler.total_steps
 
@@ -179,6 +180,7 @@ def _tuning_request(
             "Set sft.data=run:RUN, of a run that practised with a library.",
         )
     name = f"{config.exp_id}-{stage}"
+    # The stage measures the weights without any library, its own included.
     alone = ["library.name=null", "library.start=empty", "evaluation.do_eval=true"]
     if config.agent.experiences:
         alone.append("agent.experiences=[]")

@@ -7,22 +7,20 @@ shows it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 from textual import events
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.lines import BLANK, Line, labelled_lines, line, paragraph, plain_text
+from studio.tui.host import Host
 from studio.tui.keymap import SCOPES, Key, format_key, keys_of_scope
+from studio.tui.terminal.textual_parts import has_synchronized_output
 from studio.tui.widgets.line_view import LineView
-
-if TYPE_CHECKING:
-    from studio.tui.app import StudioApp
-    from studio.tui.page import Page
 
 SAFE = (
     "Safe is an operation without a flag that adds, modifies or keeps. A flag says that a person "
@@ -82,11 +80,11 @@ def help_lines(
     return out
 
 
-def terminal_facts(app: StudioApp) -> list[tuple[str, str]]:
+def terminal_facts(app: App[Any], host: Host) -> list[tuple[str, str]]:
     """What a report of a bug needs to know."""
-    environ = app.environ
-    pump = getattr(app, "pump", None)
-    sync = "yes" if getattr(app, "_sync_available", False) else "no"
+    environ = host.environ
+    clock = getattr(app, "frame_clock", None)
+    sync = "yes" if has_synchronized_output(app) else "no"
     facts = [
         ("size", f"{app.size.width}x{app.size.height} cells"),
         ("colours", app.console.color_system or "none"),
@@ -95,11 +93,11 @@ def terminal_facts(app: StudioApp) -> list[tuple[str, str]]:
         ("tmux", "yes" if environ.get("TMUX") else "no"),
         ("NO_COLOR", "set" if environ.get("NO_COLOR") else "not set"),
         ("frames", f"synchronized output: {sync}"),
-        ("link", getattr(pump, "link_text", "") or "not measured"),
-        ("settings", one_line(app.settings.place, 200)),
+        ("link", getattr(clock, "link_text", "") or "not measured"),
+        ("settings", one_line(host.settings.place, 200)),
     ]
-    if app.session is not None:
-        facts.append(("journal", one_line(str(app.session.run.journal), 200)))
+    if host.session is not None:
+        facts.append(("journal", one_line(str(host.session.run.journal), 200)))
     return facts
 
 
@@ -111,13 +109,13 @@ class HelpScreen(ModalScreen[None]):
         Binding("y,Y", "copy", "copy"),
     ]
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page_name: str) -> None:
         super().__init__()
-        self._scopes = ("list", page.scope, "loop", "global")
+        self.scopes = ("list", page_name, "loop", "global")
 
     @property
-    def studio(self) -> StudioApp:
-        return cast("StudioApp", self.app)
+    def host(self) -> Host:
+        return cast("Host", self.app)
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box") as box:
@@ -134,8 +132,8 @@ class HelpScreen(ModalScreen[None]):
 
     def show(self) -> None:
         view = self.query_one(LineView)
-        facts = terminal_facts(self.studio)
-        view.show_lines(help_lines(self.studio.keys, self._scopes, facts, view.line_width))
+        facts = terminal_facts(self.app, self.host)
+        view.show_lines(help_lines(self.host.keys, self.scopes, facts, view.line_width))
 
     def action_leave(self) -> None:
         self.dismiss(None)
@@ -143,6 +141,6 @@ class HelpScreen(ModalScreen[None]):
     def action_copy(self) -> None:
         from studio.tui.terminal.clipboard import copy_text
 
-        told = copy_text(self.studio, self.query_one(LineView).text())
-        self.studio.tell(told)
+        told = copy_text(self.host, self.query_one(LineView).text())
+        self.host.tell(told)
         self.query_one(Vertical).border_subtitle = one_line(told, 60).replace("[", "(")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 
 from engines.core.errors import ConfigError
 
@@ -149,19 +149,33 @@ KEYS: tuple[Key, ...] = (
     ),
     *_make_keys(
         "review",
-        ("approve", "a", "approve", "approve", "Approve, and show the next.", 8),
-        ("edit", "e", "edit", "edit", "Change the wording here; enter approves it so.", 8),
-        ("editor", "E", "editor", "$EDITOR", "Change the wording in $EDITOR.", 0),
-        ("reject", "r", "reject", "reject", "Reject, and show the next.", 8),
+        ("approve", "a", "decide('approve')", "approve", "Approve, and show the next.", 8),
+        (
+            "edit",
+            "e",
+            "reword('here')",
+            "edit",
+            "Change the wording here; enter approves it so.",
+            8,
+        ),
+        ("editor", "E", "reword('editor')", "$EDITOR", "Change the wording in $EDITOR.", 0),
+        ("reject", "r", "decide('reject')", "reject", "Reject, and show the next.", 8),
         (
             "reject_because",
             "R",
-            "reject_because",
+            "describe('reject')",
             "reject…",
             "Reject with a reason, which the reflector is told.",
             2,
         ),
-        ("merge", "M", "merge", "merge", "Merge into the similar experience under the cursor.", 2),
+        (
+            "merge",
+            "M",
+            "reword('merge')",
+            "merge",
+            "Merge into the similar experience under the cursor.",
+            2,
+        ),
         (
             "undo",
             "u",
@@ -171,8 +185,8 @@ KEYS: tuple[Key, ...] = (
             7,
         ),
         ("redo", "ctrl+r", "redo", "redo", "Decide again what was taken back.", 0),
-        ("next", "n", "next_open", "next open", "Next undecided operation.", 5),
-        ("previous", "N", "previous_open", "previous", "Previous undecided operation.", 0),
+        ("next", "n", "go_to_open(1)", "next open", "Next undecided operation.", 5),
+        ("previous", "N", "go_to_open(-1)", "previous", "Previous undecided operation.", 0),
         (
             "safe",
             "A",
@@ -182,13 +196,13 @@ KEYS: tuple[Key, ...] = (
             6,
         ),
         ("range", "v", "range", "range", "Begin a range; move, then a or r.", 3),
-        ("later", "t", "later", "later", "Decide later, without holding the run.", 2),
-        ("note", "m", "note", "note", "A note, kept with the decision.", 0),
-        ("evidence", "enter", "evidence", "evidence", "Open the evidence, or close it.", 4),
+        ("later", "t", "decide('defer')", "later", "Decide later, without holding the run.", 2),
+        ("note", "m", "describe('note')", "note", "A note, kept with the decision.", 0),
+        ("evidence", "enter", "show('evidence')", "evidence", "Open the evidence, or close it.", 4),
         ("open", "o", "open", "open", "Open the rollout under the cursor in Inspect.", 1),
-        ("words", "w", "words", "words", "Change by words, by lines, or side by side.", 1),
+        ("words", "w", "show('words')", "words", "Change by words, by lines, or side by side.", 1),
         ("commit", "c", "commit", "commit", "Commit what is decided; the rest stays open.", 6),
-        ("sort", "S", "sort", "sort", "Flagged first, by kind, or in order.", 0),
+        ("sort", "S", "show('sort')", "sort", "Flagged first, by kind, or in order.", 0),
         ("drop", "D", "drop", "drop", "Let a reply go that cannot be understood.", 0),
     ),
     *_make_keys(
@@ -252,7 +266,7 @@ def keys_of_scope(scope: str, keys: tuple[Key, ...] = KEYS) -> tuple[Key, ...]:
     return tuple(key for key in keys if key.scope == scope)
 
 
-def bindings(*scopes: str) -> list[BindingType]:
+def bindings(*scopes: str) -> list[Binding]:
     """Textual's bindings of these scopes."""
     return [
         Binding(

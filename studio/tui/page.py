@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar, cast
 
 from textual.containers import Container
 from textual.widget import Widget
 
 from engines.core.state.run_state import RunState
 from studio.session.base import Message, Session
+from studio.tui.host import Host
 from studio.tui.keymap import Key
-
-if TYPE_CHECKING:
-    from studio.tui.app import StudioApp
 
 
 class Page(Container):
@@ -27,21 +25,21 @@ class Page(Container):
         self.filter_text = ""
 
     @property
-    def studio(self) -> StudioApp:
-        return cast("StudioApp", self.app)
+    def host(self) -> Host:
+        return cast("Host", self.app)
 
     @property
     def session(self) -> Session | None:
-        return self.studio.session
+        return self.host.session
 
     @property
     def state(self) -> RunState | None:
-        session = self.studio.session
+        session = self.host.session
         return session.state if session is not None else None
 
     @property
     def is_open(self) -> bool:
-        return self.studio.page_name == self.scope
+        return self.host.page_name == self.scope
 
     def draw(self) -> None:
         """Show what is; called when the page opens, and at most ten times a second after events."""
@@ -50,7 +48,9 @@ class Page(Container):
         """One message of the session, also while another page is open; must be cheap."""
 
     def open_at(self, target: str = "") -> None:
-        """It was opened, perhaps at an id. Focus goes to `home`."""
+        """It was opened, perhaps at an id. Focus goes to `initial_focus`."""
+        if target:
+            self.go_to(target)
 
     def initial_focus(self) -> Widget | None:
         """What has the focus first."""

@@ -8,18 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
-from textual.app import SystemCommand
-from textual.command import CommandInput, CommandList, CommandPalette
-from textual.content import Content
+from textual.app import App, SystemCommand
 from textual.widget import Widget
-from textual.widgets.option_list import Option
 
+from studio.tui.host import Host
 from studio.tui.keymap import SCOPES, Key
-
-if TYPE_CHECKING:
-    from studio.tui.app import StudioApp
 
 _NOT_HERE = frozenset({"global.palette", "global.interrupt"})
 """One is open already, the other a key that is pressed twice."""
@@ -28,34 +23,34 @@ _ALSO = {"global.detach": "quit, exit"}
 """Words that people look for."""
 
 
-class Palette(CommandPalette):
-    """Textual's, without blinking, and with a line where nothing is found."""
-
-    def on_mount(self) -> None:
-        self.query_one(CommandInput).cursor_blink = False
-
-    def _start_no_matches_countdown(self, search_value: str) -> None:
-        """At once: an empty list looks as if the search were still going on."""
-        if search_value:
-            none = Option(Content("nothing is called so"), disabled=True, id=self._NO_MATCHES)
-            self.query_one(CommandList).clear_options().add_option(none)
-        self._list_visible = bool(search_value)
-
-
-def commands(app: StudioApp) -> Iterator[SystemCommand]:
+def commands(app: App[Any], host: Host, page: Widget) -> Iterator[SystemCommand]:
     """All commands, those of the open page and the panes by what they do there."""
-    focused = app.screen_stack[0].focused
-    for key in app.keys:
+    screen = app.screen_stack[0]
+    focused = screen.focused
+
+    def find_target(key: Key) -> Widget | None:
+        """What the action is called on; None where another page has the key."""
+        if key.scope in ("global", "loop"):
+            return screen
+        if key.scope == "list":
+            return focused if focused is not None else screen
+        return page if key.scope == host.page_name else None
+
+    def call(key: Key) -> Callable[[], object]:
+        target = find_target(key)
+        if target is None:
+            return partial(_open_page, host, key)
+        return partial(app.run_action, key.action, target)
+
+    for key in host.keys:
         if key.id in _NOT_HERE:
             continue
         title = f"{_scope_name(key)}: {key.label} ({key.key_text})"
         # What lists and other pages have is found by its words, and not listed unasked.
-        near = key.scope in ("global", "loop", app.page_name)
-        yield SystemCommand(title, key.tooltip, _command_callback(app, key, focused), near)
+        near = key.scope in ("global", "loop", host.page_name)
+        yield SystemCommand(title, key.tooltip, call(key), near)
         if words := _ALSO.get(key.id):
-            yield SystemCommand(
-                f"{title}: {words}", key.tooltip, _command_callback(app, key, focused), False
-            )
+            yield SystemCommand(f"{title}: {words}", key.tooltip, call(key), False)
 
 
 def _scope_name(key: Key) -> str:
@@ -64,16 +59,6 @@ def _scope_name(key: Key) -> str:
     return "screen" if key.scope == "global" else SCOPES[key.scope]
 
 
-def _command_callback(app: StudioApp, key: Key, focused: Widget | None) -> Callable[[], object]:
-    if key.scope in ("global", "loop"):
-        return partial(app.run_action, key.action, app)
-    if key.scope == "list":
-        return partial(app.run_action, key.action, focused if focused is not None else app)
-    if key.scope == app.page_name:
-        return partial(app.run_action, key.action, app.page())
-
-    def open_page() -> None:
-        app.open_page(key.scope)
-        app.tell(f"{key.key_text}: {key.tooltip}")
-
-    return open_page
+def _open_page(host: Host, key: Key) -> None:
+    host.open_page(key.scope)
+    host.tell(f"{key.key_text}: {key.tooltip}")

@@ -105,7 +105,7 @@ def _package_versions() -> dict[str, str | None]:
 def _is_hardened() -> bool | None:
     """Whether this process keeps others out of its memory; None where nobody can tell."""
     try:
-        hardening = importlib.import_module("studio.process_security")
+        hardening = importlib.import_module("studio.process")
     except ImportError:
         return None
     return bool(hardening.is_hardened())

@@ -153,14 +153,27 @@ class Ours:
     def _group(self, position: int, question: str, answer: str, replies: list[Completion]) -> Group:
         rollouts = tuple(
             Rollout(
-                Attempt((), reply.text, turns=(turn_of(reply),)),
-                1, self._step, position, index, 0, 0, 0,
+                attempt=Attempt((), reply.text, turns=(turn_of(reply),)),
+                epoch=1,
+                step=self._step,
+                position=position,
+                index=index,
+                seed=0,
+                policy_version=0,
+                library_version=0,
             )
             for index, reply in enumerate(replies)
-        )  # fmt: skip
+        )
         verdicts = tuple(Verdict(self.task.reward(reply.text, answer)) for reply in replies)
         problem = Problem(f"p{position}", question, answer)
-        return Group(problem, 1, self._step, position, rollouts, verdicts)
+        return Group(
+            problem=problem,
+            epoch=1,
+            step=self._step,
+            position=position,
+            rollouts=rollouts,
+            verdicts=verdicts,
+        )
 
 
 def turn_of(reply: Completion) -> Turn:

@@ -32,16 +32,16 @@ def rss_mb() -> float:
 
 def facts(app: Any) -> dict[str, Any]:
     """What the process used so far."""
-    page = app.page("live")
-    canvas = page.canvas
+    page = app.navigation.page("live")
+    canvas = page.wall.canvas
     ids = [id for id in canvas._panes if page.streams.has_text(id)]
     texts = {id: canvas.pane_text(id) for id in ids}
     return {
         "at": time.monotonic(),
         "cpu_s": time.process_time(),
-        "written": app.pump.written,
-        "held": app.pump.held,
-        "link": app.pump.link_text,
+        "written": app.frame_clock.written,
+        "held": app.frame_clock.held,
+        "link": app.frame_clock.link_text,
         "theme": app.theme,
         "rss_mb": rss_mb(),
         "on_screen": list(canvas.visible_ids),
@@ -92,9 +92,9 @@ def watch(folder: Path) -> None:
             _key_at[0] = 0.0
         return done
 
-    def counted(pump: FrameClock) -> None:
+    def counted(clock: FrameClock) -> None:
         _counts["frames"] += 1
-        drawn(pump)
+        drawn(clock)
 
     async def timed(session: LiveSession, *given: Any) -> Any:
         began = time.perf_counter()
@@ -105,7 +105,7 @@ def watch(folder: Path) -> None:
 
     patches: list[tuple[type, str, Callable[..., Any]]] = [
         (StudioApp, "on_mount", on_mount), (StudioApp, "on_event", on_event),
-        (StudioApp, "run_action", run_action), (FrameClock, "drawn", counted),
+        (StudioApp, "run_action", run_action), (FrameClock, "probe_if_due", counted),
         (LiveSession, "decide", timed),
     ]  # fmt: skip
     for owner, name, patch in patches:

@@ -34,7 +34,16 @@ Pair = tuple[str, str, bool]  # expected answer, response, whether it is right
 
 
 def a_rollout(response: str, index: int = 0) -> Rollout:
-    return Rollout(Attempt((), response), 1, 1, 0, index, 0, 0, 0)
+    return Rollout(
+        attempt=Attempt((), response),
+        epoch=1,
+        step=1,
+        position=0,
+        index=index,
+        seed=0,
+        policy_version=0,
+        library_version=0,
+    )
 
 
 async def rewards_of(verifier: MathVerifier, pairs: Iterable[Pair]) -> list[float | None]:

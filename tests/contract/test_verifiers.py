@@ -89,7 +89,16 @@ async def case(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 def a_rollout(answer: str | None, index: int = 0, *, failed: bool = False) -> Rollout:
     attempt = Attempt((), answer, "failed" if failed else "ok", error="no reply" * failed or None)
-    return Rollout(attempt, 1, 1, 0, index, 0, 0, 0)
+    return Rollout(
+        attempt=attempt,
+        epoch=1,
+        step=1,
+        position=0,
+        index=index,
+        seed=0,
+        policy_version=0,
+        library_version=0,
+    )
 
 
 async def test_verdicts_are_aligned_with_rollouts(case: tuple[Verifier, str, str]) -> None:

@@ -44,7 +44,16 @@ def a_rollout(
     else:
         said = (Message("user", "What is 2 + 3?"), Message("assistant", text))
         attempt = Attempt(said, text, usage=Usage(3, 4, 1))
-    return Rollout(attempt, 1, step, position, index, 7, 0, 0)
+    return Rollout(
+        attempt=attempt,
+        epoch=1,
+        step=step,
+        position=position,
+        index=index,
+        seed=7,
+        policy_version=0,
+        library_version=0,
+    )
 
 
 def a_group(
@@ -58,12 +67,16 @@ def a_group(
     """A group with these rewards; texts default to "attempt N", None is a failed rollout."""
     said = texts if texts is not None else [f"attempt {n}" for n in range(len(rewards))]
     return Group(
-        problem or a_problem(),
-        1,
-        step,
-        position,
-        tuple(a_rollout(t, step=step, position=position, index=n) for n, t in enumerate(said)),
-        tuple(Verdict(r, error=None if r is not None else "timeout: 2 s") for r in rewards),
+        problem=problem or a_problem(),
+        epoch=1,
+        step=step,
+        position=position,
+        rollouts=tuple(
+            a_rollout(t, step=step, position=position, index=n) for n, t in enumerate(said)
+        ),
+        verdicts=tuple(
+            Verdict(r, error=None if r is not None else "timeout: 2 s") for r in rewards
+        ),
     )
 
 
@@ -83,7 +96,16 @@ def an_operation(
 ) -> Operation:
     """An operation; additions and modifications without a text get one of their own."""
     wording = text or (f"Rule {id}: say {id}." if kind in ("add", "modify") else "")
-    return Operation(id, kind, target, wording, "because", evidence, "m", "hash")
+    return Operation(
+        id=id,
+        kind=kind,
+        target=target,
+        text=wording,
+        rationale="because",
+        evidence=evidence,
+        proposer="m",
+        prompt_hash="hash",
+    )
 
 
 def a_decision(
@@ -127,8 +149,29 @@ def a_rollout_finished(
 ) -> ev.RolloutFinished:
     usage = Usage(3, 4, 1)
     if error is not None:
-        return ev.RolloutFinished(step, position, index, 1, "failed", None, error, usage, 0.5)
-    return ev.RolloutFinished(step, position, index, 1, "ok", None, None, usage, 0.5, "5")
+        return ev.RolloutFinished(
+            step=step,
+            position=position,
+            index=index,
+            seed=1,
+            status="failed",
+            answer=None,
+            error=error,
+            usage=usage,
+            elapsed_s=0.5,
+        )
+    return ev.RolloutFinished(
+        step=step,
+        position=position,
+        index=index,
+        seed=1,
+        status="ok",
+        answer=None,
+        error=None,
+        usage=usage,
+        elapsed_s=0.5,
+        tail="5",
+    )
 
 
 @dataclass

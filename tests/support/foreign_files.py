@@ -50,7 +50,16 @@ class FakeLedger:
 def a_rollout(answer: str | None, index: int = 0) -> Rollout:
     said = (Message("user", "What is 2 + 3?"), Message("assistant", answer or ""))
     attempt = Attempt(said, answer, "failed" if answer is None else "ok", error="no reply")
-    return Rollout(attempt, 1, 1, 0, index, 7, 0, 0)
+    return Rollout(
+        attempt=attempt,
+        epoch=1,
+        step=1,
+        position=0,
+        index=index,
+        seed=7,
+        policy_version=0,
+        library_version=0,
+    )
 
 
 def judging(policy: FakePolicy, ledger: Any = None) -> JudgeContext:

@@ -118,7 +118,16 @@ async def heldout_rewards(
             key = CallKey("evaluation", 0, 0, position, 0, problem=problem.id)
             job = Job(problem, library.guidance() if library else "", key, 0, 0)
             attempt, _ = await manager.roll_out(job)
-            rollout = Rollout(attempt, 0, 0, position, 0, seed, 0, 0)
+            rollout = Rollout(
+                attempt=attempt,
+                epoch=0,
+                step=0,
+                position=position,
+                index=0,
+                seed=seed,
+                policy_version=0,
+                library_version=0,
+            )
             (verdict,) = await verifier.verify(problem, (rollout,))
             assert verdict.reward is not None
             return verdict.reward

@@ -275,8 +275,21 @@ async def opened(
         if parent is not None:
             version = policy_version_after(load_history(workspace.run(parent), workspace, adopted))
         opening: Any = ev.RunStarted(
-            *(name, name, 5, epochs, steps, GROUP, name, 0),
-            *("auto", False, {}, parent, adopted, 0, version),
+            run=name,
+            exp_id=name,
+            seed=5,
+            epochs=epochs,
+            steps_per_epoch=steps,
+            group_size=GROUP,
+            library=name,
+            library_version=0,
+            reviewer="auto",
+            rehearsal=False,
+            settings={},
+            forked_from=parent,
+            forked_steps=adopted,
+            remembered=0,
+            policy_version=version,
         )
     else:
         opening = ev.RunResumed(1, epochs, "auto", {}, again=True, steps_per_epoch=steps)
@@ -288,7 +301,13 @@ async def opened(
     ledger = RecordLedger(run.records, 5)
     control = RunControl(recorder)
     manager = RolloutManager(
-        TwoTurns(), policy, ledger, Slots(64), 60.0, control.wait_while_paused, policy.attending
+        agent=TwoTurns(),
+        policy=policy,
+        ledger=ledger,
+        slots=Slots(64),
+        task_timeout_s=60.0,
+        cleared=control.wait_while_paused,
+        attending=policy.attending,
     )
     gate = Gate(recorder, folder, reviewers or (AutoReviewer(),), run=name, apply=engine.apply)
     practice = RunContext(

@@ -82,7 +82,16 @@ def tried(step: int, wins: Sequence[int] = (3, 1, 4)) -> list[ev.DurableEvent]:
             said = "#### 33" if index < won else "#### 23"
             found.append(
                 ev.RolloutFinished(
-                    step, position, index, 7, "ok", said, None, Usage(20, 31, 1), 0.5, said
+                    step=step,
+                    position=position,
+                    index=index,
+                    seed=7,
+                    status="ok",
+                    answer=said,
+                    error=None,
+                    usage=Usage(20, 31, 1),
+                    elapsed_s=0.5,
+                    tail=said,
                 )
             )
             reward = 1.0 if index < won else 0.0
@@ -163,9 +172,20 @@ def _measured(step: int, version: int, right: int, of: int) -> ev.EvaluationFini
     rewards = tuple((1.0,) if n < right else (0.0,) for n in range(of))
     names = tuple(f"h{n}" for n in range(of))
     return ev.EvaluationFinished(
-        step, "skills-heldout", version, 0, 1, of, 0, right / of, Usage(20 * of, 30 * of, of),
-        "print", "", names, rewards,
-    )  # fmt: skip
+        step=step,
+        data="skills-heldout",
+        policy_version=version,
+        library_version=0,
+        k=1,
+        n=of,
+        unjudged=0,
+        mean=right / of,
+        usage=Usage(20 * of, 30 * of, of),
+        fingerprint="print",
+        trouble="",
+        problems=names,
+        rewards=rewards,
+    )
 
 
 def a_state(*events: ev.DurableEvent) -> RunState:

@@ -152,12 +152,12 @@ def fold_library(library: Library | None, event: ev.DurableEvent) -> Library:
     match event:
         case ev.LibraryCreated():
             return Library(
-                event.name,
-                0,
-                event.experiences,
-                event.next_number,
-                event.curated,
-                len(event.curated),
+                name=event.name,
+                version=0,
+                experiences=event.experiences,
+                next_number=event.next_number,
+                curated=event.curated,
+                remembered=len(event.curated),
             )
         case ev.LibraryCurated() if library is not None:
             done = library.commit(event.reviewed, run=event.run, step=event.step)

@@ -137,7 +137,12 @@ async def ask_with_repair(
         *others, last = parsed.problems
         problems = (*others, f"{last} The repair turn failed: {error}.")
         return RepairResult(
-            parsed.items, problems, completion.text, (completion,), (ref,), error.usage
+            items=parsed.items,
+            problems=problems,
+            reply=completion.text,
+            completions=(completion,),
+            refs=(ref,),
+            lost=error.usage,
         )
     mended = _try_parse(parse, second)
     # A repair that came out worse must not cost what the first reply had right.

@@ -15,6 +15,8 @@ import json
 import re
 import unicodedata
 
+from engines.core.codec import fix_surrogates
+
 _SUSPECT = re.compile(
     "["
     "\x00-\x08\x0b-\x1f\x7f-\x9f"  # controls: escape sequences begin with one
@@ -101,3 +103,12 @@ def _is_picture(char: str) -> bool:
     if char == "\ufe0f":
         return True
     return not char.isascii() and unicodedata.category(char) in ("So", "Sk", "Sm")
+
+
+def one_line(text: str) -> str:
+    """Fold white space and show what is hidden: an experience is one line of a prompt.
+
+    A person approves what can be seen, so nothing else may come into a library: neither a
+    model nor an editor nor an import can bring along what only the next model would read.
+    """
+    return escape_unsafe(" ".join(fix_surrogates(text).split()))

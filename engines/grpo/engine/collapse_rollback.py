@@ -34,7 +34,7 @@ class CollapseRollback:
         """Take a batch in, with the step whose weights made it; whether the run has collapsed."""
         means = [statistics.fmean(group.rewards) for group in batch if group.rewards]
         entry = collapse.batch_reward(batch[0].step, weights, means)
-        if entry is None or not self._drop:
+        if entry is None or self._drop is None:
             return None
         if weights not in self._kept:
             now = self._local.adapter_state()

@@ -24,14 +24,14 @@ from engines.grpo.engine.failures import (
 from engines.grpo.engine.optimiser import Optimiser, clip_gradient
 from engines.grpo.engine.schedule import learning_rate
 from engines.grpo.engine.weight_engine import PreparedBatch, TrainedBatch, WeightEngine
-from engines.grpo.loss.sft import FORWARD_TOKENS, SFTSettings, accumulate, is_packing_exact
+from engines.grpo.loss.sft import FORWARD_TOKENS, accumulate, is_packing_exact
 from engines.grpo.loss.sft_data import (
     Example,
     fits_window,
     parse_demonstration,
     tokenise_demonstration,
 )
-from engines.grpo.settings import GRPOSettings
+from engines.grpo.settings import GRPOSettings, SFTSettings
 
 if TYPE_CHECKING:
     from torch import Tensor

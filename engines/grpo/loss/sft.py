@@ -7,53 +7,20 @@ and however many passes they take. Every pass is without dropout.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from engines.core.errors import ConfigError
 from engines.grpo.forward.forward import _causal_lm, _score_tokens
 from engines.grpo.loss.packing import PackedBatch, group_into_forwards, pack, pack_into_rows
 from engines.grpo.loss.sft_data import Example
-from engines.grpo.settings import Schedule
 
 if TYPE_CHECKING:
     from engines.policies.hf_local.model import LocalModel
 
 ROW_TOKENS = 2048  # of a packed row, more only where one example is longer
 FORWARD_TOKENS = 8192
-
-
-@dataclass(frozen=True, slots=True)
-class SFTSettings:
-    """How a batch of demonstrations becomes a weight update."""
-
-    learning_rate: float = 1e-4
-    max_grad_norm: float = 1.0
-    schedule: Schedule = "cosine"
-    warmup: float = 0.03  # share of all steps
-    weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be meant.
-
-        Raises:
-            ConfigError: a value is out of bounds.
-        """
-        for name, wrong, move in (
-            (
-                "learning_rate",
-                not 0 < self.learning_rate < 1,
-                "Usual are 1e-6 to 3e-3.",
-            ),
-            ("max_grad_norm", not self.max_grad_norm > 0, "Usual is 1.0."),
-            ("warmup", not 0 <= self.warmup < 1, "Set 0 to below 1, for instance 0.03."),
-            ("weight_decay", not self.weight_decay >= 0, "Set 0 or more."),
-        ):
-            if wrong:
-                raise ConfigError(f"sft.{name}", f"{getattr(self, name)} is out of bounds.", move)
 
 
 def token_losses(local: LocalModel, packed: PackedBatch) -> Tensor:

@@ -143,7 +143,7 @@ async def measure(
     """
 
     async def measure_one(problem: Problem, content: str, key: CallKey) -> _TryResult:
-        found = await _try_once(measuring, book, problem, content, pinned, key, payer)
+        found = await _try_once(measuring, book, _Try(problem, content, key, pinned, payer))
         tell()
         return found
 
@@ -154,12 +154,12 @@ async def measure(
     )
     rewards, k = [each.reward for each in tried], measuring.k
     return Measurement(
-        tuple(tuple(rewards[at : at + k]) for at in range(0, len(rewards), k)),
-        sum((each.usage for each in tried if not each.reused), NO_USAGE),
-        sum((each.usage for each in tried), NO_USAGE),
-        sum(each.tool_calls for each in tried),
-        sum(each.reused for each in tried),
-        next((each.trouble for each in tried if each.reward is None), ""),
+        rewards=tuple(tuple(rewards[at : at + k]) for at in range(0, len(rewards), k)),
+        paid=sum((each.usage for each in tried if not each.reused), NO_USAGE),
+        total=sum((each.usage for each in tried), NO_USAGE),
+        tool_calls=sum(each.tool_calls for each in tried),
+        reused=sum(each.reused for each in tried),
+        trouble=next((each.trouble for each in tried if each.reward is None), ""),
     )
 
 
@@ -205,22 +205,22 @@ async def evaluate(
                 tell=_progress_reporter(recorder, step, held_out, measuring.k),
             )
             result = EvaluationFinished(
-                step,
-                held_out.name,
-                pinned.policy_version,
-                pinned.library_version,
-                measuring.k,
-                found.known_count,
-                found.unjudged_count,
-                mean_at_k(tuple(group_by_question(ids, found.rewards).values())),
-                found.paid,
-                evaluation.fingerprint,
-                found.trouble,
-                ids,
-                found.rewards,
-                found.total,
-                found.tool_calls,
-                found.reused,
+                step=step,
+                data=held_out.name,
+                policy_version=pinned.policy_version,
+                library_version=pinned.library_version,
+                k=measuring.k,
+                n=found.known_count,
+                unjudged=found.unjudged_count,
+                mean=mean_at_k(tuple(group_by_question(ids, found.rewards).values())),
+                usage=found.paid,
+                fingerprint=evaluation.fingerprint,
+                trouble=found.trouble,
+                problems=ids,
+                rewards=found.rewards,
+                total=found.total,
+                tool_calls=found.tool_calls,
+                reused=found.reused,
             )
             write_result(evaluation.folder, result, evaluation.mask)
             await recorder.record(result)
@@ -238,6 +238,17 @@ def write_result(folder: Path, result: EvaluationFinished, mask: Mask = NO_SECRE
 
 
 @dataclass(frozen=True, slots=True)
+class _Try:
+    """One try at one held-out problem; `content` is the problem's digest."""
+
+    problem: Problem
+    content: str
+    key: CallKey
+    pinned: PinnedVersion
+    payer: str
+
+
+@dataclass(frozen=True, slots=True)
 class _TryResult:
     reward: float | None
     usage: Usage
@@ -246,54 +257,39 @@ class _TryResult:
     trouble: str = ""
 
 
-async def _try_once(
-    measuring: MeasurementSetup,
-    book: ScoreBook,
-    problem: Problem,
-    content: str,
-    pinned: PinnedVersion,
-    key: CallKey,
-    payer: str,
-) -> _TryResult:
-    """One try: from the book, from its twin that is under way, or made now."""
-    at = (content, key.index)
+async def _try_once(measuring: MeasurementSetup, book: ScoreBook, one: _Try) -> _TryResult:
+    """One try: from the book, from the same try that is under way, or made now."""
+    at = (one.content, one.key.index)
     if (score := book.find(*at)) is not None:
-        reused = not payer or score.payer != payer
+        reused = not one.payer or score.payer != one.payer
         return _TryResult(score.reward, score.usage, score.tool_calls, reused)
-    if (twin := book.under_way.get(at)) is not None:
-        same: _TryResult = await asyncio.shield(twin)
+    if (same_try := book.under_way.get(at)) is not None:
+        same: _TryResult = await asyncio.shield(same_try)
         return replace(same, reused=True)
-    twin = book.under_way[at] = asyncio.get_running_loop().create_future()
+    same_try = book.under_way[at] = asyncio.get_running_loop().create_future()
     try:
-        made = await _score_rollout(measuring, problem, content, pinned, key, payer)
+        made = await _score_rollout(measuring, one)
         if isinstance(made, Score):
             score = book.add(made)
             made = _TryResult(score.reward, made.usage, made.tool_calls, False)
-        twin.set_result(made)
+        same_try.set_result(made)
     finally:
-        twin.cancel()
+        same_try.cancel()
         del book.under_way[at]
     return made
 
 
-async def _score_rollout(
-    measuring: MeasurementSetup,
-    problem: Problem,
-    content: str,
-    pinned: PinnedVersion,
-    key: CallKey,
-    payer: str,
-) -> Score | _TryResult:
+async def _score_rollout(measuring: MeasurementSetup, one: _Try) -> Score | _TryResult:
     """A new rollout's score, or what it cost where it could not be judged."""
+    pinned = one.pinned
     versions = (pinned.policy_version, pinned.library_version)
-    job = Job(problem, pinned.guidance, key, *versions)
+    job = Job(one.problem, pinned.guidance, one.key, *versions)
     outage = measuring.outage or Outage(lambda _: None)
     attempt, _ = await measuring.rollouts.roll_out(
         job, on_start=lambda: outage.report_start("held-out rollout")
     )
-    at = (key.epoch, key.step, key.position, key.index)
-    rollout = Rollout(attempt, *at, call_seed(measuring.seed, key), *versions)
-    (verdict,) = await measuring.verifier.verify(problem, (rollout,))
+    rollout = Rollout.from_job(job, attempt, call_seed(measuring.seed, one.key))
+    (verdict,) = await measuring.verifier.verify(one.problem, (rollout,))
     usage = attempt.usage + verdict.usage
     if verdict.reward is None:
         trouble = attempt.error or verdict.error or "there was nothing to judge it by"
@@ -304,16 +300,16 @@ async def _score_rollout(
         return _TryResult(None, usage, attempt.tool_calls, False, trouble)
     outage.report_success("held-out rollout")
     return Score(
-        content,
-        key.index,
-        verdict.reward,
-        verdict.critique,
-        verdict.metrics,
-        attempt.status,
-        usage,
-        attempt.tool_calls,
-        attempt.elapsed_s,
-        payer,
+        problem=one.content,
+        index=one.key.index,
+        reward=verdict.reward,
+        critique=verdict.critique,
+        metrics=verdict.metrics,
+        status=attempt.status,
+        usage=usage,
+        tool_calls=attempt.tool_calls,
+        elapsed_s=attempt.elapsed_s,
+        payer=one.payer,
     )
 
 

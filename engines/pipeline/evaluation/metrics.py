@@ -116,7 +116,7 @@ def pass_curve(rewards: Rewards, most: int) -> tuple[Rate, ...]:
     return tuple(pass_rate(rewards, k) for k in range(1, most + 1))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """After against before on the questions that have a known reward on both sides.
 
@@ -169,15 +169,15 @@ def compare(before: ByQuestion, after: ByQuestion, level: float = 0.95) -> Compa
         elif interval.high < 0 and losses > wins:
             verdict = "hurts"
     return Comparison(
-        len(changes),
-        difference,
-        interval,
-        wins,
-        losses,
-        len(changes) - wins - losses,
-        p,
-        verdict,
-        len(before.keys() | after.keys()) - len(changes),
+        questions=len(changes),
+        difference=difference,
+        interval=interval,
+        wins=wins,
+        losses=losses,
+        ties=len(changes) - wins - losses,
+        p=p,
+        verdict=verdict,
+        left_out=len(before.keys() | after.keys()) - len(changes),
     )
 
 

@@ -38,7 +38,7 @@ class EndpointSettings:
     api_key: str | None = field(default=None, repr=False)  # None: the endpoint wants none
     timeout_s: float = 120.0  # of a call, its retries included
     idle_s: float | None = None  # longest silence before a retry; None: only timeout_s
-    max_retries: int = 3
+    max_retries: int = 4  # of a call that failed for a passing reason
     max_tokens: int | None = 4096
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)

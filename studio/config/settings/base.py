@@ -1,17 +1,15 @@
-"""What all settings have in common: their base class and the types of their values.
-
-Owns ranges that hold everywhere. What may be set is `studio.config.settings.run`'s to say.
-"""
+"""What all settings have in common: their base class and the types of their values."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Annotated, Any, LiteralString, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
-MOST = 10_000
-"""Times or calls at once, of whatever: more is a slip of the keyboard, and would only spin."""
-MOST_ROWS = 1_000_000_000
+from engines.core.settings import is_derived
 
 
 def as_list(value: object) -> object:
@@ -21,16 +19,100 @@ def as_list(value: object) -> object:
 
 def _refuse_bool(value: object) -> object:
     if isinstance(value, bool):
-        raise ValueError("a number is needed here, not true or false")
+        raise ValueError(_NO_BOOL)
     return value
 
 
+_NO_BOOL = "a number is needed here, not true or false"
 Int = Annotated[int, BeforeValidator(_refuse_bool)]
-Float = Annotated[float, BeforeValidator(_refuse_bool), Field(allow_inf_nan=False)]
+Float = Annotated[float, BeforeValidator(_refuse_bool)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=120)]
 
 
+def key(default: Any, meaning: str, **bounds: Any) -> Any:
+    """A key of a section with its default: pydantic's Field, whose own type is Any."""
+    return Field(default=default, description=meaning, **bounds)
+
+
+def refusal(at: str, cause: LiteralString, move: str) -> PydanticCustomError:
+    """A refusal of two settings that do not fit each other; `at` is the key to change."""
+    return PydanticCustomError("unmet", cause, {"at": at, "move": move})
+
+
 class Settings(BaseModel):
+    # An engine's plain dataclass below a section is validated by the same rules.
     model_config = ConfigDict(
-        frozen=True, extra="forbid", coerce_numbers_to_str=True, hide_input_in_errors=True
+        frozen=True,
+        extra="forbid",
+        coerce_numbers_to_str=True,
+        hide_input_in_errors=True,
+        allow_inf_nan=False,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """One setting as its class declares it."""
+
+    name: str
+    kinds: tuple[Any, ...]  # its type, or the members of a union
+    meaning: str
+    required: bool = False
+
+    @property
+    def section(self) -> type | None:
+        """The class of the settings below it; None where it holds a value."""
+        return next((kind for kind in self.kinds if is_section(kind)), None)
+
+
+def is_section(kind: object) -> bool:
+    return isinstance(kind, type) and (issubclass(kind, BaseModel) or is_dataclass(kind))
+
+
+def declared_settings(section: type) -> Mapping[str, Declared]:
+    """What may be set in a section, by name; pydantic's classes and the engines' alike."""
+    return {declared.name: declared for declared in _declarations(section)}
+
+
+def _declarations(section: type) -> Iterator[Declared]:
+    if issubclass(section, BaseModel):
+        for name, info in section.model_fields.items():
+            kinds = (info.annotation, *get_args(info.annotation))
+            yield Declared(name, kinds, info.description or "", info.is_required())
+        return
+    assert is_dataclass(section)
+    hints = get_type_hints(section)
+    for field in fields(section):
+        if not is_derived(field.metadata):
+            kinds = (hints[field.name], *get_args(hints[field.name]))
+            yield Declared(field.name, kinds, field.metadata.get("description", ""))
+
+
+def as_section(kind: type) -> BeforeValidator:
+    """Reads the values of an engine's settings class where pydantic by itself is too lenient.
+
+    It would take true for 1, and let a run file set what follows from other settings.
+    """
+
+    def read(given: object) -> object:
+        if not isinstance(given, dict):
+            return given
+        known = declared_settings(kind)
+        derived = {field.name for field in fields(kind) if field.name not in known}
+        values = dict(given)
+        for name, value in given.items():
+            if name in derived:
+                raise _refusal("extra_forbidden", "unknown", name, value)
+            kinds = known[name].kinds if name in known else ()
+            if isinstance(value, bool) and {int, float} & set(kinds):
+                raise _refusal("value_error", _NO_BOOL, name, value)
+            if any(get_origin(kind) is tuple for kind in kinds):
+                values[name] = as_list(value)
+        return values
+
+    return BeforeValidator(read)
+
+
+def _refusal(kind: LiteralString, message: LiteralString, name: str, value: object) -> Exception:
+    """A refusal of one key of a section, before pydantic has come to its keys."""
+    return PydanticCustomError(kind, message, {"at": name, "value": value})

@@ -1,17 +1,23 @@
-"""Settings of runs that train weights: the local model, GRPO, and fine-tuning before it.
+"""Settings of practice: its data, its loop, and what it trains.
 
-Owns names, ranges and defaults. What they do is `engines.grpo`'s and
-`engines.policies.hf_local`'s to say.
+A section holds the engine's own settings class, and besides it the keys that other parts
+read. The order of the keys is that of `run.yaml`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, field_validator
 
-from studio.config.settings.base import MOST, MOST_ROWS, Float, Int, Settings, as_list
+from engines.core.settings import MAX_COUNT, MAX_ROWS, setting
+from engines.core.text.prompts import load_prompt
+from engines.grpo.settings import GRPOSettings, SFTSettings
+from engines.policies.hf_local.settings import LoraSettings
+from engines.training_free.settings import LintSettings, TrainingFreeSettings
+from studio.config.settings.base import Int, Settings, as_section, key
+from studio.config.settings.policy import EmbeddingConfig
 
 ALGORITHMS = {
     "training_free": "training_free",
@@ -38,148 +44,104 @@ def parse_algorithm(value: object) -> object:
     return ALGORITHMS[value.lower()]
 
 
-class LocalConfig(Settings):
-    """How hf:PATH is loaded."""
-
-    device: str = Field(
-        default="auto", min_length=1, description="cpu, cuda, cuda:1, mps; auto: the best there is"
-    )
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        default="auto", description="of the weights; auto: bfloat16 on a GPU, else float32"
-    )
-    quantise: Literal["none", "nf4"] = Field(
-        default="none", description="nf4: 4-bit weights below the adapter (QLoRA); needs a GPU"
-    )
-    trust_remote_code: bool = Field(
-        default=False, description="run Python code that comes with the model"
-    )
-    gradient_checkpointing: bool = Field(
-        default=False, description="less memory and more time in training"
-    )
-    threads: Int | None = Field(
-        default=None, ge=1, le=MOST, description="of the CPU; null: measured at the start"
-    )
-    max_batch: Int = Field(default=256, ge=1, le=MOST, description="replies sampled at a time")
-    rollouts_url: str | None = Field(
-        default=None,
-        pattern=r"^https?://",
-        description="a vLLM server that samples the rollouts, given each new adapter",
-    )
+def _model_mapping(value: object) -> object:
+    return {"model": value} if isinstance(value, str) else value
 
 
-class LoraConfig(Settings):
-    """The low-rank adapter that is trained."""
+class DataConfig(Settings):
+    """The problems to practise on."""
 
-    rank: Int = Field(default=8, ge=1, le=MOST, description="of its matrices")
-    alpha: Int = Field(default=16, ge=1, le=MOST, description="its scale is alpha / rank")
-    dropout: Float = Field(
-        default=0.0,
-        ge=0,
-        lt=1,
-        description="kept with the adapter for later use; every pass here is without it",
+    practice: str | None = key(
+        None, "data set to practise on: a name or a path; null: it is only evaluated", min_length=1
     )
-    targets: Annotated[tuple[str, ...] | None, BeforeValidator(as_list)] = Field(
-        default=None, description="names of the layers; null: the seven projections of a block"
+    fields: dict[str, str] = key(
+        {}, "{question: NAME, answer: NAME} where the file has unusual names"
+    )
+    truncate: Int | None = key(None, "use only the first so many problems", ge=1, le=MAX_ROWS)
+    shuffle: bool = key(True, "a new order in every epoch; false: the file's")
+
+    @field_validator("fields")
+    @classmethod
+    def _validate_fields(cls, value: dict[str, str]) -> dict[str, str]:
+        if unknown := sorted(set(value) - {"question", "answer"}):
+            raise ValueError(f'"{unknown[0]}" cannot be mapped, only question and answer')
+        return value
+
+
+# Not slotted: a class has one slotted base, and that is the engine's.
+@dataclass(frozen=True)
+class _Loop:
+    algorithm: Annotated[Algorithm, BeforeValidator(parse_algorithm)] = setting(
+        "training_free", "training_free: a library is learned; grpo, sft: weights are"
+    )
+    epochs: int = setting(5, "times every problem is met", ge=1, le=MAX_COUNT)
+    batch_size: int = setting(32, "problems a step", ge=1, le=MAX_ROWS)
+    group_size: int = setting(3, "rollouts of each problem", ge=1, le=MAX_COUNT)
+    concurrency: int = setting(
+        64, "model calls at a time; hf:… samples whole steps", ge=1, le=MAX_COUNT
+    )
+    temperature: float = setting(0.7, "of rollouts", ge=0, le=10)
+    task_timeout_s: float = setting(3600.0, "deadline of one rollout", gt=0)
+    restart_step: int | None = setting(
+        None, "null resumes, 0 starts afresh, N adopts the first N steps", ge=0
     )
 
 
-class GRPOConfig(Settings):
+@dataclass(frozen=True, slots=True)
+class PracticeConfig(TrainingFreeSettings, _Loop):
+    """How it practises."""
+
+    agent_objective: str = setting(
+        load_prompt("studio.config", "agent_objective").render(),
+        "what the agent is given and gives back, as the reflector is told",
+    )
+    learning_objective: str = setting(
+        load_prompt("studio.config", "learning_objective").render(),
+        "what the lessons are for, as the reflector is told",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LintConfig(LintSettings):
+    """What is flagged in a proposed operation before it is reviewed."""
+
+    embedding: Annotated[EmbeddingConfig | None, BeforeValidator(_model_mapping)] = setting(
+        None, "finds duplicates in other words; null: by wording only"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GRPOConfig(GRPOSettings):
     """How weights are updated."""
 
-    learning_rate: Float = Field(default=1e-5, gt=0, lt=1, description="at its highest")
-    schedule: Literal["cosine", "linear", "constant"] = Field(
-        default="cosine", description="how it falls"
+    reject_kl_above: float | None = setting(
+        None, "updates that lead to a larger KL are rejected; null: none are", gt=0
     )
-    warmup: Float = Field(
-        default=0.0, ge=0, lt=1, description="share of all optimiser steps in which it rises"
+    reject_grad_norm_above: float | None = setting(
+        None, "updates with a longer gradient are rejected; null: none", gt=0
     )
-    weight_decay: Float = Field(default=0.0, ge=0, description="of AdamW")
-    max_grad_norm: Float = Field(default=1.0, gt=0, description="longer gradients are clipped")
-    aggregation: Literal["grpo", "bnpo", "dr_grpo", "dapo"] = Field(
-        default="dapo", description="how the losses of tokens become one"
+    checkpoint_steps: int | None = setting(
+        None, "a checkpoint every so many steps; null: each epoch", ge=1
     )
-    clip_low: Float = Field(default=0.2, gt=0, le=1, description="ratios below 1 - this count less")
-    clip_high: Float = Field(default=0.28, gt=0, description="ratios above 1 + this count less")
-    beta: Float = Field(
-        default=0.0,
-        ge=0,
-        description="weight of the KL term to the model without any adapter, policy.adapter's too",
-    )
-    iterations: Int = Field(default=1, ge=1, le=MOST, description="passes over each batch")
-    minibatches: Int = Field(default=1, ge=1, le=MOST, description="parts of a batch")
-    accumulation: Int = Field(
-        default=1, ge=1, le=MOST, description="minibatches an optimiser step; divides minibatches"
-    )
-    micro_batch: Int | None = Field(
-        default=None, ge=1, le=MOST_ROWS, description="sequences a forward pass; null: by length"
-    )
-    advantage_scale: Literal["std", "none"] = Field(
-        default="std", description="what centred rewards are divided by"
-    )
-    advantage_eps: Float = Field(default=1e-4, gt=0, description="added to that deviation")
-    discount: Float = Field(
-        default=1.0, gt=0, le=1, description="of the reward for each turn before the last"
-    )
-    collapse_drop: Float | None = Field(
-        default=0.5,
-        gt=0,
-        lt=1,
-        description="share of the best reward below which training goes back; null: never",
-    )
-    collapse_patience: Int = Field(
-        default=3,
-        ge=1,
-        le=MOST,
-        description="batches in a row that must be so bad; 1 rarely tells from noise",
-    )
-    reject_kl_above: Float | None = Field(
-        default=None,
-        gt=0,
-        description="updates that lead to a larger KL are rejected; null: none are",
-    )
-    reject_grad_norm_above: Float | None = Field(
-        default=None, gt=0, description="updates with a longer gradient are rejected; null: none"
-    )
-    checkpoint_steps: Int | None = Field(
-        default=None, ge=1, description="a checkpoint every so many steps; null: each epoch"
-    )
-    keep: Int = Field(default=3, ge=1, le=MOST, description="checkpoints kept, besides the best")
-    tensorboard: bool = Field(default=True, description="write its curves beside the checkpoints")
-    lora: LoraConfig = LoraConfig()
-
-    @model_validator(mode="after")
-    def _validate_accumulation(self) -> GRPOConfig:
-        if self.minibatches % self.accumulation:
-            raise PydanticCustomError(
-                "unmet",
-                "minibatches cannot be accumulated so many at a time",
-                {"at": "accumulation", "move": "Choose a number that divides grpo.minibatches."},
-            )
-        return self
+    keep: int = setting(3, "checkpoints kept, besides the best", ge=1, le=MAX_COUNT)
+    tensorboard: bool = setting(True, "write its curves beside the checkpoints")
+    lora: Annotated[LoraSettings, as_section(LoraSettings)] = LoraSettings()
 
 
-class SFTConfig(Settings):
+@dataclass(frozen=True)
+class _Demonstrations:
+    data: str | None = setting(
+        None,
+        "demonstrations of the stage: a data set with a field solution, completion or "
+        "messages, or run:RUN for its verified rollouts",
+        min_length=1,
+    )
+    min_reward: float = setting(1.0, "of the rollouts taken from a run", ge=0, le=1)
+
+
+@dataclass(frozen=True, slots=True)
+class SFTConfig(SFTSettings, _Demonstrations):
     """Supervised fine-tuning: stages of `studio train`, learnt and distilled without a library."""
 
-    data: str | None = Field(
-        default=None,
-        min_length=1,
-        description="demonstrations of the stage: a data set with a field solution, completion or "
-        "messages, or run:RUN for its verified rollouts",
-    )
-    min_reward: Float = Field(
-        default=1.0, ge=0, le=1, description="of the rollouts taken from a run"
-    )
-    learning_rate: Float = Field(default=1e-4, gt=0, lt=1, description="at its highest")
-    schedule: Literal["cosine", "linear", "constant"] = Field(
-        default="cosine", description="how it falls"
-    )
-    warmup: Float = Field(
-        default=0.03, ge=0, lt=1, description="share of the steps in which it rises"
-    )
-    weight_decay: Float = Field(default=0.0, ge=0, description="of AdamW")
-    max_grad_norm: Float = Field(default=1.0, gt=0, description="longer gradients are clipped")
-    epochs: Int = Field(default=2, ge=1, le=MOST, description="of the stage")
-    batch_size: Int = Field(
-        default=16, ge=1, le=MOST_ROWS, description="demonstrations a step of the stage"
-    )
+    epochs: int = setting(2, "of the stage", ge=1, le=MAX_COUNT)
+    batch_size: int = setting(16, "demonstrations a step of the stage", ge=1, le=MAX_ROWS)

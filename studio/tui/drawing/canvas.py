@@ -192,7 +192,7 @@ class StreamCanvas(Widget, can_focus=True):
             self._arrange()
         else:
             self._refresh_regions(
-                [self._title_region(at) for at in (before, id) if at in self._boxes]
+                [_title_region(self._boxes[at]) for at in (before, id) if at in self._boxes]
             )
         self.post_message(self.FocusChanged(id))
 
@@ -237,14 +237,14 @@ class StreamCanvas(Widget, can_focus=True):
         self._arrange()
 
     def on_mount(self) -> None:
-        pump = getattr(self.app, "pump", None)
-        if pump is not None:
-            pump.watch(self)
+        clock = getattr(self.app, "frame_clock", None)
+        if clock is not None:
+            clock.watch(self)
 
     def on_unmount(self) -> None:
-        pump = getattr(self.app, "pump", None)
-        if pump is not None:
-            pump.unwatch(self)
+        clock = getattr(self.app, "frame_clock", None)
+        if clock is not None:
+            clock.unwatch(self)
 
     def on_click(self, event: events.Click) -> None:
         for id in self._bands.get(event.y, []):
@@ -289,10 +289,6 @@ class StreamCanvas(Widget, can_focus=True):
     def _border_width(self) -> int:
         return 1 if self.caption and min(self.size) > 2 else 0
 
-    def _title_region(self, id: str) -> Region:
-        box = self._boxes[id]
-        return Region(box.x, box.y, box.width, 1)
-
     # -- what changed ------------------------------------------------------------------------
 
     def _repaint(self, id: str | None) -> None:
@@ -320,17 +316,17 @@ class StreamCanvas(Widget, can_focus=True):
             if urgent or (heads and model != pane.head):
                 pane.head = model
                 if self._mode != "wall":
-                    regions.append(self._title_region(id))
+                    regions.append(_title_region(box))
         if self._mode == "wall":
             pane.lead, text = pane.wall_parts(box.width, self._glyphs)
             new, left, top = [pane.lead + text], box.x, box.y
         else:
             left, top, room = box.x + 1, box.y + 1, box.width - 2
             height = box.height - 2
-            text_rows = height - 1 if self._has_footer(pane, box) else height
+            text_rows = height - 1 if _has_footer(pane, box) else height
             start = self._scrolled if self._mode == "solo" and not self.follow else None
             new = pane.visible_rows(room, text_rows, self._glyphs, start) if height > 0 else []
-            if self._has_footer(pane, box):
+            if _has_footer(pane, box):
                 new = [*new, *[""] * (text_rows - len(new)), crop(pane.head.footer, room)]
         old, pane.shown = pane.shown, new
         for at in range(max(len(old), len(new))):
@@ -340,9 +336,6 @@ class StreamCanvas(Widget, can_focus=True):
                 begin, end = _changed_range(before, after)
                 regions.append(Region(left + begin, top + at, max(1, end - begin), 1))
         return regions
-
-    def _has_footer(self, pane: Pane, box: Box) -> bool:
-        return bool(pane.head.footer) and box.height >= 6
 
     # -- drawing -----------------------------------------------------------------------------
 
@@ -394,7 +387,7 @@ class StreamCanvas(Widget, can_focus=True):
                 at += self._boxes[id].width
         if at < columns:
             spans.append((" " * (columns - at), ""))
-        return Strip(self._make_segments(spans), columns)
+        return Strip(_make_segments(spans, self.rich_style, self.app.theme), columns)
 
     def _row_spans(self, id: str, y: int) -> list[_Span]:
         """The cells of a pane in one row."""
@@ -406,7 +399,7 @@ class StreamCanvas(Widget, can_focus=True):
             rest = pad(drawn[len(pane.lead) :], box.width - cell_width(pane.lead))
             return [(pane.lead, style), (rest, "")]
         if y == box.y:
-            title = pane.title(signs, with_footer=not self._has_footer(pane, box))
+            title = pane.title(signs, with_footer=not _has_footer(pane, box))
             border = signs.top_border(title, box.width)
             inner = border[3:].rstrip(signs.h + signs.tr).rstrip()
             style = "focus" if id == self._chosen else pane.head.state
@@ -417,20 +410,6 @@ class StreamCanvas(Widget, can_focus=True):
         text = pane.shown[at] if at < len(pane.shown) else ""
         return [(f"{signs.v}{pad(text, box.width - 2)}{signs.v}", "")]
 
-    def _make_segments(self, spans: list[_Span]) -> list[Segment]:
-        base = self.rich_style
-        theme = self.app.theme
-        out: list[Segment] = []
-        pieces: list[str] = []
-        name = ""
-        for text, style in (*spans, ("", None)):
-            if style != name:
-                if joined := "".join(pieces):
-                    out.append(Segment(joined, base + themes.style(name, theme) if name else base))
-                pieces, name = [], style or ""
-            pieces.append(text)
-        return out
-
 
 def _changed_range(before: str, after: str) -> tuple[int, int]:
     """The cells, from and to, in which two rows differ at most."""
@@ -439,3 +418,24 @@ def _changed_range(before: str, after: str) -> tuple[int, int]:
         return len(same), max(len(before), len(after))
     # A mark may join the last character that is the same: the whole row is safe.
     return 0, max(cell_width(before), cell_width(after))
+
+
+def _make_segments(spans: list[_Span], base: Style, theme: str) -> list[Segment]:
+    out: list[Segment] = []
+    pieces: list[str] = []
+    name = ""
+    for text, style in (*spans, ("", None)):
+        if style != name:
+            if joined := "".join(pieces):
+                out.append(Segment(joined, base + themes.style(name, theme) if name else base))
+            pieces, name = [], style or ""
+        pieces.append(text)
+    return out
+
+
+def _title_region(box: Box) -> Region:
+    return Region(box.x, box.y, box.width, 1)
+
+
+def _has_footer(pane: Pane, box: Box) -> bool:
+    return bool(pane.head.footer) and box.height >= 6

@@ -9,14 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from rich.style import Style
-from textual.filter import Monochrome, NoColor
 from textual.theme import BUILTIN_THEMES, Theme
-
-if TYPE_CHECKING:
-    from textual.app import App
 
 DARK, LIGHT, ANSI, MONO = NAMES = ("studio-dark", "studio-light", "studio-ansi", "studio-mono")
 
@@ -199,38 +194,3 @@ def needs_ascii(environ: Mapping[str, str], encoding: str | None) -> bool:
     if not locale:
         return False  # Python chose UTF-8 itself; so do terminals of today
     return "utf8" not in locale.lower().replace("-", "")
-
-
-def register_themes(app: App[int], environ: Mapping[str, str], setting: str | None = None) -> str:
-    """Let the app know the themes, and use the one that fits; returns its name.
-
-    A setting that names no theme is left to the caller's check; any theme of the app is taken.
-    """
-    for theme in THEMES:
-        app.register_theme(theme)
-    name = choose_theme(environ, setting)
-    if app.is_running:
-        app.theme = name
-    else:
-        _begin_with(app, name)
-    if environ.get("NO_COLOR") or name == MONO:
-        # Textual chose by the theme it began with, and would make grey what is red.
-        app._filters = [f for f in app._filters if not isinstance(f, Monochrome | NoColor)]
-        app._filters.append(NoColor())
-    return name
-
-
-def _begin_with(app: App[int], name: str) -> None:
-    """Set the theme of an app that draws nothing yet.
-
-    As Textual does it when a theme is changed, but every widget is styled once, not three
-    times: that was a third of what opening the screen costs.
-    """
-    app.set_reactive(type(app).theme, name)
-    theme = app.current_theme
-    app.update_classes(
-        {f"-theme-{name}": True, "-dark-mode": theme.dark, "-light-mode": not theme.dark},
-        update=False,
-    )
-    app._refresh_truecolor_filter(app.ansi_theme)
-    app.stylesheet.set_variables(app.get_css_variables())

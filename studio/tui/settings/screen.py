@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar, cast
 
 from textual import events
 from textual.app import ComposeResult
@@ -19,14 +19,12 @@ from engines.core.errors import StudioError
 from studio.secrets.sanitize import one_line
 from studio.tui.drawing.lines import Row, line
 from studio.tui.drawing.themes import NAMES
+from studio.tui.host import Host
 from studio.tui.keymap import Key
 from studio.tui.settings.file import write_settings
 from studio.tui.settings.values import ScreenSettings
 from studio.tui.widgets.prompt import Prompt
 from studio.tui.widgets.row_list import RowList
-
-if TYPE_CHECKING:
-    from studio.tui.app import StudioApp
 
 _MEANING = {
     "theme": "auto: by NO_COLOR, TERM, SSH and background",
@@ -100,8 +98,8 @@ class SettingsScreen(ModalScreen[None]):
     ]
 
     @property
-    def studio(self) -> StudioApp:
-        return cast("StudioApp", self.app)
+    def host(self) -> Host:
+        return cast("Host", self.app)
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box") as box:
@@ -119,7 +117,7 @@ class SettingsScreen(ModalScreen[None]):
 
     def show(self) -> None:
         view = self.query_one(RowList)
-        view.show_rows(setting_rows(self.studio.settings, self.studio.keys, view.line_width))
+        view.show_rows(setting_rows(self.host.settings, self.host.keys, view.line_width))
 
     def action_leave(self) -> None:
         self.dismiss(None)
@@ -129,10 +127,10 @@ class SettingsScreen(ModalScreen[None]):
         if name == "command":
             self.run_worker(self._ask_command())
         elif name:
-            self._save(with_next_value(self.studio.settings, name))
+            self._save(with_next_value(self.host.settings, name))
 
     async def _ask_command(self) -> None:
-        text = await self.query_one(Prompt).ask("command:", self.studio.settings.command)
+        text = await self.query_one(Prompt).ask("command:", self.host.settings.command)
         if text is None:
             return
         import shlex
@@ -142,19 +140,19 @@ class SettingsScreen(ModalScreen[None]):
         except ValueError as error:
             self._say(f"not kept: {error}")
             return
-        self._save(replace(self.studio.settings, command=text.strip()))
+        self._save(replace(self.host.settings, command=text.strip()))
 
     def _save(self, settings: ScreenSettings) -> None:
-        app = self.studio
-        app.settings = settings
-        app.apply_settings()
+        host = self.host
+        host.settings = settings
+        host.apply_settings()
         self.show()
         try:
-            path = write_settings(settings, app.workspace.path)
+            path = write_settings(settings, host.workspace.path)
         except StudioError as error:
             self._say(f"changed, but not kept: {error.cause}")
             return
-        app.settings = replace(settings, place=str(path))
+        host.settings = replace(settings, place=str(path))
         self._say("kept in screen.yaml")
 
     def _say(self, text: str) -> None:

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from engines.core.errors import RecordError
 from studio.secrets.output import mask_text
+from studio.tui.host import Host
 from studio.tui.terminal.notify import wrap_for_tmux
-
-if TYPE_CHECKING:
-    from studio.tui.app import StudioApp
 
 MOST_BYTES = 74_000
 """In base64: the shortest limit among terminals in use, and the bound that tmux had."""
@@ -27,7 +24,7 @@ def has_clipboard(environ: Mapping[str, str]) -> bool:
     return bool(term) and term not in ("dumb", "linux", "unknown") and not term.startswith("vt")
 
 
-def copy_text(app: StudioApp, text: str) -> str:
+def copy_text(host: Host, text: str) -> str:
     """Copy a text; returns what to tell the person."""
     text = mask_text(text)
     if not text.strip():
@@ -35,19 +32,19 @@ def copy_text(app: StudioApp, text: str) -> str:
     lines = text.count("\n") + 1
     size = f"{len(text):,} characters" if lines == 1 else f"{lines:,} lines"
     data = base64.b64encode(text.encode("utf-8", "replace")).decode("ascii")
-    if has_clipboard(app.environ) and len(data) <= MOST_BYTES:
-        app.copy_to_clipboard(text.encode("utf-8", "replace").decode())
-        if app.environ.get("TMUX"):
+    if has_clipboard(host.environ) and len(data) <= MOST_BYTES:
+        host.copy_to_clipboard(text.encode("utf-8", "replace").decode())
+        if host.environ.get("TMUX"):
             # tmux hears applications only with `set-clipboard on`; this goes around it.
-            app.send_to_terminal(wrap_for_tmux(f"\x1b]52;c;{data}\x07", app.environ))
+            host.send_to_terminal(wrap_for_tmux(f"\x1b]52;c;{data}\x07", host.environ))
         return f"copied {size} (by OSC 52; shift-drag selects where the terminal refuses)"
-    return _copy_to_file(app, text, size)
+    return _copy_to_file(host, text, size)
 
 
-def _copy_to_file(app: StudioApp, text: str, size: str) -> str:
+def _copy_to_file(host: Host, text: str, size: str) -> str:
     from engines.record.appender import make_folder, write_atomic
 
-    path = app.workspace.path / FILE
+    path = host.workspace.path / FILE
     try:
         make_folder(path.parent)
         write_atomic(path, text.encode("utf-8", "replace"))

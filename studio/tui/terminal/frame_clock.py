@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from textual.messages import TerminalSupportsSynchronizedOutput
 
-from studio.tui.drawing.frames import ScreenBuffer, compact_update
-from studio.tui.drawing.pacer import UNSEEN_BYTES_PER_S, Pacer
+from studio.tui.terminal.frames import ScreenBuffer, compact_update
+from studio.tui.terminal.pacer import UNSEEN_BYTES_PER_S, Pacer
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -58,7 +58,7 @@ class FrameClock:
         self.held = 0  # beats at which nothing was drawn for want of budget
         self._clock, self._queued, self._probe = clock, queued, probe
         self._unpaced = unpaced
-        self.picture = ScreenBuffer()
+        self.buffer = ScreenBuffer()
         self._drains: list[Callable[[], None]] = []
         self._canvases: list[StreamCanvas] = []
         self._beats = 0
@@ -138,7 +138,7 @@ def install_frame_clock(
     *,
     low_bandwidth: bool = False,
 ) -> FrameClock:
-    """Give an app its pump (`app.pump`); call it once, when the app is mounted.
+    """Give an app its clock (`app.frame_clock`); call it once, when the app is mounted.
 
     Without a terminal (tests) there is only the beat. Inside tmux no line can be measured, for
     it answers at once: here nothing is paced, and over SSH by a fixed budget.
@@ -146,14 +146,14 @@ def install_frame_clock(
     environ = os.environ if environ is None else environ
     driver: Any = app._driver
     if app.is_headless or driver is None or not hasattr(driver, "_writer_thread"):
-        pump = FrameClock(low_bandwidth=low_bandwidth)
+        clock = FrameClock(low_bandwidth=low_bandwidth)
     else:
-        pump = _make_paced_clock(app, driver, environ, low_bandwidth)
-    app.pump = pump  # type: ignore[attr-defined]
+        clock = _make_paced_clock(app, driver, environ, low_bandwidth)
+    app.frame_clock = clock  # type: ignore[attr-defined]
     for canvas in app.query("StreamCanvas"):  # mounted before the app was
-        pump.watch(cast("StreamCanvas", canvas))
-    app.set_interval(BEAT_S, pump.beat, name="pump")
-    return pump
+        clock.watch(cast("StreamCanvas", canvas))
+    app.set_interval(BEAT_S, clock.beat, name="clock")
+    return clock
 
 
 def _make_paced_clock(
@@ -176,7 +176,7 @@ def _make_paced_clock(
         writer = driver._writer_thread
         return writer is not None and not writer._queue.empty()
 
-    pump = FrameClock(
+    clock = FrameClock(
         low_bandwidth=low_bandwidth,
         pacer=pacer,
         queued=has_queued_output,
@@ -187,25 +187,25 @@ def _make_paced_clock(
     def write_and_count(data: str) -> None:
         write(data)
         if _ENTER in data:  # a page of its own, which begins empty: also after ctrl+z, or an editor
-            pump.picture.forget()
-        pump.record_written(len(data) if data.isascii() else len(data.encode("utf-8", "replace")))
+            clock.buffer.forget()
+        clock.record_written(len(data) if data.isascii() else len(data.encode("utf-8", "replace")))
 
     process = driver.process_message
 
     def handle_terminal_message(message: Message) -> None:
         if isinstance(message, TerminalSupportsSynchronizedOutput):
-            pump.record_answer()
+            clock.record_answer()
         process(message)
 
     display = app._display
 
     def display_compact(screen: Any, renderable: Any) -> None:
-        before = pump.written
-        display(screen, compact_update(renderable, pump.picture, app.size))
-        if pump.written != before:
-            pump.probe_if_due()
+        before = clock.written
+        display(screen, compact_update(renderable, clock.buffer, app.size))
+        if clock.written != before:
+            clock.probe_if_due()
 
     # On the objects, not their classes: other apps of the process keep theirs.
     driver.write, driver.process_message = write_and_count, handle_terminal_message
     app._display = display_compact  # type: ignore[method-assign]
-    return pump
+    return clock

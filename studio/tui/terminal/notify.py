@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import subprocess
 import threading
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 from engines.core.state.run_state import RunState
 from studio.secrets.sanitize import one_line
-
-if TYPE_CHECKING:
-    from studio.tui.app import StudioApp
+from studio.tui.host import Host
 
 AGAIN_S = 15 * 60.0
 SETTLED_S = 1.0
@@ -38,8 +35,8 @@ def wrap_for_tmux(sequence: str, environ: Mapping[str, str]) -> str:
 class Notifier:
     """Calls once when a run begins to need a person, and rarely again while no key is pressed."""
 
-    def __init__(self, app: StudioApp) -> None:
-        self._app = app
+    def __init__(self, host: Host, send: Callable[[str], None]) -> None:
+        self._host, self._send_to_terminal = host, send
         self._waiting = 0
         self._since: float | None = None  # when it began to wait
         self._called_at: float | None = None  # None: not yet for what waits now
@@ -85,7 +82,7 @@ class Notifier:
         self._send(f"{before}\x1b]2;{f'({self._waiting}) ' if self._waiting else ''}studio\x07")
 
     def _call_person(self, state: RunState | None, now: float) -> None:
-        app, settings = self._app, self._app.settings
+        settings = self._host.settings
         self._called_at = now
         run = state.started.run if state is not None and state.started is not None else "a run"
         what = "operation waits" if self._waiting == 1 else "operations wait"
@@ -98,7 +95,7 @@ class Notifier:
             # The parts of 777 are separated by semicolons, so a text may hold none.
             parts = f"\x1b]777;notify;studio;{text.replace(';', ',')}\x07"
             for sequence in (f"\x1b]9;studio: {text}\x07", parts):
-                self._send(wrap_for_tmux(sequence, app.environ))
+                self._send(wrap_for_tmux(sequence, self._host.environ))
         if settings.command:
             self._run_command(settings.command, text)
 
@@ -110,17 +107,17 @@ class Notifier:
             words = [*shlex.split(command), text]
             process = subprocess.Popen(
                 words,
-                env={**self._app.environ, "STUDIO_NOTE": text},
+                env={**self._host.environ, "STUDIO_NOTE": text},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            self._app.tell(f"notify.command could not be started: {error}", "failed")
+            self._host.tell(f"notify.command could not be started: {error}", "failed")
             return
         threading.Thread(target=process.wait, name="notify", daemon=True).start()
 
     def _send(self, sequence: str) -> None:
         self.sent = [*self.sent[-49:], sequence]
-        self._app.send_to_terminal(sequence)
+        self._send_to_terminal(sequence)

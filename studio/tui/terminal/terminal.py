@@ -1,7 +1,7 @@
 """The terminal itself: whether it can be drawn on, and how it is left in every case.
 
-Owns the checks before the screen opens, signals that end it, and characters that a
-terminal's encoding has not.
+Owns the checks before the screen opens, signals that end it, and characters that are missing
+in the terminal's encoding.
 """
 
 from __future__ import annotations
@@ -12,21 +12,16 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from rich.cells import cell_len
-from rich.segment import Segment
 from textual import events
-from textual.color import Color
-from textual.filter import LineFilter
+from textual.app import App
 from textual.geometry import Size
 
 from engines.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from studio.tui.app import StudioApp
 
 PATIENCE_S = 5.0
 """For leaving in good order once the terminal is gone; then the process just ends."""
@@ -56,8 +51,16 @@ def check_terminal(stderr: TextIO, stdin: TextIO, environ: Mapping[str, str]) ->
 
 
 @contextlib.contextmanager
-def exit_on_hangup(app: StudioApp) -> Iterator[None]:
-    """Leave in good order on SIGHUP and SIGTERM, and with a sane terminal in any case."""
+def exit_on_hangup(
+    app: App[Any], *, save: Callable[[], None], leave: Callable[[], None]
+) -> Iterator[None]:
+    """Leave in good order on SIGHUP and SIGTERM, and with a sane terminal in any case.
+
+    Args:
+        app: the screen.
+        save: writes what must not be lost; called inside the signal's handler.
+        leave: ends the app; called from its event loop.
+    """
     before = _read_attributes()
     handlers: dict[int, Any] = {}
     timers: list[threading.Timer] = []
@@ -73,10 +76,10 @@ def exit_on_hangup(app: StudioApp) -> Iterator[None]:
         giving_up.daemon = True
         giving_up.start()
         timers.append(giving_up)
-        app.drafts.save()
+        save()
         if number == getattr(signal, "SIGHUP", None):
             _stop_drawing(app)
-        loop.call_soon_threadsafe(app.call_later, app.action_detach)
+        loop.call_soon_threadsafe(app.call_later, leave)
 
     for name in ("SIGHUP", "SIGTERM"):
         if (number := getattr(signal, name, None)) is not None:
@@ -94,7 +97,7 @@ def exit_on_hangup(app: StudioApp) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def with_current_size(app: StudioApp, event: events.Resize) -> events.Resize:
+def with_current_size(app: App[Any], event: events.Resize) -> events.Resize:
     """The event with the size that the terminal has by now.
 
     Textual asks for the size in a signal handler. The next signal can interrupt that between
@@ -108,7 +111,7 @@ def with_current_size(app: StudioApp, event: events.Resize) -> events.Resize:
     return event if size == event.size else events.Resize(size, size)
 
 
-def _stop_drawing(app: StudioApp) -> None:
+def _stop_drawing(app: App[Any]) -> None:
     """Draw no more: the terminal is gone, and Textual's writer has died of it or will.
 
     What is drawn would wait for room in its queue, for ever. The kernel also sends SIGCONT,
@@ -147,59 +150,6 @@ def _force_exit(attributes: list[Any] | None, code: int) -> None:
 
 
 # -- what a terminal's encoding has not --------------------------------------------------
-
-_ASCII = str.maketrans(
-    {
-        **dict.fromkeys("─━═┄┈╌▔▁╴╶", "-"),
-        **dict.fromkeys("│┃║┆┊╎▏▕▎▍▌▐", "|"),
-        **dict.fromkeys("┌┐└┘├┤┬┴┼┏┓┗┛┣┫┳┻╋╔╗╚╝╭╮╰╯╸╺╻╹", "+"),
-        **dict.fromkeys("█▉▊▋▇▆▅▄▀■●", "#"),
-        **dict.fromkeys("▃▂░▒▓○□", "."),
-        "…": ".",
-        "·": ".",
-        "•": "*",
-        "–": "-",
-        "—": "-",
-        "‘": "'",
-        "’": "'",
-        "“": '"',
-        "”": '"',
-        "×": "x",
-        "→": ">",
-        "←": "<",
-        "↑": "^",
-        "↓": "v",
-        "▶": ">",
-        "◀": "<",
-        "▲": "^",
-        "▼": "v",
-        "✓": "v",
-        "✗": "x",
-        "≤": "<",
-        "≥": ">",
-        "\u00a0": " ",
-    }
-)
-
-
-class AsciiFilter(LineFilter):
-    """The screen's own signs in ASCII, one cell for one cell; text of other scripts stays."""
-
-    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        return [
-            segment
-            if segment.text.isascii()
-            else Segment(segment.text.translate(_ASCII), segment.style, segment.control)
-            for segment in segments
-        ]
-
-
-def use_ascii(app: StudioApp, plain: bool) -> None:
-    """Draw borders and signs in ASCII, or no longer."""
-    app.set_class(plain, "-ascii")
-    filters = [one for one in app._filters if not isinstance(one, AsciiFilter)]
-    app._filters = [*filters, AsciiFilter()] if plain else filters
-    app.refresh(layout=True)
 
 
 def _replace_unencodable(error: UnicodeError) -> tuple[str, int]:

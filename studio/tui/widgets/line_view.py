@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
+from textual.binding import BindingType
 from textual.content import Content, ContentText
 from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
@@ -69,7 +71,7 @@ class BorderTitle:
 class LineView(ScrollView, can_focus=True):
     """A pane of lines. Its geometry never follows its content."""
 
-    BINDINGS = bindings("list")
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("list")]
     DEFAULT_CSS = """
     LineView { height: 1fr; width: 1fr; overflow-x: hidden; overflow-y: auto; scrollbar-size: 0 0; }
     """

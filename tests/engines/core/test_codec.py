@@ -129,5 +129,5 @@ def test_sound_text_always_fits_utf8_and_sound_text_stays_as_it_is(text: str) ->
 def test_aligned_token_ids_and_keys_of_calls_come_back_as_tuples() -> None:
     reply = Completion("x", token_ids=(1, 2), logprobs=(-0.5, 0.0))
     assert from_dict(Completion, to_dict(reply)) == reply
-    key = CallKey("judge", 1, 2, 3, 4, 5)
+    key = CallKey(purpose="judge", epoch=1, step=2, position=3, index=4, turn=5)
     assert from_dict(CallKey, to_dict(key)) == key

@@ -7,7 +7,7 @@ from dataclasses import replace
 from engines.core.ids import call_seed, digest, seed_for
 from engines.core.types import CallKey, Usage, group_id, operation_id, rollout_id
 
-KEY = CallKey("rollout", 1, 2, 3, 4, 0)
+KEY = CallKey(purpose="rollout", epoch=1, step=2, position=3, index=4, turn=0)
 
 
 def test_a_digest_does_not_depend_on_the_order_of_keys() -> None:

@@ -122,7 +122,14 @@ def test_replaying_a_commit_gives_the_same_library(reviewed: Reviewed, limit: in
     done = library.commit(reviewed, run="r", step=3, limit=limit)
     after = done.library
     if after is not library:
-        event = LibraryCommitted(after.version, "r", 3, tuple(reviewed), after.content_hash, limit)
+        event = LibraryCommitted(
+            version=after.version,
+            run="r",
+            step=3,
+            reviewed=tuple(reviewed),
+            content_hash=after.content_hash,
+            limit=limit,
+        )
         assert replay_commit(library, event) == done
         with pytest.raises(ValueError, match="does not follow"):
             replay_commit(library, replace(event, content_hash="0" * 16))

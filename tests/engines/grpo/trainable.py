@@ -23,7 +23,16 @@ def a_try(
 ) -> Rollout:
     answer = None if status == "failed" else "text"
     attempt = Attempt((), answer, status, turns=turns)
-    return Rollout(attempt, 1, step, position, index, 0, 0, 0)
+    return Rollout(
+        attempt=attempt,
+        epoch=1,
+        step=step,
+        position=position,
+        index=index,
+        seed=0,
+        policy_version=0,
+        library_version=0,
+    )
 
 
 def a_scored(
@@ -35,7 +44,14 @@ def a_scored(
 ) -> Group:
     verdicts = tuple(Verdict(r, error=None if r is not None else "timeout: 2 s") for r in rewards)
     problem = Problem(f"p{position}", "question", "answer")
-    return Group(problem, 1, step, position, tuple(rollouts), verdicts)
+    return Group(
+        problem=problem,
+        epoch=1,
+        step=step,
+        position=position,
+        rollouts=tuple(rollouts),
+        verdicts=verdicts,
+    )
 
 
 def a_random_group(

@@ -29,7 +29,7 @@ from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.limits.throttle import Slots, Throttled
 from engines.record.ledger import RecordLedger
-from studio.config.settings.run import PolicyConfig
+from studio.config.settings.policy import PolicyConfig
 from studio.run.budget import terms_of
 from tests.support.builders import FakePolicy, answering
 from tests.support.fake_endpoint import delta, fake_endpoint, refuses, says, sends

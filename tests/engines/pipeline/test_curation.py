@@ -24,7 +24,7 @@ from engines.training_free.lint import OperationLinter
 from studio.config.loading import load_run
 from studio.evaluation.trial import without_lessons
 from studio.run.budget import check_budget, open_budget
-from studio.run.linter import _embedding_endpoint, make_linter, open_run_embedder
+from studio.run.linter import embedding_endpoint, make_linter, open_run_embedder
 from tests.engines.pipeline.test_settings import prompt_of, requests
 from tests.support.builders import a_library, an_operation
 from tests.support.fake_endpoint import answers, fake_endpoint, refuses
@@ -298,7 +298,7 @@ async def test_embeddings_use_the_policy_s_endpoint_unless_they_name_one(tmp_pat
             with pytest.raises(PolicyError, match=re.escape(f"127.0.0.1{address}")):
                 await open_run_embedder(loaded, Workspace(tmp_path), stack)
             assert loaded.config.lint.embedding is not None
-            assert _embedding_endpoint(loaded.config, loaded.config.lint.embedding).api_key == key
+            assert embedding_endpoint(loaded.config, loaded.config.lint.embedding).api_key == key
 
 
 async def test_a_budget_in_dollars_needs_the_price_of_embeddings(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from engines.core import events as ev
 from engines.core.errors import ConflictError
 from engines.core.types import Decision, Operation
 from engines.pipeline.replay_training import (
-    _planned_steps,
     load_history,
     policy_version_after,
     replay_training,
@@ -214,10 +213,9 @@ async def test_a_plan_counts_the_steps_that_an_epoch_has_meanwhile(tmp_path: Pat
         pass  # a process that took it up and did nothing
     async with opened(cut, steps=5) as run:
         (chapter,) = run.practice.history
-        plans = _planned_steps([chapter])
-        assert plans == {1: 3}
+        assert chapter.history().plans == {1: 3}
         await practise(run.practice)
-    assert _planned_steps([chapter]) == {1: 3, 2: 5, 3: 5, 4: 5, 5: 5}
+    assert chapter.history().plans == {1: 3, 2: 5, 3: 5, 4: 5, 5: 5}
 
 
 async def test_a_fork_of_more_epochs_computes_what_it_adopts_as_its_parent_did(

@@ -20,7 +20,7 @@ from engines.policies.rehearsal.server import background_server
 from engines.record import lines
 from engines.record.ledger import read_record
 from engines.record.run_dir import RunDir, Workspace
-from studio.run.headless import _QuietListener
+from studio.run.headless import QuietListener
 from tests.support.harness import practised
 
 SMALL = (
@@ -418,7 +418,7 @@ async def test_a_listener_that_fails_to_be_told_does_not_end_the_run(tmp_path: P
         raise OSError(28, "No space left on device")
 
     def heard(practice: RunContext) -> RunContext:
-        practice.recorder.listen(_QuietListener(deaf))
+        practice.recorder.listen(QuietListener(deaf))
         return practice
 
     done = await practised(tmp_path, *SMALL, change=heard)

@@ -282,6 +282,15 @@ def test_only_one_holder_writes_and_the_second_is_told_who(tmp_path: Path) -> No
         pass
 
 
+def test_who_is_refused_the_lock_is_told_what_its_holder_calls_itself(tmp_path: Path) -> None:
+    with (
+        write_lock(tmp_path, who="a review by ann"),
+        pytest.raises(LockedError, match=rf"a review by ann \(pid {os.getpid()}\)"),
+        write_lock(tmp_path),
+    ):
+        pass
+
+
 def test_a_full_disk_does_not_keep_a_holder_from_its_work(tmp_path: Path) -> None:
     with file_size_limit(0), write_lock(tmp_path):
         assert is_held(tmp_path)

@@ -18,7 +18,15 @@ ABOUT = {"policy.model": "m", "experiences": ""}
 
 
 def a_score(index: int = 0, reward: float = 1.0) -> Score:
-    return Score(problem_digest(PROBLEM), index, reward, "right", {"m": 0.5}, "ok", Usage(3, 4, 1))
+    return Score(
+        problem=problem_digest(PROBLEM),
+        index=index,
+        reward=reward,
+        critique="right",
+        metrics={"m": 0.5},
+        status="ok",
+        usage=Usage(3, 4, 1),
+    )
 
 
 def kept(folder: Path, *scores: Score) -> ScoreBook:

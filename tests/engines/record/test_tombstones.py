@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from engines.core.flags import DUPLICATE, REJECTED_BEFORE
-from engines.core.library import Library, PastDecision
+from engines.core.library import Library
+from engines.core.review_memory import PastDecision
 from engines.core.types import Flag, Operation, OperationKind
 from engines.training_free.curation import SHOWN, past_decisions_block, withhold_rejected
 from tests.support.builders import a_decision, a_library, an_operation

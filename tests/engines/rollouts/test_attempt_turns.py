@@ -101,7 +101,17 @@ def again(folder: Path, attempt: Attempt, refs: tuple[RecordRef, ...]) -> Attemp
     """The same try as a later process knows it."""
     now = StepState(1, 2, ("p",), 0, policy_version=7)
     done = ev.RolloutFinished(
-        2, 3, 4, 9, attempt.status, attempt.answer, attempt.error, attempt.usage, 0.0, "", refs
+        step=2,
+        position=3,
+        index=4,
+        seed=9,
+        status=attempt.status,
+        answer=attempt.answer,
+        error=attempt.error,
+        usage=attempt.usage,
+        elapsed_s=0.0,
+        tail="",
+        refs=refs,
     )
     rollout = load_rollout(folder, now, done)
     assert rollout.policy_version == 7
@@ -144,7 +154,15 @@ async def test_a_recorded_reply_is_asked_for_again_only_where_tries_attend(tmp_p
     for attends, asked in ((False, 0), (True, 1)):
         policy, ledger = Scripted([SECOND]), RecordLedger(tmp_path, 1)
         attending = Counted().attending if attends else None
-        manager = RolloutManager(Talks(1), policy, ledger, Slots(1), 60.0, None, attending)
+        manager = RolloutManager(
+            agent=Talks(1),
+            policy=policy,
+            ledger=ledger,
+            slots=Slots(1),
+            task_timeout_s=60.0,
+            cleared=None,
+            attending=attending,
+        )
         attempt, _ = await manager.roll_out(JOB)
         assert (attempt.turns, len(policy.asked)) == ((FIRST,), asked)
         assert (ledger.asked, ledger.paid.calls, ledger.reused) == (0, 0, 1)
@@ -170,7 +188,13 @@ async def test_a_try_attends_from_its_slot_on_until_it_ends_however_it_does(tmp_
     counted, running = Counted(), asyncio.Event()
     policy, ledger = Scripted([]), RecordLedger(tmp_path, 1)
     manager = RolloutManager(
-        Talks(1), policy, ledger, Slots(2), 60.0, running.wait, counted.attending
+        agent=Talks(1),
+        policy=policy,
+        ledger=ledger,
+        slots=Slots(2),
+        task_timeout_s=60.0,
+        cleared=running.wait,
+        attending=counted.attending,
     )
     tasks = [asyncio.create_task(manager.roll_out(JOB)) for _ in range(3)]
     for _ in range(10):

@@ -27,9 +27,9 @@ from engines.pipeline.budget import Amounts, Budget, BudgetedPolicy, BudgetLimit
 from engines.policies.chat.client import OpenAICompat
 from engines.policies.chat.endpoint import EndpointSettings
 from engines.policies.limits.throttle import Slots
-from engines.record.ledger import RecordLedger, read_trajectory, read_usage
-from engines.rollouts.manager import RolloutManager
-from tests.support.builders import answering
+from engines.record.ledger import RecordLedger, read_record, read_trajectory, read_usage
+from engines.rollouts.manager import RecordedPolicy, RolloutManager
+from tests.support.builders import FakePolicy, answering
 from tests.support.fake_endpoint import delta, fake_endpoint, hangs
 from tests.support.virtual_clock import on_virtual_clock
 
@@ -110,7 +110,7 @@ async def test_a_rollout_past_its_deadline_fails_and_frees_its_slot(tmp_path: Pa
     assert (attempt.status, attempt.answer, refs) == ("failed", None, ())
     assert attempt.error == "timeout: no answer within 0.01 s"
     assert policy.now == 0
-    assert rollouts.slots.held == 0
+    assert rollouts.slots.held_count == 0
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ async def test_a_cancelled_rollout_passes_the_cancellation_on(tmp_path: Path) ->
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert rollouts.slots.held == 0
+    assert rollouts.slots.held_count == 0
 
 
 @dataclass(frozen=True)
@@ -250,3 +250,15 @@ def test_waiting_for_money_is_no_part_of_a_rollout_s_deadline(tmp_path: Path) ->
         return attempt
 
     assert on_virtual_clock(main()).status == "ok"
+
+
+async def test_the_calls_of_a_try_are_numbered_also_where_no_token_ids_come_back(
+    tmp_path: Path,
+) -> None:
+    ledger = RecordLedger(tmp_path, 1)
+    policy = FakePolicy().enqueue(["one", "two"])
+    recorded = RecordedPolicy(policy, ledger, CallKey("rollout", 1, 1, 0, 0))
+    for _ in range(2):
+        await recorded.complete([Message("user", "go on")], Sampling())
+    await ledger.aclose()
+    assert [read_record(tmp_path, ref).key.turn for ref in recorded.refs] == [0, 1]

@@ -14,7 +14,8 @@ from engines.core.library import Library
 from engines.core.protocols import EmbeddingResult
 from engines.core.types import Flag, Operation, Problem, Usage
 from engines.policies.chat.embedding import RehearsalEmbeddings
-from engines.training_free.lint import LintSettings, OperationLinter
+from engines.training_free.lint import OperationLinter
+from engines.training_free.settings import LintSettings
 from tests.support.builders import a_library, an_operation
 
 CARRY = "Carry: when a column adds up to ten or more, carry one into the next column."

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from engines.core.errors import CallFailed
-from engines.core.library import Library, PastDecision
+from engines.core.library import Library
+from engines.core.review_memory import PastDecision
 from engines.core.types import (
     Attempt,
     Completion,
@@ -26,6 +27,7 @@ from engines.core.types import (
 )
 from engines.record.ledger import RecordLedger, read_record
 from engines.training_free.engine import TrainingFreeEngine
+from engines.training_free.lint import OperationLinter
 from engines.training_free.settings import TrainingFreeSettings
 from tests.support.builders import FakePolicy, a_group, a_library, a_problem, a_timeout, answering
 
@@ -314,6 +316,22 @@ async def test_operations_rest_on_the_rollouts_behind_their_proposals(bench: Ben
     assert "### Proposal 2 · s2p1 · add\n| two\n| because: seen" in bench.shown
 
 
+class PaidLinter(OperationLinter):
+    """A linter whose embedding model costs something."""
+
+    def take_usage(self) -> Usage:
+        return Usage(9, 0, 1)
+
+
+async def test_what_linting_costs_is_in_the_lesson_s_usage(bench: Bench) -> None:
+    bench.says([{**ADD, "proposals": [1]}], [{**ADD, "proposals": [1]}])
+    without = await bench.engine().consolidate(*two_groups(), a_library())
+    linted = TrainingFreeEngine(SETTINGS, bench.policy, bench.ledger, PaidLinter())
+    lesson = await linted.consolidate(*two_groups(), a_library())
+    assert lesson.operations
+    assert lesson.usage == without.usage + Usage(9, 0, 1)
+
+
 async def test_operations_name_the_problems_behind_them(bench: Bench) -> None:
     groups = [a_group([1, 0], step=2, position=p, problem=a_problem(f"q{p}")) for p in range(2)]
     bench.says([{**ADD, "proposals": [2]}, {**ADD, "experience": "Other.", "proposals": []}])
@@ -327,7 +345,15 @@ async def test_a_rejected_idea_is_withheld_and_the_rest_is_numbered_and_linted(
     bench: Bench,
 ) -> None:
     rejected = PastDecision(
-        "r", "op1.1", "add", "Carry: add it.", "", "no", ("id-q",), "person", 1.0
+        run="r",
+        operation_id="op1.1",
+        kind="add",
+        text="Carry: add it.",
+        became="",
+        reason="no",
+        problems=("id-q",),
+        reviewer="person",
+        at=1.0,
     )
     library = replace(a_library("Other: look twice."), curated=(rejected,), remembered=1)
     groups = [a_group([1, 0], step=2, position=p, problem=a_problem("q")) for p in range(2)]

@@ -11,7 +11,16 @@ from tests.bench.bombs import BOMBS
 
 
 def a_rollout(answer: str, index: int = 0) -> Rollout:
-    return Rollout(Attempt((), answer), 1, 1, 0, index, 0, 0, 0)
+    return Rollout(
+        attempt=Attempt((), answer),
+        epoch=1,
+        step=1,
+        position=0,
+        index=index,
+        seed=0,
+        policy_version=0,
+        library_version=0,
+    )
 
 
 async def test_each_bomb_is_a_timeout_or_too_long_and_its_neighbours_are_judged() -> None:

@@ -185,7 +185,16 @@ async def test_the_same_question_of_a_run_is_paid_for_once(tmp_path: Path) -> No
 
 async def test_a_held_out_rollout_is_keyed_by_its_problem(tmp_path: Path) -> None:
     attempt = a_rollout().attempt
-    rollout = Rollout(attempt, 0, 3, 5, 1, 7, 0, 0)
+    rollout = Rollout(
+        attempt=attempt,
+        epoch=0,
+        step=3,
+        position=5,
+        index=1,
+        seed=7,
+        policy_version=0,
+        library_version=0,
+    )
     verdict = await verdict_on(answering(RIGHT), tmp_path, rollout=rollout)
     assert verdict.refs[0].file == "eval-0003.jsonl"
     assert read_record(tmp_path, verdict.refs[0]).key.problem == a_problem().id

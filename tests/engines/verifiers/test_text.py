@@ -14,7 +14,16 @@ from engines.verifiers.text import TextSettings, TextVerifier, find_chosen_lette
 
 
 def a_rollout(answer: str) -> Rollout:
-    return Rollout(Attempt((), answer), 1, 1, 0, 0, 0, 0, 0)
+    return Rollout(
+        attempt=Attempt((), answer),
+        epoch=1,
+        step=1,
+        position=0,
+        index=0,
+        seed=0,
+        policy_version=0,
+        library_version=0,
+    )
 
 
 async def judge(gold: str, answer: str, **settings: Any) -> Verdict:

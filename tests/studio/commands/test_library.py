@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from studio.current_user import login_name
+from studio.process import login_name
 from tests.support.processes import SMALL, running
 from tests.support.run_studio import Result, studio
 

@@ -133,7 +133,7 @@ def test_what_a_run_that_goes_on_does_not_go_by_is_told_on_the_screen_and_after_
         starting = start(("rehearsal", *SMALL, "budget.calls=900"), workspace)
 
         def screen(_: Path, **more: Any) -> tuple[Any, int]:
-            asyncio.run(more["starting"].ready())
+            asyncio.run(more["starting"].wait_ready())
             return SimpleNamespace(shown_run="rehearsal", ended_here=""), 0
 
         with redirect_stderr(StringIO()) as told:
@@ -163,9 +163,9 @@ def test_a_start_waits_for_who_holds_the_run_and_cannot_be_attached_to_yet(
         socket.socket(socket.AF_UNIX) as listener,
     ):
         starting = start(("rehearsal", *SMALL), workspace)
-        while b"looking whether its process answers" not in starting._said:
+        while b"looking whether its process answers" not in starting.output:
             select.select([starting], [], [], 60)
-            assert not starting._read_pipe(), starting._said
+            assert not starting.read_pipe(), starting.output
         listener.bind(place)
         listener.listen()
         ready = asyncio.run(starting.wait_ready())

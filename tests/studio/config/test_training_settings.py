@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from engines.core.errors import ConfigError
-from engines.policies.hf_local.settings import LoraSettings
+from engines.grpo.settings import GRPOSettings, SFTSettings
+from engines.policies.hf_local.settings import LocalSettings, LoraSettings
+from engines.training_free.settings import LintSettings, TrainingFreeSettings
 from studio.config.loading import LoadedRun, load_run
 from studio.config.paths import newest_checkpoints
-from studio.config.settings.run import RESULT_FIELDS
-from studio.run.local_models import LocalModels
-from studio.run.training import grpo_settings, sft_settings, training_warnings
+from studio.config.settings.fingerprint import RESULT_FIELDS, fingerprint
+from studio.run.models import LocalModels
+from studio.run.training import grpo_settings, training_warnings
 
 
 def loaded(folder: Path, *overrides: str) -> LoadedRun:
@@ -59,6 +61,13 @@ def test_an_unsupported_algorithm_is_refused_naming_the_supported(tmp_path: Path
         ("grpo.learning_rate=0", ("grpo.learning_rate", "0")),
         ("grpo.aggregation=mean", ("grpo.aggregation", "dr_grpo")),
         ("grpo.clip=0.2", ("grpo.clip", "clip_low")),
+        ("grpo.iterations=true", ("grpo.iterations", "true", "a number", "passes over")),
+        ("grpo.lora.rnk=4", ("grpo.lora.rnk", 'Did you mean "grpo.lora.rank"')),
+        ("grpo.lora.rank=0", ("grpo.lora.rank", "greater than or equal to 1")),
+        ("grpo.temperature=1", ("grpo.temperature", "is not a setting")),
+        ("grpo.collapse_drop=0", ("grpo.collapse_drop", "greater than 0", "null: never")),
+        ("practice.sampling=1", ("practice.sampling", "is not a setting")),
+        ("policy.local.path=x", ("policy.local.path", "is not a setting")),
         ("policy.local.quantise=int8", ("policy.local.quantise", "nf4")),
         ("policy.adapter=nowhere", ("policy.adapter", "adapter_config.json")),
         ("policy.adapter=run:nobody", ("policy.adapter", "nobody")),
@@ -70,6 +79,19 @@ def test_a_refusal_names_setting_and_cause(
     said = refused(tmp_path, override)
     for part in says:
         assert part in said
+
+
+def test_one_layer_may_be_named_as_a_text(tmp_path: Path) -> None:
+    assert loaded(tmp_path, "grpo.lora.targets=q_proj").config.grpo.lora.targets == ("q_proj",)
+
+
+def test_a_run_file_holds_the_classes_that_the_engines_read(tmp_path: Path) -> None:
+    config = loaded(tmp_path).config
+    assert isinstance(config.grpo, GRPOSettings)
+    assert isinstance(config.sft, SFTSettings)
+    assert isinstance(config.practice, TrainingFreeSettings)
+    assert isinstance(config.lint, LintSettings)
+    assert isinstance(config.policy.local, LocalSettings)
 
 
 def test_a_training_free_run_may_cut_its_sampling(tmp_path: Path) -> None:
@@ -139,7 +161,7 @@ def test_every_setting_of_fine_tuning_reaches_its_engine(
     tmp_path: Path, name: str, value: Any
 ) -> None:
     config = loaded(tmp_path, f"sft.{name}={value}").config
-    assert getattr(sft_settings(config), name) == value
+    assert getattr(config.sft, name) == value
 
 
 @pytest.mark.parametrize(
@@ -196,7 +218,7 @@ def test_the_adapter_of_a_run_is_the_same_setting_in_a_moved_workspace(tmp_path:
         step.mkdir(parents=True)
         config = loaded(tmp_path / place, "policy.adapter=run:sft").config
         assert config.policy.adapter == str(step)
-        found.append(config.fingerprint()["policy.adapter"])
+        found.append(fingerprint(config)["policy.adapter"])
     assert found[0] == found[1]
 
 

@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from engines.core.errors import ConfigError, DataError
-from studio.config.loading import LoadedRun, dump_run_yaml, load_run
+from studio.config.loading import LoadedRun, load_run
+from studio.config.run_yaml import dump_run_yaml
 from studio.config.youtu import youtu_eval, youtu_practice
 from tests.support.youtu_checkout import ENV, GONE, checkout, write
 

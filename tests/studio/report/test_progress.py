@@ -150,11 +150,31 @@ def test_a_commit_counts_each_kind_and_what_was_rejected() -> None:
     ("event", "line"),
     [
         (
-            ev.EvaluationFinished(1, "held", 0, 1, 1, 8, 0, 0.25, Usage()),
+            ev.EvaluationFinished(
+                step=1,
+                data="held",
+                policy_version=0,
+                library_version=1,
+                k=1,
+                n=8,
+                unjudged=0,
+                mean=0.25,
+                usage=Usage(),
+            ),
             "held-out held: mean reward 0.250 (n=8)",
         ),
         (
-            ev.EvaluationFinished(1, "held", 0, 1, 1, 0, 3, None, Usage()),
+            ev.EvaluationFinished(
+                step=1,
+                data="held",
+                policy_version=0,
+                library_version=1,
+                k=1,
+                n=0,
+                unjudged=3,
+                mean=None,
+                usage=Usage(),
+            ),
             "held-out held: mean reward none known (n=0), 3 unjudged",
         ),
         (ev.RunPaused(), "paused (studio ctl resume goes on)"),

@@ -121,8 +121,34 @@ def test_losses_are_counted_by_kind_and_the_first_shown_with_their_words() -> No
 
 def test_held_out_results_come_with_version_n_and_what_was_not_judged() -> None:
     state = a_finished_run()
-    fold(state, ev.EvaluationFinished(0, "heldout", 0, 0, 1, 8, 2, 0.25, Usage()))
-    fold(state, ev.EvaluationFinished(1, "heldout", 0, 1, 1, 0, 10, None, Usage()))
+    fold(
+        state,
+        ev.EvaluationFinished(
+            step=0,
+            data="heldout",
+            policy_version=0,
+            library_version=0,
+            k=1,
+            n=8,
+            unjudged=2,
+            mean=0.25,
+            usage=Usage(),
+        ),
+    )
+    fold(
+        state,
+        ev.EvaluationFinished(
+            step=1,
+            data="heldout",
+            policy_version=0,
+            library_version=1,
+            k=1,
+            n=0,
+            unjudged=10,
+            mean=None,
+            usage=Usage(),
+        ),
+    )
     text = text_of(ended(state))
     assert "heldout after step 0, v0  0.250 (n=8), 2 unjudged" in text
     assert "heldout after step 1, v1  none known (n=0), 10 unjudged" in text

@@ -30,9 +30,10 @@ from studio.report.training import (
     training_lines,
 )
 from studio.review.evidence import EvidenceLoader
-from studio.review.line_mode import WHOLE, LineReview, change_lines
-from studio.session.client import status_of
-from studio.session.offline import open_offline_review
+from studio.review.line_mode import LineReview
+from studio.review.line_text import WEIGHTS_AS_A_WHOLE, change_lines
+from studio.review.review_run import open_session
+from studio.session.status import status_of
 from studio.workspace.listing import listed_runs, runs_table
 from studio.workspace.run_control import status_lines
 from tests.support.training_runs import (
@@ -330,10 +331,11 @@ def test_line_review_takes_or_leaves_an_update_and_refuses_anything_between(
     run = workspace.run("tiny")
     said: list[str] = []
     typed = iter(["e better", "m E1 better", "d", "v", "l", "r it unlearns sums"])
-    with open_offline_review(workspace, run) as desk:
+    with open_session(workspace, run, "sam") as (session, wait_for):
         sitting = LineReview(
-            desk,
+            session,
             EvidenceLoader(run),
+            wait_for=wait_for,
             reviewer="sam",
             ask=lambda prompt: next(typed, None),
             edit=lambda text: pytest.fail("an update has no wording"),
@@ -341,7 +343,7 @@ def test_line_review_takes_or_leaves_an_update_and_refuses_anything_between(
             clock=lambda: 0.0,
         )
         sitting.run()
-    assert said.count(WHOLE) == 3
+    assert said.count(WEIGHTS_AS_A_WHOLE) == 3
     first = said[0]
     assert "op7.w  WEIGHTS  (1 open)" in first
     assert "  ^ reward 0.6\n" in first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,7 @@ import pytest
 from engines.core import events as ev
 from engines.core.errors import ConflictError, RecordError
 from engines.core.library import Library
+from engines.core.state.run_state import RunState
 from engines.core.types import (
     GATE,
     Decision,
@@ -21,11 +23,11 @@ from engines.core.types import (
     Usage,
     Verdict,
 )
-from engines.pipeline.gate.gate import DecisionPreview
+from engines.pipeline.gate.results import DecisionPreview, DecisionResult
 from engines.training_free.resubmit import ReplyOrigin, Resubmission, read_resubmission
 from studio.review.evidence import EvidenceRollout, GroupEvidence
 from studio.review.line_mode import LineReview
-from studio.session.offline import ReviewQueue
+from studio.session.base import ReviewQueue
 from studio.session.unparsed_replies import ReplySource
 from tests.support.builders import a_library, an_operation
 
@@ -35,26 +37,28 @@ SECOND = an_operation("modify", "E1", "Carry: mind the ten.", id="op1.2")
 THIRD = an_operation("delete", "E2", id="op1.3")
 
 
-class FakeDesk:
+class FakeSession:
     """Keeps decisions as a run's journal would; undoing a first takes `cascade` back too."""
 
-    living = False
-
     def __init__(self, operations: Sequence[Operation], library: Library = LIBRARY) -> None:
+        self.state = RunState()
         self.operations = {op.id: op for op in operations}
         self.library = library
-        self.decisions: dict[str, Decision] = {}
+        self.decisions = self.state.decisions
         self.cascade: tuple[str, ...] = ()
         self.gone: set[str] = set()
+        self.commits_at_once = False  # what is decided cannot be taken back
+        self.refusal: Decision | None = None  # what the gate makes of every decision
         self.stale: int | None = None
         self.repairs: dict[str, UnparsedReply] = {}
         self.flags: tuple[Flag, ...] = ()  # of every edit
         self.objection = ""  # to every edit
+        self.outdated: list[ReviewQueue] = []  # shown before the queue as it is
         self.linted: list[str | None] = []  # texts asked about before they were decided
         self.mended: list[tuple[str, str, str]] = []
         self.dropped: list[tuple[str, str, str]] = []
 
-    def review_queue(self) -> ReviewQueue:
+    def queue(self) -> ReviewQueue:
         open_ = [
             op
             for op in self.operations.values()
@@ -67,17 +71,25 @@ class FakeDesk:
         waiting = tuple(self.repairs.values())
         return ReviewQueue(tuple(open_), tuple(self.decisions.values()), texts, self.stale, waiting)
 
-    def lint(self, decision: Decision) -> DecisionPreview:
+    async def review_queue(self) -> ReviewQueue:
+        return self.outdated.pop(0) if self.outdated else self.queue()
+
+    async def preview(self, decision: Decision) -> DecisionPreview:
         self._check(decision)
         self.linted.append(decision.text)
         return DecisionPreview(self.objection, self.flags)
 
-    def decide(self, decision: Decision) -> tuple[Decision, str]:
+    async def decide(self, decision: Decision) -> DecisionResult:
         self._check(decision)
         if decision.action == "edit":
             decision = replace(decision, flags=self.flags)
-        self.decisions[decision.operation_id] = decision
-        return decision, "becomes E3" if decision.operation_id == FIRST.id else ""
+        if self.commits_at_once:
+            self.gone.add(decision.operation_id)
+        else:
+            self.decisions[decision.operation_id] = self.refusal or decision
+        if self.refusal is not None:
+            return DecisionResult(self.refusal, f"rejected: {self.refusal.reason}")
+        return DecisionResult(decision, "becomes E3" if decision.operation_id == FIRST.id else "")
 
     def _check(self, decision: Decision) -> None:
         if decision.operation_id in self.gone:
@@ -85,7 +97,7 @@ class FakeDesk:
                 f"operation {decision.operation_id}", "it is not open in this run.", ""
             )
 
-    def undo(self, operation_id: str) -> tuple[str, ...]:
+    async def undo(self, operation_id: str) -> tuple[str, ...]:
         if operation_id not in self.decisions:
             raise ConflictError(f"operation {operation_id}", "no decision about it stands.", "")
         undone = (operation_id, *(name for name in self.cascade if name in self.decisions))
@@ -93,7 +105,7 @@ class FakeDesk:
             del self.decisions[name]
         return undone
 
-    def mend(self, repair_id: str, text: str, reviewer: str) -> Resubmission:
+    async def resubmit(self, repair_id: str, text: str, reviewer: str) -> Resubmission:
         repair = self._repair(repair_id)
         origin = ReplyOrigin({0: ("s1p0r0",)}, {"s1p0r0": "p0"}, "m", "hash", {})
         found = read_resubmission(repair, text, self.library, origin, reviewer)
@@ -103,7 +115,7 @@ class FakeDesk:
             self.operations |= {op.id: op for op in found.operations}
         return found
 
-    def drop(self, repair_id: str, reason: str, reviewer: str) -> None:
+    async def drop(self, repair_id: str, reason: str, reviewer: str) -> None:
         self._repair(repair_id)
         del self.repairs[repair_id]
         self.dropped.append((repair_id, reason, reviewer))
@@ -113,21 +125,26 @@ class FakeDesk:
             raise ConflictError(f"reply {repair_id}", "it was mended by bob already.", "")
         return self.repairs[repair_id]
 
-    def turns(self) -> Iterator[None]:
-        yield
-
-    def close(self) -> str:
-        return ""
-
 
 def a_witness(
     index: int, reward: float | None, tail: str = "so 5", critique: str = ""
 ) -> EvidenceRollout:
-    rollout = ev.RolloutFinished(1, 0, index, 1, "ok", None, None, Usage(), 0.1, tail)
+    rollout = ev.RolloutFinished(
+        step=1,
+        position=0,
+        index=index,
+        seed=1,
+        status="ok",
+        answer=None,
+        error=None,
+        usage=Usage(),
+        elapsed_s=0.1,
+        tail=tail,
+    )
     return EvidenceRollout(rollout, Verdict(reward, critique or None))
 
 
-class FakeRoom:
+class FakeEvidence:
     """One group behind every operation that names evidence."""
 
     def __init__(self) -> None:
@@ -143,8 +160,8 @@ class FakeRoom:
             ),
         )
 
-    def of(self, operation: Operation) -> tuple[GroupEvidence, ...]:
-        return (self.group,)
+    def operation_groups(self, operation: Operation) -> tuple[GroupEvidence, ...]:
+        return self.groups(operation.evidence)
 
     def groups(self, rollouts: Sequence[str]) -> tuple[GroupEvidence, ...]:
         return (self.group,) if rollouts else ()
@@ -163,7 +180,7 @@ class FakeRoom:
 
 @dataclass
 class Heard:
-    desk: FakeDesk
+    session: FakeSession
     said: str = ""
     prompts: list[str] = field(default_factory=list)
     usable_keys: list[str] = field(default_factory=list)  # texts given to the editor
@@ -171,18 +188,18 @@ class Heard:
 
     @property
     def actions(self) -> dict[str, str]:
-        return {name: decision.action for name, decision in self.desk.decisions.items()}
+        return {name: decision.action for name, decision in self.session.decisions.items()}
 
 
 def sat(
     *keys: str,
     operations: Sequence[Operation] = (FIRST, SECOND, THIRD),
     saved: str | None = None,
-    desk: FakeDesk | None = None,
+    session: FakeSession | None = None,
     clock: Iterator[float] | None = None,
 ) -> Heard:
     """A sitting in which these lines are typed; afterwards the input ends."""
-    heard = Heard(desk or FakeDesk(operations))
+    heard = Heard(session or FakeSession(operations))
     typed = iter(keys)
     said: list[str] = []
 
@@ -194,18 +211,19 @@ def sat(
         heard.usable_keys.append(text)
         return saved
 
-    room = FakeRoom()
     ticks = clock or itertools.repeat(0.0)
-    sitting = LineReview(
-        heard.desk,
-        room,
-        reviewer="ann",
-        ask=ask,
-        edit=edit,
-        say=said.append,
-        clock=lambda: next(ticks),
-    )
-    sitting.run()
+    with asyncio.Runner() as runner:
+        sitting = LineReview(
+            heard.session,  # type: ignore[arg-type]
+            FakeEvidence(),  # type: ignore[arg-type]
+            wait_for=runner.run,
+            reviewer="ann",
+            ask=ask,
+            edit=edit,
+            say=said.append,
+            clock=lambda: next(ticks),
+        )
+        sitting.run()
     assert list(typed) == [], "a key was typed that nobody asked for"
     heard.said, heard.decided = "\n".join(said), sitting.decided_count
     return heard
@@ -214,7 +232,7 @@ def sat(
 def test_a_approves_in_the_name_of_the_person_and_goes_on_to_the_next() -> None:
     heard = sat("a", "a", "a")
     assert heard.actions == {"op1.1": "approve", "op1.2": "approve", "op1.3": "approve"}
-    assert {d.reviewer for d in heard.desk.decisions.values()} == {"ann"}
+    assert {d.reviewer for d in heard.session.decisions.values()} == {"ann"}
     assert [prompt.split()[0] for prompt in heard.prompts] == ["op1.1", "op1.2", "op1.3"]
     assert "op1.1: approved (becomes E3)" in heard.said
     assert heard.decided == 3
@@ -231,15 +249,15 @@ def test_a_weight_update_is_offered_what_can_be_done_with_it() -> None:
 
 def test_r_rejects_with_its_reason_and_asks_for_one_where_there_is_none() -> None:
     heard = sat("r", "r   too narrow to help  ", "q")
-    assert heard.desk.decisions["op1.1"].action == "reject"
-    assert heard.desk.decisions["op1.1"].reason == "too narrow to help"
+    assert heard.session.decisions["op1.1"].action == "reject"
+    assert heard.session.decisions["op1.1"].reason == "too narrow to help"
     assert "say why: r REASON" in heard.said
     assert heard.decided == 1
 
 
 def test_e_takes_the_wording_from_the_line_without_opening_an_editor() -> None:
     heard = sat("e Order: times before plus.", "q")
-    decision = heard.desk.decisions["op1.1"]
+    decision = heard.session.decisions["op1.1"]
     assert (decision.action, decision.text) == ("edit", "Order: times before plus.")
     assert heard.usable_keys == []
     assert "approved as edited" in heard.said
@@ -248,7 +266,7 @@ def test_e_takes_the_wording_from_the_line_without_opening_an_editor() -> None:
 def test_e_alone_opens_the_proposed_wording_in_the_editor() -> None:
     heard = sat("e", "q", saved="Order: my words.\n")
     assert heard.usable_keys == ["Order: multiply first."]
-    assert heard.desk.decisions["op1.1"].text == "Order: my words.\n"
+    assert heard.session.decisions["op1.1"].text == "Order: my words.\n"
 
 
 @pytest.mark.parametrize("saved", [None, "", " \n"])
@@ -257,7 +275,7 @@ def test_an_editor_left_without_saving_decides_nothing_and_asks_again(
     key: str, saved: str | None
 ) -> None:
     heard = sat(key, "q", saved=saved)
-    assert heard.desk.decisions == {}
+    assert heard.session.decisions == {}
     assert "nothing was saved" in heard.said
     assert [prompt.split()[0] for prompt in heard.prompts] == ["op1.1", "op1.1"]
 
@@ -270,7 +288,7 @@ def test_a_delete_has_no_wording_to_edit() -> None:
 
 def test_m_makes_an_addition_a_modification_of_the_named_experience() -> None:
     heard = sat("m E2 Borrow and carry: mind both.", "q")
-    decision = heard.desk.decisions["op1.1"]
+    decision = heard.session.decisions["op1.1"]
     assert (decision.action, decision.kind, decision.target) == ("edit", "modify", "E2")
     assert decision.text == "Borrow and carry: mind both."
 
@@ -278,20 +296,20 @@ def test_m_makes_an_addition_a_modification_of_the_named_experience() -> None:
 def test_m_with_an_id_alone_offers_both_wordings_to_the_editor() -> None:
     heard = sat("m E1", "q", saved="both in one")
     assert heard.usable_keys == ["Carry: mind it.\nOrder: multiply first."]
-    assert heard.desk.decisions["op1.1"].text == "both in one"
+    assert heard.session.decisions["op1.1"].text == "both in one"
 
 
 @pytest.mark.parametrize("key", ["m", "m E9", "m E9 words"])
 def test_m_into_what_is_not_there_names_what_is(key: str) -> None:
     heard = sat(key, "q")
-    assert heard.desk.decisions == {}
+    assert heard.session.decisions == {}
     assert "one of: E1, E2" in heard.said
 
 
 def test_d_defers_with_a_reason_and_does_not_ask_again_in_this_sitting() -> None:
     heard = sat("d wait for more", "n", "n")
     assert heard.actions == {"op1.1": "defer"}
-    assert heard.desk.decisions["op1.1"].reason == "wait for more"
+    assert heard.session.decisions["op1.1"].reason == "wait for more"
 
 
 def test_n_leaves_an_operation_undecided_and_shows_the_next() -> None:
@@ -301,7 +319,7 @@ def test_n_leaves_an_operation_undecided_and_shows_the_next() -> None:
 
 def test_u_takes_the_last_decision_back_and_again_the_one_before() -> None:
     heard = sat("a", "r no", "u", "u", "q")
-    assert heard.desk.decisions == {}
+    assert heard.session.decisions == {}
     asked = [prompt.split()[0] for prompt in heard.prompts]
     assert asked == ["op1.1", "op1.2", "op1.3", "op1.2", "op1.1"]
     assert "asked again: op1.2" in heard.said
@@ -314,9 +332,9 @@ def test_u_after_a_deferral_asks_about_it_again() -> None:
 
 
 def test_u_tells_of_decisions_that_rested_on_the_one_taken_back() -> None:
-    desk = FakeDesk([FIRST, SECOND, THIRD])
-    desk.cascade = ("op1.1",)
-    heard = sat("a", "a", "u", "u", "q", desk=desk)
+    session = FakeSession([FIRST, SECOND, THIRD])
+    session.cascade = ("op1.1",)
+    heard = sat("a", "a", "u", "u", "q", session=session)
     assert "asked again: op1.2, op1.1" in heard.said
     assert "nothing was decided in this sitting" in heard.said, "op1.1 was undone already"
 
@@ -327,29 +345,18 @@ def test_u_before_anything_was_decided_says_so() -> None:
 
 
 def test_u_of_what_a_run_has_committed_meanwhile_says_so_and_goes_on() -> None:
-    desk = FakeDesk([FIRST, SECOND])
-    decide = desk.decide
-
-    def committed(decision: Decision) -> tuple[Decision, str]:
-        made = decide(decision)
-        desk.decisions.clear()
-        desk.gone.add(decision.operation_id)
-        return made
-
-    desk.decide = committed  # type: ignore[method-assign]
-    heard = sat("a", "u", "a", desk=desk)
+    session = FakeSession([FIRST, SECOND])
+    session.commits_at_once = True
+    heard = sat("a", "u", "a", session=session)
     assert "no decision about it stands" in heard.said
-    assert desk.gone == {"op1.1", "op1.2"}
+    assert session.gone == {"op1.1", "op1.2"}
 
 
 def test_a_decision_that_comes_too_late_is_told_and_the_next_is_shown() -> None:
-    desk = FakeDesk([FIRST, SECOND])
-    shown = desk.review_queue()
-    sheets = iter([shown])
-    fresh = desk.review_queue
-    desk.review_queue = lambda: next(sheets, None) or fresh()  # type: ignore[method-assign]
-    desk.gone.add("op1.1")
-    heard = sat("a", "a", desk=desk)
+    session = FakeSession([FIRST, SECOND])
+    session.outdated = [session.queue()]
+    session.gone.add("op1.1")
+    heard = sat("a", "a", session=session)
     assert "it is not open in this run" in heard.said
     assert heard.actions == {"op1.2": "approve"}
     assert heard.decided == 1
@@ -358,7 +365,7 @@ def test_a_decision_that_comes_too_late_is_told_and_the_next_is_shown() -> None:
 @pytest.mark.parametrize("key", ["", "?", "help", "A", "approve", "aa", "\x1b[A"])
 def test_what_is_no_command_lists_the_commands_and_asks_again(key: str) -> None:
     heard = sat(key, "q")
-    assert heard.desk.decisions == {}
+    assert heard.session.decisions == {}
     for command in "aemrdunvlq":
         assert f"\n{command}" in f"\n{heard.said}"
 
@@ -442,9 +449,9 @@ def test_reason_proposer_flags_and_the_nearest_experience_are_shown() -> None:
 
 
 def test_a_lesson_the_library_moved_under_is_flagged() -> None:
-    desk = FakeDesk([FIRST])
-    desk.stale = 7
-    assert "the library has moved to v7" in sat("q", desk=desk).said
+    session = FakeSession([FIRST])
+    session.stale = 7
+    assert "the library has moved to v7" in sat("q", session=session).said
     assert "has moved" not in sat("q").said
 
 
@@ -454,20 +461,32 @@ def test_nothing_open_asks_nothing() -> None:
 
 
 GROUP = UnparsedReply(
-    "s1p0", 1, "extraction", ("no JSON array was found in it.",), "I think.", ("x",)
+    id="s1p0",
+    step=1,
+    kind="extraction",
+    reasons=("no JSON array was found in it.",),
+    reply="I think.",
+    lost=("x",),
 )
-LESSON = UnparsedReply("s1", 1, "consolidation", ("its JSON is\x1b[2J not valid.",), "[{", ("x",))
+LESSON = UnparsedReply(
+    id="s1",
+    step=1,
+    kind="consolidation",
+    reasons=("its JSON is\x1b[2J not valid.",),
+    reply="[{",
+    lost=("x",),
+)
 WHOLE = '[{"operation": "add", "experience": "Order: times first.", "reason": "r"}]'
 
 
-def a_desk_to_mend(*operations: Operation) -> FakeDesk:
-    desk = FakeDesk(operations)
-    desk.repairs = {GROUP.id: GROUP, LESSON.id: LESSON}
-    return desk
+def with_replies(*operations: Operation) -> FakeSession:
+    session = FakeSession(operations)
+    session.repairs = {GROUP.id: GROUP, LESSON.id: LESSON}
+    return session
 
 
 def test_replies_to_mend_come_after_the_operations() -> None:
-    heard = sat("n", "n", "n", desk=a_desk_to_mend(FIRST))
+    heard = sat("n", "n", "n", session=with_replies(FIRST))
     assert [prompt.split()[0] for prompt in heard.prompts] == ["op1.1", "s1p0", "s1"]
     assert "s1p0  extraction reply that could not be understood  (2 to mend)" in heard.said
     assert "wrong     no JSON array was found in it." in heard.said
@@ -475,8 +494,8 @@ def test_replies_to_mend_come_after_the_operations() -> None:
 
 
 def test_what_a_mended_reply_holds_is_asked_in_the_same_sitting() -> None:
-    heard = sat(f"e {WHOLE}", "a", "n", desk=a_desk_to_mend())
-    assert heard.desk.mended == [("s1p0", WHOLE, "ann")]
+    heard = sat(f"e {WHOLE}", "a", "n", session=with_replies())
+    assert heard.session.mended == [("s1p0", WHOLE, "ann")]
     assert [prompt.split()[0] for prompt in heard.prompts] == ["s1p0", "op1.p0.1", "s1"]
     assert "s1p0: mended; it holds op1.p0.1" in heard.said
     assert "Order: times first." in heard.said
@@ -486,35 +505,35 @@ def test_what_a_mended_reply_holds_is_asked_in_the_same_sitting() -> None:
 
 def test_a_reply_opens_in_the_editor_below_what_is_wrong_with_it() -> None:
     saved = f"#: This reply\n#:\n{WHOLE}\n"
-    heard = sat("e", "q", desk=a_desk_to_mend(), saved=saved)
+    heard = sat("e", "q", session=with_replies(), saved=saved)
     opened = heard.usable_keys[0].split("\n")
     assert opened[-1] == "I think."
     assert all(line.startswith("#: ") for line in opened[:-1])
     assert "no JSON array was found in it." in heard.usable_keys[0]
-    assert heard.desk.mended == [("s1p0", WHOLE, "ann")], "the comments were taken out again"
+    assert heard.session.mended == [("s1p0", WHOLE, "ann")], "the comments were taken out again"
 
 
 def test_what_is_still_wrong_is_said_and_the_next_editor_holds_the_last_try() -> None:
     still = '[{"operation": "improve", "experience": "x"}]'
-    heard = sat(f"e {still}", "e", "q", desk=a_desk_to_mend(), saved=None)
+    heard = sat(f"e {still}", "e", "q", session=with_replies(), saved=None)
     assert "still not understood, so nothing of it is taken" in heard.said
     assert '"operation" must be one of add, modify, delete, keep' in heard.said
     assert heard.usable_keys[0].endswith(still), "nobody types it twice"
     assert "nothing was saved, so it is as it was" in heard.said
-    assert heard.desk.mended == []
+    assert heard.session.mended == []
     assert [prompt.split()[0] for prompt in heard.prompts] == ["s1p0"] * 3
 
 
 @pytest.mark.parametrize("key", ["r", "x"])
 def test_a_reply_is_dropped_with_a_reason(key: str) -> None:
-    heard = sat(key, f"{key} mere noise", "n", desk=a_desk_to_mend())
+    heard = sat(key, f"{key} mere noise", "n", session=with_replies())
     assert f"say why: {key} REASON" in heard.said
-    assert heard.desk.dropped == [("s1p0", "mere noise", "ann")]
+    assert heard.session.dropped == [("s1p0", "mere noise", "ann")]
     assert "s1p0: dropped; it stays counted as lost" in heard.said
 
 
 def test_v_shows_the_whole_reply_its_prompt_and_its_rollouts_without_control_characters() -> None:
-    heard = sat("v", "q", desk=a_desk_to_mend())
+    heard = sat("v", "q", session=with_replies())
     assert "=== prompt [user]\nDraw a\\u001b[2J lesson." in heard.said
     assert "--- s1p0r0  reward 1" in heard.said
     assert "=== reply of a\\u001bmodel\nI think." in heard.said
@@ -522,13 +541,10 @@ def test_v_shows_the_whole_reply_its_prompt_and_its_rollouts_without_control_cha
 
 
 def test_a_reply_that_someone_else_mended_meanwhile_is_told_with_what_was_typed() -> None:
-    desk = a_desk_to_mend()
-    shown = desk.review_queue()
-    sheets = iter([shown])
-    fresh = desk.review_queue
-    desk.review_queue = lambda: next(sheets, None) or fresh()  # type: ignore[method-assign]
-    del desk.repairs["s1p0"]
-    heard = sat(f"e {WHOLE}", "q", desk=desk)
+    session = with_replies()
+    session.outdated = [session.queue()]
+    del session.repairs["s1p0"]
+    heard = sat(f"e {WHOLE}", "q", session=session)
     assert "it was mended by bob already" in heard.said
     assert WHOLE in heard.said
     assert [prompt.split()[0] for prompt in heard.prompts] == ["s1p0", "s1"]
@@ -536,9 +552,9 @@ def test_a_reply_that_someone_else_mended_meanwhile_is_told_with_what_was_typed(
 
 @pytest.mark.parametrize("key", ["", "a", "d", "m E1", "?"])
 def test_what_no_reply_can_be_told_lists_what_it_can(key: str) -> None:
-    heard = sat(key, "q", desk=a_desk_to_mend())
+    heard = sat(key, "q", session=with_replies())
     assert "mend: change the reply" in heard.said
-    assert heard.desk.repairs.keys() == {"s1p0", "s1"}
+    assert heard.session.repairs.keys() == {"s1p0", "s1"}
 
 
 def test_flags_are_shown_with_score_and_detail_beside_who_proposed_it() -> None:
@@ -552,54 +568,54 @@ def test_flags_are_shown_with_score_and_detail_beside_who_proposed_it() -> None:
 NEAR = Flag("duplicate", 0.91, "of E3")
 
 
-def flagging(*flags: Flag, operation: Operation = FIRST) -> FakeDesk:
-    desk = FakeDesk([operation])
-    desk.flags = flags
-    return desk
+def flagging(*flags: Flag, operation: Operation = FIRST) -> FakeSession:
+    session = FakeSession([operation])
+    session.flags = flags
+    return session
 
 
 def test_an_edit_is_linted_before_it_is_decided_and_stands_once_y_is_typed() -> None:
-    desk = flagging(NEAR)
-    heard = sat("e Carry: mind it well.", "maybe", "y", desk=desk)
+    session = flagging(NEAR)
+    heard = sat("e Carry: mind it well.", "maybe", "y", session=session)
     assert "  flag      duplicate (0.91): of E3" in heard.said
     assert [p for p in heard.prompts if p.startswith("approve anyway?")] == [
         "approve anyway? y, e edit again, n ? "
     ] * 2
     assert heard.actions == {"op1.1": "edit"}
-    assert desk.linted == ["Carry: mind it well."]
+    assert session.linted == ["Carry: mind it well."]
 
 
 @pytest.mark.parametrize("keys", [("n",), ()])
 def test_a_flagged_edit_that_nobody_accepts_is_not_decided(keys: tuple[str, ...]) -> None:
-    heard = sat("e Carry: mind it well.", *keys, desk=flagging(NEAR))
+    heard = sat("e Carry: mind it well.", *keys, session=flagging(NEAR))
     assert (heard.actions, heard.decided) == ({}, 0)
     assert "not decided" in heard.said
     assert heard.prompts[-1].startswith("op1.1"), "it is asked about again"
 
 
 def test_a_flagged_edit_is_edited_again_on_the_line_or_from_what_was_written() -> None:
-    desk = flagging(NEAR)
-    heard = sat("e one", "e two", "e", "y", desk=desk, saved="three")
+    session = flagging(NEAR)
+    heard = sat("e one", "e two", "e", "y", session=session, saved="three")
     assert heard.usable_keys == ["two"]
-    assert desk.linted == ["one", "two", "three"]
-    assert desk.decisions["op1.1"].text == "three"
+    assert session.linted == ["one", "two", "three"]
+    assert session.decisions["op1.1"].text == "three"
 
 
 def test_a_merge_is_linted_before_it_is_decided_too() -> None:
-    heard = sat("m E1 Carry: all of it.", "n", desk=flagging(NEAR))
-    assert (heard.actions, heard.desk.linted) == ({}, ["Carry: all of it."])
+    heard = sat("m E1 Carry: all of it.", "n", session=flagging(NEAR))
+    assert (heard.actions, heard.session.linted) == ({}, ["Carry: all of it."])
 
 
 def test_flags_that_the_operation_had_before_do_not_stop_an_edit() -> None:
     known = replace(FIRST, flags=(NEAR,))
-    heard = sat("e Carry: mind it well.", desk=flagging(NEAR, operation=known))
+    heard = sat("e Carry: mind it well.", session=flagging(NEAR, operation=known))
     assert heard.actions == {"op1.1": "edit"}
 
 
 def test_an_edit_that_does_not_fit_is_told_and_nothing_is_decided() -> None:
-    desk = flagging()
-    desk.objection = "E1 already says exactly this"
-    heard = sat("e Carry: mind it.", "e", "r no", desk=desk)
+    session = flagging()
+    session.objection = "E1 already says exactly this"
+    heard = sat("e Carry: mind it.", "e", "r no", session=session)
     told = "E1 already says exactly this: not decided; edit again, or r REASON"
     assert told in heard.said
     assert heard.usable_keys == ["Carry: mind it."], "the editor holds what was written"
@@ -607,25 +623,19 @@ def test_an_edit_that_does_not_fit_is_told_and_nothing_is_decided() -> None:
 
 
 def test_an_edit_of_what_was_decided_elsewhere_meanwhile_is_told() -> None:
-    desk = flagging()
-    shown = iter([desk.review_queue()])
-    desk.gone.add("op1.1")
-    fresh = desk.review_queue
-    desk.review_queue = lambda: next(shown, None) or fresh()  # type: ignore[method-assign]
-    heard = sat("e Carry: mind it well.", desk=desk)
+    session = flagging()
+    session.outdated = [session.queue()]
+    session.gone.add("op1.1")
+    heard = sat("e Carry: mind it well.", session=session)
     assert "it is not open in this run" in heard.said
 
 
 def test_a_refusal_of_the_gate_is_told_with_one_rejected_only() -> None:
-    desk = flagging()
-    refused = Decision("op1.1", "reject", reason="E1 already says exactly this", reviewer=GATE)
-
-    def refuse(decision: Decision) -> tuple[Decision, str]:
-        desk.decisions[decision.operation_id] = refused
-        return refused, f"rejected: {refused.reason}"
-
-    desk.decide = refuse  # type: ignore[method-assign]
-    heard = sat("a", desk=desk)
+    session = flagging()
+    session.refusal = Decision(
+        "op1.1", "reject", reason="E1 already says exactly this", reviewer=GATE
+    )
+    heard = sat("a", session=session)
     assert "op1.1: rejected (E1 already says exactly this)" in heard.said
 
 
@@ -636,21 +646,13 @@ def test_what_was_left_for_later_still_counts_as_open() -> None:
 
 
 def test_a_decision_that_can_no_longer_be_taken_back_still_counts() -> None:
-    desk = FakeDesk([FIRST, SECOND])
-    decide = desk.decide
-
-    def committed(decision: Decision) -> tuple[Decision, str]:
-        made = decide(decision)
-        desk.decisions.clear()
-        desk.gone.add(decision.operation_id)
-        return made
-
-    desk.decide = committed  # type: ignore[method-assign]
-    assert sat("a", "u", "q", desk=desk).decided == 1
+    session = FakeSession([FIRST, SECOND])
+    session.commits_at_once = True
+    assert sat("a", "u", "q", session=session).decided == 1
 
 
 def test_a_decision_carries_the_seconds_since_its_operation_was_shown() -> None:
     # shown at 10, decided at 12.5; shown at 20, decided at 21
     heard = sat("a", "?", "r no", "q", clock=iter([10.0, 12.5, 20.0, 21.0, 30.0]))
-    took = [decision.took_s for decision in heard.desk.decisions.values()]
+    took = [decision.took_s for decision in heard.session.decisions.values()]
     assert took == [2.5, 1.0]

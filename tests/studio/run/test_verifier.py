@@ -56,8 +56,9 @@ async def test_a_judge_shares_the_runs_slots_unless_it_has_its_own(
     roles = Roles(policy, policy, policy, (policy,))
     ledger = RecordLedger(tmp_path / "records", 1)
     workspace = Workspace(tmp_path / "workspace")
-    verifier = open_run_verifier(run, workspace, roles, ledger, Slots(shared))
-    verdicts = await verifier.verify(a_problem(), [a_rollout(index=n) for n in range(8)])
+    async with AsyncExitStack() as stack:
+        verifier = open_run_verifier(run, workspace, roles, ledger, Slots(shared), stack=stack)
+        verdicts = await verifier.verify(a_problem(), [a_rollout(index=n) for n in range(8)])
     await ledger.aclose()
     assert {verdict.reward for verdict in verdicts} == {1.0}
     assert policy.peak == peak
@@ -93,7 +94,8 @@ async def test_the_judges_own_temperature_is_asked_with(tmp_path: Path) -> None:
     ledger = RecordLedger(tmp_path / "records", 1)
     roles = Roles(policy, policy, policy, (policy,))
     workspace = Workspace(tmp_path / "workspace")
-    verifier = open_run_verifier(run, workspace, roles, ledger, Slots(1))
-    await verifier.verify(a_problem(), [a_rollout()])
+    async with AsyncExitStack() as stack:
+        verifier = open_run_verifier(run, workspace, roles, ledger, Slots(1), stack=stack)
+        await verifier.verify(a_problem(), [a_rollout()])
     await ledger.aclose()
     assert policy.samplings[0].temperature == 0.5

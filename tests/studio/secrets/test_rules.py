@@ -9,8 +9,9 @@ import pytest
 from engines.core.errors import ConfigError
 from engines.core.text.masking import MASK, PROTOCOL, Mask
 from engines.core.types import Problem, Rollout, Verdict
-from studio.config.loading import LoadedRun, dump_run_yaml, load_run
-from studio.run.plan import _change_text
+from studio.config.loading import LoadedRun, load_run
+from studio.config.run_yaml import dump_run_yaml
+from studio.run.resume_checks import change_text
 from studio.run.verifier import ANSWER_MASKED, MaskedAnswers, masked_answers_warning
 from studio.secrets.rules import (
     environment_secrets,
@@ -174,8 +175,8 @@ async def test_a_try_whose_expected_answer_is_masked_is_unjudged_and_not_wrong()
 
 def test_a_change_below_the_fields_of_a_request_is_told_by_name() -> None:
     old, new = {"note": "old words", "kept": 1}, {"note": "new words", "kept": 1}
-    assert _change_text("policy.extra_body", old, new) == "policy.extra_body (in note)"
-    assert _change_text("seed", 1, 2) == "seed: 1 → 2"
+    assert change_text("policy.extra_body", old, new) == "policy.extra_body (in note)"
+    assert change_text("seed", 1, 2) == "seed: 1 → 2"
 
 
 @pytest.mark.parametrize(

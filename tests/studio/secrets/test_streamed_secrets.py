@@ -60,14 +60,14 @@ async def test_no_piece_and_no_two_pieces_together_hold_a_secret(
     tmp_path: Path, secret: str, size: int
 ) -> None:
     feed = Feed(RunState())
-    outlet = Outbox(feed)
-    feed.add(outlet)
+    outbox = Outbox(feed)
+    feed.add(outbox)
 
     def emit(event: DurableEvent | TransientEvent) -> None:
         feed(event)
 
     emit(RolloutStarted(KEY, "p"))
-    feed.subscribe(outlet, ["s1p0r0"])
+    feed.subscribe(outbox, ["s1p0r0"])
     wire = Wire()
     ledger = RecordLedger(tmp_path, 1, mask=Mask([KNOWN]))
     policy = Talks(f"the key is {secret} and so {secret} again", size)
@@ -75,7 +75,7 @@ async def test_no_piece_and_no_two_pieces_together_hold_a_secret(
     def stream(text: str) -> None:
         emit(TextStreamed(KEY, text))
         feed._flush()  # every piece is sent by itself
-        wire.write(outlet._take_batch())
+        wire.write(outbox._take_batch())
 
     await ledger.ask(KEY, policy, (Message("user", "your key?"),), Sampling(), stream)
     await ledger.aclose()

@@ -21,7 +21,7 @@ from engines.record.run_dir import RunDir
 from studio.session.base import ControllerChanged, SnapshotReceived
 from studio.session.client import ask, is_alive
 from studio.session.live import MOST_SENT, LiveSession
-from studio.session.offline_screen import IDLE_S, OfflineSession
+from studio.session.offline import IDLE_S, OfflineSession
 from tests.studio.session.test_live import ADD, MORE, Cable, Process, a_screen, a_timed
 
 HOURS = 3600.0
@@ -233,7 +233,7 @@ async def test_a_process_that_takes_the_run_up_just_before_a_decision_is_asked_i
 
     fallback = lambda: Taken(process.workspace, process.run, "ann")  # noqa: E731
     async with a_screen(process.run, fallback=fallback, look_s=HOURS) as screen:
-        decision, _ = await screen.session.decide(a_timed())
+        decision = (await screen.session.decide(a_timed())).decision
         assert decision.assigned == "E3"
         assert screen.session.living
         assert list(begun[0].state.decisions) == ["op1.1"]
@@ -279,7 +279,7 @@ async def test_a_request_that_cuts_the_line_each_time_is_given_up(tmp_path: Path
     await process.note_request(cable.far)
     async with a_screen(process.run) as screen:
         cable.cut_answers = lambda said: "id" in said and cable.asked[-1]["do"] == "lint"
-        with pytest.raises(ConflictError, match="cut the line each time it was asked to lint"):
+        with pytest.raises(ConflictError, match="cut the connection each time"):
             await asyncio.wait_for(screen.session.preview(a_timed()), 20)
         assert [request["do"] for request in cable.asked].count("lint") == MOST_SENT
     await cable.gone()

@@ -13,7 +13,7 @@ from engines.pipeline.reviewers.human import HumanReviewer
 from engines.record.run_dir import RunDir, Workspace
 from studio.session.base import Disconnected, EventReceived, TextReceived
 from studio.session.live import LiveSession
-from studio.session.offline_screen import OfflineSession
+from studio.session.offline import OfflineSession
 from studio.session.server import serve
 from tests.support.harness import ScriptedPerson, practised
 
@@ -152,7 +152,7 @@ async def test_a_stopped_run_is_decided_on_in_its_journal_by_the_same_screen(
         assert (await stopping[0])["status"] == "stopping"
         assert run.done.state.reason == "by ann"
         first = session.state.undecided_operations[0]
-        decision, _ = await session.decide(Decision(first.id, "approve", reviewer="ann"))
+        decision = (await session.decide(Decision(first.id, "approve", reviewer="ann"))).decision
         assert decision.assigned == "E1"
         assert "studio headless --resume" in await session.close()
     assert [d.action for d in run.dir.state().decisions.values()] == ["approve"]

@@ -27,12 +27,12 @@ class Wire:
 
 
 async def heard_by_who_joins(feed: Feed) -> list[dict[str, Any]]:
-    outlet, wire = Outbox(feed), Wire()
-    feed.add(outlet)
-    outlet.enqueue(b'{"answer": 1}\n')
+    outbox, wire = Outbox(feed), Wire()
+    feed.add(outbox)
+    outbox.enqueue(b'{"answer": 1}\n')
     await sleep(0)
-    outlet.end()
-    await outlet.send(wire)  # type: ignore[arg-type]
+    outbox.end()
+    await outbox.send(wire)  # type: ignore[arg-type]
     return wire.lines
 
 
@@ -48,7 +48,20 @@ async def test_who_comes_while_a_set_is_measured_is_told_how_far_behind_the_answ
 async def test_a_measuring_that_is_over_is_not_told_again() -> None:
     feed = Feed(RunState())
     feed(EvaluationProgressed(0, "held-out", 3, 20))
-    feed(EvaluationFinished(0, "held-out", 0, 0, 1, 20, 0, 0.5, NO_USAGE, ""))
+    feed(
+        EvaluationFinished(
+            step=0,
+            data="held-out",
+            policy_version=0,
+            library_version=0,
+            k=1,
+            n=20,
+            unjudged=0,
+            mean=0.5,
+            usage=NO_USAGE,
+            fingerprint="",
+        )
+    )
     assert await heard_by_who_joins(feed) == [{"answer": 1}]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -10,7 +11,6 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,13 @@ import pytest
 from engines.core import events as ev
 from engines.core.errors import ConflictError
 from engines.core.types import Decision
-from engines.record.journal import Journal
 from engines.record.run_dir import RunDir, Workspace
 from studio.review.evidence import EvidenceLoader
+from studio.review.loop_thread import LoopThread
+from studio.review.review_run import RunReview
 from studio.session import client, protocol
-from studio.session.offline import LiveReviewSession
+from studio.session.live import LiveSession
+from studio.session.protocol import ControlledElsewhereError, NotRunningError
 from studio.session.socket_file import bind_path, connect_path
 from tests.support.processes import SMALL, STUDIO, running
 from tests.support.run_studio import run_here, studio
@@ -258,14 +260,34 @@ def test_a_watch_of_a_process_that_is_killed_ends(practised: Path) -> None:
     assert kinds in (["Watching", "RunPaused"], ["Watching"])
 
 
-def test_a_desk_whose_process_has_ended_is_empty_and_says_so(practised: Path) -> None:
-    run = Workspace(practised).run("rehearsal")
-    desk = LiveReviewSession(run)
-    assert desk.close() == ""
-    assert desk.review_queue().open == ()
-    assert desk.close() == "the process of run rehearsal has ended"
-    with pytest.raises(ConflictError):
-        desk.decide(Decision("op1.1", "approve"))
+def a_review(run: RunDir) -> tuple[list[str], list[str]]:
+    """What `studio review` prints and tells, whose input ends at once."""
+    said: list[str] = []
+    told: list[str] = []
+    with LoopThread() as loop:
+        session = LiveSession(run, "ann", as_screen=False)
+        RunReview(session, loop.run, waits=False, say=said.append, tell=told.append).run(
+            reviewer="ann", ask=lambda prompt: None, edit=lambda text: None
+        )
+        loop.run(session.close())
+    return said, told
+
+
+def test_a_review_whose_process_has_ended_has_nothing_open_and_says_so(practised: Path) -> None:
+    said, told = a_review(Workspace(practised).run("rehearsal"))
+    assert said == [
+        "run rehearsal: nothing is open",
+        "the process of run rehearsal has ended",
+    ]
+    assert told == []
+
+
+async def test_a_script_is_refused_where_no_process_answers(practised: Path) -> None:
+    session = LiveSession(Workspace(practised).run("rehearsal"), "ann", as_screen=False)
+    for asking in (session.review_queue(), session.decide(Decision("op1.1", "approve"))):
+        with pytest.raises(NotRunningError):
+            await asking
+    await session.close()
 
 
 def test_a_review_whose_last_decision_ends_the_run_ends_well(workspace: Path) -> None:
@@ -291,30 +313,41 @@ def test_evidence_that_a_run_journals_during_a_sitting_is_found(practised: Path)
     assert all(group.n == 3 for group in found)
 
 
-def test_an_edit_is_linted_over_the_line_and_nothing_is_journalled(living: RunDir) -> None:
-    first = LiveReviewSession(living).review_queue().open[0]
-    desk, before = LiveReviewSession(living), client.ask(living, "status")["events"]
-    long = Decision(first.id, "edit", kind="add", text="word " * 200, reviewer="ann")
-    assert "too long" in [flag.name for flag in desk.lint(long).flags]
-    empty = Decision(first.id, "edit", kind="add", text=" ", reviewer="ann")
-    assert desk.lint(empty).objection == "an addition needs a text"
-    with pytest.raises(ConflictError, match="not open"):
-        desk.lint(Decision("op9.9", "edit", text="x"))
-    assert client.ask(living, "status")["events"] == before
-
-
-def test_a_decision_counts_although_its_process_ended_before_it_answered(
-    practised: Path,
+async def test_an_edit_is_linted_over_the_connection_and_nothing_is_journalled(
+    living: RunDir,
 ) -> None:
-    run = Workspace(practised).run("rehearsal")
-    made = Decision("op1.1", "approve", reviewer="ann", took_s=1.25, assigned="E9")
-    asyncio.run(_journal(run, ev.OperationDecided(2, made)))
-    with a_process_that(hangs_up_politely, run):
-        told, _ = LiveReviewSession(run).decide(replace(made, assigned=None))
-    assert told == made
-    another = replace(made, took_s=2.5)
-    with a_process_that(hangs_up_politely, run), pytest.raises(ConflictError):
-        LiveReviewSession(run).decide(another)
+    session = LiveSession(living, "ann", as_screen=False)
+    first = (await session.review_queue()).open[0]
+    before = (await session.control("status"))["events"]
+    long = Decision(first.id, "edit", kind="add", text="word " * 200, reviewer="ann")
+    assert "too long" in [flag.name for flag in (await session.preview(long)).flags]
+    empty = Decision(first.id, "edit", kind="add", text=" ", reviewer="ann")
+    assert (await session.preview(empty)).objection == "an addition needs a text"
+    with pytest.raises(ConflictError, match="not open"):
+        await session.preview(Decision("op9.9", "edit", text="x"))
+    assert (await session.control("status"))["events"] == before
+    await session.close()
+
+
+async def test_a_script_follows_a_run_decides_and_never_controls_it(living: RunDir) -> None:
+    session = LiveSession(living, "ann", as_screen=False)
+    first = (await session.review_queue()).open[0]
+    assert (session.living, session.controls, session.controller) == (True, False, "")
+    made = (await session.decide(Decision(first.id, "approve", reviewer="ann"))).decision
+    assert session.state.decisions[first.id] == made, "the event came before the answer"
+    with connected(living) as screen:
+        screen.ask("attach", drive=True, who="bob")
+        with pytest.raises(ControlledElsewhereError, match="bob decides on a screen"):
+            await session.review_queue()
+        with pytest.raises(ConflictError, match="bob decides on a screen"):
+            await session.undo(first.id)
+    while True:
+        with contextlib.suppress(ControlledElsewhereError):
+            await session.review_queue()
+            break
+        await asyncio.sleep(0.01)
+    assert await session.undo(first.id) == (first.id,)
+    await session.close()
 
 
 def test_a_decision_of_a_run_that_is_killed_and_resumed_counts_once(workspace: Path) -> None:
@@ -409,9 +442,3 @@ def test_a_review_beside_a_screen_that_drives_ends_or_waits(living: RunDir) -> N
             waiting.communicate()
     assert "op1.1  ADD" in said and "0 decided, 3 open" in said
     assert waiting.returncode == 0
-
-
-async def _journal(run: RunDir, event: ev.DurableEvent) -> None:
-    journal = Journal(run.journal)
-    await journal.append(event)
-    await journal.aclose()

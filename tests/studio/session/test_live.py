@@ -34,7 +34,7 @@ from studio.session.base import (
 )
 from studio.session.client import is_alive
 from studio.session.live import LiveSession
-from studio.session.offline_screen import OfflineSession
+from studio.session.offline import OfflineSession
 from studio.session.server import serve
 from tests.engines.pipeline.gate.test_gate import Desk
 from tests.support.builders import a_decision, a_library, an_operation
@@ -86,7 +86,17 @@ class Process(Desk):
 
     async def finishes(self, index: int = 0) -> None:
         await self.recorder.record(
-            ev.RolloutFinished(1, 0, index, 7, "ok", None, None, NO_USAGE, 1.0)
+            ev.RolloutFinished(
+                step=1,
+                position=0,
+                index=index,
+                seed=7,
+                status="ok",
+                answer=None,
+                error=None,
+                usage=NO_USAGE,
+                elapsed_s=1.0,
+            )
         )
 
     def journalled(self, kind: type[Any]) -> list[Any]:
@@ -233,7 +243,8 @@ async def test_a_screen_begins_with_the_journal_and_goes_on_with_events(process:
         assert session.state == process.state and session.state is not process.state
         assert (session.living, session.controls, session.controller) == (True, True, "ann")
         assert session.pace_tokens_per_s == 40.0  # as its process says
-        decision, note = await session.decide(Decision("op1.1", "approve", reviewer="ann"))
+        result = await session.decide(Decision("op1.1", "approve", reviewer="ann"))
+        decision, note = result.decision, result.note
         assert (decision.assigned, note) == ("E3", "becomes E3")
         assert session.state == process.state, "the event came before the answer"
         assert [type(event).__name__ for event in screen.events()] in ([], ["OperationDecided"])
@@ -544,7 +555,8 @@ async def test_the_gate_s_own_refusal_is_known_again_as_the_answer(tmp_path: Pat
     await process.note_request(cable.far)
     async with a_screen(process.run) as screen:
         cable.cut_answers = _once("id", cable, "decide")
-        decision, note = await screen.session.decide(a_timed())
+        result = await screen.session.decide(a_timed())
+        decision, note = result.decision, result.note
         assert (decision.action, decision.reviewer) == ("reject", "gate")
         assert note.startswith("rejected: ")
         assert len(process.journalled(ev.OperationDecided)) == 1
@@ -586,7 +598,8 @@ async def test_a_decision_of_a_killed_process_is_found_by_the_one_that_takes_it_
         await screen.until(lambda: bool(process.journalled(ev.OperationDecided)))
         await process.end()  # it is on disk, and its answer never came
         resumed.append(await Process(tmp_path).note_request(cable.far))
-        decision, note = await asyncio.wait_for(deciding, 20)
+        result = await asyncio.wait_for(deciding, 20)
+        decision, note = result.decision, result.note
         assert (decision.assigned, note) == ("E3", "becomes E3")
         assert len(resumed[0].journalled(ev.OperationDecided)) == 1
         assert screen.session.living
@@ -611,7 +624,7 @@ async def test_a_decision_of_a_process_that_is_gone_is_found_in_its_journal(
             return False
 
         cable.cut_answers = dies
-        decision, _ = await screen.session.decide(a_timed())
+        decision = (await screen.session.decide(a_timed())).decision
         assert decision.assigned == "E3"
         assert not screen.session.living
         assert [m.ended for m in screen.told if isinstance(m, Disconnected)][-1:] in ([], [True])
@@ -638,7 +651,7 @@ async def test_after_a_process_has_ended_the_fallback_decides_until_one_is_back(
         await screen.until(lambda: not session.living and screen.count(SnapshotReceived) == 2)
         assert Disconnected("no process of it is running", True) in screen.told
         assert session.state.ending == "stopped"
-        decision, _ = await session.decide(a_timed())
+        decision = (await session.decide(a_timed())).decision
         assert decision.assigned == "E3"
         assert "op1.1" in session.state.decisions
         assert [op.id for op in (await session.review_queue()).open] == ["op1.2"]

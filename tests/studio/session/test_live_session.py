@@ -40,7 +40,8 @@ from engines.record.lock import write_lock
 from engines.record.run_dir import Workspace
 from engines.rollouts.manager import RolloutManager
 from studio.report.step import step_facts, step_text
-from studio.session.offline import open_review_session
+from studio.review.review_run import open_session
+from studio.run.linter import LazyLinter
 from tests.engines.pipeline.gate.test_gate import ADD, DELETE, MORE, Desk
 from tests.support.builders import (
     a_decision,
@@ -93,7 +94,7 @@ async def test_an_own_operation_under_review_blocks_the_commit_until_it_is_decid
     desk: Desk,
 ) -> None:
     await desk.propose(ADD)
-    made = await desk.gate.propose(OWN, "ann")
+    made = await desk.gate.queue.propose(OWN, "ann")
     assert (made.id, made.proposer, made.rationale) == ("op1.h1", "ann", "it is asked for")
     await desk.decide(ADD)
     assert desk.state.undecided_operations == (made,)
@@ -111,7 +112,7 @@ async def test_an_own_operation_outside_of_a_lesson_is_open_and_joins_the_next_c
     await desk.decide(ADD)
     await desk.gate.commit(1)
     await desk.recorder.record(ev.StepFinished(1, 1))
-    made = await desk.gate.propose(OWN, "ann")
+    made = await desk.gate.queue.propose(OWN, "ann")
     assert (desk.state.open_operations, desk.state.undecided_operations) == ((made,), ())
     await desk.propose(step=2)  # an empty lesson does not wait for it
     await desk.opened(HumanReviewer(hold_s=0)).review(2)
@@ -128,20 +129,20 @@ async def test_an_own_operation_keeps_an_id_of_its_kind_and_of_a_step_that_has_b
     desk: Desk, wished: str, given: str
 ) -> None:
     await desk.propose(ADD)
-    assert (await desk.gate.propose(replace(OWN, id=wished), "ann")).id == given
+    assert (await desk.gate.queue.propose(replace(OWN, id=wished), "ann")).id == given
 
 
 async def test_an_id_is_never_given_twice_also_after_its_operation_was_committed(
     desk: Desk,
 ) -> None:
     await desk.propose(ADD)
-    first = await desk.gate.propose(OWN, "ann")
+    first = await desk.gate.queue.propose(OWN, "ann")
     for operation in (ADD, first):
         await desk.decide(operation, "reject", reason="no")
     await desk.gate.commit(1)
     desk.journal.close()
     desk.reopen()
-    again = await desk.gate.propose(replace(OWN, text="Something else."), "ann")
+    again = await desk.gate.queue.propose(replace(OWN, text="Something else."), "ann")
     assert (first.id, again.id) == ("op1.h1", "op1.h2")
 
 
@@ -160,7 +161,7 @@ async def test_an_own_operation_that_does_not_fit_is_refused_and_not_journalled(
     await desk.propose(ADD)
     before = desk.state.events
     with pytest.raises(ConflictError, match=objection):
-        await desk.gate.propose(operation, "ann")
+        await desk.gate.queue.propose(operation, "ann")
     assert desk.state.events == before
 
 
@@ -170,7 +171,7 @@ async def test_an_own_operation_is_checked_against_the_draft_of_earlier_answers(
     await desk.propose(DELETE)
     await desk.decide(DELETE)
     with pytest.raises(ConflictError, match="E1 is gone"):
-        await desk.gate.propose(an_operation("modify", "E1", "one, better"), "ann")
+        await desk.gate.queue.propose(an_operation("modify", "E1", "one, better"), "ann")
 
 
 async def test_an_own_operation_survives_the_process_and_comes_with_its_flags(
@@ -197,8 +198,10 @@ async def test_an_own_operation_survives_the_process_and_comes_with_its_flags(
 
 def _propose_alone(workspace: Path, operation: Operation) -> None:
     place = Workspace(workspace)
-    with open_review_session(place, place.run("rehearsal")) as desk:
-        desk._runner.run(desk._gate.propose(operation, "ann"))  # type: ignore[attr-defined]
+    run = place.run("rehearsal")
+    linter = LazyLinter(place, run, lambda _: None)
+    with open_session(place, run, "ann", linter) as (session, wait_for):
+        wait_for(session.propose(operation))
 
 
 async def test_a_run_forked_after_an_own_operation_begins_with_the_library_it_made(
@@ -206,7 +209,7 @@ async def test_a_run_forked_after_an_own_operation_begins_with_the_library_it_ma
 ) -> None:
     def proposing(practice: RunContext) -> RunContext:
         async def propose() -> None:
-            await practice.gate.propose(OWN, "ann")
+            await practice.gate.queue.propose(OWN, "ann")
 
         practice.recorder.listen(_at("LessonProposed", propose, once=True))
         return practice
@@ -258,7 +261,7 @@ async def test_a_held_commit_waits_until_it_is_let_go_and_decisions_can_be_undon
     await desk.propose(ADD, MORE)
     gate = desk.opened(HumanReviewer())
     heard = stages(desk)
-    gate.hold_commit(True)
+    gate.hold.set(True)
     review = asyncio.create_task(gate.review(1))
     await idle()
     await desk.decide(ADD)
@@ -273,7 +276,7 @@ async def test_a_held_commit_waits_until_it_is_let_go_and_decisions_can_be_undon
     await desk.decide(MORE)
     await idle()
     assert heard[-1] == ("ready", ready | {"approved": 2, "rejected": 0})
-    gate.hold_commit(False)
+    gate.hold.set(False)
     await review
     assert [o.applied for o in (await gate.commit(1)).outcomes] == [True, True]
 
@@ -283,13 +286,13 @@ async def test_a_commit_that_is_let_go_goes_through_although_the_next_is_held_at
 ) -> None:
     await desk.propose(ADD, MORE)
     gate = desk.opened(HumanReviewer())
-    gate.hold_commit(True)
+    gate.hold.set(True)
     review = asyncio.create_task(gate.review(1))
     await idle()
     await desk.decide(ADD)
     assert await gate.defer_undecided("ann") == 1
-    gate.hold_commit(False)
-    gate.hold_commit(True)
+    gate.hold.set(False)
+    gate.hold.set(True)
     await review
     done = await gate.commit(1)
     assert [o.operation_id for o in done.outcomes] == [ADD.id]
@@ -301,7 +304,7 @@ async def test_a_commit_that_is_let_go_goes_through_although_the_next_is_held_at
     await gate.defer_undecided("ann")
     await idle()
     assert not second.done()  # the next one is held again
-    gate.hold_commit(False)
+    gate.hold.set(False)
     await second
 
 
@@ -310,24 +313,24 @@ async def test_who_leaves_in_the_middle_and_comes_back_says_when_it_is_committed
 ) -> None:
     await desk.propose(ADD, MORE)
     gate = desk.opened(HumanReviewer())
-    gate.hold_commit(True)
+    gate.hold.set(True)
     review = asyncio.create_task(gate.review(1))
     await idle()
     await desk.decide(ADD)
-    gate.hold_commit(False)  # they leave, with one operation open
+    gate.hold.set(False)  # they leave, with one operation open
     await idle()
-    gate.hold_commit(True)  # and come back
+    gate.hold.set(True)  # and come back
     await desk.decide(MORE)
     await idle()
     assert not review.done()
-    gate.hold_commit(False)
+    gate.hold.set(False)
     await review
 
 
 async def test_letting_go_of_nothing_lets_no_later_lesson_go(desk: Desk) -> None:
     gate = desk.opened(HumanReviewer())
-    gate.hold_commit(False)
-    gate.hold_commit(True)
+    gate.hold.set(False)
+    gate.hold.set(True)
     await desk.propose(ADD)
     review = asyncio.create_task(gate.review(1))
     await idle()
@@ -340,16 +343,16 @@ async def test_letting_go_of_nothing_lets_no_later_lesson_go(desk: Desk) -> None
 async def test_an_empty_lesson_and_one_that_no_person_decides_are_never_held(desk: Desk) -> None:
     await desk.propose()
     gate = desk.opened(HumanReviewer())
-    gate.hold_commit(True)
+    gate.hold.set(True)
     await gate.review(1)
     await gate.commit(1)
     await desk.recorder.record(ev.StepFinished(1, 1))
     await desk.propose(replace(ADD, id="op2.1"), step=2)
     gate = desk.opened(AutoReviewer())
-    gate.hold_commit(True)
+    gate.hold.set(True)
     await gate.review(2)
     gate = desk.opened(AutoReviewer(), HumanReviewer())
-    gate.hold_commit(True)
+    gate.hold.set(True)
     await gate.review(2)
     assert len((await gate.commit(2)).outcomes) == 1
 
@@ -360,7 +363,7 @@ async def test_what_a_person_takes_back_from_a_rule_is_not_given_to_the_rule_aga
     leaves = Some(ADD.id)
     await desk.propose(ADD, MORE)
     gate = desk.opened(leaves, HumanReviewer())
-    gate.hold_commit(True)
+    gate.hold.set(True)
     review = asyncio.create_task(gate.review(1))
     await idle()
     await desk.decide(MORE)
@@ -369,7 +372,7 @@ async def test_what_a_person_takes_back_from_a_rule_is_not_given_to_the_rule_aga
     await idle()
     assert desk.state.undecided_operations == (ADD,)
     await desk.decide(ADD, "reject", reason="no")
-    gate.hold_commit(False)
+    gate.hold.set(False)
     await review
     assert leaves.asked == [ADD.id, MORE.id]
 
@@ -395,11 +398,11 @@ async def test_a_driver_that_leaves_in_the_middle_leaves_a_review_as_it_always_w
 ) -> None:
     await desk.propose(ADD, MORE)
     gate = desk.opened(HumanReviewer())
-    gate.hold_commit(True)
+    gate.hold.set(True)
     review = asyncio.create_task(gate.review(1))
     await idle()
     await desk.decide(ADD)
-    gate.hold_commit(False)
+    gate.hold.set(False)
     await idle()
     assert not review.done()  # one is undecided
     await desk.decide(MORE)
@@ -410,15 +413,15 @@ async def test_a_held_run_has_the_journal_of_one_that_was_not(tmp_path: Path) ->
     def deciding(hold: bool) -> object:
         def change(practice: RunContext) -> RunContext:
             gate = practice.gate
-            gate.hold_commit(hold)
+            gate.hold.set(hold)
 
             async def decide() -> None:
                 for operation in practice.recorder.state.undecided_operations:
                     await gate.decide(a_decision(operation))
                 if hold:
                     await asyncio.sleep(0)
-                    gate.hold_commit(False)
-                    gate.hold_commit(True)
+                    gate.hold.set(False)
+                    gate.hold.set(True)
 
             def hear(event: ev.DurableEvent | ev.TransientEvent) -> None:
                 if isinstance(event, ev.StageEntered) and event.stage == "review":
@@ -485,7 +488,14 @@ async def test_a_pause_on_the_spot_parks_a_try_at_its_next_call_and_stops_its_de
     control, inner = RunControl(desk.recorder), Held()
     policy = PausablePolicy(inner, control.wait_before_call)
     ledger = RecordLedger(tmp_path / "records", 1)
-    manager = RolloutManager(Talk(3), policy, ledger, Slots(2), 0.2, control.wait_while_paused)
+    manager = RolloutManager(
+        agent=Talk(3),
+        policy=policy,
+        ledger=ledger,
+        slots=Slots(2),
+        task_timeout_s=0.2,
+        cleared=control.wait_while_paused,
+    )
     trying = asyncio.create_task(manager.roll_out(a_job()))
     await idle()
     await control.pause(now=True)
@@ -506,7 +516,14 @@ async def test_a_pause_as_it_always_was_lets_a_try_under_way_end(
     control, inner = RunControl(desk.recorder), Held()
     policy = PausablePolicy(inner, control.wait_before_call)
     ledger = RecordLedger(tmp_path / "records", 1)
-    manager = RolloutManager(Talk(3), policy, ledger, Slots(2), 9.0, control.wait_while_paused)
+    manager = RolloutManager(
+        agent=Talk(3),
+        policy=policy,
+        ledger=ledger,
+        slots=Slots(2),
+        task_timeout_s=9.0,
+        cleared=control.wait_while_paused,
+    )
     trying = asyncio.create_task(manager.roll_out(a_job()))
     await idle()
     await control.pause()
@@ -733,7 +750,7 @@ async def test_a_commit_that_waits_for_the_library_does_not_hold_the_run_up(desk
 async def test_a_library_that_is_held_for_too_long_is_named_with_who_holds_it(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engines.pipeline.gate.gate.LOCK_S", 0.0)
+    monkeypatch.setattr("engines.pipeline.gate.gate.LOCK_TIMEOUT_S", 0.0)
     await desk.propose(ADD)
     await desk.decide(ADD)
     with write_lock(desk.folder.path), pytest.raises(LockedError, match="is writing here"):
@@ -743,17 +760,17 @@ async def test_a_library_that_is_held_for_too_long_is_named_with_who_holds_it(
 
 async def test_letting_go_once_commits_one_lesson_and_holds_the_next(desk: Desk) -> None:
     waiting = desk.opened(HumanReviewer())
-    waiting.hold_commit(True)
+    waiting.hold.set(True)
     await desk.propose(ADD)
     reviewing = asyncio.create_task(waiting.review(1))
     await idle()
-    waiting.release_once()
+    waiting.hold.release_once()
     await idle()
     assert not reviewing.done(), "something of it is undecided"
     await waiting.decide(Decision(ADD.id, "reject", reviewer="ann"))
     await idle()
     assert not reviewing.done(), "it was not let go of"
-    waiting.release_once()
+    waiting.hold.release_once()
     await asyncio.wait_for(reviewing, 20)
     await waiting.commit(1)
     await desk.recorder.record(ev.StepFinished(1, 1))

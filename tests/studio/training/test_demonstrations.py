@@ -82,7 +82,18 @@ class Practised:
             refs.append(ref)
             messages = (*messages, made.as_message(), Message("user", "go on"))
         await ledger.aclose()
-        finished = ev.RolloutFinished(1, *at, 0, status, None, None, NO_USAGE, 0.0, "", tuple(refs))
+        finished = ev.RolloutFinished(
+            step=1,
+            position=at[0],
+            index=at[1],
+            seed=0,
+            status=status,
+            answer=None,
+            error=None,
+            usage=NO_USAGE,
+            elapsed_s=0.0,
+            refs=tuple(refs),
+        )
         verdict = Verdict(reward, error=None if reward is not None else "timeout: 1 s")
         self.events += [finished, ev.RolloutJudged(1, *at, verdict)]
 

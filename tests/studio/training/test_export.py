@@ -56,7 +56,17 @@ def a_trained_run(
     journal.append_now(ev.EngineOpened(local.facts()))
     for step, mean in means:
         found = ev.EvaluationFinished(
-            step, "held", step, 0, 1, 10, 0, mean, NO_USAGE, problems=("p",), rewards=((mean,),)
+            step=step,
+            data="held",
+            policy_version=step,
+            library_version=0,
+            k=1,
+            n=10,
+            unjudged=0,
+            mean=mean,
+            usage=NO_USAGE,
+            problems=("p",),
+            rewards=((mean,),),
         )
         journal.append_now(found)
     journal.close()

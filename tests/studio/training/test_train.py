@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import signal
 import subprocess
@@ -16,11 +15,8 @@ import pytest
 
 from engines.core import events as ev
 from engines.core.errors import ConfigError
-from engines.grpo.loss.sft import SFTSettings
-from engines.grpo.settings import GRPOSettings
 from engines.record.run_dir import RunDir
 from studio.config.loading import load_run
-from studio.run.training import USUAL_RATES
 from tests.support.run_studio import Result, studio
 
 QUICK = (
@@ -446,14 +442,6 @@ def test_settings_that_no_engine_takes_leave_no_run_behind(
     assert "unusual" not in done.stderr  # refused before anything is said or loaded
     assert "trainable" not in done.stderr
     assert not list(tmp_path.glob("practice/runs/*"))
-
-
-def test_the_usual_rates_are_the_same_wherever_they_are_named() -> None:
-    for settings in (GRPOSettings, SFTSettings):
-        with pytest.raises(ConfigError) as refused:
-            settings(learning_rate=2.0)
-        named = re.findall(r"[\d.]+e-\d", refused.value.move)
-        assert tuple(map(float, named)) == USUAL_RATES
 
 
 def test_the_loop_tells_its_cpu_seconds(tmp_path: Path) -> None:

@@ -81,9 +81,9 @@ class Stage:
         await self.draw()  # what the first pass gave another height or width
 
     async def draw(self) -> None:
-        self.app.draw_frame()
+        self.app.painter.draw_frame()
         self.app.draw_now()
-        for canvas in self.app.page("live").canvases:  # type: ignore[attr-defined]
+        for canvas in self.app.navigation.page("live").wall.canvases:  # type: ignore[attr-defined]
             canvas.flush()
         await self.pilot.pause()
 
@@ -199,11 +199,35 @@ def a_full_queue(session: FakeSession) -> None:
     more = f"{carry}, write it down, and add it to the digits of that column."
     made = (
         *found,
-        Operation("op2.8", "modify", "E1", more, "losers dropped the carry they had written",
-                  evidence, "rehearsal", flags=(Flag("similar", 0.78, "E4"),)),
-        Operation("op2.9", "delete", "E2", "", "never of use", evidence, "rehearsal"),
-        Operation("op2.10", "keep", "E1", "", "it was cited twice", evidence, "rehearsal"),
-    )  # fmt: skip
+        Operation(
+            id="op2.8",
+            kind="modify",
+            target="E1",
+            text=more,
+            rationale="losers dropped the carry they had written",
+            evidence=evidence,
+            proposer="rehearsal",
+            flags=(Flag("similar", 0.78, "E4"),),
+        ),
+        Operation(
+            id="op2.9",
+            kind="delete",
+            target="E2",
+            text="",
+            rationale="never of use",
+            evidence=evidence,
+            proposer="rehearsal",
+        ),
+        Operation(
+            id="op2.10",
+            kind="keep",
+            target="E1",
+            text="",
+            rationale="it was cited twice",
+            evidence=evidence,
+            proposer="rehearsal",
+        ),
+    )
     state.operations = {op.id: op for op in made}
 
 
@@ -289,9 +313,8 @@ async def _starting(stage: Stage) -> None:
         async def wait_ready(self) -> None:
             await asyncio.Event().wait()
 
-    stage.app._starting = Waiting()  # type: ignore[assignment]
     stage.app.open_page("live")
-    stage.app._open_initial_run()
+    stage.app.starter.wait_for(Waiting())  # type: ignore[arg-type]
     await stage.rest()
 
 
@@ -307,16 +330,15 @@ def _lost(*, ended: bool) -> Callable[[Stage], Awaitable[None]]:
 
 def zoomed(mode: str) -> Callable[[Stage], Awaitable[None]]:
     async def zoom(stage: Stage) -> None:
-        while stage.app.page("live").mode != mode:  # type: ignore[attr-defined]
+        while stage.app.navigation.page("live").cursor.mode != mode:  # type: ignore[attr-defined]
             await stage.press("z")
 
     return zoom
 
 
 async def _mending(stage: Stage) -> None:
-    page = stage.app.page("review")
-    room = page._room  # type: ignore[attr-defined]
-    room.reply_source = lambda repair: repair  # which has its reply, as a source has
+    page = stage.app.navigation.page("review")
+    page.loader.reader.load_reply = lambda unparsed: unparsed.reply  # type: ignore[attr-defined]
     await stage.press("e")
 
 

@@ -17,14 +17,15 @@ from engines.core.library import Library
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from engines.core.types import Decision, Operation
+from engines.pipeline.gate.results import DecisionPreview, DecisionResult
 from engines.record.run_dir import RunDir, Workspace
+from engines.training_free.resubmit import Resubmission
 from studio.session.base import (
-    DecisionPreview,
     EventReceived,
     Message,
+    ReviewQueue,
     Session,
     SnapshotReceived,
-    VersionedReviewQueue,
 )
 from studio.tui.app import StudioApp
 from studio.tui.settings.values import ScreenSettings
@@ -117,10 +118,10 @@ class FakeSession:
     def subscribe(self, rollouts: Collection[str]) -> None:
         self.subscribed = frozenset(rollouts)
 
-    async def desktop(self) -> VersionedReviewQueue:
+    async def review_queue(self) -> ReviewQueue:
         state = self.state
         draft = tuple((e.id, e.text) for e in self.library.experiences)
-        return VersionedReviewQueue(
+        return ReviewQueue(
             state.open_operations,
             tuple(state.decisions.values()),
             draft,
@@ -136,10 +137,10 @@ class FakeSession:
         folder = Workspace(self.run.path.parents[1]).library(self.state.started.library)
         return folder.at(self.state.base_version).commit(self.state.reviewed_operations).library
 
-    async def decide(self, decision: Decision) -> tuple[Decision, str]:
+    async def decide(self, decision: Decision) -> DecisionResult:
         self._ask("decide", decision)
         await self._tell(ev.OperationDecided(self.state.step, decision))
-        return decision, ""
+        return DecisionResult(decision)
 
     async def preview(self, decision: Decision) -> DecisionPreview:
         self.asked.append(("weigh", decision))
@@ -154,9 +155,9 @@ class FakeSession:
         self._ask("propose", operation)
         return replace(operation, id=operation.id or f"op{self.state.step}.h1")
 
-    async def mend(self, repair_id: str, text: str, reviewer: str) -> tuple[str, ...]:
+    async def resubmit(self, repair_id: str, text: str, reviewer: str) -> Resubmission:
         self._ask("mend", (repair_id, text, reviewer))
-        return ()
+        return Resubmission()
 
     async def drop(self, repair_id: str, reason: str, reviewer: str) -> None:
         self._ask("drop", (repair_id, reason, reviewer))
@@ -175,11 +176,11 @@ class FakeSession:
             await self._tell(ev.RunContinued(1 if do == "step" else None))
         return {"ok": True}
 
-    async def drive(self) -> None:
+    async def take_control(self) -> None:
         self.asked.append(("drive", None))
         self.controls, self.controller = True, ""
 
-    async def let_go(self) -> None:
+    async def release_lock(self) -> None:
         self.asked.append(("let_go", None))
 
     async def close(self) -> str:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from studio.tui.actions import MainScreen
 from studio.tui.app import PAGES, StudioApp
 from studio.tui.drawing.lines import plain_text
 from studio.tui.help import HelpScreen, help_lines
 from studio.tui.keymap import KEYS, SCOPES, Key, keys_of_scope
-from studio.tui.palette import commands
 from studio.tui.widgets.row_list import RowList
 from tests.studio.tui.scenes import Scene, on_stage
 from tests.studio.tui.stage import picture
@@ -87,31 +87,23 @@ TRIED = {
     "review.commit": "test_review::test_c_commits_at_once_what_is_all_decided",
     "review.sort": "test_review::test_capital_s_sorts_and_the_cursor_stays",
     "review.drop": "test_review::test_capital_d_lets_a_reply_go_for_a_reason",
-    "library.edit": "test_library_page::test_e_proposes_another_wording",
-    "library.delete": "test_library_page::test_d_proposes_a_deletion_once_it_is_confirmed",
-    "library.merge": "test_library_page::test_m_rewords_the_other_and_deletes_this_one",
-    "library.insert": "test_library_page::test_i_proposes_an_addition_and_nothing_without_a_text",
-    "library.uses": "test_library_page::test_enter_shows_uses_and_opens_one_in_inspect",
-    "library.history": (
-        "test_library_page::test_capital_h_shows_the_history_and_d_the_last_change"
-    ),
-    "library.changed": (
-        "test_library_page::test_capital_h_shows_the_history_and_d_the_last_change"
-    ),
-    "library.sort": "test_library_page::test_s_sorts_and_the_cursor_stays_on_its_experience",
-    "library.export": (
-        "test_library_page::test_x_writes_the_version_into_a_file_and_tells_its_path"
-    ),
-    "diff.next_change": "test_diff_page::test_brackets_go_from_change_to_change",
-    "diff.previous_change": "test_diff_page::test_brackets_go_from_change_to_change",
-    "diff.base": "test_diff_page::test_b_and_capital_b_choose_from_a_list_of_what_there_is",
-    "diff.target": "test_diff_page::test_b_and_capital_b_choose_from_a_list_of_what_there_is",
-    "diff.words": (
-        "test_diff_page::test_w_goes_through_words_lines_and_columns_where_there_is_room"
-    ),
-    "diff.same": "test_diff_page::test_space_hides_what_is_equal_and_says_how_many",
-    "diff.export": "test_diff_page::test_capital_x_writes_the_difference_beside_other_exports",
-    "diff.choose": "test_diff_page::test_b_and_capital_b_choose_from_a_list_of_what_there_is",
+    "library.edit": "test_library::test_e_proposes_another_wording",
+    "library.delete": "test_library::test_d_proposes_a_deletion_once_it_is_confirmed",
+    "library.merge": "test_library::test_m_rewords_the_other_and_deletes_this_one",
+    "library.insert": "test_library::test_i_proposes_an_addition_and_nothing_without_a_text",
+    "library.uses": "test_library::test_enter_shows_uses_and_opens_one_in_inspect",
+    "library.history": ("test_library::test_capital_h_shows_the_history_and_d_the_last_change"),
+    "library.changed": ("test_library::test_capital_h_shows_the_history_and_d_the_last_change"),
+    "library.sort": "test_library::test_s_sorts_and_the_cursor_stays_on_its_experience",
+    "library.export": ("test_library::test_x_writes_the_version_into_a_file_and_tells_its_path"),
+    "diff.next_change": "test_diff::test_brackets_go_from_change_to_change",
+    "diff.previous_change": "test_diff::test_brackets_go_from_change_to_change",
+    "diff.base": "test_diff::test_b_and_capital_b_choose_from_a_list_of_what_there_is",
+    "diff.target": "test_diff::test_b_and_capital_b_choose_from_a_list_of_what_there_is",
+    "diff.words": ("test_diff::test_w_goes_through_words_lines_and_columns_where_there_is_room"),
+    "diff.same": "test_diff::test_space_hides_what_is_equal_and_says_how_many",
+    "diff.export": "test_diff::test_capital_x_writes_the_difference_beside_other_exports",
+    "diff.choose": "test_diff::test_b_and_capital_b_choose_from_a_list_of_what_there_is",
     "runs.open": "test_runs::test_the_table_is_read_and_enter_attaches",
     "runs.compare": "test_runs::test_c_marks_one_run_and_compares_the_next_with_it",
     "runs.resume": "test_runs::test_r_starts_the_process_of_a_run_again",
@@ -135,7 +127,8 @@ TRIED = {
 @cache
 def sources_in(module: str) -> dict[str, str]:
     """Each test of a file with its source, decorators included."""
-    text = Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
+    (path,) = Path(__file__).parent.rglob(f"{module}.py")
+    text = path.read_text(encoding="utf-8")
     parts = re.split(r"\n\n\n(?=@|async def |def )", text)
     found = {}
     for part in parts:
@@ -159,7 +152,7 @@ def test_every_key_has_the_test_that_tries_it() -> None:
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.id)
 def test_every_key_is_an_action_with_words(key: Key) -> None:
-    owners: list[type] = [StudioApp]
+    owners: list[type] = [MainScreen, StudioApp]
     if key.scope == "list":
         owners = [RowList]
     elif key.scope not in ("global", "loop"):
@@ -175,12 +168,15 @@ async def test_every_key_is_in_the_help_of_its_page_and_in_the_palette(tmp_path:
     async with on_stage(HELD, tmp_path, (120, 36)) as stage:
         for page in PAGES:
             stage.app.open_page(page.scope)
-            scopes = HelpScreen(stage.app.page())._scopes
+            scopes = HelpScreen(stage.app.page_name).scopes
             assert {page.scope, "loop", "global", "list"} <= set(scopes)
             text = "\n".join(plain_text(one) for one in help_lines(KEYS, scopes, [], 400))
             for key in (key for scope in scopes for key in keys_of_scope(scope)):
                 assert key.tooltip in text, key.id
-        told = {(command.help, command.title) for command in commands(stage.app)}
+        told = {
+            (command.help, command.title)
+            for command in stage.app.get_system_commands(stage.app.screen)
+        }
         tips = {tip for tip, _ in told}
         missing = {key.id for key in KEYS if key.tooltip not in tips}
         assert missing == {"global.palette", "global.interrupt"}  # open already; pressed twice
@@ -198,7 +194,7 @@ async def test_a_number_opens_its_page(tmp_path: Path) -> None:
         for key, page in pages.items():
             await stage.press(key)
             assert stage.app.page_name == page
-            assert stage.app.page().display
+            assert stage.app.navigation.page().display
             tab = f"[{key} {page.capitalize()}"
             assert (tab in picture(stage.app)[1]) == (key != "0")
         assert stage.session is not None and stage.session.asked == []
@@ -219,17 +215,17 @@ async def test_g_goes_to_an_id_of_another_page_and_says_when_there_is_none(
         await stage.press("g")
         await stage.answer("op1.2")
         assert stage.app.page_name == "review"
-        assert stage.app.page().item.id == "op1.2"  # type: ignore[attr-defined]
+        assert stage.app.navigation.page().queue.item.id == "op1.2"  # type: ignore[attr-defined]
         await stage.press("g")
         await stage.answer("op9.9")
-        assert "op9.9: nothing here is called so" in picture(stage.app)[-2]
-        assert stage.app.page().item.id == "op1.2"  # type: ignore[attr-defined]
+        assert "op9.9: nothing has this name" in picture(stage.app)[-2]
+        assert stage.app.navigation.page().queue.item.id == "op1.2"  # type: ignore[attr-defined]
 
 
 async def test_tab_goes_through_the_panes_and_shift_tab_back(tmp_path: Path) -> None:
     async with on_stage(HELD, tmp_path, (120, 36)) as stage:
         await stage.press("2")
-        panes = stage.app.page().panes()
+        panes = stage.app.navigation.page().panes()
         assert len(panes) == 4 and stage.app.focused is panes[0]
         seen = []
         for _ in panes:
@@ -243,7 +239,7 @@ async def test_tab_goes_through_the_panes_and_shift_tab_back(tmp_path: Path) -> 
 async def test_ctrl_w_jumps_to_the_pane_of_a_letter(tmp_path: Path) -> None:
     async with on_stage(HELD, tmp_path, (120, 36)) as stage:
         await stage.press("2")
-        panes = stage.app.page().panes()
+        panes = stage.app.navigation.page().panes()
         titles = [str(pane.border_title) for pane in panes]
         await stage.press("ctrl+w")
         assert "(a) Operations" in "\n".join(picture(stage.app))
@@ -318,23 +314,23 @@ async def test_a_list_is_gone_through_by_lines_pages_and_ends(tmp_path: Path) ->
 
 async def test_left_and_right_go_between_rollouts_on_the_canvas(tmp_path: Path) -> None:
     async with on_stage(HELD, tmp_path, (120, 36)) as stage:
-        canvas = stage.app.page("live").canvas  # type: ignore[attr-defined]
+        canvas = stage.app.navigation.page("live").wall.canvas  # type: ignore[attr-defined]
         canvas.focus()
-        first = canvas.focused
+        first = canvas.focused_id
         await stage.press("l")
-        assert canvas.focused != first
+        assert canvas.focused_id != first
         await stage.press("h")
-        assert canvas.focused == first
+        assert canvas.focused_id == first
 
 
 async def test_enter_opens_the_evidence_and_closes_it(tmp_path: Path) -> None:
     async with on_stage(HELD, tmp_path, (120, 36)) as stage:
         await stage.press("2", "enter")
-        page = stage.app.page()
-        assert page.opened_evidence and stage.app.focused is page.evidence  # type: ignore[attr-defined]
+        page = stage.app.navigation.page()
+        assert page.shown.opened_evidence and stage.app.focused is page.shown.evidence  # type: ignore[attr-defined]
         assert "Step 1 (columns)" in "\n".join(picture(stage.app))
         await stage.press("enter")
-        assert not page.opened_evidence  # type: ignore[attr-defined]
+        assert not page.shown.opened_evidence  # type: ignore[attr-defined]
         assert stage.session is not None and stage.session.asked == []
 
 

@@ -110,7 +110,7 @@ async def test_every_switch_is_turned_by_its_row(tmp_path: Path) -> None:
             await pilot.press("enter", "down")
             assert getattr(app.settings, name) is (not before)
             assert getattr(read_settings(app.workspace.path), name) is (not before)
-        assert app.pump.low_bandwidth is app.settings.low_bandwidth is True
+        assert app.frame_clock.low_bandwidth is app.settings.low_bandwidth is True
 
 
 async def test_the_command_is_typed_and_a_quote_that_does_not_end_is_refused(

@@ -92,9 +92,37 @@ def _poisoned(event: ev.DurableEvent, text: str, moved: Mapping[RecordRef, Recor
             evidence = lesson.operations[0].evidence
             flags = (Flag("similar", 0.7, text), Flag("leak", None, text))
             operations = (
-                Operation("op1.1", "add", None, text, text, evidence, text, text[:12], flags),
-                Operation("op1.2", "modify", "E1", text, text, evidence, text, "", flags[:1]),
-                Operation("op1.3", "delete", "E1", "", text, evidence, text),
+                Operation(
+                    id="op1.1",
+                    kind="add",
+                    target=None,
+                    text=text,
+                    rationale=text,
+                    evidence=evidence,
+                    proposer=text,
+                    prompt_hash=text[:12],
+                    flags=flags,
+                ),
+                Operation(
+                    id="op1.2",
+                    kind="modify",
+                    target="E1",
+                    text=text,
+                    rationale=text,
+                    evidence=evidence,
+                    proposer=text,
+                    prompt_hash="",
+                    flags=flags[:1],
+                ),
+                Operation(
+                    id="op1.3",
+                    kind="delete",
+                    target="E1",
+                    text="",
+                    rationale=text,
+                    evidence=evidence,
+                    proposer=text,
+                ),
             )
             return replace(event, lesson=replace(lesson, operations=operations))
     return event

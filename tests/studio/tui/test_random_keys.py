@@ -79,7 +79,7 @@ class Watched:
 
     @property
     def page(self) -> ReviewPage:
-        page = self.app.page("review")
+        page = self.app.navigation.page("review")
         assert isinstance(page, ReviewPage)
         return page
 
@@ -120,8 +120,8 @@ class Watched:
         if not self.app.is_running or self.app._exit:
             return
         await self.app.wait_for_requests()
-        await self.page.read()
-        self.app.draw_frame()
+        await self.page.loader.wait()
+        self.app.painter.draw_frame()
         self.app.draw_now()
         await self.pilot.pause()
 
@@ -136,21 +136,23 @@ class Watched:
             self._check_decision(decision)
         self.decisions = len(made)
         page.draw()
-        names = [item.id for item in page._items]
-        assert page.operation_list.key in names or (page.operation_list.key == "" and not names)
+        names = [item.id for item in page.queue.items]
+        assert page.shown.operations.key in names or (page.shown.operations.key == "" and not names)
         undecided = {op.id for op in state.undecided_operations}
         assert undecided <= {op.id for op in state.open_operations}
-        found = {item.id for item in page._items if item.operation is not None and item.is_open}
+        found = {
+            item.id for item in page.queue.items if item.operation is not None and item.is_open
+        }
         assert found == undecided or (page.filter_text and found <= undecided)
         if self.app.size.width >= 80 and len(self.app.screen_stack) == 1:
             shown = re.search(r"2 Review(?: (\d+)!?)?", picture(self.app)[1])
             assert shown is not None
             assert int(shown[1] or 0) == (len(undecided) or len(state.open_operations))
-        if isinstance(token := page.change._painted, tuple):
+        if isinstance(token := page.shown.change.painted, tuple):
             self.painted.add(token[0])
         if isinstance(self.app.screen, Confirm):  # it lists what would be decided
-            self.painted |= {item.id for item in page._items if item.is_safe}
-            self.painted |= {item.id for item in page._range_items()}
+            self.painted |= {item.id for item in page.queue.items if item.is_safe}
+            self.painted |= {item.id for item in page.queue.range_items}
 
     def _check_decision(self, decision: Decision) -> None:
         assert self.key in ASKED_BY[decision.action], f"{decision.action} by {self.key!r}"
@@ -173,8 +175,8 @@ async def _played(steps: list[tuple[str, object]]) -> None:
         app.attach = lambda run: None  # type: ignore[method-assign]
         async with app.run_test(size=(120, 36)) as pilot:
             watched = Watched(app, pilot, session, coming)
-            watched.page.in_editor = lambda text: None
-            app.page("start").action_check = lambda: None  # type: ignore[attr-defined]
+            watched.page.wording.in_editor = lambda text: None
+            app.navigation.page("start").action_check = lambda: None  # type: ignore[attr-defined]
             await watched.take(("keys", ("2",)))
             for step in steps:
                 await watched.take(step)

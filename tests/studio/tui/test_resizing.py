@@ -22,7 +22,7 @@ async def drawn(app: StudioApp, pilot: Pilot[int]) -> list[str]:
     """What is drawn once the next frame has come."""
     for _ in range(2):
         await pilot.pause()
-        app.pump.tick()
+        app.frame_clock.tick()
         await pilot.pause()
     return picture(app)
 

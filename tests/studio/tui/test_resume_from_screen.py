@@ -19,7 +19,7 @@ from studio.run import detached
 from studio.run.detached import ReadyRun, RefusedStart
 from studio.session.base import Session
 from studio.session.live import LiveSession
-from studio.session.offline_screen import OfflineSession
+from studio.session.offline import OfflineSession
 from studio.tui.app import StudioApp
 from tests.studio.tui.stage import app_on, held_workspace, picture
 
@@ -110,7 +110,7 @@ async def sitting(
         await pilot.pause()
         made = Sitting(app, pilot, run, processes)
         async with asyncio.timeout(20):
-            while app.state is None or app.state.started is None or not app.session.controls:  # type: ignore[union-attr]
+            while not app.session_status.drives or app.session_status.opening:
                 await pilot.pause()
         await made.press("2")
         yield made
@@ -192,5 +192,5 @@ async def test_once_the_process_is_there_the_screen_is_on_it(
             while seat.app.session is before or seat.app.session is None:
                 await seat.pilot.pause()
         assert isinstance(seat.app.session, LiveSession)
-        assert seat.app.shown_run == "mine"
+        assert seat.app.attachment.shown_run == "mine"
         assert "STARTING" not in seat.text

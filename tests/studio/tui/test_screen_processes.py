@@ -338,9 +338,9 @@ def test_a_stopped_screen_gives_the_terminal_back_and_goes_on_in_the_foreground(
 
 def test_a_bug_in_the_screen_leaves_a_sane_terminal_and_the_run_alive(workspace: Path) -> None:
     broken = (
-        "import studio.tui.app as app; from studio.cli import main\n"
+        "from studio.tui.actions import MainScreen; from studio.cli import main\n"
         "def action_help(self): raise ZeroDivisionError('a bug')\n"
-        "app.StudioApp.action_help = action_help; main()"
+        "MainScreen.action_help = action_help; main()"
     )
     with seated(workspace, *STARTED, program=(sys.executable, "-c", broken)) as screen:
         reviewing(screen)

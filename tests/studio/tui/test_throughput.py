@@ -102,7 +102,17 @@ def test_what_ended_counts_whether_it_was_shown_or_not() -> None:
 
 
 def a_rollout_of(tokens: int, index: int, took_s: float = 1.0) -> ev.RolloutFinished:
-    return ev.RolloutFinished(1, 0, index, 7, "ok", None, None, Usage(50, tokens, 1), took_s)
+    return ev.RolloutFinished(
+        step=1,
+        position=0,
+        index=index,
+        seed=7,
+        status="ok",
+        answer=None,
+        error=None,
+        usage=Usage(50, tokens, 1),
+        elapsed_s=took_s,
+    )
 
 
 def test_a_step_whose_beginning_was_not_seen_tells_nothing_of_how_long_steps_take(

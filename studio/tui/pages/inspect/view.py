@@ -190,11 +190,15 @@ def rollout_parts(
             case "system":
                 items = "" if experiences is None else f", {experiences} experiences"
                 note = f"(library v{library}{items})"
-                out.append(_make_part("system" + key, "system", message.content, "dim", note, True))
+                out.append(
+                    _make_part(
+                        "system" + key, "system", message.content, "dim", note=note, folds=True
+                    )
+                )
             case "assistant":
                 if message.reasoning:
                     out.append(
-                        _make_part("think" + key, "think", message.reasoning, "dim", "", True)
+                        _make_part("think" + key, "think", message.reasoning, "dim", folds=True)
                     )
                 if message.content or not message.tool_calls:
                     out.append(_make_part("answer" + key, "answer", message.content, folds=True))
@@ -226,7 +230,7 @@ def live_parts(text: str) -> tuple[Part, ...]:
     """What is known of a rollout under way."""
     cut = len(text) > LIVE_TAIL_CHARS
     note = f"(under way; its last {LIVE_TAIL_CHARS:,} characters)" if cut else "(under way)"
-    return (_make_part("live", "answer", text[-LIVE_TAIL_CHARS:], "", note),)
+    return (_make_part("live", "answer", text[-LIVE_TAIL_CHARS:], note=note),)
 
 
 def _verdict_parts(whole: RecordedRollout) -> list[Part]:
@@ -254,7 +258,7 @@ def _verdict_parts(whole: RecordedRollout) -> list[Part]:
 
 
 def _make_part(
-    key: str, label: str, text: str, style: str = "", note: str = "", folds: bool = False
+    key: str, label: str, text: str, style: str = "", *, note: str = "", folds: bool = False
 ) -> Part:
     return Part(key, label, normalize_width(sanitize(text)), style, note, folds)
 

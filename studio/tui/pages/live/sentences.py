@@ -9,10 +9,10 @@ from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import rollout_id
 from studio.secrets.sanitize import one_line
-from studio.tui import training_view
 from studio.tui.drawing.cells import GLYPHS_UNICODE, Glyphs
 from studio.tui.drawing.lines import BLANK, Line, line, paragraph
 from studio.tui.header import SessionStatus
+from studio.tui.pages import training_view
 from studio.tui.pages.live.batch import Batch, reward_text
 
 
@@ -25,7 +25,7 @@ def status_line(
 ) -> Line:
     """One sentence: what the run is doing, or what it waits for, and the key that helps."""
     if line_facts.starting:
-        return line((" starting: the model is asked for a sign of life …", "title"))
+        return line((" starting: the model gets a first request …", "title"))
     if line_facts.opening:
         return line((" opening the run …", "title"))
     if state is None or state.started is None:
@@ -134,7 +134,7 @@ def ending_line(state: RunState) -> Line:
 
 def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICODE) -> list[Line]:
     """The whole of a run that ended: rewards with their n, held-out change, library, cost."""
-    from studio.report.rates import evaluation_text, rate_changes
+    from studio.report.rates import rate_changes
     from studio.report.summary import (
         change_lines,
         lost_text,
@@ -142,7 +142,6 @@ def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICOD
         run_progress,
         unparsed_replies_text,
         usage_text,
-        version_text,
     )
 
     started, where = state.started, run_progress(state)
@@ -186,6 +185,14 @@ def run_summary_lines(state: RunState, width: int, signs: Glyphs = GLYPHS_UNICOD
     if state.repairs:
         mend = unparsed_replies_text(len(state.repairs), started.run).partition(":")[0]
         out.append(line(("to mend    ", ""), (f"{mend}: 2 review", "flag")))
+    return [*out, *_measurement_lines(state, width)]
+
+
+def _measurement_lines(state: RunState, width: int) -> list[Line]:
+    from studio.report.rates import evaluation_text
+    from studio.report.summary import version_text
+
+    out: list[Line] = []
     if state.evaluations:
         out += [BLANK, line(("every measurement", "title"))]
         for found in state.evaluations:

@@ -6,26 +6,36 @@ Owns what is known of each text and what is subscribed to. Text itself is the ca
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from engines.core.types import Message, RecordRef
 from studio.secrets.sanitize import sanitize
 from studio.session.base import TextPiece
-
-if TYPE_CHECKING:
-    from studio.tui.pages.live.page import LivePage
+from studio.tui.drawing.canvas import StreamCanvas
+from studio.tui.page import Page
+from studio.tui.pages.live.cursor import BatchCursor
 
 CHARS_A_TOKEN = 4
 """Roughly, of English: what a text under way is estimated by."""
 
 
 class Streams:
-    """Texts of the rollouts that are looked at."""
+    """Texts of the rollouts that are looked at.
 
-    def __init__(self, page: LivePage) -> None:
-        self._page = page
+    Args:
+        page: knows the session.
+        cursor: where the person looks.
+        canvases: finds the canvas of all rollouts, and that of one, which is followed.
+    """
+
+    def __init__(
+        self,
+        page: Page,
+        cursor: BatchCursor,
+        canvases: Callable[[], tuple[StreamCanvas, StreamCanvas]],
+    ) -> None:
+        self._page, self._cursor, self._canvases = page, cursor, canvases
         self._known: dict[str, int] = {}  # rollout → characters heard or read
         self._whole: set[str] = set()  # rollouts of which there is no more to come
         self._awaited: set[str] = set()  # whose text was asked for and has not begun to come
@@ -56,7 +66,7 @@ class Streams:
             return True
         self._awaited.discard(name)
         if offset == known:
-            for canvas in self._page.canvases:
+            for canvas in self._canvases():
                 canvas.feed(name, piece.text)
         else:
             self._set_text(name, self._text_before(name, offset) + piece.text)
@@ -67,12 +77,12 @@ class Streams:
         """What is kept of a text before an offset; rows that scrolled away long ago are not."""
         if not offset:
             return ""
-        text = self._page.canvas.pane_text(name)
+        text = self._canvases()[0].pane_text(name)
         lost = max(0, self._known[name] - len(text))
         return text[: max(0, offset - lost)]
 
     def _set_text(self, name: str, text: str) -> None:
-        for canvas in self._page.canvases:
+        for canvas in self._canvases():
             canvas.reset(name, text)
 
     def reset(self, name: str) -> None:
@@ -110,17 +120,15 @@ class Streams:
 
     def subscribe(self) -> None:
         """Ask for the text under way of what is on screen, and read what has ended."""
-        page = self._page
-        if not page.is_open or page.shown_batch is None or not page.is_showing_streams:
+        if not self._page.is_open or not self._cursor.is_showing_streams:
             self.unsubscribe()
             return
         wanted: set[str] = set()
         ended: dict[str, Sequence[RecordRef]] = {}
-        for name in page.canvas.visible_ids:
-            place = page.shown_batch.place(name)
-            if place is None:
+        for name in self._canvases()[0].visible_ids:
+            one = self._cursor.rollout(name)
+            if one is None:
                 continue
-            one = page.shown_batch.rollout_at(*place, page.under_way)
             if not one.has_ended:
                 wanted.add(name)
             elif name not in self._whole and name not in self._reading and one.refs:
@@ -129,7 +137,7 @@ class Streams:
             self._subscribe(frozenset(wanted))
         if ended:
             self._reading |= ended.keys()
-            page.run_worker(self._read(ended), group="texts")
+            self._page.run_worker(self.read_records(ended), group="texts")
 
     def unsubscribe(self) -> None:
         """Nobody looks: ask for no text."""
@@ -151,7 +159,8 @@ class Streams:
 
     # -- records -------------------------------------------------------------------------------
 
-    async def _read(self, refs: dict[str, Sequence[RecordRef]]) -> None:
+    async def read_records(self, refs: dict[str, Sequence[RecordRef]]) -> None:
+        """Take the texts of these rollouts from their records."""
         session = self._page.session
         if session is None:
             return
@@ -166,7 +175,7 @@ class Streams:
                 self._set_text(name, text)
                 self._known[name] = len(text)
                 self._whole.add(name)
-        self._page.studio.redraw_soon()
+        self._page.host.redraw_soon()
 
 
 def load_rollout_texts(folder: Path, refs: dict[str, Sequence[RecordRef]]) -> dict[str, str]:

@@ -30,7 +30,7 @@ from studio.tui.drawing.lines import (
 from studio.tui.drawing.pane import PaneModel
 from studio.tui.header import SessionStatus
 from studio.tui.pages.live.batch import Batch, RolloutStatus
-from studio.tui.training_view import panel_lines
+from studio.tui.pages.training_view import panel_lines
 
 STRIP_CELLS = 16
 """A longer strip of glyphs gives way to numbers."""
@@ -229,6 +229,7 @@ def facts_lines(
     batch: Batch | None,
     line_facts: SessionStatus,
     evaluating: ev.EvaluationProgressed | None,
+    *,
     width: int,
     signs: Glyphs = GLYPHS_UNICODE,
 ) -> list[Line]:

@@ -19,12 +19,12 @@ from engines.core.flags import (
 from engines.core.library import Experience, Provenance, effective_operation
 from engines.core.state.run_state import RunState
 from engines.core.text.similarity import Change, word_count, word_diff
-from engines.core.types import Flag, Operation, UnparsedReply
+from engines.core.types import Decision, Flag, Operation, UnparsedReply
 from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.cells import normalize_width, wrap
 from studio.tui.drawing.lines import Line, Span, line, paragraph, plain_text, spread, width_of
 from studio.tui.pages.review.view import Item, excerpt
-from studio.tui.training_view import update_lines
+from studio.tui.pages.training_view import update_lines
 
 Mode = Literal["words", "lines", "side by side"]
 MODES: tuple[Mode, ...] = ("words", "lines", "side by side")
@@ -193,9 +193,8 @@ def change_lines(
     before, after, proposed = wordings(item, texts)
     out = [head_line(item, before, after, at, width), *flag_lines(op, width)]
     if draft:
-        out += _labelled_lines(
-            "yours", f"{display_text(draft)} (not handed in; e takes it up)", width
-        )
+        told = f"{display_text(draft)} (not handed in; e takes it up)"
+        out += _labelled_lines("yours", told, width)
     gap: list[Line] = [] if compact else [()]
     out += gap
     if is_update:
@@ -206,19 +205,22 @@ def change_lines(
         out += paragraph([(f"{excerpt(op.target)} is not in the library any more", "flag")], width)
     if proposed:
         out += _labelled_lines("proposed", display_text(proposed), width)
-    out += gap
-    if op.rationale or not is_update:
-        out += _labelled_lines("why", display_text(op.rationale) or "(no reason given)", width)
-    if item.decision is not None and item.decision.reason:
-        out += _labelled_lines("reason", display_text(item.decision.reason), width)
-    if item.decision is not None and item.decision.flags:
-        text = "; ".join(flag_text(flag) for flag in item.decision.flags)
-        out += _labelled_lines("flags now", text, width)
+    out += [*gap, *_reason_lines(op, item.decision, note, width)]
+    return [*out, *source_lines(op, state, target, width)] if source else out
+
+
+def _reason_lines(op: Operation, decision: Decision | None, note: str, width: int) -> list[Line]:
+    """Why it was proposed, and why it was decided as it was."""
+    told: list[tuple[str, str]] = []
+    if op.rationale or op.kind != "weights":
+        told.append(("why", display_text(op.rationale) or "(no reason given)"))
+    if decision is not None and decision.reason:
+        told.append(("reason", display_text(decision.reason)))
+    if decision is not None and decision.flags:
+        told.append(("flags now", "; ".join(flag_text(flag) for flag in decision.flags)))
     if note:
-        out += _labelled_lines("note", f"{display_text(note)} (goes with the decision)", width)
-    if source:
-        out += source_lines(op, state, target, width)
-    return out
+        told.append(("note", f"{display_text(note)} (goes with the decision)"))
+    return [row for label, text in told for row in _labelled_lines(label, text, width)]
 
 
 def wordings(item: Item, texts: Mapping[str, str]) -> tuple[str, str, str]:
@@ -286,7 +288,7 @@ def unparsed_reply_lines(
     draft: str = "",
 ) -> list[Line]:
     """A reply that could not be understood: what is wrong with it, and what it says."""
-    item = Item(repair.id, repair=repair)
+    item = Item(repair.id, unparsed=repair)
     out = [head_line(item, "", "", at, width)]
     lead = f"This {repair.kind} reply could not be understood, so nothing was learned from it."
     out += paragraph([(lead, "")], width)

@@ -1,20 +1,24 @@
 """What has to be read for a review: evidence, the library, whole replies.
 
-Owns blocking reads, for a thread, one at a time; keeps what it found. Draws nothing.
+Owns blocking reads, in a thread, one at a time; keeps what it found. Draws nothing.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from textual.worker import Worker
 
 from engines.core.errors import StudioError
 from engines.core.library import Library
 from engines.core.text.similarity import Change, word_diff
 from engines.core.types import Operation, UnparsedReply
 from engines.record.run_dir import RunDir, Workspace
+from studio.tui.page import Page
 from studio.tui.pages.review.evidence_view import Near, find_similar
 
 if TYPE_CHECKING:
@@ -52,8 +56,8 @@ class FindingsRequest:
         return (self.operation.id, self.after, self.stamp, self.opened)
 
 
-class FindingsLoader:
-    """Looks things up for one run."""
+class RunReader:
+    """Blocking reads about one run, for a thread."""
 
     def __init__(self, workspace: Workspace, run: RunDir) -> None:
         self._workspace, self._run = workspace, run
@@ -128,3 +132,95 @@ class FindingsLoader:
                 said = [m.content for m in messages if m.role == "assistant"]
                 out[witness.id] = said[-1] if said else ""
         return out
+
+
+class ReviewLoader:
+    """Reads in the background what the page shows, and has it drawn once it is there."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        self._worker: Worker[None] | None = None
+        self.reset()
+
+    def reset(self, reader: RunReader | None = None) -> None:
+        """Another run is shown, or none."""
+        self.reader = reader
+        self.base: Library | None = None  # that the standing decisions are about
+        self.trouble = ""  # why the library cannot be read
+        self.found: Findings | None = None  # for the operation under the cursor
+        self._base_key: tuple[str, int] | None = None
+        self._wanted: FindingsRequest | None = None
+
+    @property
+    def knows_base(self) -> bool:
+        """Whether the library was read, or cannot be."""
+        return self.base is not None or bool(self.trouble)
+
+    @property
+    def _wanted_base(self) -> tuple[str, int] | None:
+        state = self._page.state
+        if state is None or state.started is None:
+            return None
+        return state.started.library, state.base_version
+
+    def request_base(self) -> None:
+        """Have the library read, where it is not the one that is known."""
+        wanted = self._wanted_base
+        if self.reader is not None and wanted is not None and wanted != self._base_key:
+            self._start_reading()
+
+    def request_findings(self, wanted: FindingsRequest | None) -> None:
+        """Have `found` be what is wanted; at once where it is known."""
+        if wanted is None or self.reader is None:
+            self._wanted = self.found = None
+            return
+        before, self._wanted = self._wanted, wanted
+        found = self.reader.cached_findings(wanted)
+        if found is None:
+            self._start_reading()
+            if before is not None and before.operation.id == wanted.operation.id:
+                found = self.found  # until it has been read again
+        self.found = found
+
+    async def load_reply(self, unparsed: UnparsedReply) -> str | None:
+        """The whole of a reply that waits to be mended; None where no run is shown.
+
+        Raises:
+            StudioError: the run's journal or records cannot be read.
+        """
+        if self.reader is None:
+            return None
+        return await asyncio.to_thread(self.reader.load_reply, unparsed)
+
+    def _start_reading(self) -> None:
+        if self._worker is None or self._worker.is_finished:
+            self._worker = self._page.run_worker(self._read_pending(), group="load")
+
+    async def wait(self) -> None:
+        """Wait until nothing is left to be read for what is shown."""
+        while self._worker is not None and not self._worker.is_finished:
+            await self._worker.wait()
+
+    async def _read_pending(self) -> None:
+        """The library first, then what the cursor stands on by then; one at a time."""
+        page = self._page
+        while (reader := self.reader) is not None and page.is_attached:
+            if (key := self._wanted_base) is None:
+                return
+            if key != self._base_key:
+                trouble, base = "", None
+                try:
+                    base = await asyncio.to_thread(reader.load_library, *key)
+                except (StudioError, OSError) as error:
+                    trouble = str(error)
+                if reader is not self.reader:
+                    continue  # another run was opened meanwhile
+                self.base, self._base_key, self.trouble = base, key, trouble
+            elif self._wanted is not None and reader.cached_findings(self._wanted) is None:
+                await asyncio.to_thread(reader.load_findings, self._wanted)
+                if reader is not self.reader:
+                    continue
+            else:
+                return
+            if page.is_open:
+                page.draw()

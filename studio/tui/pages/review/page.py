@@ -1,289 +1,234 @@
 """Review: decide each operation with what it changes, rests on and resembles before one's eyes.
 
-Owns wordings under way: edits, merges, replies to mend. The panes are those of
-`studio.tui.pages.review.panes`, the other keys those of `studio.tui.pages.review.answers`.
+Owns the keys, and which part answers each of them; every part has a module of its own.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import ClassVar
 
-from textual.app import SuspendNotSupported
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.events import Resize
+from textual.widget import Widget
 from textual.widgets import TextArea
 
-from engines.core.errors import StudioError
-from engines.core.types import Decision, Operation
-from studio.secrets.sanitize import sanitize
-from studio.session.base import Session
-from studio.tui.pages.review.answers import ReviewDecisions
-from studio.tui.pages.review.change_view import flag_text
-from studio.tui.pages.review.panes import Editing
-from studio.tui.pages.review.view import Item, excerpt
+from engines.core.events import LessonCommitted, LessonProposed
+from engines.core.types import DecisionAction
+from studio.session.base import Disconnected, EventReceived, Message, Session
+from studio.tui.keymap import Key, bindings
+from studio.tui.page import Page
+from studio.tui.pages.review import panes
+from studio.tui.pages.review.batches import BatchKeys
+from studio.tui.pages.review.change_pane import ChangePane
+from studio.tui.pages.review.change_view import MODES
+from studio.tui.pages.review.decisions import DecisionKeys
+from studio.tui.pages.review.editing import WordingKeys
+from studio.tui.pages.review.evidence_view import rollout_of
+from studio.tui.pages.review.loader import ReviewLoader, RunReader
+from studio.tui.pages.review.queue import ItemQueue
+from studio.tui.pages.review.view import SORTS
 from studio.tui.widgets.edit_box import EditBox
+from studio.tui.widgets.row_list import RowList
 
-if TYPE_CHECKING:
-    pass
+# A weight update has no wording, no likeness and no later.
+_OF_WORDINGS = ("review.edit", "review.editor", "review.merge", "review.later", "review.safe")
 
 
-class ReviewPage(ReviewDecisions):
+class ReviewPage(Page):
     """The queue on the left, one operation whole on the right."""
+
+    scope = "review"
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("review")]
+    DEFAULT_CSS = panes.CSS
 
     def __init__(self) -> None:
         super().__init__()
-        self.in_editor: Callable[[str], str | None] = self._run_editor
+        self._of: Session | None = None  # what the parts were last reset for
+        self.shown = panes.ReviewPanes(self)
+        self.loader = ReviewLoader(self)
+        self.queue = ItemQueue(self, self.shown)
+        self.change = ChangePane(self, self.shown, self.queue, self.loader)
+        self.decisions = DecisionKeys(self, self.shown, self.queue, self.change)
+        self.batches = BatchKeys(self, self.queue, self.decisions)
+        self.wording = WordingKeys(
+            self,
+            panes=self.shown,
+            queue=self.queue,
+            loader=self.loader,
+            change=self.change,
+            decisions=self.decisions,
+        )
 
-    # -- changing the wording ---------------------------------------------------------------------
+    def compose(self) -> ComposeResult:
+        yield from self.shown.compose()
 
-    def action_edit(self) -> None:
-        item = self._editable_item()
-        if item is not None and (editing := self._make_editing(item)) is not None:
-            self.run_worker(self._open_box(editing))
+    def on_mount(self) -> None:
+        self.shown.arrange()
 
-    def _editable_item(self) -> Item | None:
-        """What is under the cursor, where it has a wording that can be changed."""
-        item = self._decidable_item()
-        if (
-            item is not None
-            and item.operation is not None
-            and self._is_all_or_nothing(item.operation)
+    def on_resize(self, event: Resize) -> None:
+        self.shown.arrange()
+        self.queue.made_of = ()
+        self.host.redraw_soon()
+
+    # -- hearing and drawing -------------------------------------------------------------------
+
+    def handle_message(self, message: Message) -> None:
+        self.queue.decider.handle_message(message)
+        if isinstance(message, EventReceived) and isinstance(
+            message.event, LessonProposed | LessonCommitted
         ):
-            return None
-        return item
+            self.queue.has_new_lesson = True
+        self.change.lost_line = ""
+        if isinstance(message, Disconnected) and not message.ended:
+            self.change.lost_line = message.reason
 
-    def _make_editing(self, item: Item) -> Editing | None:
-        """What editing an item begins with; also what is to be kept or deleted can be reworded."""
-        if item.repair is not None:
-            return Editing(item, item.repair.reply)
-        op = item.operation
-        assert op is not None
-        if item.standing == "edited" and item.decision is not None:
-            made = item.decision
-            return Editing(item, made.text or op.text, made.kind, made.target)
-        if op.kind in ("delete", "keep"):
-            now = self._texts_without(item).get(op.target or "", "")
-            if not now:
-                self.studio.tell(f"{op.target} is not in the library: it has no wording", "failed")
-                return None
-            return Editing(item, now, "modify", op.target)
-        return Editing(item, op.text)
+    def _reset_for(self, session: Session | None) -> None:
+        """Another run is shown, or none."""
+        self._of = session
+        self.queue.reset()
+        self.change.reset()
+        if session is not None:
+            self.loader.reset(RunReader(self.host.workspace, session.run))
+            self.filter_text = self.host.drafts.filter
+        else:
+            self.loader.reset()
+        if self.shown.editing is not None:
+            self.shown.close_box()
 
-    async def _open_box(self, editing: Editing, text: str | None = None) -> None:
-        item, drafts, room = editing.item, self.studio.drafts, self._room
-        if item.repair is not None and room is not None:
-            try:
-                whole = await asyncio.to_thread(room.load_reply, item.repair)
-                editing = replace(editing, before=whole)
-            except StudioError as error:
-                self.studio.tell(str(error), "failed")
-        self._editing = editing
-        kept = drafts.edits.get(editing.draft_key)
-        begin = text if text is not None else editing.before if kept is None else kept
-        several = item.repair is not None
-        end = "ctrl+o hands it in" if several else "enter approves it so"
-        what = f"into {editing.target}, merged" if self._is_merge(editing) else "new wording"
-        self._set_title("review-edit", f"{item.id} {'reply' if several else what}")
-        self._set_title("review-edit", f"{end}, esc keeps it for later", below=True)
-        self.add_class("-editing")
-        self._arrange()
-        self.box.open(begin, several_lines=several)
-        if kept is not None and text is None:
-            self.studio.tell("as you left it; esc keeps it again")
-        self._drawn = ()
-        self.draw()
-        self.studio.draw_chrome()  # other keys are heard now
+    def draw(self) -> None:
+        if self.session is not self._of:
+            self._reset_for(self.session)
+        self.queue.base = self.loader.base
+        self.queue.draw()
+        self.change.draw_legend()
+        self.change.draw()
 
-    @staticmethod
-    def _is_merge(editing: Editing) -> bool:
-        op = editing.item.operation
-        return op is not None and editing.target is not None and editing.target != op.target
+    def on_row_list_moved(self, event: RowList.Moved) -> None:
+        event.stop()
+        if event.rows is self.shown.operations:
+            self.host.drafts.cursor = event.key
+            self.queue.mark_range()
+            self.change.draw()
 
     def on_text_area_changed(self, event: TextArea.Changed) -> None:
-        """Each letter is kept, so that a line that drops loses two seconds of typing at most."""
         event.stop()
-        if (editing := self._editing) is None:
-            return
-        drafts, text = self.studio.drafts, self.box.text
-        if text.strip() and text != sanitize(editing.before):
-            drafts.edits[editing.draft_key] = text
-        else:
-            drafts.edits.pop(editing.draft_key, None)
-        drafts.mark_changed()
+        self.wording.keep_draft()
 
     def on_edit_box_left(self, event: EditBox.Left) -> None:
         event.stop()
-        if (editing := self._editing) is None:
-            return
-        kept = editing.draft_key in self.studio.drafts.edits
-        key = "M" if self._is_merge(editing) else "e"
-        self._close_box()
-        self.studio.tell(f"kept for later; {key} goes on with it" if kept else "left as it was")
-        self.draw()
+        self.wording.leave_box()
 
     def on_edit_box_handed_in(self, event: EditBox.HandedIn) -> None:
         event.stop()
-        if self._editing is not None:
-            self._submit_edit(self._editing, event.text, anyway=event.anyway)
+        self.wording.hand_in(event.text, anyway=event.anyway)
 
-    def _submit_edit(self, editing: Editing, text: str, *, anyway: bool) -> None:
-        """A text was handed in, from the box or an editor."""
-        session, item = self._deciding_session(), editing.item
-        if session is None:
-            return
-        if item.id in self.deciding.busy:
-            self.studio.tell(f"{item.id} is being decided")
-        elif not text.strip():
-            self.studio.tell("nothing is written, so nothing is decided", "failed")
-        elif item.repair is not None:
-            self.deciding.busy.add(item.id)
-            self.studio.queue_request(self._resubmit_reply(session, editing, text))
+    # -- what every page has -------------------------------------------------------------------
+
+    def initial_focus(self) -> Widget:
+        return self.shown.initial_focus
+
+    def panes(self) -> list[Widget]:
+        return self.shown.focusable
+
+    def usable_keys(self, keys: Sequence[Key]) -> Sequence[Key]:
+        """Nothing is decided on a terminal that shows too little of it."""
+        if self.host.is_small:
+            return ()
+        if (state := self.state) is not None and state.trains_weights:
+            return [key for key in keys if key.id not in _OF_WORDINGS]
+        return keys
+
+    def footer_keys(self) -> Sequence[Key]:
+        return self.shown.box_keys
+
+    def go_to(self, name: str) -> bool:
+        return self.queue.go_to(name)
+
+    def apply_filter(self, text: str) -> None:
+        self.host.drafts.filter = text
+        super().apply_filter(text)
+
+    def go_back(self) -> bool:
+        if self.queue.has_range:
+            self.queue.leave_range()
+        elif self.shown.opened_evidence:
+            self.action_show("evidence")
         else:
-            op = item.operation
-            assert op is not None
-            if text == sanitize(op.text) and editing.kind is None and item.decision is None:
-                self._submit_decisions(
-                    [(op, self._make_decision(op, "approve"))]
-                )  # nothing was changed
-                return
-            plain = self._make_decision(op, "edit")
-            decision = replace(plain, kind=editing.kind, target=editing.target, text=text)
-            self.deciding.busy.add(op.id)
-            self.studio.queue_request(
-                self._check_and_decide(session, editing, op, decision, anyway)
+            return super().go_back()
+        return True
+
+    # -- keys ----------------------------------------------------------------------------------
+
+    def action_decide(self, action: DecisionAction) -> None:
+        if self.queue.has_range and action != "defer":
+            self.run_worker(self.batches.decide_range(action))
+        else:
+            self.decisions.decide(action)
+
+    def action_describe(self, what: str) -> None:
+        """Ask for the reason of a rejection, or for a note."""
+        if (here := self.decisions.painted_operation()) is not None:
+            item, op = here
+            rejects = what == "reject"
+            self.run_worker(
+                self.decisions.reject_because(op) if rejects else self.decisions.ask_note(item, op)
             )
 
-    async def _check_and_decide(
-        self, session: Session, editing: Editing, op: Operation, decision: Decision, anyway: bool
-    ) -> None:
-        """Decide an edit once it fits, and what is new about it was seen."""
-        try:
-            if not anyway:
-                found = await session.preview(decision)
-                if found.objection:
-                    await self._say_in_box(editing, decision, f"does not fit: {found.objection}")
-                    return
-                if new := [flag for flag in found.flags if flag not in op.flags]:
-                    told = ", ".join(flag_text(flag) for flag in new)
-                    text = f"enter or y approves it anyway: FLAG {told}"
-                    await self._say_in_box(editing, decision, text)
-                    self.box.warned = decision.text or ""
-                    return
-            await self._send_decisions(session, [(op, decision)])
-        finally:
-            self.deciding.busy.discard(op.id)
-
-    async def _say_in_box(self, editing: Editing, decision: Decision, text: str) -> None:
-        """What speaks against a text, beside it; one that came from an editor is shown there."""
-        if self._editing is None:
-            await self._open_box(editing, decision.text)
-        text = excerpt(text)
-        self._set_title("review-edit", text, below=True)
-        self.studio.tell(text, "flag")
-
-    def action_merge(self) -> None:
-        if (here := self._decidable_operation()) is None:
-            return
-        item, op = here
-        if self._is_all_or_nothing(op):
-            return
-        if not op.text:
-            self.studio.tell(f"a {op.kind} has no wording to merge")
-        elif self._found is None:
-            self.studio.tell("similar experiences are still being looked for")
-        elif not self._found.near:
-            self.studio.tell("nothing in the library is like it: there is nothing to merge into")
+    def action_reword(self, how: str) -> None:
+        """Change a wording in the box or in $EDITOR, or merge it into another."""
+        if how == "merge":
+            self.wording.merge()
         else:
-            near = {name: text for name, _, text in self._found.near}
-            target = self.similar.key if self.similar.key in near else next(iter(near))
-            both = f"{near[target]} {op.text}"
-            self.run_worker(self._open_box(Editing(item, both, "modify", target)))
-
-    def action_editor(self) -> None:
-        item = self._editable_item()
-        if item is not None and (editing := self._make_editing(item)) is not None:
-            self.run_worker(self._edit_in_editor(editing))
-
-    async def _edit_in_editor(self, editing: Editing) -> None:
-        item, drafts, room = editing.item, self.studio.drafts, self._room
-        before = drafts.edits.get(editing.draft_key, editing.before)
-        try:
-            if item.repair is not None and room is not None:
-                from studio.session.unparsed_replies import with_comments, without_comments
-
-                if editing.draft_key not in drafts.edits:
-                    before = await asyncio.to_thread(room.load_reply, item.repair)
-                text = self.in_editor(with_comments(before, item.repair.reasons))
-                text = without_comments(text or "").strip() or None
-            else:
-                text = self.in_editor(before)
-                text = " ".join(text.split()) if text is not None else None
-        except (StudioError, SuspendNotSupported) as error:
-            self.studio.tell(str(error) or "this terminal cannot be lent to an editor", "failed")
-            return
-        if text is None:
-            self.studio.tell("nothing was saved, so nothing is decided")
-            return
-        if " ".join(text.split()) == " ".join(sanitize(before).split()):
-            self.studio.tell("nothing was changed, so nothing is decided")
-            return
-        drafts.edits[editing.draft_key] = text
-        drafts.mark_changed()
-        self._submit_edit(editing, text, anyway=False)
-
-    def _run_editor(self, text: str) -> str | None:
-        from studio.review.editor import edit_text
-
-        with self.app.suspend():
-            return edit_text(text)
-
-    # -- replies to mend --------------------------------------------------------------------------
-
-    async def _resubmit_reply(self, session: Session, editing: Editing, text: str) -> None:
-        name = editing.item.id
-        try:
-            problems = await session.resubmit(name, text, self.studio.person)
-        finally:
-            self.deciding.busy.discard(name)
-        if problems:
-            self._problems[name] = problems
-            self.studio.drafts.edits[name] = text
-            self.studio.drafts.mark_changed()
-            if self._editing is None:
-                await self._open_box(editing, text)
-            self._set_title(
-                "review-edit", f"still not understood: {excerpt(problems[0])}", below=True
-            )
-            self.studio.tell(f"{name}: still not understood, so nothing of it is taken", "failed")
-            self.draw()
-            return
-        self._problems.pop(name, None)
-        self.studio.drafts.edits.pop(name, None)
-        self.studio.drafts.mark_changed()
-        if self._editing is not None and self._editing.item.id == name:
-            self._close_box()
-        self.studio.tell(f"{name}: mended; what it holds is to be decided like all others")
-        self.studio.drafts.save()
-        self.draw()
+            self.wording.edit(in_editor=how == "editor")
 
     def action_drop(self) -> None:
-        item = self._decidable_item()
-        if item is None:
-            return
-        if item.repair is None:
-            self.studio.tell("only a reply that could not be understood is let go; r rejects this")
-            return
-        self.run_worker(self._drop_reply(item.id))
+        self.wording.drop()
 
-    async def _drop_reply(self, name: str) -> None:
-        reason = await self.studio.ask(f"let {name} go because:")
-        if reason is None or not reason.strip():
-            self.studio.tell(f"{name} stays: no reason was given")
+    def action_approve_safe(self) -> None:
+        if self.decisions.require_session() is not None:
+            self.run_worker(self.batches.approve_safe())
+
+    def action_undo(self) -> None:
+        self.decisions.undo()
+
+    def action_redo(self) -> None:
+        self.decisions.redo()
+
+    def action_commit(self) -> None:
+        if (session := self.decisions.require_session()) is not None:
+            # In turn: decisions whose keys came before it belong to it, those after it do not.
+            self.host.queue_request(self.batches.commit(session))
+
+    def action_range(self) -> None:
+        self.queue.toggle_range()
+
+    def action_go_to_open(self, by: int) -> None:
+        self.queue.go_to_undecided(by)
+
+    def action_show(self, what: str) -> None:
+        """Another order of the list, another form of the change, or the evidence whole."""
+        shown = self.shown
+        if what == "evidence":
+            shown.open_evidence(not shown.opened_evidence)
+            self.change.draw()
+            opened = shown.evidence if shown.opened_evidence else shown.operations
+            opened.focus(scroll_visible=False)
             return
+        if what == "sort":
+            self.queue.sort = SORTS[(SORTS.index(self.queue.sort) + 1) % len(SORTS)]
+            self.host.tell(f"sorted: {self.queue.sort}")
+        else:
+            self.change.mode = MODES[(MODES.index(self.change.mode) + 1) % len(MODES)]
+            self.host.tell(f"the change by {self.change.mode}")
+        self.draw()
 
-        async def drop(session: Session) -> str:
-            await session.drop(name, reason.strip(), self.studio.person)
-            return f"{name}: let go; it stays counted as lost"
-
-        self.studio.ask_run(drop)
+    def action_open(self) -> None:
+        name = rollout_of(self.shown.evidence.key)
+        if not name:
+            self.host.tell("no rollout is behind it")
+            return
+        if self.queue.item is not None:
+            self.host.drafts.cursor = self.queue.item.id
+        self.host.open_page("inspect", name)

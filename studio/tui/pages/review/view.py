@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from engines.core.library import effective_operation, one_line
 from engines.core.state.run_state import RunState
 from engines.core.types import Decision, Operation, OperationKind, UnparsedReply
 from studio.secrets.sanitize import sanitize
@@ -43,7 +42,7 @@ class Item:
     id: str
     operation: Operation | None = None
     decision: Decision | None = None
-    repair: UnparsedReply | None = None
+    unparsed: UnparsedReply | None = None
     deferred: bool = False
     is_own: bool = False  # a person proposed it: it was never put off, whatever waits for it
 
@@ -94,14 +93,14 @@ def items(
     elif sort == "by kind":
         found.sort(key=lambda item: KINDS.index(item.operation.kind) if item.operation else 9)
     found.sort(key=lambda item: item.deferred and not item.is_own)
-    found += [Item(repair.id, repair=repair) for repair in state.repairs.values()]
+    found += [Item(reply.id, unparsed=reply) for reply in state.repairs.values()]
     wanted = words.casefold().split()
     return [item for item in found if _matches(item, wanted, texts or {})] if wanted else found
 
 
 def _matches(item: Item, words: Sequence[str], texts: Mapping[str, str]) -> bool:
-    if item.repair is not None:
-        parts = [item.id, "mend", item.repair.kind, item.repair.reply]
+    if item.unparsed is not None:
+        parts = [item.id, "mend", item.unparsed.kind, item.unparsed.reply]
     else:
         op = item.operation
         assert op is not None
@@ -110,41 +109,6 @@ def _matches(item: Item, words: Sequence[str], texts: Mapping[str, str]) -> bool
         parts = [op.id, op.kind, op.target or "new", op.text, now, item.standing, *flags]
     text = " ".join(parts).casefold()
     return all(word in text for word in words)
-
-
-def draft_texts(
-    base: Iterable[tuple[str, str]], reviewed: Iterable[tuple[Operation, Decision]]
-) -> dict[str, str]:
-    """Texts of the library as the standing decisions would leave it, by id.
-
-    The gate has checked each decision against those before it, so that no objection is left
-    to be looked for: `Library.commit` gives the same, a thousand times slower.
-    """
-    return draft_and_deleted(base, reviewed)[0]
-
-
-def draft_and_deleted(
-    base: Iterable[tuple[str, str]], reviewed: Iterable[tuple[Operation, Decision]]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """The same, and by operation id what the experiences said that decisions delete."""
-    texts, deleted = dict(base), {}
-    for operation, decision in reviewed:
-        if decision.action not in ("approve", "edit"):
-            continue
-        wanted = effective_operation(operation, decision)
-        match wanted.kind:
-            case "add":
-                name = wanted.target or decision.assigned
-                if name:
-                    texts[name] = one_line(wanted.text)
-            case "modify":
-                if wanted.target in texts:
-                    texts[wanted.target] = one_line(wanted.text)
-            case "delete":
-                deleted[operation.id] = texts.pop(wanted.target or "", "")
-            case "keep":
-                pass
-    return texts, deleted
 
 
 @lru_cache(maxsize=8192)  # a key press makes the rows of the whole queue anew
@@ -161,8 +125,8 @@ def item_row(item: Item, now: str = "", signs: Glyphs = GLYPHS_UNICODE) -> Row:
         now: what its target says before it; "" where there is none.
         signs: glyphs.
     """
-    if item.repair is not None:
-        said = excerpt(item.repair.reply)
+    if item.unparsed is not None:
+        said = excerpt(item.unparsed.reply)
         return Row(item.id, ((signs.open, "open"), (" m ", "flag"), (_id_column(item.id), "title"),
                              (signs.flag + " ", "flag"), (said, "")))  # fmt: skip
     op = item.operation

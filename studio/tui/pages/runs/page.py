@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
@@ -18,6 +19,7 @@ from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.lines import Line, Row, line, paragraph
 from studio.tui.keymap import bindings
 from studio.tui.page import Page
+from studio.tui.pages.background import export_file, write_export
 from studio.tui.pages.runs.view import SORTS, Sort, detail_lines, filter_runs, runs_csv, runs_rows
 from studio.tui.widgets.line_view import LineView
 from studio.tui.widgets.row_list import RowList
@@ -51,17 +53,15 @@ class RunsPage(Page):
         self.marked = ""
         self._reading = False
         self._timer: Timer | None = None
+        self.list_pane = RowList(id="runs-list", classes="pane")
+        self.detail_pane = LineView(id="runs-detail", classes="pane")
 
     def compose(self) -> ComposeResult:
-        yield RowList(id="runs-list", classes="pane")
-        yield LineView(id="runs-detail", classes="pane")
+        yield self.list_pane
+        yield self.detail_pane
 
     def on_mount(self) -> None:
         self._timer = self.set_interval(AGAIN_S, self._poll_runs, pause=True)
-
-    @property
-    def list_pane(self) -> RowList:
-        return self.query_one("#runs-list", RowList)
 
     @property
     def selected_run(self) -> KnownRun | None:
@@ -95,9 +95,9 @@ class RunsPage(Page):
         from studio.workspace.listing import known_runs
 
         before = {run.run: run for run in self.runs or ()}
-        began = self.studio.clock()
+        began = self.host.clock()
         try:
-            self.runs = await asyncio.to_thread(known_runs, self.studio.workspace, before)
+            self.runs = await asyncio.to_thread(known_runs, self.host.workspace, before)
             self.trouble = ""
         except (StudioError, OSError) as error:
             self.trouble = str(error)
@@ -108,12 +108,12 @@ class RunsPage(Page):
         if self._timer is not None:
             # A workspace that takes long to read is read less often: never more than a tenth
             # of the time.
-            took = self.studio.clock() - began
+            took = self.host.clock() - began
             if took * 10 > AGAIN_S:
                 self._timer.pause()
                 self.set_timer(took * 10, self._timer.resume)
         if self.is_open:
-            self.studio.draw_now()
+            self.host.draw_now()
 
     # -- drawing ---------------------------------------------------------------------------
 
@@ -154,7 +154,7 @@ class RunsPage(Page):
         return [line("no run yet: ", ("0", "key"), " starts one")]
 
     def _draw_detail(self) -> None:
-        view = self.query_one("#runs-detail", LineView)
+        view = self.detail_pane
         lines = detail_lines(self.selected_run, view.line_width, self.now())
         if self.trouble and self.runs:  # what was read before stays, but is not the newest
             lines = [*paragraph([(sanitize(self.trouble), "failed")], view.line_width), *lines]
@@ -180,8 +180,8 @@ class RunsPage(Page):
 
     def action_open(self) -> None:
         if (run := self._readable_run()) is not None:
-            self.studio.attach(run.run)
-            self.studio.open_page("live")
+            self.host.attach(run.run)
+            self.host.open_page("live")
 
     def action_resume(self) -> None:
         run = self._readable_run()
@@ -189,24 +189,24 @@ class RunsPage(Page):
             return
         row, shown = run.listed.row, run.listed.shown
         if shown.alive:
-            self.studio.tell(f"{run.run}: its process lives; enter attaches")
+            self.host.tell(f"{run.run}: its process lives; enter attaches")
         elif row.get("ending") == "budget":
             self.run_worker(self._resume_with_more(run))
         elif shown.word == "finished":
-            self.studio.tell(
+            self.host.tell(
                 f"{run.run} is finished: nothing is left to resume; enter opens it", "failed"
             )
         else:
-            self.studio.start_run(["--resume", run.run])
+            self.host.start_run(["--resume", run.run])
 
     async def _resume_with_more(self, run: KnownRun) -> None:
         """A budget that was reached must be raised: ask by how much, and do not guess."""
         from studio.report.summary import budget_override
 
         key = budget_override(str(run.listed.row["reason"])).partition("=")[0]
-        asked = await self.studio.ask("budget reached; resume with", f"{key}=")
+        asked = await self.host.ask("budget reached; resume with", f"{key}=")
         if asked and asked.strip():
-            self.studio.start_run(["--resume", run.run, *asked.split()])
+            self.host.start_run(["--resume", run.run, *asked.split()])
 
     def action_compare(self) -> None:
         run = self._readable_run()
@@ -214,48 +214,38 @@ class RunsPage(Page):
             return
         if not self.marked:
             self.marked = run.run
-            self.studio.tell(f"{run.run} is marked: c on another compares their libraries")
+            self.host.tell(f"{run.run} is marked: c on another compares their libraries")
         elif self.marked == run.run:
             self.marked = ""
-            self.studio.tell(f"{run.run} is no longer marked")
+            self.host.tell(f"{run.run} is no longer marked")
         else:
             first = next((one for one in self.runs or () if one.run == self.marked), None)
             self.marked = ""
             if first is not None:
-                self.studio.open_page("diff", f"{_head_reference(first)} {_head_reference(run)}")
+                self.host.open_page("diff", f"{_head_reference(first)} {_head_reference(run)}")
                 return
-        self.studio.draw_now()
+        self.host.draw_now()
 
     def action_sort(self) -> None:
         self.sort = SORTS[(SORTS.index(self.sort) + 1) % len(SORTS)]
-        self.studio.draw_now()
+        self.host.draw_now()
 
     def action_export(self) -> None:
         if not self.runs:
-            self.studio.tell("there is no run to write down", "failed")
+            self.host.tell("there is no run to write down", "failed")
             return
         shown = filter_runs(self.runs, self.filter_text, self.sort)
-        self.run_worker(self._export(runs_csv(shown), len(shown)), group="export")
-
-    async def _export(self, text: str, n: int) -> None:
-        from studio.tui import library_loader
-
-        try:
-            path = await asyncio.to_thread(
-                library_loader.export_text, self.studio.workspace, "runs.csv", text
-            )
-        except StudioError as error:
-            self.studio.tell(str(error), "failed")
-        else:
-            self.studio.tell(f"{n} runs written to {path}")
+        data = runs_csv(shown).encode("utf-8", "replace")
+        write = partial(write_export, self.host.workspace, "runs.csv", data)
+        export_file(self, write, f"{len(shown)} runs")
 
     def _readable_run(self) -> KnownRun | None:
         """The run under the cursor, if its journal can be read; tells why not."""
         run = self.selected_run
         if run is None:
-            self.studio.tell("no run is under the cursor", "failed")
+            self.host.tell("no run is under the cursor", "failed")
         elif run.listed.shown.word == "damaged":
-            self.studio.tell(
+            self.host.tell(
                 f"{run.run} is damaged: studio doctor --repair mends what can be", "failed"
             )
             return None

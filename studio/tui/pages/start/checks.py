@@ -14,7 +14,6 @@ from engines.core.errors import ConfigError, StudioError
 from engines.record.run_dir import Workspace
 
 if TYPE_CHECKING:
-    from studio.estimate.cost import Estimate
     from studio.run.plan import RunPlan
 
 _READ_AT_MOST = 65_536
@@ -112,7 +111,7 @@ def run_checks(
 
     from studio.estimate.cost import estimate
     from studio.estimate.facts import gather_facts
-    from studio.estimate.text import exceeded_limits_text, limits_text
+    from studio.estimate.text import amounts_text, exceeded_limits_text, limits_text
     from studio.run.budget import check_budget, limits_of, open_budget
 
     plan, notes, beside = _make_plan(workspace, overrides, runfile, resume)
@@ -144,8 +143,8 @@ def run_checks(
     return CheckReport(
         found,
         tuple(checks),
-        _estimate_text(total, "likely"),
-        _estimate_text(total, "most"),
+        amounts_text(total, "likely"),
+        amounts_text(total, "most"),
         assumed,
     )
 
@@ -165,7 +164,7 @@ def _make_plan(
 ) -> tuple[RunPlan, tuple[str, ...], str]:
     """The plan, what was told of it, and why it is a new run where an old one is there."""
     from studio.config.source import Source
-    from studio.run.headless import load_plan
+    from studio.run.plan import load_plan
 
     notes: list[str] = []
     source = Source(overrides, runfile, resume)
@@ -228,13 +227,6 @@ def _make_facts(plan: RunPlan, notes: tuple[str, ...], beside: str) -> RunFacts:
         budget=limits_text(limits) if limits else "",
         notes=(beside, *notes) if beside else notes,
     )
-
-
-def _estimate_text(total: Estimate, which: str) -> str:
-    """`1,200 calls, 450,000 tokens, $0.31`; no money where no price is known."""
-    money = "" if total.cost_usd is None else f", ${getattr(total.cost_usd, which):.4f}"
-    calls, tokens = getattr(total.calls, which), getattr(total.tokens, which)
-    return f"{calls:,.0f} calls, {tokens:,.0f} tokens{money}"
 
 
 def _preflight_checks(path: Path) -> list[Check]:

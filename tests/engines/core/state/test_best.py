@@ -20,11 +20,19 @@ def measured(
 ) -> EvaluationFinished:
     known = [reward for reward in rewards if reward is not None]
     return EvaluationFinished(
-        step, data, 0, step, k, len(known), len(rewards) - len(known),
-        sum(known) / len(known) if known else None, NO_USAGE, fingerprint,
+        step=step,
+        data=data,
+        policy_version=0,
+        library_version=step,
+        k=k,
+        n=len(known),
+        unjudged=len(rewards) - len(known),
+        mean=sum(known) / len(known) if known else None,
+        usage=NO_USAGE,
+        fingerprint=fingerprint,
         problems=tuple(ids or [f"p{n}" for n in range(len(rewards))]),
         rewards=tuple((reward,) for reward in rewards),
-    )  # fmt: skip
+    )
 
 
 def test_the_highest_mean_wins_and_of_equals_the_earliest() -> None:
@@ -72,7 +80,17 @@ def test_a_question_that_stands_twice_counts_once() -> None:
 
 
 def test_evaluations_of_a_version_without_rewards_have_no_best() -> None:
-    old = EvaluationFinished(1, "a", 0, 1, 1, 8, 0, 0.5, NO_USAGE)
+    old = EvaluationFinished(
+        step=1,
+        data="a",
+        policy_version=0,
+        library_version=1,
+        k=1,
+        n=8,
+        unjudged=0,
+        mean=0.5,
+        usage=NO_USAGE,
+    )
     assert best_step([old]) is None
 
 

@@ -130,7 +130,17 @@ def test_groups_of_the_same_question_are_kept_apart_by_their_position() -> None:
 
 def test_tokens_are_summed_over_rollouts_reflections_lessons_and_evaluations() -> None:
     lesson = Lesson(1, 0, usage=Usage(1000, 1, 1))
-    evaluation = ev.EvaluationFinished(1, "d", 0, 0, 1, 1, 0, 1.0, Usage(5, 5, 1))
+    evaluation = ev.EvaluationFinished(
+        step=1,
+        data="d",
+        policy_version=0,
+        library_version=0,
+        k=1,
+        n=1,
+        unjudged=0,
+        mean=1.0,
+        usage=Usage(5, 5, 1),
+    )
     state = fold_events(
         [
             a_run(),
@@ -170,12 +180,12 @@ def test_undecided_operations_block_deferred_ones_do_not_and_stay_open() -> None
     assert state.open_operations == (A, B)
     decide(state, a_decision(B))
     assert not state.undecided_operations
-    assert state.open == (A,)
-    assert [op.id for op, _ in state.reviewed] == [B.id]
+    assert state.open_operations == (A,)
+    assert [op.id for op, _ in state.reviewed_operations] == [B.id]
     fold(state, committed(B.id))
     fold(state, ev.StepFinished(1, 1))
-    assert not state.undecided_operations and not state.reviewed
-    assert state.open == (A,)
+    assert not state.undecided_operations and not state.reviewed_operations
+    assert state.open_operations == (A,)
 
 
 def test_the_last_decision_about_an_operation_stands_and_takes_its_place_in_the_order() -> None:

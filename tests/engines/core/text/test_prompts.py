@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from engines.core.library import guidance_text
 from engines.core.text.prompts import load_prompt, parse_prompt, prompt_hashes, quote
 from engines.verifiers.judge import DEFAULT_RUBRIC
-from studio.config.settings.run import DEFAULT_INSTRUCTIONS, PracticeConfig
+from studio.config.settings.agent import DEFAULT_INSTRUCTIONS
+from studio.config.settings.training import PracticeConfig
 
 FILE = "---\nvariables: [who, what]\nreturns: text\n---\n\nTell {{who}} about {{what}}, {{who}}.\n"
 

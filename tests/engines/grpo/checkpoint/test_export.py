@@ -149,7 +149,17 @@ def test_rank_and_base_are_read_from_the_checkpoint(
 
 
 def an_evaluation(step: int, mean: float | None, n: int = 512) -> EvaluationFinished:
-    return EvaluationFinished(step, "skills|heldout", step, 0, 2, n, 3, mean, NO_USAGE)
+    return EvaluationFinished(
+        step=step,
+        data="skills|heldout",
+        policy_version=step,
+        library_version=0,
+        k=2,
+        n=n,
+        unjudged=3,
+        mean=mean,
+        usage=NO_USAGE,
+    )
 
 
 def a_card(**more: Any) -> str:

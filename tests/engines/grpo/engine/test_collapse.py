@@ -380,7 +380,7 @@ async def test_where_nothing_helps_it_is_said_and_training_goes_on_without_going
 async def test_a_guard_that_is_switched_off_never_speaks(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     local = a_local(tmp_path, trained=True)
-    settings = GRPOSettings(collapse_drop=0.0, collapse_patience=1)
+    settings = GRPOSettings(collapse_drop=None, collapse_patience=1)
     engine = grpo_engine(settings, local, total_steps=9, seed=0, tell=lambda line: None)
     for step in (1, 2):
         await one_step(engine, sampled(local, step, range(0, 200)))

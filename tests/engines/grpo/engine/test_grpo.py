@@ -807,7 +807,6 @@ async def test_memory_that_runs_out_on_one_rank_halves_the_micro_batch_on_all(
 def test_settings_that_do_not_fit_each_other_are_refused() -> None:
     for wrong, field in [
         ({"minibatches": 4, "accumulation": 3}, "accumulation"),
-        ({"aggregation": "dr_grpo"}, "max_completion_tokens"),
         ({"temperature": 0.0}, "temperature"),
         ({"learning_rate": 0.0}, "learning_rate"),
         ({"learning_rate": float("nan")}, "learning_rate"),
@@ -819,9 +818,12 @@ def test_settings_that_do_not_fit_each_other_are_refused() -> None:
         ({"max_grad_norm": 0.0}, "max_grad_norm"),
         ({"discount": 0.0}, "discount"),
         ({"collapse_drop": 1.0}, "collapse_drop"),
+        ({"collapse_drop": 0.0}, "collapse_drop"),
     ]:
         with pytest.raises(ConfigError, match=f"grpo.{field}"):
             GRPOSettings(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"grpo\.max_completion_tokens"):
+        GRPOSettings(aggregation="dr_grpo").for_rollouts(1.0, None)
 
 
 def test_a_model_without_anything_to_train_is_refused(tmp_path: Path) -> None:

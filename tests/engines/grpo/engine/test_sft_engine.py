@@ -17,8 +17,9 @@ from engines.core.types import Group, Lesson, Problem, WeightUpdate
 from engines.grpo.engine.sft import DemonstrationBatch, sft_engine
 from engines.grpo.engine.weight_engine import WeightEngine
 from engines.grpo.loss.packing import pack
-from engines.grpo.loss.sft import SFTSettings, token_losses
+from engines.grpo.loss.sft import token_losses
 from engines.grpo.loss.sft_data import parse_demonstration, tokenise_demonstration
+from engines.grpo.settings import SFTSettings
 from engines.policies.hf_local.model import LocalModel
 from engines.policies.hf_local.settings import LoraSettings
 from tests.engines.grpo.checkpoints import adapted, trained
@@ -37,11 +38,17 @@ def a_batch(step: int = 1, words: Sequence[str] = WORDS[:3]) -> list[Group]:
     """Groups without rollouts; what is learnt stands beside each problem."""
     return [
         Group(
-            Problem(f"p{at}", f"say {word} twice", None, meta={"solution": f"{word} {word}"}),
-            1, step, at, (), (),
+            problem=Problem(
+                f"p{at}", f"say {word} twice", None, meta={"solution": f"{word} {word}"}
+            ),
+            epoch=1,
+            step=step,
+            position=at,
+            rollouts=(),
+            verdicts=(),
         )
         for at, word in enumerate(words)
-    ]  # fmt: skip
+    ]
 
 
 def an_engine(

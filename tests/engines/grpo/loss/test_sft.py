@@ -10,8 +10,9 @@ import torch
 
 from engines.core.errors import ConfigError
 from engines.grpo.loss.packing import group_into_forwards, pack, pack_into_rows
-from engines.grpo.loss.sft import SFTSettings, accumulate, is_packing_exact, token_losses
+from engines.grpo.loss.sft import accumulate, is_packing_exact, token_losses
 from engines.grpo.loss.sft_data import Demonstration, Example, tokenise_demonstration
+from engines.grpo.settings import SFTSettings
 from engines.policies.hf_local.model import LocalModel
 from tests.engines.grpo.checkpoints import adapted, trained
 from tests.engines.grpo.models import a_folder

@@ -90,7 +90,20 @@ async def test_what_the_calculator_said_is_in_the_sequence_and_not_trained(
     local: LocalModel, tmp_path: Path
 ) -> None:
     attempt, _ = await rolled(saying(local, REQUEST, ANSWER), tmp_path)
-    (sample,) = trajectory_samples(Rollout(attempt, 1, 1, 0, 0, 0, 0, 0), 2.0, 0)
+    (sample,) = trajectory_samples(
+        Rollout(
+            attempt=attempt,
+            epoch=1,
+            step=1,
+            position=0,
+            index=0,
+            seed=0,
+            policy_version=0,
+            library_version=0,
+        ),
+        2.0,
+        0,
+    )
     kinds = {True: "", False: ""}
     for token, learnt in zip(sample.completion, sample.trainable, strict=True):
         kinds[learnt] += spoken(local, [token])
@@ -112,9 +125,29 @@ async def a_batch(local: LocalModel, folder: Path, *replies: tuple[str, ...]) ->
     rollouts = []
     for index, said in enumerate(replies):
         attempt, _ = await rolled(saying(local, *said), folder / str(index))
-        rollouts.append(Rollout(attempt, 1, 1, 0, index, 0, 0, 0))
+        rollouts.append(
+            Rollout(
+                attempt=attempt,
+                epoch=1,
+                step=1,
+                position=0,
+                index=index,
+                seed=0,
+                policy_version=0,
+                library_version=0,
+            )
+        )
     verdicts = tuple(Verdict(float(index == 0)) for index in range(len(replies)))
-    return [Group(Problem("p", "?", "119"), 1, 1, 0, tuple(rollouts), verdicts)]
+    return [
+        Group(
+            problem=Problem("p", "?", "119"),
+            epoch=1,
+            step=1,
+            position=0,
+            rollouts=tuple(rollouts),
+            verdicts=verdicts,
+        )
+    ]
 
 
 async def updated(local: LocalModel, batch: list[Group], discount: float) -> dict[str, Tensor]:

@@ -356,6 +356,17 @@ async def test_a_set_with_a_very_long_name_is_measured_and_kept(tmp_path: Path) 
     assert len(list((done.run.path / "evals").glob("step-*.json"))) == 2
 
 
+async def test_a_question_that_stands_twice_counts_once_in_the_mean(tmp_path: Path) -> None:
+    data = tmp_path / "twice.jsonl"
+    right, wrong = ("What is 2 + 3?", "5"), ("What is 1 + 1?", "3")
+    rows = (f'{{"question": "{q}", "answer": "{a}"}}\n' for q, a in (right, right, wrong))
+    data.write_text("".join(rows))
+    done = await practised(tmp_path / "p", *LOOKED, f"evaluation.data={data}")
+    last = done.state.evaluations[-1]
+    assert last.rewards == ((1.0,), (1.0,), (0.0,))
+    assert last.mean == 0.5
+
+
 async def test_the_best_agent_is_kept_beside_the_last(tmp_path: Path) -> None:
     done = await practised(tmp_path, *LOOKED)
     assert done.state.best_step == 2

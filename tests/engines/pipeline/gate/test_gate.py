@@ -24,7 +24,8 @@ from engines.core.types import (
     Reflection,
     Usage,
 )
-from engines.pipeline.gate.gate import DecisionPreview, Gate
+from engines.pipeline.gate.gate import Gate
+from engines.pipeline.gate.results import DecisionPreview
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.reviewers.human import AutoReviewer, HoldExpired, HumanReviewer
 from engines.pipeline.reviewers.rules import read_rules
@@ -674,7 +675,7 @@ async def test_what_the_lint_of_edits_and_mended_replies_cost_is_journalled_and_
     loss = LostWork("extraction", "s1p0", "no JSON", "garbled")
     reflected = ev.GroupReflected(1, 0, Reflection(1, 0, "failed", losses=(loss,)))
     await desk.recorder.record(reflected)
-    await desk.gate.resubmit("s1p0", [DELETE, MODIFY], "ann")
+    await desk.gate.queue.resubmit("s1p0", [DELETE, MODIFY], "ann")
     assert desk.state.total_usage == before + Usage(30, 0, 3)
     assert desk.state.steps[1].usage == Usage(30, 0, 3)
     desk.journal.close()

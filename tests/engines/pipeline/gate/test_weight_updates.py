@@ -137,15 +137,15 @@ async def test_an_update_can_neither_be_edited_nor_put_off(
 async def test_nobody_but_an_engine_proposes_weights(desk: Asked) -> None:
     await desk.ask()
     with pytest.raises(ConflictError, match="only an engine proposes weights"):
-        await desk.gate.propose(weights_operation(1, desk.update), "ann")
-    proposed = await desk.gate.propose(ADD, "ann")
+        await desk.gate.queue.propose(weights_operation(1, desk.update), "ann")
+    proposed = await desk.gate.queue.propose(ADD, "ann")
     settled = await desk.gate.decide(a_decision(proposed, "edit", kind="weights"))
     assert settled.decision.action == "reject"
 
 
 async def test_undo_asks_again_and_disturbs_no_library_decision(desk: Asked) -> None:
     await desk.ask()
-    proposed = await desk.gate.propose(ADD, "ann")
+    proposed = await desk.gate.queue.propose(ADD, "ann")
     await desk.gate.decide(a_decision(proposed))
     await desk.say("approve")
     assert await desk.gate.undo("op1.w") == ("op1.w",)
@@ -162,7 +162,7 @@ async def test_a_held_commit_waits_and_an_undo_meanwhile_is_heeded(desk: Asked) 
     waits = HumanReviewer()
     await desk.ask(waits)
     gate = desk.gate
-    gate.hold_commit(True)
+    gate.hold.set(True)
     await desk.say("approve")
     review = asyncio.create_task(gate.review(1))
     for _ in range(20):
@@ -170,7 +170,7 @@ async def test_a_held_commit_waits_and_an_undo_meanwhile_is_heeded(desk: Asked) 
     assert not review.done()
     await gate.undo("op1.w")
     await desk.say("reject", reason="no")
-    gate.hold_commit(False)
+    gate.hold.set(False)
     await review
     await gate.commit(1)
     assert desk.applied.handles == []
@@ -178,7 +178,7 @@ async def test_a_held_commit_waits_and_an_undo_meanwhile_is_heeded(desk: Asked) 
 
 async def test_a_library_that_moved_does_not_ask_for_the_weights_again(desk: Asked) -> None:
     await desk.ask()
-    proposed = await desk.gate.propose(an_operation("modify", "E1", "better"), "ann")
+    proposed = await desk.gate.queue.propose(an_operation("modify", "E1", "better"), "ann")
     await desk.gate.decide(a_decision(proposed))
     await desk.say("approve")
     with desk.folder.lock_for_commit() as library:
@@ -193,7 +193,7 @@ async def test_a_library_that_moved_does_not_ask_for_the_weights_again(desk: Ask
 
 async def test_a_process_without_an_engine_leaves_an_approved_update_alone(desk: Asked) -> None:
     await desk.ask()
-    await desk.gate.decide(a_decision(await desk.gate.propose(ADD, "ann")))
+    await desk.gate.decide(a_decision(await desk.gate.queue.propose(ADD, "ann")))
     await desk.say("approve")
     alone = desk.opened()
     with pytest.raises(ConflictError, match="process that trains them"):
@@ -290,7 +290,19 @@ async def test_old_checkpoints_go_but_never_the_newest_nor_that_of_the_best_step
     checkpoints = run.practice.checkpoints
     assert checkpoints is not None
     measured = ev.EvaluationFinished(
-        4, "s", 4, 0, 1, 1, 0, 1.0, NO_USAGE, "", "", ("p",), ((1.0,),)
+        step=4,
+        data="s",
+        policy_version=4,
+        library_version=0,
+        k=1,
+        n=1,
+        unjudged=0,
+        mean=1.0,
+        usage=NO_USAGE,
+        fingerprint="",
+        trouble="",
+        problems=("p",),
+        rewards=((1.0,),),
     )
     run.state.evaluations.append(measured)
     assert [saved.step for saved in checkpoints.removable_checkpoints(run.state)] == [2, 6]

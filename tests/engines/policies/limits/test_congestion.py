@@ -19,7 +19,7 @@ from engines.policies.limits.congestion import Congestion
 from engines.policies.limits.throttle import Slots, Throttled
 from engines.record.ledger import RecordLedger
 from engines.rollouts.manager import RolloutManager
-from studio.config.settings.run import PolicyConfig
+from studio.config.settings.policy import PolicyConfig
 from studio.run.models import slots_for
 from tests.support.fake_endpoint import (
     Behaviour,

@@ -20,10 +20,9 @@ from engines.record.run_dir import RunDir, Workspace
 from engines.training_free.engine import TrainingFreeEngine
 from studio.report.run import run_facts, run_text
 from studio.report.summary import exit_code
-from studio.review.evidence import EvidenceLoader
-from studio.review.line_mode import LineReview
+from studio.review.review_run import RunReview, open_session
+from studio.run.linter import LazyLinter
 from studio.session.client import ask
-from studio.session.offline import open_review_session
 from studio.session.server import serve
 from tests.support.harness import practised
 
@@ -88,16 +87,11 @@ def at_desk(workspace: Path, *typed: str) -> str:
     said: list[str] = []
     keys = iter(typed)
     run = run_of(workspace)
-    with open_review_session(Workspace(workspace), run, said.append) as desk:
-        LineReview(
-            desk,
-            EvidenceLoader(run),
-            reviewer="ann",
-            ask=lambda prompt: next(keys, None),
-            edit=lambda text: None,
-            say=said.append,
-        ).run()
-        said.append(desk.close())
+    linter = LazyLinter(Workspace(workspace), run, said.append)
+    with open_session(Workspace(workspace), run, "ann", linter) as (session, wait_for):
+        RunReview(session, wait_for, waits=False, say=said.append, tell=said.append).run(
+            reviewer="ann", ask=lambda prompt: next(keys, None), edit=lambda text: None
+        )
     return "\n".join(said)
 
 
@@ -216,15 +210,15 @@ async def test_a_kill_between_mending_and_deciding_loses_nothing_and_mends_nothi
     assert exit_code(state) == 3, "now an operation is open"
 
     def twice() -> None:
-        with open_review_session(Workspace(tmp_path), done.run) as desk:
+        with open_session(Workspace(tmp_path), done.run, "bob") as (session, wait_for):
             for attempt in (
-                lambda: desk.resubmit("s1", new("x"), "bob"),
-                lambda: desk.drop("s1", "no", "bob"),
+                session.resubmit("s1", new("x"), "bob"),
+                session.drop("s1", "no", "bob"),
             ):
                 with pytest.raises(ConflictError, match="it was mended by ann already"):
-                    attempt()
+                    wait_for(attempt)
             with pytest.raises(ConflictError, match="no such reply waits to be mended"):
-                desk.resubmit("s9p9", new("x"), "bob")
+                wait_for(session.resubmit("s9p9", new("x"), "bob"))
 
     await asyncio.to_thread(twice)
     await asyncio.to_thread(at_desk, tmp_path, "a")
@@ -399,7 +393,9 @@ async def test_what_is_mended_in_an_automatic_run_is_decided_with_its_step(
                 state = practice.recorder.state
                 name = next(iter(state.repairs))
                 late = Operation(f"op1.{name[2:]}.1", "add", text="Rule late: mind it.")
-                asking.append(asyncio.create_task(practice.gate.resubmit(name, [late], "ann")))
+                asking.append(
+                    asyncio.create_task(practice.gate.queue.resubmit(name, [late], "ann"))
+                )
 
     held: list[RunContext] = []
     asking: list[asyncio.Task[object]] = []

@@ -26,7 +26,7 @@ async def test_a_function_of_youtu_agent_runs_unchanged() -> None:
     assert len(asked.refs) == 1
     assert policy.requests == [(Message("system", "Say yes or no."), Message("user", "Is five 5?"))]
     assert policy.samplings[0].temperature == 0.5
-    assert ledger.keys == [CallKey("judge", 1, 1, 0, 1, 0)]
+    assert ledger.keys == [CallKey(purpose="judge", epoch=1, step=1, position=0, index=1, turn=0)]
 
 
 async def test_a_reward_function_of_trl_runs_unchanged() -> None:

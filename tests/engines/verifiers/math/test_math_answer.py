@@ -33,7 +33,16 @@ linux_only = pytest.mark.skipif(
 
 def a_rollout(answer: str | None, index: int = 0) -> Rollout:
     attempt = Attempt((), answer, "failed" if answer is None else "ok")
-    return Rollout(attempt, 1, 1, 0, index, 0, 0, 0)
+    return Rollout(
+        attempt=attempt,
+        epoch=1,
+        step=1,
+        position=0,
+        index=index,
+        seed=0,
+        policy_version=0,
+        library_version=0,
+    )
 
 
 def a_problem(answer: str | None, **meta: object) -> Problem:

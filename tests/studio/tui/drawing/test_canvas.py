@@ -15,10 +15,11 @@ from textual.geometry import Region
 
 from studio.tui.drawing import themes
 from studio.tui.drawing.canvas import PaneModel, StreamCanvas
-from studio.tui.drawing.frames import ScreenBuffer, _slice_cells, compact_update
-from studio.tui.drawing.frames import _split_cells as cells_of
 from studio.tui.drawing.layout import grid
 from studio.tui.terminal.frame_clock import install_frame_clock
+from studio.tui.terminal.frames import ScreenBuffer, _slice_cells, compact_update
+from studio.tui.terminal.frames import _split_cells as cells_of
+from studio.tui.terminal.look import register_themes
 
 
 class Stage(App[int]):
@@ -28,7 +29,7 @@ class Stage(App[int]):
         super().__init__()
         self.canvas = StreamCanvas(ascii=ascii, id="streams")
         self.told: list[tuple[str, ...]] = []
-        themes.register_themes(self, {}, theme)
+        register_themes(self, {}, theme)
 
     def compose(self) -> ComposeResult:
         yield self.canvas
@@ -276,17 +277,17 @@ async def test_ascii_draws_nothing_but_ascii() -> None:
         assert all(row.isascii() for row in drawn(app.canvas))
 
 
-async def test_the_pump_drains_flushes_and_draws_without_a_terminal() -> None:
+async def test_the_clock_drains_flushes_and_draws_without_a_terminal() -> None:
     app = Stage()
     async with app.run_test(size=(40, 6)):
-        pump = install_frame_clock(app, {})
-        pump.watch(app.canvas)
+        clock = install_frame_clock(app, {})
+        clock.watch(app.canvas)
         app.canvas.set_panes(some_panes(1))
-        pump.add_drain(lambda: app.canvas.feed("p0", "x"))
-        pump.tick()
-        pump.tick()
+        clock.add_drain(lambda: app.canvas.feed("p0", "x"))
+        clock.tick()
+        clock.tick()
         assert "xx |" in drawn(app.canvas)[1]
-        assert pump.link_text == ""
+        assert clock.link_text == ""
 
 
 @pytest.mark.parametrize("theme", [themes.ANSI, themes.DARK])

@@ -20,7 +20,7 @@ from engines.core.types import CallKey
 from studio.session.base import EventReceived, TextPiece, TextReceived
 from studio.tui.app import StudioApp
 from studio.tui.drawing.cells import pad
-from studio.tui.drawing.frames import ScreenBuffer, compact_update
+from studio.tui.terminal.frames import ScreenBuffer, compact_update
 from tests.studio.tui.stage import FakeSession, app_on, held_workspace, picture
 
 
@@ -36,16 +36,16 @@ async def test_text_that_streams_is_on_the_screen_after_one_beat_without_a_key(
         step = ev.StepStarted(1, 2, ("p1", "p2"), 1, 0)
         began = ev.RolloutStarted(CallKey("rollout", 1, 2, 0, 0), "p1")
         await session.push(EventReceived(step), EventReceived(began))
-        app.pump.tick()
+        app.frame_clock.tick()
         await pilot.pause()
         await session.push(TextReceived((TextPiece("s2p0r0", 0, "Three primes divide it."),)))
-        app.pump.tick()
+        app.frame_clock.tick()
         await pilot.pause()
         assert "Three primes" in "\n".join(terminal.text)
 
 
 class Terminal:
-    """A terminal of changing size that an app is painted on, as the pump does it."""
+    """A terminal of changing size that an app is painted on, as the frame clock does it."""
 
     def __init__(self, app: StudioApp, columns: int, rows: int) -> None:
         self.app = app
@@ -54,7 +54,7 @@ class Terminal:
         app._display = self._display  # type: ignore[method-assign]
 
     def _display(self, screen: Any, update: Any) -> None:
-        of, size = self.app.pump.picture, self.app.size
+        of, size = self.app.frame_clock.buffer, self.app.size
         if update is not None:
             self.stream.feed(compact_update(update, of, size).render_segments(self.app.console))
 
@@ -98,7 +98,7 @@ async def test_after_every_resize_the_terminal_shows_what_the_screen_holds(
                     text = f"word {offset} of a text that goes on. "
                     await session.push(TextReceived((TextPiece("s2p0r0", offset, text),)))
                     offset += len(text)
-                app.pump.tick()
+                app.frame_clock.tick()
                 await pilot.pause()
             app.screen._on_timer_update()  # what waits for its frame
             assert terminal.text == picture(app), (columns, rows)

@@ -17,9 +17,9 @@ from studio.tui.drawing.themes import (
     NAMES,
     choose_theme,
     needs_ascii,
-    register_themes,
     style,
 )
+from studio.tui.terminal.look import register_themes
 
 STYLES = ("won", "lost", "streaming", "queued", "failed", "error", "skipped", "open", "approved",
           "rejected", "edited", "flag", "added", "removed", "title", "key", "bar", "dim",

@@ -51,7 +51,18 @@ def test_a_rollout_is_under_way_from_its_beginning_or_first_text_to_its_end(tmp_
     watched.handle_text("s9p0r1")  # of no rollout of this batch
     assert watched.under_way == {"s1p0r0", "s1p0r1"}
     watched.handle_event(
-        ev.RolloutFinished(1, 0, 0, 7, "ok", None, None, state.total_usage, 1.0), state
+        ev.RolloutFinished(
+            step=1,
+            position=0,
+            index=0,
+            seed=7,
+            status="ok",
+            answer=None,
+            error=None,
+            usage=state.total_usage,
+            elapsed_s=1.0,
+        ),
+        state,
     )
     assert watched.under_way == {"s1p0r1"}
     watched.handle_disconnect()

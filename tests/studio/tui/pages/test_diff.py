@@ -27,7 +27,7 @@ async def quiet(pilot: Pilot[int], page: DiffPage) -> None:
 
 async def pressed(pilot: Pilot[int], *keys: str) -> DiffPage:
     assert isinstance(pilot.app, StudioApp)
-    page = pilot.app.page("diff")
+    page = pilot.app.navigation.page("diff")
     assert isinstance(page, DiffPage)
     for key in keys:
         await pilot.press(key)
@@ -93,15 +93,15 @@ async def test_brackets_go_from_change_to_change(tmp_path: Path) -> None:
         await pilot.pause()
         app.open_page("diff", "rehearsal@2 rehearsal@3")
         page = await pressed(pilot, "home")
-        assert page.at == "E1"
+        assert page.body.at == "E1"
         await pressed(pilot, "right_square_bracket")
-        assert page.at == "E2"
+        assert page.body.at == "E2"
         await pressed(pilot, "right_square_bracket")
-        assert page.at == "E5"
+        assert page.body.at == "E5"
         await pressed(pilot, "right_square_bracket")
         assert "no further change" in picture(app)[-2]
         await pressed(pilot, "left_square_bracket")
-        assert page.at == "E2"
+        assert page.body.at == "E2"
         assert page.text_to_copy(False).startswith("- E2  Multiply")
         assert page.text_to_copy(True).startswith("rehearsal@2 -> rehearsal@3  +1 ~1 -1 =2")
 
@@ -111,14 +111,14 @@ async def test_w_goes_through_words_lines_and_columns_where_there_is_room(tmp_pa
     app = app_on(FakeSession(workspace.run("rehearsal")), workspace)
     async with app.run_test(size=(120, 36)) as pilot:
         page = await pressed(pilot, "4")
-        modes = [page.drawn_mode]
+        modes = [page.body.mode]
         for _ in range(3):
-            modes.append((await pressed(pilot, "w")).drawn_mode)
+            modes.append((await pressed(pilot, "w")).body.mode)
         assert modes == ["side by side", "words", "lines", "side by side"]
         await pilot.resize_terminal(80, 24)
         await quiet(pilot, page)
-        assert page.drawn_mode == "words"
-        assert (await pressed(pilot, "w")).drawn_mode == "lines"
+        assert page.body.mode == "words"
+        assert (await pressed(pilot, "w")).body.mode == "lines"
 
 
 async def test_space_hides_what_is_equal_and_says_how_many(tmp_path: Path) -> None:
@@ -129,10 +129,10 @@ async def test_space_hides_what_is_equal_and_says_how_many(tmp_path: Path) -> No
         await pilot.pause()
         app.open_page("diff", "rehearsal@2 rehearsal@3")
         page = await pressed(pilot, "space")
-        assert [block.id for block in page.visible_blocks()] == ["E1", "E2", "E5"]
+        assert [block.id for block in page.body.blocks] == ["E1", "E2", "E5"]
         assert "2 equal hidden" in "\n".join(picture(app))
         await pressed(pilot, "space")
-        assert len(page.visible_blocks()) == 5
+        assert len(page.body.blocks) == 5
 
 
 async def test_b_and_capital_b_choose_from_a_list_of_what_there_is(tmp_path: Path) -> None:
@@ -140,17 +140,17 @@ async def test_b_and_capital_b_choose_from_a_list_of_what_there_is(tmp_path: Pat
     app = app_on(FakeSession(workspace.run("rehearsal")), workspace)
     async with app.run_test(size=(120, 36)) as pilot:
         page = await pressed(pilot, "4", "b")
-        assert page.choosing == "base"
-        assert page.choice_list.key == "rehearsal@epoch:0"
+        assert page.picker.side == "base"
+        assert page.picker.list.key == "rehearsal@epoch:0"
         for name in ("rehearsal@best", "rehearsal@epoch:1", "rehearsal@step:3", "rehearsal@1"):
-            assert name in page.choice_list.keys
-        page.choice_list.go_to("rehearsal@epoch:1")
+            assert name in page.picker.list.keys
+        page.picker.list.go_to("rehearsal@epoch:1")
         await pressed(pilot, "enter")
         assert references(page) == ("rehearsal@epoch:1", "rehearsal@last")
         await pressed(pilot, "B", "escape")
         assert references(page) == ("rehearsal@epoch:1", "rehearsal@last")
         await pressed(pilot, "B")
-        page.choice_list.go_to("rehearsal@1")
+        page.picker.list.go_to("rehearsal@1")
         await pressed(pilot, "enter")
         assert references(page) == ("rehearsal@epoch:1", "rehearsal@1")
 
@@ -181,11 +181,11 @@ async def test_what_is_typed_into_the_list_of_choices_is_no_key_of_the_screen(
     app = app_on(session, workspace)
     async with app.run_test(size=(120, 36)) as pilot:
         page = await pressed(pilot, "4", "b", *"xpq:5")
-        assert page.pick_line.value == "xpq:5" and app.page_name == "diff" and page.choosing
+        assert page.picker.line.value == "xpq:5" and app.page_name == "diff" and page.picker.side
         assert session.asked == [] and len(app.screen_stack) == 1
         assert "enter chooses" in picture(app)[-1]
         await pressed(pilot, "escape")
-        assert not page.choosing and "enter chooses" not in picture(app)[-1]
+        assert not page.picker.side and "enter chooses" not in picture(app)[-1]
 
 
 async def test_letters_narrow_the_choices_and_arrows_go_through_them(tmp_path: Path) -> None:
@@ -193,11 +193,11 @@ async def test_letters_narrow_the_choices_and_arrows_go_through_them(tmp_path: P
     app = app_on(FakeSession(workspace.run("rehearsal")), workspace)
     async with app.run_test(size=(80, 24)) as pilot:
         page = await pressed(pilot, "4", "B", *"step:")
-        offered = [key for key in page.choice_list.keys if key.strip()]
+        offered = [key for key in page.picker.list.keys if key.strip()]
         assert offered and all("step:" in key for key in offered)
-        assert page.choice_list.key == offered[0]
+        assert page.picker.list.key == offered[0]
         await pressed(pilot, "down")
-        assert page.choice_list.key == offered[1]
+        assert page.picker.list.key == offered[1]
         await pressed(pilot, "enter")
         assert references(page)[1] == offered[1]
 
@@ -241,12 +241,12 @@ async def test_go_to_and_the_filter_find_an_experience(tmp_path: Path) -> None:
     async with app.run_test(size=(120, 36)) as pilot:
         page = await pressed(pilot, "4", "g")
         await typed(pilot, "E3")
-        assert page.at == "E3"
+        assert page.body.at == "E3"
         await pressed(pilot, "slash")
         await typed(pilot, "zebra")
         assert "nothing here holds" in "\n".join(picture(app))
         await pressed(pilot, "escape")
-        assert len(page.visible_blocks()) == 4
+        assert len(page.body.blocks) == 4
 
 
 async def test_nothing_learned_yet_is_said_and_no_key_breaks(tmp_path: Path) -> None:

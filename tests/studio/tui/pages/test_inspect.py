@@ -10,7 +10,8 @@ from engines.core import events as ev
 from engines.record.run_dir import Workspace
 from studio.session.base import EventReceived, TextPiece, TextReceived
 from studio.tui.app import StudioApp
-from studio.tui.pages.inspect.page import InspectPage, _open_pager
+from studio.tui.pages.inspect.loader import open_pager
+from studio.tui.pages.inspect.page import InspectPage
 from studio.tui.widgets.row_list import RowList
 from tests.studio.tui.pages.test_runs import Asked
 from tests.studio.tui.reading import has_read
@@ -18,7 +19,7 @@ from tests.studio.tui.stage import FakeSession, app_on, finished_workspace, held
 
 
 def page_of(app: StudioApp) -> InspectPage:
-    page = app.page("inspect")
+    page = app.navigation.page("inspect")
     assert isinstance(page, InspectPage)
     return page
 
@@ -61,7 +62,7 @@ async def test_it_opens_at_rollouts_groups_operations_and_problems(
         app.open_page("inspect", asked.get(target, target))
         await has_read(pilot)
         expected = wanted.get(target, "s1p1r2" if target == "s1p1r2" else "s1p1r0")
-        assert page_of(app).chosen == expected
+        assert page_of(app).selection.chosen == expected
 
 
 async def test_the_evidence_of_an_operation_that_was_committed_is_found_in_the_journal(
@@ -74,7 +75,7 @@ async def test_the_evidence_of_an_operation_that_was_committed_is_found_in_the_j
     async with app.run_test(size=(120, 36)) as pilot:
         app.open_page("inspect", lesson.operations[0].id)
         await has_read(pilot)
-        assert page_of(app).chosen == lesson.operations[0].evidence[0]
+        assert page_of(app).selection.chosen == lesson.operations[0].evidence[0]
 
 
 async def test_an_id_that_is_none_of_this_run_is_told_and_what_is_shown_stays(
@@ -86,7 +87,7 @@ async def test_an_id_that_is_none_of_this_run_is_told_and_what_is_shown_stays(
         await has_read(pilot)
         app.open_page("inspect", "op77.1")
         await has_read(pilot)
-        assert page_of(app).chosen == "s1p0r1" and "op77.1" in asked.told[-1]
+        assert page_of(app).selection.chosen == "s1p0r1" and "op77.1" in asked.told[-1]
         assert not page_of(app).go_to("nothing")
 
 
@@ -96,12 +97,12 @@ async def test_n_and_shift_n_go_through_the_group_and_round(app: StudioApp) -> N
         await has_read(pilot)
         page = page_of(app)
         await pilot.press("n")
-        assert page.chosen == "s1p0r1" and page.list_pane.key == "s1p0r1"
+        assert page.selection.chosen == "s1p0r1" and page.list_pane.key == "s1p0r1"
         await pilot.press("N", "N")
-        assert page.chosen == "s1p0r3"
+        assert page.selection.chosen == "s1p0r3"
         await pilot.press("k")
         await pilot.pause()
-        assert page.chosen == "s1p0r2"
+        assert page.selection.chosen == "s1p0r2"
 
 
 async def test_w_puts_a_winner_and_a_loser_side_by_side_and_back(app: StudioApp) -> None:
@@ -111,14 +112,14 @@ async def test_w_puts_a_winner_and_a_loser_side_by_side_and_back(app: StudioApp)
         page = page_of(app)
         await pilot.press("w")
         await pilot.pause()
-        assert page.split == ("s1p0r1", "s1p0r0")
+        assert page.selection.split == ("s1p0r1", "s1p0r0")
         left, right = page.text_pane, page.query_one("#inspect-other", RowList)
         assert left.size.width > 30 and abs(left.size.width - right.size.width) <= 1
         texts = [pane.text() for pane in (left, right)]
         assert "#### 66" in texts[0] and "#### 56" in texts[1]
         await pilot.press("escape")
         await pilot.pause()
-        assert page.split is None and not right.display
+        assert page.selection.split is None and not right.display
 
 
 async def test_w_says_when_a_group_has_no_contrast(
@@ -132,7 +133,7 @@ async def test_w_says_when_a_group_has_no_contrast(
         app.open_page("inspect", "s4p0")
         await has_read(pilot)
         await pilot.press("w")
-        assert page_of(app).split is None and "no winner beside a loser" in asked.told[-1]
+        assert page_of(app).selection.split is None and "no winner beside a loser" in asked.told[-1]
 
 
 async def test_space_folds_the_part_under_the_cursor_or_all_from_the_list(app: StudioApp) -> None:
@@ -174,7 +175,7 @@ async def test_a_search_goes_to_its_hits_one_after_another(app: StudioApp, key: 
         await pilot.press(*"COLUMN", "enter")
         await pilot.pause()
         pane = page.text_pane
-        assert app.focused is pane and page.wanted == "COLUMN"
+        assert app.focused is pane and page.transcripts.wanted == "COLUMN"
         first = pane.key
         found = next(row for row in pane.rows if row.key == first)
         assert ("COLUMN", "flag") in [(text.upper(), style) for text, style in found.line]
@@ -184,7 +185,7 @@ async def test_a_search_goes_to_its_hits_one_after_another(app: StudioApp, key: 
         await pilot.pause()
         assert pane.key != first
         await pilot.press("escape")
-        assert page.wanted == "" and page.filter_text == ""
+        assert page.transcripts.wanted == "" and page.filter_text == ""
 
 
 async def test_what_is_not_found_is_told(app: StudioApp, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,16 +206,16 @@ async def test_o_gives_the_whole_rollout_to_a_pager_or_says_why_not(
         await has_read(pilot)
         await pilot.press("o")
         assert "a pager needs a terminal" in asked.told[-1]
-        text = page_of(app)._whole_text()
+        text = page_of(app).whole_text()
         assert text.startswith("[system]") and "[answer]" in text and "You solve one" in text
 
 
 def test_the_pager_is_the_one_that_is_set_and_reads_the_text(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
-    _open_pager("漢 text", {"PAGER": f"tee '{kept}'"})
+    open_pager("漢 text", {"PAGER": f"tee '{kept}'"})
     assert kept.read_text("utf-8") == "漢 text"
     with pytest.raises(FileNotFoundError):
-        _open_pager("text", {"PAGER": "/nowhere/pager"})
+        open_pager("text", {"PAGER": "/nowhere/pager"})
 
 
 async def test_copying_takes_a_part_or_the_whole_rollout(app: StudioApp) -> None:
@@ -226,7 +227,7 @@ async def test_copying_takes_a_part_or_the_whole_rollout(app: StudioApp) -> None
         page.text_pane.focus()
         await pilot.press("j")
         assert page.text_to_copy(False) == "Compute 37 + 29."
-        assert page.text_to_copy(True) == page._whole_text()
+        assert page.text_to_copy(True) == page.whole_text()
 
 
 async def test_the_text_of_a_rollout_under_way_comes_from_the_stream(
@@ -239,7 +240,7 @@ async def test_the_text_of_a_rollout_under_way_comes_from_the_stream(
         app.open_page("inspect", "s1p0")
         await has_read(pilot)
         page = page_of(app)
-        page._wholes.clear()
+        page.records.rollouts.clear()
         await session.push(
             TextReceived(
                 (TextPiece("s1p0r2", 0, "[red]First \x1b[2J"), TextPiece("s9p9r9", 0, "other"))
@@ -247,9 +248,9 @@ async def test_the_text_of_a_rollout_under_way_comes_from_the_stream(
             TextReceived((TextPiece("s1p0r2", 5, "FIRST half, "),)),
             TextReceived((TextPiece("s1p0r2", 17, "second half"),)),
         )
-        page._choose("s1p0r2")
+        page.choose("s1p0r2")
         assert "[red]FIRST half, second half" in page.text_pane.text()
-        assert set(page.live) == {"s1p0r2"}
+        assert set(page.records.live) == {"s1p0r2"}
         finished = next(
             e.event
             for e in session.run.entries()
@@ -257,7 +258,7 @@ async def test_the_text_of_a_rollout_under_way_comes_from_the_stream(
             and (e.event.position, e.event.index) == (0, 2)
         )
         await session.push(EventReceived(finished))
-        app.draw_frame()
+        app.painter.draw_frame()
         await has_read(pilot)
         assert "#### 56" in page.text_pane.text()
 
@@ -271,8 +272,8 @@ async def test_rollouts_under_way_are_subscribed_to_and_let_go_of(workspace: Wor
         page = page_of(app)
         from studio.tui.pages.inspect.view import Member
 
-        page._members = (Member("s1p0r0", 0, "won", 1.0), Member("s1p0r1", 1, "queued"))
-        page._subscribe(anew=True)
+        page.records.members = (Member("s1p0r0", 0, "won", 1.0), Member("s1p0r1", 1, "queued"))
+        page.selection.subscribe(anew=True)
         assert session.subscribed == {"s1p0r1"}
         await pilot.press("5")
         await has_read(pilot)
@@ -289,7 +290,7 @@ async def test_records_that_are_gone_are_told_and_nothing_breaks(
     async with app.run_test(size=(80, 24)) as pilot:
         app.open_page("inspect", "s1p0r1")
         await has_read(pilot)
-        assert "is not there" in page_of(app).trouble
+        assert "is not there" in page_of(app).selection.trouble
         await pilot.press("n", "w", "t", "space", "o", "S", "escape")
 
 
@@ -304,4 +305,4 @@ async def test_without_a_run_the_keys_say_so_and_break_nothing(tmp_path: Path) -
         await pilot.pause()
         await pilot.press("x", "enter")
         await pilot.pause()
-        assert page_of(app).group == ""
+        assert page_of(app).records.group == ""

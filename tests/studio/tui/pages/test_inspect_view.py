@@ -23,7 +23,17 @@ def a_whole(
     judged: bool = True,
 ) -> RecordedRollout:
     usage = Usage(70, 52, 1)
-    rollout = ev.RolloutFinished(1, 0, index, 41, status, None, None, usage, 1.5)  # type: ignore[arg-type]
+    rollout = ev.RolloutFinished(
+        step=1,
+        position=0,
+        index=index,
+        seed=41,
+        status=status,
+        answer=None,
+        error=None,
+        usage=usage,
+        elapsed_s=1.5,
+    )  # type: ignore[arg-type]
     verdict = Verdict(reward, critique, {"closeness": 0.8}) if judged else None
     calls = (ModelCall(0, "small", 70, 52, 1.5, "stop", 0.7, "records/step-0001.jsonl@0"),)
     said = messages or (

@@ -45,7 +45,7 @@ async def quiet(pilot: Pilot[int], page: LibraryPage) -> None:
 
 async def pressed(pilot: Pilot[int], *keys: str) -> LibraryPage:
     assert isinstance(pilot.app, StudioApp)
-    page = pilot.app.page("library")
+    page = pilot.app.navigation.page("library")
     assert isinstance(page, LibraryPage)
     for key in keys:
         await pilot.press(key)
@@ -69,7 +69,7 @@ async def answer(pilot: Pilot[int], text: str) -> None:
 
 
 def page_of(app: StudioApp) -> LibraryPage:
-    page = app.page("library")
+    page = app.navigation.page("library")
     assert isinstance(page, LibraryPage)
     return page
 
@@ -102,7 +102,7 @@ async def test_a_wording_that_was_refused_is_still_there(tmp_path: Path) -> None
         await answer(pilot, "Carry always.")
         assert "ann decides" in "\n".join(picture(app))
         await pressed(pilot, "e")
-        assert page_of(app).box.text == "Carry always."
+        assert page_of(app).proposals.box.text == "Carry always."
 
 
 @pytest.mark.parametrize("size", [(120, 36), (80, 24)])
@@ -113,16 +113,16 @@ async def test_a_long_wording_is_edited_whole_and_kept_by_escape(
     app = app_on(session, Workspace(tmp_path / "practice"))
     async with app.run_test(size=size) as pilot:
         page = await pressed(pilot, "3", "e")
-        page.box.load_text("begin " + "mmmm " * 30 + "end.")
+        page.proposals.box.load_text("begin " + "mmmm " * 30 + "end.")
         await pilot.pause()
         drawn = "\n".join(picture(app))
         assert "begin" in drawn and drawn.count("mmmm") == 30 and "end." in drawn
         assert "enter hands it in" in picture(app)[-1] and "delete" not in picture(app)[-1]
         await pressed(pilot, "x", "escape")
-        assert session.asked == [] and not page.box.display
+        assert session.asked == [] and not page.proposals.box.display
         assert "enter hands it in" not in picture(app)[-1]
         await pressed(pilot, "e")
-        assert page.box.text.startswith("xbegin")
+        assert page.proposals.box.text.startswith("xbegin")
 
 
 async def test_an_unchanged_wording_proposes_nothing(tmp_path: Path) -> None:
@@ -198,11 +198,11 @@ async def test_enter_shows_uses_and_opens_one_in_inspect(tmp_path: Path) -> None
     app = app_on(a_session(workspace), workspace)
     async with app.run_test(size=(120, 36)) as pilot:
         page = await pressed(pilot, "3", "enter")
-        assert page.side == "uses"
-        assert app.focused is page.uses
-        assert page.uses.keys[0] == "s1p0r0"
+        assert page.side.shows == "uses"
+        assert app.focused is page.side.uses
+        assert page.side.uses.keys[0] == "s1p0r0"
         await pressed(pilot, "escape")
-        assert (page.side, app.focused) == ("about", page.entries)
+        assert (page.side.shows, app.focused) == ("about", page.entries.pane)
         await pressed(pilot, "enter", "enter")
         assert app.page_name == "inspect"
 
@@ -212,13 +212,13 @@ async def test_capital_h_shows_the_history_and_d_the_last_change(tmp_path: Path)
     app = app_on(a_session(workspace), workspace)
     async with app.run_test(size=(120, 36)) as pilot:
         page = await pressed(pilot, "3", "H")
-        assert page.side == "history"
-        assert "op1.1" in page.about.text()
+        assert page.side.shows == "history"
+        assert "op1.1" in page.side.about.text()
         await pressed(pilot, "D")
-        assert page.side == "change"
-        assert page.about.text().startswith("v0 -> v1")
+        assert page.side.shows == "change"
+        assert page.side.about.text().startswith("v0 -> v1")
         await pressed(pilot, "j")
-        assert page.side == "about"
+        assert page.side.shows == "about"
 
 
 async def test_s_sorts_and_the_cursor_stays_on_its_experience(tmp_path: Path) -> None:
@@ -226,10 +226,10 @@ async def test_s_sorts_and_the_cursor_stays_on_its_experience(tmp_path: Path) ->
     app = app_on(a_session(workspace), workspace)
     async with app.run_test(size=(120, 36)) as pilot:
         page = await pressed(pilot, "3", "j", "S")
-        assert page.sort == "length"  # nothing cites, so there are no uses to sort by
-        assert (page.entries.keys[0], page.entries.key) == ("E4", "E2")
+        assert page.entries.sort == "length"  # nothing cites, so there are no uses to sort by
+        assert (page.entries.pane.keys[0], page.entries.pane.key) == ("E4", "E2")
         await pressed(pilot, "S")
-        assert page.sort == "id"
+        assert page.entries.sort == "id"
 
 
 async def test_x_writes_the_version_into_a_file_and_tells_its_path(tmp_path: Path) -> None:
@@ -248,10 +248,10 @@ async def test_the_filter_and_go_to_find_an_experience(tmp_path: Path) -> None:
     async with app.run_test(size=(120, 36)) as pilot:
         page = await pressed(pilot, "3", "slash")
         await answer(pilot, "borrow")
-        assert page.entries.keys == ("E4",)
+        assert page.entries.pane.keys == ("E4",)
         await pressed(pilot, "g")
         await answer(pilot, "E2")
-        assert (page.entries.key, page.filter_text) == ("E2", "")
+        assert (page.entries.pane.key, page.filter_text) == ("E2", "")
         await pressed(pilot, "slash")
         await answer(pilot, "zebra")
         assert "nothing here holds" in "\n".join(picture(app))
@@ -279,7 +279,7 @@ async def test_a_decision_marks_what_the_commit_would_change(tmp_path: Path) -> 
         await session.push(EventReceived(ev.OperationDecided(1, Decision(first.id, "approve"))))
         app.draw_now()
         await quiet(pilot, page)
-        assert [(one.id, one.mark) for one in page.listed] == [("E1", "+")]
+        assert [(one.id, one.mark) for one in page.entries.items] == [("E1", "+")]
         assert "v0 -> v1 drafted" in "\n".join(picture(app))
 
 
@@ -288,16 +288,16 @@ async def test_without_a_run_libraries_are_read_and_keys_say_how_to_edit(tmp_pat
     app = app_on(None, workspace)
     async with app.run_test(size=(120, 36)) as pilot:
         page = await pressed(pilot, "3")
-        assert page.entries.keys == ("rehearsal",)
+        assert page.entries.pane.keys == ("rehearsal",)
         await pressed(pilot, "enter")
-        assert page.entries.keys == ("E1", "E2", "E3", "E4")
+        assert page.entries.pane.keys == ("E1", "E2", "E3", "E4")
         for key in "edMi":
             await pressed(pilot, key)
             assert "studio library edit rehearsal E1" in picture(app)[-2]
         await pressed(pilot, "enter")
         assert "does not know who cites it" in picture(app)[-2]
         await pressed(pilot, "escape")
-        assert page.entries.keys == ("rehearsal",)
+        assert page.entries.pane.keys == ("rehearsal",)
 
 
 async def test_an_empty_workspace_and_a_damaged_library_say_so(tmp_path: Path) -> None:
@@ -326,11 +326,37 @@ def test_a_reply_that_cites_is_counted_once_with_its_reward(tmp_path: Path) -> N
     for index, (said, reward) in enumerate([("By [E1], [E1] and [E2, E9].", 1.0), ("[E1]", None)]):
         ref = _recorded(run, said, index)
         journal.append_now(
-            ev.RolloutFinished(1, 0, index, 1, "ok", None, None, NO_USAGE, 0.1, "", (ref,))
+            ev.RolloutFinished(
+                step=1,
+                position=0,
+                index=index,
+                seed=1,
+                status="ok",
+                answer=None,
+                error=None,
+                usage=NO_USAGE,
+                elapsed_s=0.1,
+                tail="",
+                refs=(ref,),
+            )
         )
         journal.append_now(ev.RolloutJudged(1, 0, index, Verdict(reward)))
     gone = RecordRef("step-0009.jsonl", 0, 10, "")
-    journal.append_now(ev.RolloutFinished(1, 1, 0, 1, "ok", None, None, NO_USAGE, 0.1, "", (gone,)))
+    journal.append_now(
+        ev.RolloutFinished(
+            step=1,
+            position=1,
+            index=0,
+            seed=1,
+            status="ok",
+            answer=None,
+            error=None,
+            usage=NO_USAGE,
+            elapsed_s=0.1,
+            tail="",
+            refs=(gone,),
+        )
+    )
     journal.close()
     citations = Citations(run)
     citations.refresh()
@@ -345,7 +371,17 @@ def _recorded(run: RunDir, said: str, index: int) -> RecordRef:
     key = CallKey("rollout", 2, 1, 0, index)
     # The question names experiences too; only what the model says cites one.
     asked = (Message("system", "[E3] a rule"),)
-    record = Record(key, "", "m", 0, asked, Sampling(), Completion(said), 0.1, 0.0)
+    record = Record(
+        key=key,
+        request="",
+        policy="m",
+        base=0,
+        messages=asked,
+        sampling=Sampling(),
+        reply=Completion(said),
+        elapsed_s=0.1,
+        at=0.0,
+    )
     raw, checksum = lines.encode(dumps(record))
     path = run.records / record_file_name(key)
     offset = path.stat().st_size if path.exists() else 0

@@ -23,6 +23,8 @@ from studio.session.base import (
     TextReceived,
 )
 from studio.tui.app import StudioApp
+from studio.tui.pages.live.batch_tracker import BatchTracker
+from studio.tui.pages.live.cursor import BatchCursor
 from studio.tui.pages.live.page import LivePage
 from studio.tui.pages.live.streams import Streams
 from studio.tui.widgets.activity import Activity
@@ -38,7 +40,7 @@ class Watched:
     def __init__(self, session: FakeSession, pilot: Pilot[int], events: list[object]) -> None:
         self.session, self.pilot, self.events = session, pilot, events
         self.app = pilot.app
-        self.page = self.app.page("live")
+        self.page = self.app.navigation.page("live")
         assert isinstance(self.page, LivePage)
 
     async def press(self, *keys: str) -> None:
@@ -62,7 +64,7 @@ class Watched:
 
     async def draw(self) -> None:
         self.app.draw_now()
-        for canvas in self.page.canvases:
+        for canvas in self.page.wall.canvases:
             canvas.flush()
         await self.pilot.pause()
 
@@ -129,7 +131,7 @@ async def test_streamed_text_is_shown_whole_and_inert(tmp_path: Path) -> None:
             TextPiece("s1p1r0", 0, "[red]one "), TextPiece("s1p1r1", 0, "\x1b[2J漢字")
         )
         await live.stream(TextPiece("s1p1r0", 9, "two"))
-        assert live.page.canvas.pane_text("s1p1r0") == "[red]one two"
+        assert live.page.wall.canvas.pane_text("s1p1r0") == "[red]one two"
         assert "[red]one two" in live.screen
         assert "\x1b" not in live.screen
 
@@ -139,9 +141,9 @@ async def test_a_piece_that_begins_earlier_replaces_the_text_from_there(tmp_path
         await live.press("right_square_bracket")
         await live.stream(TextPiece("s1p1r0", 0, "one two three"))
         await live.stream(TextPiece("s1p1r0", 4, "2"))
-        assert live.page.canvas.pane_text("s1p1r0") == "one 2"
+        assert live.page.wall.canvas.pane_text("s1p1r0") == "one 2"
         await live.stream(TextPiece("s1p1r0", 0, "anew"))
-        assert live.page.canvas.pane_text("s1p1r0") == "anew"
+        assert live.page.wall.canvas.pane_text("s1p1r0") == "anew"
 
 
 async def test_a_gap_in_a_text_has_it_sent_again_from_its_beginning(tmp_path: Path) -> None:
@@ -154,7 +156,7 @@ async def test_a_gap_in_a_text_has_it_sent_again_from_its_beginning(tmp_path: Pa
         await live.stream(TextPiece("s1p1r0", 53, "ther"))  # was under way: asks for nothing more
         assert [("s1p1r0" in ids) for ids in asked] == [False, True]
         await live.stream(TextPiece("s1p1r0", 0, "one and all"))
-        assert live.page.canvas.pane_text("s1p1r0") == "one and all"
+        assert live.page.wall.canvas.pane_text("s1p1r0") == "one and all"
 
 
 async def test_a_rollout_that_starts_anew_loses_its_old_text(tmp_path: Path) -> None:
@@ -162,9 +164,9 @@ async def test_a_rollout_that_starts_anew_loses_its_old_text(tmp_path: Path) -> 
         await live.press("right_square_bracket")
         await live.stream(TextPiece("s1p1r0", 0, "first try"))
         await live.hear(started(1, 0))
-        assert live.page.canvas.pane_text("s1p1r0") == ""
+        assert live.page.wall.canvas.pane_text("s1p1r0") == ""
         await live.stream(TextPiece("s1p1r0", 0, "second"))
-        assert live.page.canvas.pane_text("s1p1r0") == "second"
+        assert live.page.wall.canvas.pane_text("s1p1r0") == "second"
 
 
 async def test_a_text_is_whole_again_after_another_zoom(tmp_path: Path) -> None:
@@ -176,12 +178,12 @@ async def test_a_text_is_whole_again_after_another_zoom(tmp_path: Path) -> None:
         await live.press("right_square_bracket")
         assert "s1p1r0" in live.session.subscribed
         await live.stream(TextPiece("s1p1r0", 0, "kept by the run, and more"))
-        assert live.page.canvas.pane_text("s1p1r0") == "kept by the run, and more"
+        assert live.page.wall.canvas.pane_text("s1p1r0") == "kept by the run, and more"
 
 
 async def test_the_text_of_ended_rollouts_comes_from_the_records(tmp_path: Path) -> None:
     async with watching(tmp_path) as live:
-        text = live.page.canvas.pane_text("s1p0r0")
+        text = live.page.wall.canvas.pane_text("s1p0r0")
         assert text.startswith("Step 1")
         assert "reward" in live.screen
 
@@ -193,7 +195,7 @@ async def test_a_record_that_is_gone_says_so_in_its_pane(tmp_path: Path) -> None
         step = next(event for event in live.events if isinstance(event, ev.StepStarted))
         await live.hear(step, *live.events_of(0))
         await live.read()
-        assert "cannot be read" in live.page.canvas.pane_text("s1p0r0")
+        assert "cannot be read" in live.page.wall.canvas.pane_text("s1p0r0")
 
 
 @pytest.mark.parametrize(
@@ -203,18 +205,18 @@ async def test_z_goes_round_the_zooms(tmp_path: Path, size: tuple[int, int], mod
     async with watching(tmp_path, size) as live:
         seen = []
         for _ in range(3):
-            seen.append(live.page.canvas.mode)
+            seen.append(live.page.wall.canvas.mode)
             await live.press("z")
         assert seen == modes.split()
-        assert live.page.canvas.mode == seen[0]
+        assert live.page.wall.canvas.mode == seen[0]
 
 
 async def test_brackets_go_round_the_groups(tmp_path: Path) -> None:
     async with watching(tmp_path) as live:
         await live.press("left_square_bracket")
-        assert live.page.canvas.focused == "s1p5r0"
+        assert live.page.wall.canvas.focused_id == "s1p5r0"
         await live.press("right_square_bracket", "right_square_bracket")
-        assert live.page.canvas.focused == "s1p1r0"
+        assert live.page.wall.canvas.focused_id == "s1p1r0"
 
 
 async def test_letters_and_arrows_move_over_rollouts(tmp_path: Path) -> None:
@@ -222,7 +224,7 @@ async def test_letters_and_arrows_move_over_rollouts(tmp_path: Path) -> None:
         seen = []
         for key in ("l", "j", "h", "k", "right", "down", "left", "up", "G", "home"):
             await live.press(key)
-            seen.append(live.page.canvas.focused[-2:])
+            seen.append(live.page.wall.canvas.focused_id[-2:])
         assert seen == ["r1", "r3", "r2", "r0", "r1", "r3", "r2", "r0", "r3", "r0"]
 
 
@@ -231,21 +233,21 @@ async def test_on_the_wall_down_is_the_next_rollout_and_across_the_next_group(
 ) -> None:
     async with watching(tmp_path, NARROW) as live:
         await live.press("j")
-        assert live.page.canvas.focused == "s1p0r1"
+        assert live.page.wall.canvas.focused_id == "s1p0r1"
         await live.press("l")
-        assert live.page.canvas.focused == "s1p1r0"
+        assert live.page.wall.canvas.focused_id == "s1p1r0"
         await live.press("k")
-        assert live.page.canvas.focused == "s1p0r3"
-        assert live.page.canvases[1].focused == "s1p0r3"  # the one that is followed below
+        assert live.page.wall.canvas.focused_id == "s1p0r3"
+        assert live.page.wall.canvases[1].focused_id == "s1p0r3"  # the one that is followed below
 
 
 async def test_space_opens_a_rollout_under_way_alone_and_escape_leaves_it(tmp_path: Path) -> None:
     async with watching(tmp_path) as live:
         await live.press("right_square_bracket", "space")
-        assert (live.page.canvas.mode, live.page.canvas.focused) == ("solo", "s1p1r0")
+        assert (live.page.wall.canvas.mode, live.page.wall.canvas.focused_id) == ("solo", "s1p1r0")
         assert live.session.subscribed == {"s1p1r0"}
         await live.press("escape")
-        assert live.page.canvas.mode == "group"
+        assert live.page.wall.canvas.mode == "group"
 
 
 @pytest.mark.parametrize("key", ["space", "enter"])
@@ -261,19 +263,19 @@ async def test_the_list_of_groups_chooses_a_group(tmp_path: Path) -> None:
     async with watching(tmp_path) as live:
         live.page.query_one("#live-groups").focus()
         await live.press("j", "j")
-        assert live.page.canvas.focused == "s1p2r0"
+        assert live.page.wall.canvas.focused_id == "s1p2r0"
         await live.press("z", "z", "space")
-        assert live.page.canvas.mode == "group"
-        assert live.app.focused is live.page.canvas
+        assert live.page.wall.canvas.mode == "group"
+        assert live.app.focused is live.page.wall.canvas
 
 
 async def test_f_stays_where_the_text_is_and_follows_it_again(tmp_path: Path) -> None:
     async with watching(tmp_path) as live:
         await live.press("right_square_bracket", "f")
-        assert live.page.canvas.mode == "solo"
-        assert not live.page.canvas.follow
+        assert live.page.wall.canvas.mode == "solo"
+        assert not live.page.wall.canvas.follow
         await live.press("f")
-        assert live.page.canvas.follow
+        assert live.page.wall.canvas.follow
 
 
 async def test_in_solo_keys_scroll_and_the_end_is_followed_again(tmp_path: Path) -> None:
@@ -284,9 +286,9 @@ async def test_in_solo_keys_scroll_and_the_end_is_followed_again(tmp_path: Path)
         await live.press("home")
         assert "line 0 " in live.screen
         await live.press("ctrl+d", "j")
-        assert not live.page.canvas.follow
+        assert not live.page.wall.canvas.follow
         await live.press("ctrl+u", "G")
-        assert live.page.canvas.follow
+        assert live.page.wall.canvas.follow
         assert "line 199" in live.screen
 
 
@@ -343,7 +345,7 @@ async def test_the_filter_keeps_groups_and_escape_clears_it(tmp_path: Path) -> N
         live.page.apply_filter("s1p4")
         await live.pilot.pause()
         assert [row.key for row in live.page.query_one("#live-groups").rows] == ["s1p4"]
-        assert live.page.canvas.focused == "s1p4r0"
+        assert live.page.wall.canvas.focused_id == "s1p4r0"
         await live.press("escape")
         assert len(live.page.query_one("#live-groups").rows) == 6
 
@@ -351,16 +353,16 @@ async def test_the_filter_keeps_groups_and_escape_clears_it(tmp_path: Path) -> N
 async def test_going_to_an_id_shows_that_rollout(tmp_path: Path) -> None:
     async with watching(tmp_path) as live:
         assert live.page.go_to("s1p3r2")
-        assert live.page.canvas.focused == "s1p3r2"
-        assert live.page.go_to(live.page.shown_batch.problems[5])
-        assert live.page.canvas.focused == "s1p5r0"
+        assert live.page.wall.canvas.focused_id == "s1p3r2"
+        assert live.page.go_to(live.page.cursor.batch.problems[5])
+        assert live.page.wall.canvas.focused_id == "s1p5r0"
         assert not live.page.go_to("s1p9r0")
 
 
 async def test_copying_gives_the_rollout_or_all_of_them(tmp_path: Path) -> None:
     async with watching(tmp_path) as live:
         one = live.page.text_to_copy(whole=False)
-        assert one == live.page.canvas.pane_text("s1p0r0") != ""
+        assert one == live.page.wall.canvas.pane_text("s1p0r0") != ""
         assert one in live.page.text_to_copy(whole=True)
         assert "s1p0r3" in live.page.text_to_copy(whole=True)
 
@@ -392,8 +394,11 @@ async def test_the_end_of_a_run_shows_its_summary_and_z_its_rollouts(tmp_path: P
         await live.hear(ev.RunEnded("stopped", "by ann"))
         assert "STOPPED after step 0 of 4" in live.screen
         await live.press("z")
-        assert live.page.canvas.display
-        assert live.page.canvas.pane_text("s1p0r0") != "" or live.page.canvas.focused == "s1p0r0"
+        assert live.page.wall.canvas.display
+        assert (
+            live.page.wall.canvas.pane_text("s1p0r0") != ""
+            or live.page.wall.canvas.focused_id == "s1p0r0"
+        )
         await live.press("escape")
         assert "STOPPED after step 0 of 4" in live.screen
 
@@ -412,7 +417,7 @@ async def test_a_finished_run_shows_before_and_after(tmp_path: Path) -> None:
 async def test_r_resumes_a_run_that_ended_early(tmp_path: Path) -> None:
     async with watching(tmp_path) as live:
         begun: list[list[str]] = []
-        live.app.start = lambda arguments: begun.append(list(arguments))  # type: ignore[method-assign]
+        live.app.start_run = lambda arguments: begun.append(list(arguments))  # type: ignore[method-assign]
         await live.press("r")
         assert begun == []  # its process lives
         await live.hear(ev.RunEnded("stopped", "by ann"))
@@ -424,7 +429,7 @@ async def test_r_resumes_a_run_that_ended_early(tmp_path: Path) -> None:
 async def test_r_asks_how_much_more_where_a_budget_was_reached(tmp_path: Path) -> None:
     async with watching(tmp_path) as live:
         begun: list[list[str]] = []
-        live.app.start = lambda arguments: begun.append(list(arguments))  # type: ignore[method-assign]
+        live.app.start_run = lambda arguments: begun.append(list(arguments))  # type: ignore[method-assign]
         await live.hear(ev.RunEnded("budget", "budget.calls=10 is reached"))
         live.session.living = False
         await live.press("r")
@@ -441,7 +446,7 @@ async def test_a_process_that_dies_leaves_the_batch_and_says_what_to_do(tmp_path
         await live.session.push(Disconnected("the process of mine ended", ended=True))
         await live.draw()
         assert "r resumes it" in live.screen
-        assert live.page.under_way == set()
+        assert live.page.tracker.under_way == set()
         assert "the process of mine ended" in live.page.query_one(Activity).text()
 
 
@@ -452,7 +457,7 @@ async def test_without_a_run_the_page_says_how_to_get_one(tmp_path: Path) -> Non
         await pilot.pause()
         assert "0 starts" in "\n".join(picture(app))
         await pilot.press("space", "z", "f", "K", "r", "right_square_bracket", "j", "l", "G")
-        assert isinstance(app.page("live"), LivePage)
+        assert isinstance(app.navigation.page("live"), LivePage)
 
 
 async def test_the_activity_begins_with_what_the_journal_tells(tmp_path: Path) -> None:
@@ -481,7 +486,7 @@ async def test_a_resize_storm_leaves_every_pane_in_place(tmp_path: Path) -> None
         for size in (NARROW, (60, 16), (200, 50), (20, 5), WIDE):
             await live.pilot.resize_terminal(*size)
             await live.draw()
-        assert live.page.canvas.mode == "group"
+        assert live.page.wall.canvas.mode == "group"
         assert isinstance(live.page.query_one("#live-facts"), LineView)
         assert "Groups 6" in live.screen
 
@@ -496,10 +501,10 @@ def test_texts_of_no_record_are_sentences(tmp_path: Path) -> None:
 
 
 async def beats(live: Watched) -> None:
-    """What the pump does by itself, with no key and no other reason to draw."""
+    """What the frame clock does by itself, with no key and no other reason to draw."""
     for _ in range(4):
         await live.pilot.pause()
-        live.app.pump.tick()
+        live.app.frame_clock.tick()
         await all_read(live.app)
     await live.pilot.pause()
 
@@ -516,7 +521,7 @@ async def test_tiles_catch_up_with_a_step_that_is_through_before_the_first_frame
     tmp_path: Path, zoom: str
 ) -> None:
     async with watching(tmp_path, begun=False) as live:
-        live.page.zoom = zoom
+        live.page.cursor.zoom = zoom
         ended = [event for at in range(6) for event in live.events_of(at)]
         step = next(event for event in live.events if isinstance(event, ev.StepStarted))
         await live.session.push(*(EventReceived(event) for event in (step, *ended)))
@@ -536,17 +541,17 @@ async def test_texts_of_what_ended_while_the_line_was_cut_come_from_the_records(
             fold(live.session.state, event)
         await live.session.push(SnapshotReceived())
         await beats(live)
-        assert live.page.canvas.pane_text("s1p1r0").startswith("Step 1")
+        assert live.page.wall.canvas.pane_text("s1p1r0").startswith("Step 1")
 
 
 async def test_a_late_screen_shows_as_streaming_what_the_run_says_is_under_way(
     tmp_path: Path,
 ) -> None:
     async with watching(tmp_path) as live:
-        live.page.zoom = "wall"
+        live.page.cursor.zoom = "wall"
         await live.session.push(SnapshotReceived(frozenset({"s1p0r0", "s1p5r3"})))
         await live.draw()
-        assert live.page.under_way == {"s1p5r3"}  # the other one has ended
+        assert live.page.tracker.under_way == {"s1p5r3"}  # the other one has ended
         assert "s1p5  ...>" in live.screen
 
 
@@ -559,8 +564,8 @@ async def test_a_run_that_is_finished_shows_its_last_rollouts_when_asked(tmp_pat
         live = Watched(app.session, pilot, [])
         await live.press("z")
         await beats(live)
-        assert live.page.canvas.display and "s4p0r0" in live.page.canvas.focused
-        assert "####" in live.page.canvas.pane_text("s4p0r0")
+        assert live.page.wall.canvas.display and "s4p0r0" in live.page.wall.canvas.focused_id
+        assert "####" in live.page.wall.canvas.pane_text("s4p0r0")
 
 
 async def test_what_was_hidden_is_folded_for_the_width_it_gets(tmp_path: Path) -> None:
@@ -578,11 +583,11 @@ async def test_a_page_that_is_opened_shows_nothing_of_what_it_held_before(tmp_pa
     async with app.run_test(size=WIDE) as pilot:
         await pilot.press("1")
         await pilot.press("5")
-        assert "No run is open" in app.page("live").query_one("#live-told").text()
-        app.session = FakeSession(app.workspace.run("mine"))
+        assert "No run is open" in app.navigation.page("live").query_one("#live-told").text()
+        app.attachment.session = FakeSession(app.workspace.run("mine"))
         app.open_page("live")  # nothing is awaited from here on: this is its first frame
-        assert not app.page("live").query_one("#live-told").display
-        assert app.page("live").canvas.display
+        assert not app.navigation.page("live").query_one("#live-told").display
+        assert app.navigation.page("live").wall.canvas.display
 
 
 async def test_resuming_is_offered_while_the_run_has_no_process(tmp_path: Path) -> None:
@@ -607,7 +612,7 @@ async def test_a_rate_falls_on_the_screen_although_nothing_comes_any_more(tmp_pa
         await live.stream(TextPiece("s1p1r0", 0, "x" * 4_000))
         assert "/s" in live.screen.splitlines()[0]
         now += 60.0
-        live.app.pump.tick()
+        live.app.frame_clock.tick()
         await live.pilot.pause()
         assert "/s" not in live.screen.splitlines()[0]
 
@@ -619,7 +624,8 @@ async def test_a_screen_that_is_left_while_it_reads_breaks_nothing(tmp_path: Pat
         session = FakeSession(held_workspace(tmp_path).run("mine"))
         is_attached = False
 
-    streams = Streams(cast(LivePage, Gone()))
+    page = cast(LivePage, Gone())
+    streams = Streams(page, BatchCursor(page, BatchTracker()), lambda: page.wall.canvases)
     streams.prune(["s1p0r0"])
-    await streams._read({"s1p0r0": ()})
+    await streams.read_records({"s1p0r0": ()})
     assert not streams.has_text("s1p0r0")

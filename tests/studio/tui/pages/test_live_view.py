@@ -108,7 +108,7 @@ def test_stages_count_rollouts_verdicts_groups_and_operations() -> None:
     state = a_state(*judged(0, 0, 1.0), a_rollout_finished(0, 1), reflected(0, "used"))
     told = stage_line(of(state), state)
     assert told == "rollout 2/8  judged 1/8  reflected 1/2  ops 0"
-    shown = text(facts_lines(state, of(state), LIVES, None, 32))
+    shown = text(facts_lines(state, of(state), LIVES, None, width=32))
     assert "rollout    [##........] 2/8" in shown
     assert "1 with winners and losers" in shown
     assert all(cell_width(row) <= 32 for row in shown.split("\n"))
@@ -127,7 +127,7 @@ def test_the_first_measurement_is_said_to_come_before_practice() -> None:
 
 def test_facts_show_an_evaluation_with_its_set_and_bar() -> None:
     event = ev.EvaluationProgressed(0, "arithmetic-heldout", 5, 20)
-    shown = text(facts_lines(a_state(), None, LIVES, event, 32))
+    shown = text(facts_lines(a_state(), None, LIVES, event, width=32))
     assert "held-out arithmetic-heldout" in shown
     assert "5/20" in shown
 
@@ -199,7 +199,19 @@ def test_the_summary_gives_rewards_with_their_n_and_every_loss() -> None:
 
 def test_a_measurement_taken_once_claims_no_change() -> None:
     once = ev.EvaluationFinished(
-        0, "held", 0, 0, 1, 2, 0, 0.5, Usage(), "f", "", ("a", "b"), ((1.0,), (0.0,))
+        step=0,
+        data="held",
+        policy_version=0,
+        library_version=0,
+        k=1,
+        n=2,
+        unjudged=0,
+        mean=0.5,
+        usage=Usage(),
+        fingerprint="f",
+        trouble="",
+        problems=("a", "b"),
+        rewards=((1.0,), (0.0,)),
     )
     told = text(run_summary_lines(a_state(once, ev.RunEnded("finished")), 70))
     assert "measured once, so nothing can be compared" in told

@@ -51,8 +51,8 @@ class Desk:
     async def rest(self) -> None:
         await self.pilot.pause()
         await self.app.wait_for_requests()
-        await self.page.read()
-        self.app.draw_frame()
+        await self.page.loader.wait()
+        self.app.painter.draw_frame()
         await self.pilot.pause()
 
     async def burst(self, *keys: str) -> None:
@@ -102,7 +102,7 @@ async def a_desk(
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         app.open_page("review")
-        page = app.page("review")
+        page = app.navigation.page("review")
         assert isinstance(page, ReviewPage)
         desk = Desk(app, pilot, session, page)
         await desk.rest()
@@ -118,7 +118,7 @@ async def test_a_approves_what_is_shown_and_shows_the_next(tmp_path: Path) -> No
         await desk.press("a")
         assert desk.made == [("op1.1", "approve")]
         assert desk.decided[0].reviewer == "sam" and desk.decided[0].took_s == 0.0
-        assert desk.page.operation_list.key == "op1.2"
+        assert desk.page.shown.operations.key == "op1.2"
         assert "approved op1.1" in desk.told
 
 
@@ -168,11 +168,11 @@ async def test_n_and_capital_n_go_to_what_is_undecided(tmp_path: Path) -> None:
     async with a_desk(tmp_path, an_add(1), an_add(2), an_add(3)) as desk:
         await desk.press("j", "a")  # op1.2, and on to op1.3
         await desk.press("n")
-        assert desk.page.operation_list.key == "op1.1"
+        assert desk.page.shown.operations.key == "op1.1"
         await desk.press("n")
-        assert desk.page.operation_list.key == "op1.3"
+        assert desk.page.shown.operations.key == "op1.3"
         await desk.press("N")
-        assert desk.page.operation_list.key == "op1.1"
+        assert desk.page.shown.operations.key == "op1.1"
 
 
 async def test_an_approval_that_the_gate_refuses_stays_under_the_cursor(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ async def test_an_approval_that_the_gate_refuses_stays_under_the_cursor(tmp_path
 
         desk.session.decide = refuse  # type: ignore[method-assign]
         await desk.press("a")
-        assert desk.page.operation_list.key == "op1.1"
+        assert desk.page.shown.operations.key == "op1.1"
         assert "E1 says so" in desk.told
 
 
@@ -210,7 +210,7 @@ async def test_an_acknowledged_decision_counts_before_its_event_comes(tmp_path: 
         await desk.press("a", "a")
         assert desk.made == [("op1.1", "approve"), ("op1.2", "approve")]
         await desk.session.push(EventReceived(ev.OperationDecided(1, desk.decided[0])))
-        assert set(desk.page.deciding.just) == {"op1.2"}
+        assert set(desk.page.queue.decider.just) == {"op1.2"}
 
 
 # -- edits --------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ async def test_e_edits_and_enter_approves_the_new_wording(tmp_path: Path) -> Non
         assert desk.made == [("op1.1", "edit")]
         assert (desk.decided[0].text or "").endswith("next column. q2!")
         assert desk.session.names() == ["weigh", "decide"]
-        assert desk.page.operation_list.key == "op1.2" and not desk.page.box.display
+        assert desk.page.shown.operations.key == "op1.2" and not desk.page.shown.box.display
 
 
 async def test_enter_on_an_unchanged_wording_approves_it(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ async def test_an_objection_keeps_the_box_open(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
         desk.session.objected = DecisionPreview("E1 already says exactly this")
         await desk.press("e", "x", "enter")
-        assert desk.made == [] and desk.page.box.display
+        assert desk.made == [] and desk.page.shown.box.display
         assert "already says exactly this" in desk.screen
 
 
@@ -285,8 +285,8 @@ async def test_the_cursor_stays_while_someone_types(tmp_path: Path) -> None:
         elsewhere = Decision("op1.1", "approve", reviewer="ann")
         await desk.session.push(EventReceived(ev.OperationDecided(1, elsewhere)))
         await desk.press("y")
-        assert desk.page.operation_list.key == "op1.1" and desk.app.focused is desk.page.box
-        assert desk.page.box.text.endswith("xy")
+        assert desk.page.shown.operations.key == "op1.1" and desk.app.focused is desk.page.shown.box
+        assert desk.page.shown.box.text.endswith("xy")
 
 
 async def test_ten_kilobytes_can_be_pasted(tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ async def test_a_deletion_can_be_turned_into_another_wording(tmp_path: Path) -> 
     delete = Operation("op1.2", "delete", "E1", rationale="it misled")
     async with a_desk(tmp_path, an_add(1, "Look twice."), delete, change=known) as desk:
         await desk.press("n", "e")
-        assert desk.page.box.text == "Look twice."
+        assert desk.page.shown.box.text == "Look twice."
         await desk.press("x", "enter")
         made = desk.decided[0]
         assert (made.action, made.kind, made.target) == ("edit", "modify", "E1")
@@ -316,7 +316,7 @@ async def test_a_deletion_can_be_turned_into_another_wording(tmp_path: Path) -> 
 
 async def test_capital_e_takes_the_wording_from_the_editor(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
-        desk.page.in_editor = lambda text: f"{text}\n with more\n"
+        desk.page.wording.in_editor = lambda text: f"{text}\n with more\n"
         await desk.press("E")
         assert desk.made == [("op1.1", "edit")]
         assert (desk.decided[0].text or "").endswith("column. with more")
@@ -324,7 +324,7 @@ async def test_capital_e_takes_the_wording_from_the_editor(tmp_path: Path) -> No
 
 async def test_an_editor_that_saves_nothing_decides_nothing(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
-        desk.page.in_editor = lambda text: None
+        desk.page.wording.in_editor = lambda text: None
         await desk.press("E")
         assert desk.made == [] and "nothing was saved" in desk.told
 
@@ -332,9 +332,9 @@ async def test_an_editor_that_saves_nothing_decides_nothing(tmp_path: Path) -> N
 async def test_what_an_editor_brings_and_does_not_fit_is_shown_in_the_box(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
         desk.session.objected = DecisionPreview("the library is full (3)")
-        desk.page.in_editor = lambda text: "Another wording."
+        desk.page.wording.in_editor = lambda text: "Another wording."
         await desk.press("E")
-        assert desk.made == [] and desk.page.box.text == "Another wording."
+        assert desk.made == [] and desk.page.shown.box.text == "Another wording."
 
 
 async def test_capital_m_merges_into_the_similar_one(tmp_path: Path) -> None:
@@ -346,9 +346,9 @@ async def test_capital_m_merges_into_the_similar_one(tmp_path: Path) -> None:
 
     async with a_desk(tmp_path, first, second, change=known) as desk:
         await desk.press("n")
-        assert "E1" in desk.page.similar.keys
+        assert "E1" in desk.page.shown.similar.keys
         await desk.press("M")
-        assert desk.page.box.text == f"{first.text} {second.text}"
+        assert desk.page.shown.box.text == f"{first.text} {second.text}"
         await desk.press("enter")
         made = desk.decided[0]
         assert (made.operation_id, made.action) == ("op1.2", "edit")
@@ -364,7 +364,7 @@ async def test_what_was_just_approved_is_among_the_similar_ones(tmp_path: Path) 
     second = an_add(2, "When counting lattice paths with holes, use binomial coefficients.")
     async with a_desk(tmp_path, first, second) as desk:
         await desk.press("j")
-        assert not any(desk.page.similar.keys)
+        assert not any(desk.page.shown.similar.keys)
         await desk.press("k")
 
         async def assign(decision: Decision) -> tuple[Decision, str]:
@@ -374,13 +374,13 @@ async def test_what_was_just_approved_is_among_the_similar_ones(tmp_path: Path) 
 
         desk.session.decide = assign  # type: ignore[method-assign]
         await desk.press("a")
-        assert desk.page.operation_list.key == "op1.2" and desk.page.similar.keys == ("E1",)
+        assert desk.page.shown.operations.key == "op1.2" and desk.page.shown.similar.keys == ("E1",)
 
 
 async def test_merging_into_nothing_is_refused_in_words(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
         await desk.press("M")
-        assert "nothing to merge into" in desk.told and not desk.page.box.display
+        assert "nothing to merge into" in desk.told and not desk.page.shown.box.display
 
 
 # -- undo, redo, after the commit ------------------------------------------------------------------
@@ -390,7 +390,7 @@ async def test_u_takes_back_one_after_the_other_and_ctrl_r_decides_again(tmp_pat
     async with a_desk(tmp_path, an_add(1), an_add(2), an_add(3)) as desk:
         await desk.press("a", "r", "u", "u")
         assert [asked for name, asked in desk.session.asked if name == "undo"] == ["op1.2", "op1.1"]
-        assert desk.page.operation_list.key == "op1.1" and not desk.session.state.decisions
+        assert desk.page.shown.operations.key == "op1.1" and not desk.session.state.decisions
         await desk.press("ctrl+r", "ctrl+r")
         assert desk.made[2:] == [("op1.1", "approve"), ("op1.2", "reject")]
         await desk.press("u")
@@ -425,8 +425,8 @@ async def test_after_the_commit_u_proposes_the_inverse(tmp_path: Path) -> None:
         await desk.press("a")
         state = desk.session.state
         decision = replace(state.decisions["op1.1"], assigned="E1")
-        step = desk.page.deciding.sitting.steps[0][0]
-        desk.page.deciding.sitting.steps = [(replace(step, decision=decision),)]
+        step = desk.page.queue.decider.sitting.steps[0][0]
+        desk.page.queue.decider.sitting.steps = [(replace(step, decision=decision),)]
         state.operations.clear()
         state.decisions.clear()
         state.operations["op1.9"] = an_add(9, "Carry.")
@@ -482,13 +482,13 @@ async def test_a_range_is_decided_after_it_was_listed(
         assert desk.made == []
         await desk.press("enter")
         assert desk.made == [("op1.1", action), ("op1.2", action)]
-        assert not desk.page.operation_list.chosen
+        assert not desk.page.shown.operations.chosen
 
 
 async def test_escape_leaves_a_range(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
         await desk.press("v", "j")
-        assert desk.page.operation_list.chosen == {"op1.1", "op1.2"}
+        assert desk.page.shown.operations.chosen == {"op1.1", "op1.2"}
         await desk.press("escape", "a")
         assert desk.made == [("op1.2", "approve")]
 
@@ -540,21 +540,23 @@ async def test_enter_opens_the_evidence_and_closes_it(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
         assert "Step 2" not in desk.screen
         await desk.press("enter")
-        assert desk.page.opened_evidence and "Step 2" in desk.screen
-        assert desk.app.focused is desk.page.evidence
+        assert desk.page.shown.opened_evidence and "Step 2" in desk.screen
+        assert desk.app.focused is desk.page.shown.evidence
         await desk.press("escape")
-        assert not desk.page.opened_evidence and desk.app.focused is desk.page.operation_list
+        assert (
+            not desk.page.shown.opened_evidence and desk.app.focused is desk.page.shown.operations
+        )
 
 
 async def test_o_opens_the_rollout_and_back_returns_to_the_operation(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
         await desk.press("j")
-        rollout = desk.page.evidence.key
+        rollout = desk.page.shown.evidence.key
         assert rollout in desk.session.state.operations["op1.2"].evidence
         await desk.press("o")
         assert desk.app.page_name == "inspect"
         await desk.press("escape")
-        assert desk.app.page_name == "review" and desk.page.operation_list.key == "op1.2"
+        assert desk.app.page_name == "review" and desk.page.shown.operations.key == "op1.2"
 
 
 async def test_w_goes_through_words_lines_and_columns(tmp_path: Path) -> None:
@@ -574,10 +576,10 @@ async def test_w_goes_through_words_lines_and_columns(tmp_path: Path) -> None:
 async def test_capital_s_sorts_and_the_cursor_stays(tmp_path: Path) -> None:
     operations = (an_add(1), Operation("op1.2", "keep", "E1"), an_add(3, "", Flag("leak")))
     async with a_desk(tmp_path, *operations) as desk:
-        assert desk.page.operation_list.keys == ("op1.3", "op1.1", "op1.2")
+        assert desk.page.shown.operations.keys == ("op1.3", "op1.1", "op1.2")
         await desk.press("j", "S", "S")
-        assert desk.page.operation_list.keys == ("op1.1", "op1.2", "op1.3")
-        assert desk.page.operation_list.key == "op1.1"
+        assert desk.page.shown.operations.keys == ("op1.1", "op1.2", "op1.3")
+        assert desk.page.shown.operations.key == "op1.1"
 
 
 async def test_the_filter_shows_what_holds_the_words(tmp_path: Path) -> None:
@@ -585,9 +587,9 @@ async def test_the_filter_shows_what_holds_the_words(tmp_path: Path) -> None:
         await desk.press("slash")
         await desk.write("multi")
         await desk.press("enter")
-        assert desk.page.operation_list.keys == ("op1.2",) and desk.app.drafts.filter == "multi"
+        assert desk.page.shown.operations.keys == ("op1.2",) and desk.app.drafts.filter == "multi"
         await desk.press("escape")
-        assert len(desk.page.operation_list.keys) == 2
+        assert len(desk.page.shown.operations.keys) == 2
 
 
 # -- replies to mend -----------------------------------------------------------------------------
@@ -612,13 +614,13 @@ async def test_e_mends_a_reply_and_what_is_still_wrong_is_shown(tmp_path: Path) 
             desk.session.asked.append(("mend", (repair_id, text, reviewer)))
             return ("a bracket is missing",)
 
-        mend, desk.session.mend = desk.session.mend, wrong  # type: ignore[method-assign]
+        mend, desk.session.resubmit = desk.session.resubmit, wrong  # type: ignore[method-assign]
         await desk.press("j", "e", "x", "enter", "z", "ctrl+o")
         assert desk.session.asked == [("mend", ("s1p3", "{brokenx\nz", "sam"))]
-        assert desk.page.box.display and "a bracket is missing" in desk.screen
-        desk.session.mend = mend  # type: ignore[method-assign]
+        assert desk.page.shown.box.display and "a bracket is missing" in desk.screen
+        desk.session.resubmit = mend  # type: ignore[method-assign]
         await desk.press("ctrl+o")
-        assert len(desk.session.asked) == 2 and not desk.page.box.display
+        assert len(desk.session.asked) == 2 and not desk.page.shown.box.display
 
 
 async def test_capital_d_lets_no_operation_go(tmp_path: Path) -> None:
@@ -685,7 +687,7 @@ async def test_an_operation_that_goes_leaves_the_cursor_on_its_neighbour(tmp_pat
         del desk.session.state.operations["op1.2"]
         await desk.session.push(EventReceived(ev.RunPaused()))
         await desk.rest()
-        assert desk.page.operation_list.key == "op1.3"
+        assert desk.page.shown.operations.key == "op1.3"
         await desk.press("a")
         assert desk.made == [("op1.3", "approve")]
 
@@ -728,10 +730,10 @@ async def test_where_the_person_was_is_where_they_come_back(tmp_path: Path) -> N
         await pilot.pause()
         app.open_page("review")
         await pilot.pause()
-        page = app.page("review")
+        page = app.navigation.page("review")
         assert isinstance(page, ReviewPage)
-        await page.read()
-        assert page.operation_list.key == "op1.2"
+        await page.loader.wait()
+        assert page.shown.operations.key == "op1.2"
         assert app.drafts.edits["op1.2"].endswith("x")
 
 

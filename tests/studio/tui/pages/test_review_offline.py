@@ -17,7 +17,7 @@ from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
 from studio.run import detached
 from studio.run.detached import RefusedStart
-from studio.session.offline_screen import OfflineSession
+from studio.session.offline import OfflineSession
 from studio.tui.app import StudioApp
 from studio.tui.pages.review.page import ReviewPage
 from tests.studio.tui.stage import app_on, finished_workspace, held_workspace, picture
@@ -41,8 +41,8 @@ class Table:
     async def rest(self) -> None:
         await self.pilot.pause()
         await self.app.wait_for_requests()
-        await self.page.read()
-        self.app.draw_frame()
+        await self.page.loader.wait()
+        self.app.painter.draw_frame()
         await self.pilot.pause()
 
     @property
@@ -78,10 +78,10 @@ async def a_table(run: RunDir) -> AsyncIterator[Table]:
     async with app.run_test(size=(120, 36)) as pilot:
         await pilot.pause()
         async with asyncio.timeout(20):
-            while app.state is None or app.state.started is None:
+            while app.attachment.state is None or app.attachment.state.started is None:
                 await pilot.pause()
         app.open_page("review")
-        page = app.page("review")
+        page = app.navigation.page("review")
         assert isinstance(page, ReviewPage)
         table = Table(app, pilot, page, workspace, run)
         await table.rest()
@@ -95,11 +95,11 @@ async def test_a_range_put_off_and_committed_is_taken_back_operation_by_operatio
     async with a_table(finished_workspace(tmp_path).run("rehearsal")) as table:
         before = table.texts
         proposed = [await table.propose("add", text=text) for text in ("Aa.", "Bb.", "Cc.")]
-        assert table.page.operation_list.keys == tuple(proposed)
-        table.page.operation_list.go_to(proposed[0])
+        assert table.page.shown.operations.keys == tuple(proposed)
+        table.page.shown.operations.go_to(proposed[0])
         await table.rest()
         await table.press("v", "j", "a", "enter")  # two of them at once
-        table.page.operation_list.go_to(proposed[2])
+        table.page.shown.operations.go_to(proposed[2])
         await table.rest()
         await table.press("t")
         assert [action for _, action, _ in table.decided[-3:]] == ["approve", "approve", "defer"]
@@ -109,15 +109,15 @@ async def test_a_range_put_off_and_committed_is_taken_back_operation_by_operatio
         assert f"{proposed[2]} was put off; it is still open" in table.told
         await table.press("u")
         assert "waits: delete" in table.told
-        inverse = [name for name in table.page.operation_list.keys if name not in proposed]
+        inverse = [name for name in table.page.shown.operations.keys if name not in proposed]
         assert len(inverse) == 2 and table.texts == [*before, "Aa.", "Bb."]
         await table.press("u")
-        assert table.page.operation_list.keys == (
+        assert table.page.shown.operations.keys == (
             proposed[2],
             *inverse,
         )  # nothing more was proposed
         for name in inverse:
-            table.page.operation_list.go_to(name)
+            table.page.shown.operations.go_to(name)
             await table.rest()
             await table.press("a")
         await table.press("c")
@@ -131,10 +131,10 @@ async def test_what_the_gate_refuses_is_journalled_once_and_can_be_taken_back(
         await table.press("a")
         gone = await table.propose("delete", "E1")
         changed = await table.propose("modify", "E1", "Other words.")
-        table.page.operation_list.go_to(gone)
+        table.page.shown.operations.go_to(gone)
         await table.rest()
         await table.press("a")
-        table.page.operation_list.go_to(changed)
+        table.page.shown.operations.go_to(changed)
         await table.rest()
         await table.press("a")
         assert table.decided[-1] == (changed, "reject", "gate")
@@ -142,7 +142,7 @@ async def test_what_the_gate_refuses_is_journalled_once_and_can_be_taken_back(
         await table.press("a")
         assert len(table.decided) == known and "still does not fit" in table.told
         await table.press("u")
-        assert changed not in table.app.state.decisions  # type: ignore[union-attr]
+        assert changed not in table.app.attachment.state.decisions  # type: ignore[union-attr]
         assert len(table.decided) == known and f"asked again: {changed}" in table.told
 
 
@@ -175,5 +175,5 @@ async def test_a_run_is_resumed_right_after_a_decision_from_every_page(
 class Started:
     """A process that is refused: the screen stays where it is."""
 
-    async def ready(self) -> RefusedStart:
+    async def wait_ready(self) -> RefusedStart:
         return RefusedStart("it is not to begin here.", 4)

@@ -25,7 +25,7 @@ def names(desk: Desk, what: str) -> list[object]:
 
 async def committed(desk: Desk, *gone: str, assigned: str = "E1") -> None:
     """As after a commit: these are settled, deferred ones are open again."""
-    state, deciding = desk.session.state, desk.page.deciding
+    state, deciding = desk.session.state, desk.page.queue.decider
     deciding.sitting.steps = [
         tuple(
             replace(one, decision=replace(one.decision, assigned=assigned))
@@ -115,7 +115,7 @@ def refused(session: FakeSession) -> None:
 async def test_a_on_what_the_gate_rejected_journals_no_second_rejection(tmp_path: Path) -> None:
     async with a_desk(tmp_path, an_add(1), an_add(2), change=refused) as desk:
         desk.session.objected = DecisionPreview("E1 says so")
-        desk.page.operation_list.go_to("op1.1")
+        desk.page.shown.operations.go_to("op1.1")
         await desk.rest()
         await desk.press("a")
         assert desk.made == [] and "still does not fit: E1 says so" in desk.told
@@ -126,7 +126,7 @@ async def test_a_on_what_the_gate_rejected_journals_no_second_rejection(tmp_path
 
 async def test_undo_never_hands_in_a_rejection_of_the_gate(tmp_path: Path) -> None:
     async with a_desk(tmp_path, an_add(1), an_add(2), change=refused) as desk:
-        desk.page.operation_list.go_to("op1.1")
+        desk.page.shown.operations.go_to("op1.1")
         await desk.rest()
         await desk.press("a", "u")
         assert desk.made == [("op1.1", "approve")]
@@ -138,7 +138,7 @@ async def test_undo_never_hands_in_a_rejection_of_the_gate(tmp_path: Path) -> No
 
 async def test_what_comes_back_from_the_editor_as_it_was_decides_nothing(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
-        desk.page.in_editor = lambda text: f"{text}\n"
+        desk.page.wording.in_editor = lambda text: f"{text}\n"
         await desk.press("E")
         assert desk.session.asked == [] and "nothing was changed" in desk.told
         assert desk.app.drafts.edits == {}
@@ -212,7 +212,7 @@ async def test_the_filter_looks_through_what_the_targets_say_and_counts_what_it_
         await desk.press("slash")
         await desk.write("delete twice")
         await desk.press("enter")
-        assert desk.page.operation_list.keys == ("op1.2",) and "Operations 1 of 3" in desk.screen
+        assert desk.page.shown.operations.keys == ("op1.2",) and "Operations 1 of 3" in desk.screen
         await desk.press("slash")
         await desk.write(" zzz")
         await desk.press("enter")
@@ -226,7 +226,7 @@ async def test_a_row_still_says_what_is_about_to_be_deleted(tmp_path: Path) -> N
 
     delete = Operation("op1.2", "delete", "E1")
     async with a_desk(tmp_path, an_add(1, "Look twice."), delete, change=known) as desk:
-        row = next(row for row in desk.page.operation_list.rows if row.key == "op1.2")
+        row = next(row for row in desk.page.shown.operations.rows if row.key == "op1.2")
         assert "Look twice." in "".join(text for text, _ in row.line)
 
 
@@ -236,8 +236,8 @@ async def test_an_own_operation_that_no_lesson_waits_for_is_open(tmp_path: Path)
 
     mine = replace(an_add(1), id="op1.h1")
     async with a_desk(tmp_path, an_add(2), mine, change=own) as desk:
-        assert desk.page.operation_list.keys == ("op1.h1", "op1.2")  # what was put off comes last
-        assert desk.page.operation_list.key == "op1.h1"
+        assert desk.page.shown.operations.keys == ("op1.h1", "op1.2")  # what was put off comes last
+        assert desk.page.shown.operations.key == "op1.h1"
         assert "yours, open" in desk.screen and "decided later" not in desk.screen
 
 
@@ -249,19 +249,20 @@ async def test_a_new_lesson_is_where_the_cursor_goes_unless_somebody_types(tmp_p
             state.deferred = set(state.operations)
             op = an_add(number)
             state.operations[op.id] = op
-            desk.page.heard(EventReceived(ev.LessonProposed(1, Lesson(1, 0, (op,)))))
-            desk.page._seen = ()
+            desk.page.handle_message(EventReceived(ev.LessonProposed(1, Lesson(1, 0, (op,)))))
+            desk.page.queue.made_of = ()
             desk.app.draw_now()
 
         await desk.press("j")
         await another(5)
         assert (
-            desk.page.operation_list.key == "op1.5" and desk.page.operation_list.keys[0] == "op1.5"
+            desk.page.shown.operations.key == "op1.5"
+            and desk.page.shown.operations.keys[0] == "op1.5"
         )
         await desk.press("j", "e")
-        before = desk.page.operation_list.key
+        before = desk.page.shown.operations.key
         await another(6)
-        assert desk.page.operation_list.key == before
+        assert desk.page.shown.operations.key == before
 
 
 # -- what the screen says -------------------------------------------------------------------------

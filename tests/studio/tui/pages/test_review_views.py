@@ -13,6 +13,7 @@ from engines.core import events as ev
 from engines.core.library import Experience, Library
 from engines.core.state.run_state import RunState
 from engines.core.types import Decision, Flag, Operation, Usage, Verdict
+from studio.review.draft import draft_texts
 from studio.review.evidence import EvidenceRollout, GroupEvidence
 from studio.review.undo_stack import (
     UndoEntry,
@@ -29,13 +30,12 @@ from studio.tui.pages.review.evidence_view import (
     rollout_of,
     similar_rows,
 )
-from studio.tui.pages.review.loader import FindingsLoader, FindingsRequest
+from studio.tui.pages.review.loader import FindingsRequest, RunReader
 from studio.tui.pages.review.view import (
     KINDS,
     SORTS,
     Item,
     commit_lines,
-    draft_texts,
     empty_lines,
     item_row,
     items,
@@ -208,7 +208,18 @@ def test_a_target_that_is_gone_is_said() -> None:
 
 
 def a_witness(index: int, reward: float | None, tail: str = "#### 1") -> EvidenceRollout:
-    rollout = ev.RolloutFinished(1, 0, index, 7, "ok", None, None, Usage(5, 60, 1), 0.1, tail)
+    rollout = ev.RolloutFinished(
+        step=1,
+        position=0,
+        index=index,
+        seed=7,
+        status="ok",
+        answer=None,
+        error=None,
+        usage=Usage(5, 60, 1),
+        elapsed_s=0.1,
+        tail=tail,
+    )
     return EvidenceRollout(
         rollout, None if reward is None else Verdict(reward, "expected 2, got 1")
     )
@@ -262,7 +273,7 @@ def test_similar_ones_leave_the_target_out_and_come_by_likeness() -> None:
 
 def test_what_is_read_is_kept_and_trouble_is_told(tmp_path: Path) -> None:
     workspace = held_workspace(tmp_path)
-    room = FindingsLoader(workspace, workspace.run("mine"))
+    room = RunReader(workspace, workspace.run("mine"))
     op = replace(add(1), evidence=("s1p0r0", "s1p0r1"))
     wanted = FindingsRequest(op, {}, 0, opened=True)
     assert room.cached_findings(wanted) is None
@@ -271,7 +282,7 @@ def test_what_is_read_is_kept_and_trouble_is_told(tmp_path: Path) -> None:
     assert room.cached_findings(wanted) is found
     run = workspace.run("mine")
     run.journal.write_bytes(b"no line of a journal\n" * 3)
-    assert "journal" in FindingsLoader(workspace, run).load_findings(wanted).trouble
+    assert "journal" in RunReader(workspace, run).load_findings(wanted).trouble
 
 
 # -- taking back ----------------------------------------------------------------------------------

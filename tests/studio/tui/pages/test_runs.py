@@ -29,22 +29,22 @@ class Asked:
         def start(arguments: Sequence[str]) -> None:
             self.started.append(list(arguments))
 
-        def opens(name: str, target: str = "", *, from_trail: bool = False) -> None:
+        def opens(name: str, target: str = "") -> None:
             self.opened.append((name, target))
-            open_page(name, target, from_trail=from_trail)
+            open_page(name, target)
 
         def tells(text: str, style: str = "") -> None:
             self.told.append(text)
             tell(text, style)
 
-        monkeypatch.setattr(app, "start", start)
+        monkeypatch.setattr(app, "start_run", start)
         monkeypatch.setattr(app, "attach", self.attached.append)
         monkeypatch.setattr(app, "open_page", opens)
         monkeypatch.setattr(app, "tell", tells)
 
 
 def page_of(app: StudioApp) -> RunsPage:
-    page = app.page("runs")
+    page = app.navigation.page("runs")
     assert isinstance(page, RunsPage)
     return page
 

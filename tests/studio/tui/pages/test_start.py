@@ -19,7 +19,7 @@ from tests.studio.tui.stage import app_on, finished_workspace, held_workspace, p
 
 
 def page_of(app: StudioApp) -> StartPage:
-    page = app.page("start")
+    page = app.navigation.page("start")
     assert isinstance(page, StartPage)
     return page
 
@@ -51,7 +51,7 @@ async def test_a_rehearsal_is_started_without_a_question(
         page = page_of(app)
         assert page.go_to_choice("new rehearsal")
         await has_read(pilot)
-        known = page.facts["new rehearsal", ""]
+        known = page.loader.facts["new rehearsal", ""]
         assert isinstance(known, RunFacts) and known.mode == "new" and not known.costs
         await pilot.press("enter")
         await pilot.pause()
@@ -67,8 +67,10 @@ async def test_what_costs_money_shows_its_estimate_and_waits_for_a_yes(
         await has_read(pilot)
         page = page_of(app)
         page.go_to_choice("new api")
-        page.facts["new api", ""] = facts()
-        page.checked["new api", ""] = CheckReport(facts(), (), "9 calls, 10 tokens", "20 calls")
+        page.loader.facts["new api", ""] = facts()
+        page.loader.checked["new api", ""] = CheckReport(
+            facts(), (), "9 calls, 10 tokens", "20 calls"
+        )
         await pilot.press("enter")
         await pilot.pause()
         assert isinstance(app.screen, Confirm)
@@ -92,7 +94,7 @@ async def test_a_run_that_is_finished_is_opened_or_begun_anew_as_asked(
         await has_read(pilot)
         page = page_of(app)
         page.go_to_choice("new rehearsal")
-        page.facts["new rehearsal", ""] = facts("finished", run="rehearsal", costs=False)
+        page.loader.facts["new rehearsal", ""] = facts("finished", run="rehearsal", costs=False)
         for key in ("n", "o"):
             await pilot.press("enter")
             await pilot.pause()
@@ -112,7 +114,7 @@ async def test_a_preset_whose_name_is_taken_by_other_settings_begins_a_new_run_b
         page = page_of(app)
         page.go_to_choice("new rehearsal")
         await has_read(pilot)
-        known = page.facts["new rehearsal", ""]
+        known = page.loader.facts["new rehearsal", ""]
         assert isinstance(known, RunFacts), known
         assert (known.mode, known.run) == ("beside", "rehearsal-2") and "seed" in known.notes[0]
         await pilot.press("enter")
@@ -156,7 +158,7 @@ async def test_settings_are_checked_where_they_are_typed_and_kept(
         await pilot.press(*"practice.epoch=3", "enter")
         await has_read(pilot)
         assert any("practice.epochs" in row for row in picture(app))
-        assert page.overrides["new rehearsal"] == "practice.epoch=3"
+        assert page.loader.overrides["new rehearsal"] == "practice.epoch=3"
         await pilot.press("enter")
         await pilot.pause()
         assert asked.started == []
@@ -164,7 +166,7 @@ async def test_settings_are_checked_where_they_are_typed_and_kept(
         await pilot.pause()
         await pilot.press(*("left",) * 2, "s", "enter")
         await has_read(pilot)
-        known = page.facts["new rehearsal", "practice.epochs=3"]
+        known = page.loader.facts["new rehearsal", "practice.epochs=3"]
         assert isinstance(known, RunFacts) and known.epochs == 3
         await pilot.press("enter")
         await pilot.pause()
@@ -184,7 +186,7 @@ async def test_a_setting_that_is_none_or_an_option_is_refused_at_once(
             app.query_one("#prompt Input").value = typed  # type: ignore[attr-defined]
             await pilot.press("enter")
             await pilot.pause()
-        assert len(asked.told) == 3 and page_of(app).overrides == {}
+        assert len(asked.told) == 3 and page_of(app).loader.overrides == {}
 
 
 async def test_c_says_calls_tokens_and_what_was_looked_at_and_starts_nothing(
@@ -199,7 +201,7 @@ async def test_c_says_calls_tokens_and_what_was_looked_at_and_starts_nothing(
         page.go_to_choice("new rehearsal")
         await pilot.press("c")
         await has_read(pilot)
-        found = page.checked["new rehearsal", ""]
+        found = page.loader.checked["new rehearsal", ""]
         assert isinstance(found, CheckReport), found
         shown = picture(app)
         assert any("likely" in row and "calls" in row for row in shown)
@@ -217,15 +219,17 @@ async def test_why_nothing_was_started_is_shown_whole_and_nothing_is_lost(
         Asked(app, monkeypatch)
         await has_read(pilot)
         page = page_of(app)
-        page.overrides["new rehearsal"] = "seed=5"
+        page.loader.overrides["new rehearsal"] = "seed=5"
         await pilot.press("5")
-        app.show_refusal("run.yaml:3: the endpoint cannot be reached.\nStart it, or name another.")
+        app.starter.show_refusal(
+            "run.yaml:3: the endpoint cannot be reached.\nStart it, or name another."
+        )
         await pilot.pause()
         assert app.page_name == "start"
         shown = picture(app)
         assert any("the endpoint cannot be reached." in row for row in shown)
         assert any("Start it, or name another." in row for row in shown)
-        assert page.overrides["new rehearsal"] == "seed=5"
+        assert page.loader.overrides["new rehearsal"] == "seed=5"
         await pilot.press("escape")
         await pilot.pause()
         assert not any("the endpoint cannot be reached." in row for row in picture(app)[3:-3])

@@ -10,16 +10,16 @@ from engines.core import events as ev
 from engines.core.state.run_state import RunState
 from engines.core.types import Decision, Operation
 from studio.review.undo_stack import UndoEntry, inverse_operation
-from studio.tui import training_view
 from studio.tui.drawing.cells import GLYPHS_ASCII
 from studio.tui.drawing.lines import Line, plain_text, width_of
 from studio.tui.header import SessionStatus
+from studio.tui.pages import training_view
 from studio.tui.pages.live.batch import current_batch
 from studio.tui.pages.live.sentences import event_texts, run_summary_lines, status_line
 from studio.tui.pages.live.view import facts_lines, stage_line, stage_lines
 from studio.tui.pages.review.view import Item, commit_lines, item_row
+from studio.tui.pages.training_view import brief_lines, panel_lines, step_of, update_lines
 from studio.tui.settings.values import ScreenSettings
-from studio.tui.training_view import brief_lines, panel_lines, step_of, update_lines
 from tests.studio.tui.scenes import SCENES, SIZES, Stage, on_stage
 from tests.studio.tui.stage import picture
 from tests.studio.tui.test_pictures import THEMES
@@ -136,7 +136,7 @@ def test_the_stages_of_a_training_batch_end_with_its_update() -> None:
     assert batch is not None
     assert plain_text(stage_lines(batch, state, 40)[-1]).split() == ["update", "waits"]
     assert stage_line(batch, state).endswith("reflected 3/3  update waits")
-    assert "training  policy v0" in text(facts_lines(state, batch, LIVES, None, 30))
+    assert "training  policy v0" in text(facts_lines(state, batch, LIVES, None, width=30))
 
 
 def test_the_page_speaks_of_weights_where_a_run_trains_them() -> None:

@@ -12,7 +12,7 @@ from engines.core import events as ev
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from studio.secrets import output
-from studio.tui.app import StudioApp
+from studio.tui.host import Host
 from studio.tui.settings.values import ScreenSettings
 from studio.tui.terminal.clipboard import FILE, MOST_BYTES, copy_text
 from studio.tui.terminal.notify import AGAIN_S, SETTLED_S, Notifier, waiting_count, wrap_for_tmux
@@ -36,7 +36,7 @@ class Terminal:
         self.told: list[str] = []
         self.clipboard = ""
 
-    def send(self, sequence: str) -> None:
+    def send_to_terminal(self, sequence: str) -> None:
         self.written.append(sequence)
 
     def tell(self, text: str, style: str = "") -> None:
@@ -47,7 +47,7 @@ class Terminal:
 
 
 def on(terminal: Terminal) -> Notifier:
-    return Notifier(cast(StudioApp, terminal))
+    return Notifier(cast(Host, terminal), terminal.send_to_terminal)
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def test_an_ended_run_takes_the_badge_with_it(held: RunState) -> None:
 
 def test_a_text_is_copied_by_the_terminal(tmp_path: Path) -> None:
     terminal = Terminal(folder=tmp_path)
-    told = copy_text(cast(StudioApp, terminal), "漢字 and\ntwo lines")
+    told = copy_text(cast(Host, terminal), "漢字 and\ntwo lines")
     assert terminal.clipboard == "漢字 and\ntwo lines"
     assert "2 lines" in told
     assert not (tmp_path / FILE).exists() and terminal.written == []
@@ -211,14 +211,14 @@ def test_a_text_is_copied_by_the_terminal(tmp_path: Path) -> None:
 
 def test_tmux_is_gone_around_too(tmp_path: Path) -> None:
     terminal = Terminal(environ={"TERM": "tmux-256color", "TMUX": "x"}, folder=tmp_path)
-    copy_text(cast(StudioApp, terminal), "a")
+    copy_text(cast(Host, terminal), "a")
     assert terminal.written == ["\x1bPtmux;\x1b\x1b]52;c;YQ==\x07\x1b\\"]
 
 
 @pytest.mark.parametrize("term", ["dumb", "linux", "vt100", ""])
 def test_a_terminal_without_a_clipboard_gets_a_private_file(tmp_path: Path, term: str) -> None:
     terminal = Terminal(environ={"TERM": term}, folder=tmp_path / "practice")
-    told = copy_text(cast(StudioApp, terminal), "a text")
+    told = copy_text(cast(Host, terminal), "a text")
     path = tmp_path / "practice" / FILE
     assert str(path) in told and path.read_text() == "a text"
     assert path.stat().st_mode & 0o077 == 0
@@ -228,9 +228,9 @@ def test_a_terminal_without_a_clipboard_gets_a_private_file(tmp_path: Path, term
 def test_what_is_too_long_for_terminals_goes_into_the_file(tmp_path: Path) -> None:
     fits, long = "a" * (MOST_BYTES // 4 * 3 - 3), "a" * MOST_BYTES
     terminal = Terminal(folder=tmp_path)
-    copy_text(cast(StudioApp, terminal), fits)
+    copy_text(cast(Host, terminal), fits)
     assert terminal.clipboard == fits
-    assert FILE in copy_text(cast(StudioApp, terminal), long)
+    assert FILE in copy_text(cast(Host, terminal), long)
     assert (tmp_path / FILE).read_text() == long
 
 
@@ -238,7 +238,7 @@ def test_no_secret_is_copied(tmp_path: Path) -> None:
     output.remember(["sk-very-secret-key"])
     try:
         terminal = Terminal(folder=tmp_path)
-        copy_text(cast(StudioApp, terminal), "key sk-very-secret-key")
+        copy_text(cast(Host, terminal), "key sk-very-secret-key")
     finally:
         output.forget()
     assert "sk-very" not in terminal.clipboard
@@ -246,15 +246,15 @@ def test_no_secret_is_copied(tmp_path: Path) -> None:
 
 def test_half_a_character_pair_is_no_end(tmp_path: Path) -> None:
     terminal = Terminal(folder=tmp_path)
-    copy_text(cast(StudioApp, terminal), "a\ud800b")
+    copy_text(cast(Host, terminal), "a\ud800b")
     assert terminal.clipboard == "a?b"
 
 
 def test_nothing_is_copied_as_nothing(tmp_path: Path) -> None:
-    assert "nothing" in copy_text(cast(StudioApp, Terminal(folder=tmp_path)), " \n")
+    assert "nothing" in copy_text(cast(Host, Terminal(folder=tmp_path)), " \n")
 
 
 def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     terminal = Terminal(environ={"TERM": "linux"}, folder=tmp_path / "file")
-    assert "file" in copy_text(cast(StudioApp, terminal), "a")
+    assert "file" in copy_text(cast(Host, terminal), "a")

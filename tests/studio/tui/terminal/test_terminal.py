@@ -15,7 +15,8 @@ from engines.core.errors import ConfigError
 from studio.tui import app as app_module
 from studio.tui.app import StudioApp
 from studio.tui.drafts import FILE
-from studio.tui.terminal.terminal import AsciiFilter, check_terminal, exit_on_hangup
+from studio.tui.terminal.look import AsciiFilter
+from studio.tui.terminal.terminal import check_terminal, exit_on_hangup
 from tests.studio.tui.stage import FakeSession, app_on, held_workspace, picture
 
 XTERM = {"TERM": "xterm-256color"}
@@ -65,7 +66,7 @@ async def test_a_hangup_detaches_with_the_drafts_on_disk(
     session = FakeSession(workspace.run("mine"))
     app = app_on(session, workspace)
     before = signal.getsignal(number)
-    with exit_on_hangup(app):
+    with exit_on_hangup(app, save=lambda: app.drafts.save(), leave=app.leave):
         async with app.run_test() as pilot:
             await pilot.pause()
             app.drafts.edits["op1.1"] = "half a thought"
@@ -82,7 +83,10 @@ async def test_a_hangup_detaches_with_the_drafts_on_disk(
 
 def test_a_signal_before_the_screen_opens_ends_the_process(tmp_path: Path) -> None:
     app = app_on(None, held_workspace(tmp_path))
-    with pytest.raises(SystemExit) as ended, exit_on_hangup(app):
+    with (
+        pytest.raises(SystemExit) as ended,
+        exit_on_hangup(app, save=lambda: app.drafts.save(), leave=app.leave),
+    ):
         os.kill(os.getpid(), signal.SIGTERM)
     assert ended.value.code == 128 + signal.SIGTERM
 
@@ -136,17 +140,17 @@ def test_a_bug_ends_with_1_a_closed_session_and_a_traceback_without_values(
     def begin() -> None:
         app.drafts.edits["op1.1"] = "half a thought"
         app.drafts.mark_changed()
-        monkeypatch.setattr(app.page(), "draw", broken)
+        monkeypatch.setattr(app.navigation.page(), "draw", broken)
         app.redraw_soon()
 
     monkeypatch.setattr(app_module, "StudioApp", lambda *_, **__: app)
     monkeypatch.setattr("studio.tui.terminal.terminal.check_terminal", lambda *_: None)
     opened = app.run
     monkeypatch.setattr(app, "run", lambda **_: opened(headless=True, auto_pilot=None, mouse=False))
-    monkeypatch.setattr(app, "_restore_place", begin)  # called once the run is known
+    monkeypatch.setattr(app.attachment, "_restore_place", begin)  # called once the run is known
     shown, code = app_module.open_screen(workspace.path)
     told = capfd.readouterr().err
-    assert shown is app and code == 1
+    assert shown is app.attachment and code == 1
     assert session.closed
     assert "half a thought" in (session.run.path / FILE).read_text()
     assert "RuntimeError: a bug beside 15 characters [red]" in told

@@ -115,7 +115,9 @@ async def test_the_focused_pane_is_told_without_colour(tmp_path: Path, theme: st
             pane = app.focused
             assert isinstance(pane, LineView)
             assert pane.styles.border_title_style.reverse
-            others = [p for p in app.page().panes() if p is not pane and p.has_class("pane")]
+            others = [
+                p for p in app.navigation.page().panes() if p is not pane and p.has_class("pane")
+            ]
             assert others and not any(p.styles.border_title_style.reverse for p in others)
             border = pane.styles.border_top[0]
             assert border == ("ascii" if ascii else "heavy")

@@ -113,4 +113,4 @@ async def test_a_page_that_opens_meanwhile_does_not_take_what_is_typed(app: Stud
         await pilot.press("a", "enter")
         await pilot.pause()
         assert answers == ["a"]
-        assert app.focused is app.page("runs").initial_focus()
+        assert app.focused is app.navigation.page("runs").initial_focus()

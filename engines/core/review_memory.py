@@ -1,0 +1,111 @@
+"""What a library remembers of its reviewers: ideas that were rejected or reworded, and why.
+
+Owns which decisions are remembered, and which of them a step may know of. The memory is no part
+of a library's content, and no prompt of an agent shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from engines.core.flags import DUPLICATE
+from engines.core.text.sanitize import one_line
+from engines.core.types import GATE, RULES, Decision, Operation, OperationKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastDecision:
+    """What a reviewer made of an idea that was not taken as it came: rejected, or reworded.
+
+    `text` is the idea as it was proposed (of a delete, the id of its target), `became` the
+    wording it was given, "" where it was rejected. `problems` are those it was drawn from,
+    `target` the experience it was about and `target_text` what that said then. `step` is the
+    one that was committed, 0 outside.
+    """
+
+    run: str
+    operation_id: str
+    kind: OperationKind
+    text: str
+    became: str
+    reason: str
+    problems: tuple[str, ...]
+    reviewer: str
+    at: float
+    target: str | None = None
+    target_text: str = ""  # "" also where it is not known: copied by an older release
+    step: int = 0
+    doubled: bool = False  # a rule rejected it, and it was flagged as a duplicate
+
+    @property
+    def is_rejection(self) -> bool:
+        return not self.became
+
+
+KEPT_CURATED = 1_000
+"""Past decisions that a library remembers; the oldest go first."""
+
+
+def new_past_decisions(
+    known: Sequence[PastDecision],
+    decided: Iterable[tuple[Operation, Operation, Decision, str]],
+    run: str,
+    step: int,
+) -> list[PastDecision]:
+    """What a commit adds to the memory; a decision that is known already is not added again.
+
+    Args:
+        known: what is remembered.
+        decided: each operation as it was proposed and as it is applied, its decision, and what
+            its target said then.
+        run: the run of the commit, "" outside.
+        step: of that run.
+    """
+    seen = {(one.run, one.operation_id, one.at) for one in known}
+    return [
+        replace(found, step=step, target_text=target_text)
+        for operation, wanted, decision, target_text in decided
+        if (found := _past_decision(operation, wanted, decision, run)) is not None
+        and (found.run, found.operation_id, found.at) not in seen
+    ]
+
+
+def drop_own_decisions(
+    known: Sequence[PastDecision], oldest: int, *, run: str, step: int, since: int
+) -> tuple[PastDecision, ...]:
+    """Without what a run decided in this step or later, after number `since` was remembered.
+
+    `oldest` is the number of the first one in `known`, counted from the library's beginning.
+    """
+    return tuple(
+        idea
+        for number, idea in enumerate(known, oldest)
+        if number < since or idea.run != run or idea.step < step
+    )
+
+
+def _past_decision(
+    operation: Operation, wanted: Operation, decision: Decision, run: str
+) -> PastDecision | None:
+    """What is to be remembered of a decision; None of an approval, or of the gate's own."""
+    if decision.action not in ("reject", "edit") or decision.reviewer == GATE:
+        return None
+    became = ""
+    if decision.action == "edit":
+        became = one_line(wanted.text) or f"{wanted.kind} {wanted.target}"
+    return PastDecision(
+        run=run,
+        operation_id=operation.id,
+        kind=operation.kind,
+        text=one_line(operation.text) or operation.target or "",
+        became=became,
+        reason=decision.reason,
+        problems=operation.problems,
+        reviewer=decision.reviewer,
+        at=decision.at,
+        target=operation.target,
+        doubled=decision.action == "reject"
+        and decision.reviewer.startswith(RULES)
+        and any(flag.name == DUPLICATE for flag in operation.flags),
+    )

@@ -1,0 +1,83 @@
+"""A setting of an engine: its default, its meaning and its bounds, written once.
+
+Owns how a field of a settings class is declared, and the refusal of a value out of bounds
+where such a class is made in code. The validation of run files reads the same declarations.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import field, fields
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from engines.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T")
+
+MAX_COUNT = 10_000
+"""Repetitions or calls at a time: more is a typing error, and the run would hang on it."""
+MAX_ROWS = 1_000_000_000
+
+_BOUNDS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
+    "gt": (operator.gt, "above"),
+    "ge": (operator.ge, "to at least"),
+    "lt": (operator.lt, "below"),
+    "le": (operator.le, "to at most"),
+}
+
+
+class SettingError(ConfigError, ValueError):
+    """A setting that cannot be meant; `name` is its name inside the section.
+
+    It is a ValueError too, since pydantic collects only those.
+    """
+
+    def __init__(self, section: str, name: str, cause: str, move: str) -> None:
+        self.name = name
+        super().__init__(f"{section}.{name}", cause, move)
+
+
+def setting(default: T, meaning: str, **bounds: float | str) -> T:
+    """A field of a settings dataclass.
+
+    Args:
+        default: its value where nothing else is said.
+        meaning: what it is, in a few words, as refusals quote it.
+        bounds: `gt`, `ge`, `lt` and `le` of a number; `min_length` and `pattern` of a text.
+    """
+    # The names are those of pydantic's Field, which reads this metadata.
+    declared: T = field(default=default, metadata={"description": meaning, **bounds})
+    return declared
+
+
+def derived(default: T) -> T:
+    """A field that no run file sets under its own name: it follows from other settings."""
+    declared: T = field(default=default, metadata={"exclude": True})
+    return declared
+
+
+def is_derived(metadata: Any) -> bool:
+    return "exclude" in metadata
+
+
+def check_bounds(settings: DataclassInstance, section: str) -> None:
+    """Refuse the first number out of bounds.
+
+    Raises:
+        SettingError: with the setting's name, its value and its bound.
+    """
+    for declared in fields(settings):
+        value = getattr(settings, declared.name)
+        for name, (holds, where) in _BOUNDS.items():
+            bound = declared.metadata.get(name)
+            if value is not None and bound is not None and not holds(value, bound):
+                raise SettingError(
+                    section,
+                    declared.name,
+                    f"{value} is out of bounds.",
+                    f"Set it {where} {bound:g}: {declared.metadata['description']}.",
+                )

@@ -1,0 +1,126 @@
+"""What the results of a run depend on, as a resume compares it.
+
+Owns which settings are compared, and how each is written so that it means the same in a
+moved workspace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from engines.core.ids import digest
+from engines.grpo.settings import GRPOSettings, SFTSettings
+from engines.policies.hf_local.settings import LoraSettings
+from engines.training_free.settings import TrainingFreeSettings
+from studio.config.settings.base import declared_settings
+from studio.config.settings.policy import Role
+from studio.config.settings.run import RunConfig
+from studio.config.settings.training import LintConfig
+from studio.secrets.rules import names_secret, without_secrets
+
+_MODEL_FIELDS = ("model", "temperature", "top_p", "max_tokens", "stop", "extra_body")
+
+
+def _names(section: str, kind: type) -> tuple[str, ...]:
+    return tuple(f"{section}.{name}" for name in declared_settings(kind))
+
+
+RESULT_FIELDS = (
+    "seed",
+    "practice.algorithm",
+    "policy.adapter",
+    "policy.local.dtype",
+    "policy.local.quantise",
+    *_names("grpo", GRPOSettings),
+    "grpo.reject_kl_above",
+    "grpo.reject_grad_norm_above",
+    *_names("sft", SFTSettings),
+    *_names("grpo.lora", LoraSettings),
+    *(f"{role}.{name}" for role in ("policy", "reflector", "judge") for name in _MODEL_FIELDS),
+    *(f"agent.{name}" for name in ("instructions", "experiences", "kind", "max_turns")),
+    *(f"data.{name}" for name in ("practice", "digest", "fields", "truncate", "shuffle")),
+    "practice.batch_size",
+    "practice.group_size",
+    *_names("practice", TrainingFreeSettings),
+    *_names("lint", LintConfig),
+    "verifier",
+    "library.name",
+    "library.start",
+)
+"""Settings a resumed run must share; all others (epochs, keys, URLs, deadlines, review,
+evaluation, concurrency) may change freely. `policy.temperature` is that of rollouts."""
+
+
+def fingerprint(
+    config: RunConfig, data_digest: str = "", verifier: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """What results depend on, as plain JSON values keyed by `RESULT_FIELDS`.
+
+    Args:
+        config: of the run.
+        data_digest: content hash of the practised data; a path may change, content not.
+        verifier: the verifier with what its files hold; None: as the run file says it.
+    """
+    plain = config.model_dump(mode="json")
+    for role in ("policy", "reflector", "judge"):
+        settings = config.role(role).model_dump(mode="json")
+        settings["extra_body"] = without_secrets(
+            _with_origins(config, role, settings["extra_body"])
+        )
+        settings["model"] = _portable_model(settings["model"])
+        settings["adapter"] = _relative_adapter(settings["adapter"])
+        plain[role] = settings
+    plain["data"] |= {
+        "practice": Path(config.data.practice or "").stem.removesuffix(".jsonl"),
+        "digest": data_digest,
+    }
+    embedding = config.lint.embedding
+    plain["lint"]["embedding"] = None if embedding is None else embedding.model
+    plain["verifier"] = without_secrets(config.verifier.spec) if verifier is None else verifier
+    return {name: _value_at(plain, name) for name in RESULT_FIELDS}
+
+
+def _with_origins(config: RunConfig, role: Role, value: Any, key: tuple[str, ...] = ()) -> Any:
+    """Fields of a request, with what came from `${…}` as that text instead of its value.
+
+    A short hash tells values apart, except those of variables that are named as secrets.
+    """
+    if isinstance(value, dict):
+        return {k: _with_origins(config, role, inner, (*key, str(k))) for k, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_origins(config, role, v, (*key, str(n))) for n, v in enumerate(value)]
+    section = role if getattr(config, role) is not None else "policy"
+    origin = config.origins.get(".".join((section, "extra_body", *key)))
+    if origin is None:
+        return value
+    return origin if names_secret(origin) else f"{origin} #{digest(value, 4)}"
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[tuple[str, Any, Any], ...]:
+    """Fields in which two fingerprints differ, with both values.
+
+    A field that the older one lacks is a setting that did not exist when its run began: it
+    is no change of the user's.
+    """
+    names = [*RESULT_FIELDS, *sorted(set(old) - set(RESULT_FIELDS))]
+    return tuple((n, old[n], new.get(n)) for n in names if n in old and old[n] != new.get(n))
+
+
+def _portable_model(model: str) -> str:
+    scheme, _, rest = model.partition(":")
+    if scheme == "hf" and Path(rest).is_absolute():
+        return f"hf:{Path(rest).name}"  # a digest of its files identifies it
+    return f"replay:{Path(rest).stem}" if scheme == "replay" else model
+
+
+def _relative_adapter(adapter: str | None) -> str | None:
+    """An adapter's folder as a moved workspace has it too, where it is a run's."""
+    return adapter if adapter is None else adapter.rpartition("/runs/")[2]
+
+
+def _value_at(tree: Any, name: str) -> Any:
+    for part in name.split("."):
+        tree = tree[part]
+    return tree

@@ -1,0 +1,158 @@
+"""Settings of a model, and of the endpoint or the weights behind it.
+
+Owns what an address, a key and a header may hold. How a model is asked is the business of
+`engines.policies`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
+
+from engines.core.settings import MAX_COUNT
+from engines.policies.chat.endpoint import EndpointSettings
+from engines.policies.hf_local.settings import LocalSettings
+from engines.policies.open import is_scripted
+from studio.config.settings.base import Float, Int, Settings, as_list, as_section, key, refusal
+
+REFLECTOR_TEMPERATURE = 0.3  # lessons should vary little, but a repair must differ
+JUDGE_TEMPERATURE = 0.0
+
+WATCHABLE_TOKENS_PER_S = 40.0
+"""Pace of scripted replies on a screen: a batch of the rehearsal preset takes about 4 s."""
+
+_ENDPOINT = EndpointSettings()  # its defaults are ours
+
+Role = Literal["policy", "reflector", "judge"]
+
+
+def _check_printable(value: str) -> str:
+    """Refuse what no line of an HTTP request can carry."""
+    if not value.isascii():
+        raise ValueError("it holds a character that is not ASCII, which no header can carry")
+    if not value.isprintable():
+        raise ValueError("it holds a control character, which no header can carry")
+    return value
+
+
+def _check_key(value: SecretStr) -> SecretStr:
+    _check_printable(value.get_secret_value())
+    return value
+
+
+def _check_address(value: str) -> str:
+    """Refuse what is no address, before a client fails on it."""
+    if not value.startswith(("http://", "https://")):
+        raise ValueError("it must begin with http:// or https://")
+    if not value.isascii() or not value.isprintable() or " " in value:
+        raise ValueError("it holds a blank, a control or a character that is not ASCII")
+    try:
+        parts = urlsplit(value)
+        parts.port  # noqa: B018  (raises where it is none)
+    except ValueError as error:
+        raise ValueError(f"it is no address ({error})") from None
+    if not parts.hostname:
+        raise ValueError("it names no host")
+    return value
+
+
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+Address = Annotated[str, AfterValidator(_check_address)]
+ApiKey = Annotated[SecretStr, AfterValidator(_check_key)]
+
+
+class PolicyConfig(Settings):
+    """A model and how it is reached. A plain text stands for {model: text}."""
+
+    model: str = Field(
+        min_length=1,
+        description="rehearsal, openai:MODEL, hf:PATH_OR_NAME (hf:tiny is bundled) or replay:FILE "
+        "(a log of rollouts)",
+    )
+    adapter: str | None = key(
+        None,
+        "folder of a LoRA adapter of hf:…, run:RUN for its newest checkpoint, or run:RUN@STEP",
+        min_length=1,
+    )
+    local: Annotated[LocalSettings, as_section(LocalSettings)] = LocalSettings()
+    base_url: Address | None = key(
+        None, "endpoint of openai:MODEL; default $OPENAI_BASE_URL, else the hosted one"
+    )
+    api_key: ApiKey | None = key(None, "its key, best as ${oc.env:NAME}; default $OPENAI_API_KEY")
+    temperature: Float | None = key(
+        None,
+        "null: practice.temperature for rollouts, "
+        f"{REFLECTOR_TEMPERATURE} for the reflector, {JUDGE_TEMPERATURE} for the judge",
+        ge=0,
+        le=10,
+    )
+    top_p: Float | None = key(None, "null: the endpoint's default", gt=0, le=1)
+    max_tokens: Int | None = key(None, "of one reply; null: the endpoint's", ge=1)
+    stop: Annotated[tuple[str, ...], BeforeValidator(as_list)] = key((), "texts that end a reply")
+    timeout_s: Float = key(_ENDPOINT.timeout_s, "deadline of one call, retries included", gt=0)
+    max_retries: Int = key(
+        _ENDPOINT.max_retries, "of a call that failed for a passing reason", ge=0, le=MAX_COUNT
+    )
+    concurrency: Int | None = key(
+        None, "calls at a time to this role; null: shares practice.concurrency", ge=1, le=MAX_COUNT
+    )
+    extra_body: dict[str, Any] = key({}, "further fields of the request", repr=False)
+    headers: dict[str, SecretStr] = key({}, "further headers of the request")
+    price_in_usd_per_mtok: Float | None = key(None, "of prompt tokens", ge=0)
+    price_out_usd_per_mtok: Float | None = key(None, "of reply tokens", ge=0)
+    pace_tokens_per_s: Float | None = key(
+        None,
+        "of a scripted rollout, as it streams; null: at once, or "
+        f"{WATCHABLE_TOKENS_PER_S:g} for a screen",
+        gt=0,
+    )
+
+    @field_validator("headers")
+    @classmethod
+    def _validate_headers(cls, value: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        for name, said in value.items():
+            if not _HEADER.fullmatch(name):
+                raise ValueError(f"{name!r} cannot be the name of a header")
+            try:
+                _check_printable(said.get_secret_value())
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+        return value
+
+    @model_validator(mode="after")
+    def _validate_pace(self) -> PolicyConfig:
+        if self.pace_tokens_per_s is not None and not is_scripted(self.model):
+            raise refusal(
+                "pace_tokens_per_s",
+                "a real model streams at its own pace",
+                "Leave it out; rehearsal and replay:FILE have a pace.",
+            )
+        return self
+
+
+class EmbeddingConfig(Settings):
+    """A model that places texts by their meaning. A plain text stands for {model: text}."""
+
+    model: str = Field(
+        pattern=r"^(rehearsal|openai:.+)$",
+        description="openai:MODEL, or rehearsal (offline, by letters)",
+    )
+    base_url: Address | None = key(None, "its endpoint; null with no api_key: those of the policy")
+    api_key: ApiKey | None = key(None, "its key, best as ${oc.env:NAME}")
+    timeout_s: Float = key(30.0, "deadline, retries included", gt=0)
+    price_in_usd_per_mtok: Float | None = key(None, "of its tokens", ge=0)
+
+    @field_validator("base_url")
+    @classmethod
+    def _validate_address(cls, value: str | None) -> str | None:
+        return value if value is None else _check_address(value)

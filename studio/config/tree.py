@@ -1,0 +1,74 @@
+"""Settings as nested dicts and lists, before they are validated, and the keys into them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Key = tuple[str, ...]
+Tree = dict[str, Any]
+
+ABSENT = object()
+
+
+def dotted_name(key: Key) -> str:
+    return ".".join(key)
+
+
+def walk(tree: Any, key: Key = ()) -> Iterator[tuple[Key, Any]]:
+    """Every leaf with its key; list elements are keyed by their number."""
+    if isinstance(tree, dict):
+        for name, value in tree.items():
+            yield from walk(value, (*key, str(name)))
+    elif isinstance(tree, list | tuple):
+        for number, value in enumerate(tree):
+            yield from walk(value, (*key, str(number)))
+    else:
+        yield key, tree
+
+
+def map_tree(tree: Any, change: Callable[[Any], Any] = lambda value: value) -> Any:
+    """A copy with every value changed; its keys are texts and its tuples lists.
+
+    YAML reads a bare 1 or true as no text, and safe YAML has no tuples.
+    """
+    if isinstance(tree, dict):
+        return {str(name): map_tree(value, change) for name, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [map_tree(value, change) for value in tree]
+    return change(tree)
+
+
+def get_value(tree: Any, key: Key) -> Any:
+    """The value at a key, or ABSENT."""
+    for part in key:
+        if isinstance(tree, dict) and part in tree:
+            tree = tree[part]
+        elif isinstance(tree, list) and part.isdecimal() and int(part) < len(tree):
+            tree = tree[int(part)]
+        else:
+            return ABSENT
+    return tree
+
+
+def pop_value(tree: Any, key: Key) -> Any:
+    """The value at a key, no longer in the tree; or ABSENT."""
+    parent = get_value(tree, key[:-1])
+    return parent.pop(key[-1], ABSENT) if isinstance(parent, dict) else ABSENT
+
+
+def set_value(tree: Any, key: Key, value: Any) -> None:
+    for part in key[:-1]:
+        # A null section is an empty one: `evaluation:` with nothing below it.
+        if tree.get(part) is None:
+            tree[part] = {}
+        tree = tree[part]
+        if not isinstance(tree, dict):
+            return
+    tree[key[-1]] = value
+
+
+def replace_value(tree: Any, key: Key, value: Any) -> None:
+    """Put another value where there is one."""
+    parent = get_value(tree, key[:-1])
+    parent[int(key[-1]) if isinstance(parent, list) else key[-1]] = value

@@ -1,0 +1,84 @@
+"""What an exception means for whoever typed the command: place, cause, next move, exit code.
+
+Only what a person can act on is described. Everything else is a bug and ends in a traceback.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import typer
+
+from engines.core.errors import StudioError
+from studio import exit_codes
+
+DESCRIBED = (
+    StudioError,
+    typer.TyperException,
+    typer.Abort,
+    KeyboardInterrupt,
+    OSError,
+    RuntimeError,
+    SystemExit,
+)
+"""What `describe_error` knows, at least in part; nothing else need be caught."""
+_MOVES = {
+    errno.ENOSPC: "Make room and try again.",
+    errno.EDQUOT: "Make room and try again.",
+    errno.EACCES: "Change its permissions and try again.",
+    errno.EPERM: "Change its permissions and try again.",
+    errno.EROFS: "Choose a place that can be written to.",
+    errno.ENAMETOOLONG: "Give a shorter name.",
+    errno.ELOOP: "Remove the link, or give another name.",
+    errno.EISDIR: "Give a file, or move the folder out of the way.",
+    errno.ENOTDIR: "Give another place: a part of the path is not a folder.",
+    errno.EINVAL: "Give another name.",
+    errno.EIO: "Check the disk, then try again.",
+    errno.EBADF: "Leave the stream open, or send it to /dev/null.",
+    errno.ENOENT: "Check where it should be, then try again.",
+}
+
+
+def describe_error(error: BaseException) -> tuple[str, int] | None:
+    """The message, "" where none is needed, and the exit code; None for a bug."""
+    match error:
+        case StudioError():
+            return str(error), exit_codes.USER_ERROR
+        case typer.TyperException():
+            return usage_error_text(error), exit_codes.USER_ERROR
+        case KeyboardInterrupt() | typer.Abort():
+            return "interrupted; what was recorded is kept", exit_codes.INTERRUPTED
+        # Without a file's name only the errors of a stream are the user's to correct.
+        case OSError() if error.filename is not None or error.errno in _MOVES:
+            return os_error_text(error), exit_codes.USER_ERROR
+        case RecursionError():
+            text = "input: it is nested too deeply to be read. Write it flatter."
+            return text, exit_codes.USER_ERROR
+        case RuntimeError() if str(error).startswith("Symlink loop"):  # of pathlib
+            text = f"{error}: it leads in a circle. Remove the link."
+            return text, exit_codes.USER_ERROR
+        # typer exits with 1 when the reader of our output is gone; `head` is no bug of ours.
+        case SystemExit() if isinstance(error.__context__, BrokenPipeError):
+            return "", exit_codes.DONE
+    return None
+
+
+def os_error_text(error: OSError) -> str:
+    """Place, cause and next move of what the operating system refused."""
+    # Only writing to a stream reports no name.
+    place = "standard output" if error.filename is None else os.fsdecode(error.filename)
+    move = _MOVES.get(error.errno or 0, "Correct it and try again.")
+    return f"{place}: {error.strerror or error}. {move}"
+
+
+def usage_error_text(error: typer.TyperException) -> str:
+    """What is wrong with the words of a command, as place, cause and next move."""
+    context = getattr(error, "ctx", None)
+    place = context.command_path if context is not None else "studio"
+    described = getattr(error, "format_message", error.__str__)()
+    if described.startswith("Usage:"):  # a group without one of its commands shows its help
+        described = "it needs one of its commands"
+    cause, _, hint = described.partition(". ")
+    more = f" {hint.rstrip('.')}." if hint and not hint.endswith("?") else f" {hint}".rstrip()
+    return f"{place}: {cause.rstrip('.')}.{more} See `{place} -h`."

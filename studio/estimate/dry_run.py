@@ -1,0 +1,62 @@
+"""What a planned run would cost, printed before it begins or instead of running it."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+from studio import exit_codes
+from studio.estimate.cost import estimate, estimate_doubled
+from studio.estimate.facts import gather_facts
+from studio.estimate.text import (
+    estimate_data,
+    estimate_line,
+    estimate_text,
+    exceeded_limits_text,
+    limits_text,
+)
+from studio.report.progress import to_stderr
+from studio.report.tables import print_result
+from studio.run.assemble import check_verifier
+from studio.run.budget import check_budget, limits_of, open_budget
+from studio.run.models import rehearsal_note
+from studio.run.plan import RunPlan
+
+
+async def print_dry_run(plan: RunPlan, *, json: bool) -> int:
+    """Check everything that can be checked without asking a model, and print what it would cost.
+
+    Raises:
+        StudioError: something could not be opened.
+    """
+    config = plan.loaded.config
+    if note := rehearsal_note(config):
+        to_stderr(note)
+    check_budget(plan.loaded, config)
+    async with AsyncExitStack() as stack:
+        await check_verifier(plan, stack)
+    facts, notes = gather_facts(plan)
+    found, variants = estimate(facts), estimate_doubled(facts)
+    budget = open_budget(plan.loaded, config, plan.run.records, lambda _: None)
+    left = budget.remaining if budget is not None else {}
+    total = plan.sampler.total_steps
+    lines = [
+        f"run {plan.run.run}: {plan.mode}, {total - facts.steps_done} of {total} steps to be done",
+        estimate_text(found, variants, notes),
+    ]
+    if limits := limits_of(config):
+        lines.append(f"budget: {limits_text(limits)}")
+        if short := exceeded_limits_text(found, left):
+            lines.append(f"the budget will likely not do: {short}")
+    planned = {"run": plan.run.run, "mode": plan.mode, "budget_left": left}
+    data = planned | estimate_data(found, variants, notes)
+    print_result(data, "\n".join(lines), json=json)
+    return exit_codes.DONE
+
+
+def tell_estimate(plan: RunPlan, left: dict[str, float]) -> None:
+    """Print what a run will likely cost beside what is left of its budget."""
+    found = estimate(gather_facts(plan)[0])
+    to_stderr(f"budget: {limits_text(limits_of(plan.loaded.config))}")
+    to_stderr(f"estimate: {estimate_line(found)}")
+    if short := exceeded_limits_text(found, left):
+        to_stderr(f"warning: the budget will likely not do: {short}; the run then ends with exit 5")

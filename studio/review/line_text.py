@@ -1,0 +1,128 @@
+"""What line mode prints: help texts, a change, a flag, evidence, all without colour. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from engines.core.text.similarity import format_changes, similarity, word_diff
+from engines.core.types import Flag, Operation, UnparsedReply
+from studio.review.evidence import GroupEvidence
+from studio.secrets.sanitize import one_line, sanitize
+from studio.session.base import ReviewQueue
+
+WEIGHTS_AS_A_WHOLE = "a weight update is approved or rejected as a whole: a, or r REASON"
+
+HELP = """\
+a            approve
+e [TEXT]     edit: change the wording (in $EDITOR without TEXT), then approve it
+m ID [TEXT]  merge: make it a modification of experience ID (in $EDITOR without TEXT)
+r REASON     reject
+d [REASON]   defer: leave it open without holding the run up
+u            undo the last decision of this sitting (again: the one before)
+n            leave it for later and show the next
+v            view the rollouts it rests on, whole
+l            list what is open, and the library as it would become
+q            quit; go on later with the same command"""
+
+WEIGHTS_HELP = "\n".join(line for line in HELP.splitlines() if line[:2] not in ("e ", "m ", "d "))
+
+REPLY_HELP = """\
+e [TEXT]     mend: change the reply (in $EDITOR without TEXT), and read it again
+r REASON     drop it: nobody can understand it, it stays lost (also: x REASON)
+v            view the whole reply, the prompt, and the rollouts behind it
+n            leave it for later and show the next
+l            list what is open, and the library as it would become
+q            quit; go on later with the same command"""
+
+
+def change_lines(operation: Operation, texts: Mapping[str, str]) -> list[str]:
+    """What the operation would do to the draft, in words that need no colour."""
+    before = texts.get(operation.target or "", "")
+    match operation.kind:
+        case "add":
+            return [f"+ {sanitize(operation.text)}"]
+        case "modify":
+            return [f"~ {sanitize(format_changes(word_diff(before, operation.text)))}"]
+        case "delete":
+            return [f"- {sanitize(before)}"]
+        case "keep":
+            return [f"= {sanitize(before)}"]
+        case "weights":
+            return [f"^ {sanitize(figure)}" for figure in operation.text.split(", ")]
+
+
+def reply_lines(reply: UnparsedReply, left: int) -> list[str]:
+    """A reply that could not be parsed: what it is, what is wrong, how it begins."""
+    several = f"  ({left} to mend)" if left > 1 else ""
+    lines = [f"{reply.id}  {reply.kind} reply that could not be understood{several}"]
+    lines += [f"  wrong     {one_line(reason, 400)}" for reason in reply.reasons[:10]]
+    if len(reply.reasons) > 10:
+        lines.append(f"  wrong     … and {len(reply.reasons) - 10} more")
+    return [*lines, f"  reply     {one_line(reply.reply, 160)}"]
+
+
+def flag_text(flag: Flag) -> str:
+    """`duplicate (0.91): of E3`."""
+    score = "" if flag.score is None else f" ({flag.score:.2f})"
+    detail = f": {one_line(flag.detail, 200)}" if flag.detail else ""
+    return f"{flag.name}{score}{detail}"
+
+
+def evidence_lines(group: GroupEvidence) -> list[str]:
+    lines = [f"  {group.id}  {group.won} of {group.n} won  {one_line(group.question, 90)}"]
+    for witness in group.witnesses:
+        answer = witness.rollout.tail or witness.rollout.error or ""
+        critique = witness.verdict.critique if witness.verdict and witness.verdict.critique else ""
+        last = answer.strip().rsplit("\n", 1)[-1]
+        tail = f"  ({one_line(critique, 60)})" if critique else ""
+        lines.append(f"    {witness.sign} r{witness.rollout.index}  {one_line(last, 60)}{tail}")
+    return lines
+
+
+def nearest_text(operation: Operation, texts: Mapping[str, str]) -> tuple[str, float] | None:
+    """The other experience most like an operation's text; None where none is like it."""
+    others = [(name, text) for name, text in texts.items() if name != operation.target]
+    if not operation.text or not others or operation.kind == "weights":
+        return None
+    name, score = max(
+        ((name, similarity(operation.text, text)) for name, text in others), key=lambda p: p[1]
+    )
+    return (name, score) if score >= 0.3 else None
+
+
+def operation_text(
+    operation: Operation, queue: ReviewQueue, groups: Sequence[GroupEvidence]
+) -> str:
+    """An operation as it is shown before the question about it."""
+    texts = dict(queue.draft)
+    target = f" {operation.target}" if operation.target else ""
+    prompt = f", prompt {operation.prompt_hash}" if operation.prompt_hash else ""
+    lines = ["", f"{operation.id}  {operation.kind.upper()}{target}  ({len(queue.open)} open)"]
+    if queue.stale is not None:
+        lines.append(f"  ! the library has moved to v{queue.stale} since this was proposed")
+    lines += [f"  {line}" for line in change_lines(operation, texts)]
+    lines.append(f"  why       {sanitize(operation.rationale) or '(no reason given)'}")
+    lines.append(f"  proposed  by {sanitize(operation.proposer) or '(unknown)'}{prompt}")
+    lines += [f"  flag      {flag_text(flag)}" for flag in operation.flags]
+    for group in groups:
+        # A batch may have hundreds of rollouts: of each group a line, and v shows all.
+        lines += evidence_lines(group)[: 1 if operation.kind == "weights" else None]
+    if (near := nearest_text(operation, texts)) is not None:
+        lines.append(f"  similar   {near[0]} {near[1]:.2f}  {one_line(texts[near[0]], 90)}")
+    return "\n".join(lines)
+
+
+def queue_lines(queue: ReviewQueue) -> list[str]:
+    """What is open, and the library as the standing decisions would leave it."""
+    lines = [
+        f"{operation.id:8} {operation.kind:7} "
+        f"{one_line(operation.text or operation.target or '', 90)}"
+        for operation in queue.open
+    ]
+    lines += [
+        f"{reply.id:8} to mend {one_line(' '.join(reply.reasons), 90)}" for reply in queue.repairs
+    ]
+    if queue.draft or not any(operation.kind == "weights" for operation in queue.open):
+        empty = "" if queue.draft else " empty"
+        lines.append(f"the library as it would become:{empty}")
+    return lines + [f"  {name}  {sanitize(text)}" for name, text in queue.draft]

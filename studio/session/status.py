@@ -1,0 +1,50 @@
+"""What the request `status` answers, also for a run without a process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engines.core.state.run_state import RunState
+from engines.pipeline.budget import Budget
+from studio.report.training import figures_text, learnt_steps, measured_steps, trained_steps
+
+
+def status_of(state: RunState, budget: Budget | None = None) -> dict[str, Any]:
+    """The answer as JSON has it; `budget` adds what is left of each limit."""
+    started = state.started
+    current = state.current
+    return {
+        "run": started.run if started else "",
+        "status": state.status,
+        "events": state.events,
+        "reason": state.reason,
+        "rehearsal": bool(started and started.rehearsal),
+        "epoch": state.steps[state.step].epoch if state.step in state.steps else 0,
+        "epochs": state.epochs,
+        "step": state.step,
+        "steps": started.steps_per_epoch * state.epochs if started else 0,
+        "steps_finished": state.steps_finished,
+        "rollouts_done": current.rollouts_done if current else 0,
+        "library": started.library if started else "",
+        "library_version": state.library_version,
+        "policy_version": state.policy_version if state.trains_weights else None,
+        "training": _training_line(state),
+        "undecided": len(state.undecided_operations),
+        "open": len(state.open_operations),
+        "lost": sum(state.lost.values()),
+        "repairs": len(state.repairs),
+        "tokens": state.total_usage.tokens,
+        "cost_usd": state.total_usage.cost_usd,
+        "budget": budget.limits.amounts if budget else {},
+        "budget_left": budget.remaining if budget else {},
+        "reviewer": state.reviewer,
+    }
+
+
+def _training_line(state: RunState) -> str | None:
+    """The last finished step in one line; None for a run that trains no weights."""
+    if not state.trains_weights:
+        return None
+    steps = trained_steps(state)
+    known = measured_steps(steps) or learnt_steps(steps)
+    return f"step {known[-1].step}: {figures_text(known[-1])}" if known else "no step yet"

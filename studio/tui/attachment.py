@@ -1,0 +1,265 @@
+"""The run that the screen is attached to: its session, drafts and rate, and its messages.
+
+Owns opening and closing the session. Knows nothing about practice: pages render, the run decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
+
+from engines.core import events as ev
+from engines.core.errors import StudioError
+from engines.core.state.run_state import RunState
+from studio.session.base import (
+    ControllerChanged,
+    Disconnected,
+    EventReceived,
+    Message,
+    Session,
+    SnapshotReceived,
+    TextReceived,
+)
+from studio.tui.drafts import Drafts
+from studio.tui.header import SessionStatus
+from studio.tui.host import Host
+from studio.tui.navigation import Navigation
+from studio.tui.terminal.textual_parts import TerminalApp
+from studio.tui.throughput import Throughput
+
+LEAVE_S = 1.0
+"""Longer than this no process that hangs keeps a screen from closing."""
+
+
+class RequestQueue:
+    """What was asked of the run: one request after another, in the order of the keys."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._waiting: asyncio.Queue[Coroutine[object, object, None]] = asyncio.Queue()
+
+    def put(self, work: Coroutine[object, object, None]) -> None:
+        self._waiting.put_nowait(work)
+
+    async def wait(self) -> None:
+        """Wait until everything asked so far was answered."""
+        await self._waiting.join()
+
+    async def process(self) -> None:
+        """Answer requests until cancelled; what is refused is told."""
+        while True:
+            work = await self._waiting.get()
+            try:
+                await work
+            except StudioError as error:
+                self._host.tell(str(error), "failed")
+            self._host.redraw_soon()
+            self._waiting.task_done()
+
+    def ask(self, session: Session | None, work: Callable[[Session], Awaitable[str]]) -> None:
+        """Ask a run, and tell what it answered."""
+        if session is None:
+            self._host.tell("no run is open here: 5 lists them, 0 starts one", "failed")
+            return
+
+        async def tell_answer() -> None:
+            self._host.tell(await work(session))
+
+        self.put(tell_answer())
+
+
+class Attachment:
+    """One run at a time.
+
+    Args:
+        app: runs the tasks; the same object as the host.
+        host: draws, and says what happened.
+        navigation: its pages hear every message.
+        session: to begin with; None: `attach` opens one.
+        run: that will be attached to.
+    """
+
+    def __init__(
+        self,
+        app: TerminalApp,
+        host: Host,
+        navigation: Navigation,
+        *,
+        session: Session | None = None,
+        run: str | None = None,
+    ) -> None:
+        self._app, self._host, self._navigation = app, host, navigation
+        self.session = session
+        self.shown_run = run  # the last one, also once the screen is left
+        self.ended_here = ""  # how the run ended while the screen was attached
+        self.drafts = Drafts(None)
+        self._throughput = Throughput()
+        self._budget: dict[str, float] = {}  # limits of the run: calls, tokens, cost_usd
+        self._is_ready = False  # everything is decided, the commit waits
+        self._is_cut = False  # the connection to the process; it is being tried again
+        self._reader: asyncio.Task[None] | None = None
+
+    @property
+    def state(self) -> RunState | None:
+        return self.session.state if self.session is not None else None
+
+    @property
+    def is_living(self) -> bool:
+        return self.session is not None and self.session.living
+
+    def status(self, *, starting: bool) -> SessionStatus:
+        """What the header says beside the run's state."""
+        session, now = self.session, self._host.clock()
+        eta = ""
+        if session is not None and not session.state.undecided_operations:
+            eta = self._throughput.remaining_text(session.state)
+        return SessionStatus(
+            living=self.is_living,
+            drives=session is not None and session.controls,
+            driver=session.controller if session is not None else "",
+            starting=starting,
+            opening=session is not None and session.state.started is None,
+            parted=self._is_cut,
+            ready=self._is_ready,
+            tokens_per_s=self._throughput.tokens_per_s(now),
+            rate_of_shown=self._throughput.is_shown_only(now),
+            budget=self._budget,
+            pace_tokens_per_s=session.pace_tokens_per_s if session is not None else None,
+            eta=eta,
+        )
+
+    # -- opening and closing -------------------------------------------------------------
+
+    def attach(self, run: str) -> None:
+        """Leave the run that is shown, if any, and show this one."""
+        self._app.run_worker(
+            self._attach_to(run), exclusive=True, group="attach", exit_on_error=True
+        )
+
+    async def _attach_to(self, run: str) -> None:
+        # Imported late: the first frame waits for no module of a run.
+        from studio.run.linter import LazyLinter
+        from studio.session.live import LiveSession
+        from studio.session.offline import OfflineSession
+
+        workspace, person = self._host.workspace, self._host.person
+        try:
+            folder = workspace.run(run)
+        except StudioError as error:
+            self._host.tell(str(error), "failed")
+            return
+        await self.close()
+        self.shown_run = run
+        self.listen(
+            LiveSession(
+                folder,
+                person,
+                fallback=lambda: OfflineSession(
+                    workspace, folder, person, linter=LazyLinter(workspace, folder, lambda _: None)
+                ),
+            )
+        )
+        if self._navigation.page_name == "start":
+            self._navigation.open_page("live")
+
+    def listen(self, session: Session) -> None:
+        """Show this session, and handle its messages as they come."""
+        self.session = session
+        self._is_cut, self._budget = False, {}
+        self.drafts = Drafts(session.run)
+        self._throughput = Throughput()
+        self._reader = asyncio.create_task(self._read_messages(session))
+
+    async def close(self) -> str:
+        """Save the drafts and close the session; returns its last words, "" where it has none."""
+        session, self.session = self.session, None
+        self.drafts.save()
+        if self._reader is not None:
+            self._reader.cancel()
+            self._reader = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_S):
+                return await session.close() if session is not None else ""
+        return ""
+
+    # -- messages ------------------------------------------------------------------------
+
+    async def _read_messages(self, session: Session) -> None:
+        try:
+            async for message in session.messages():
+                if session is not self.session:
+                    return
+                self._handle_message(message)
+        except Exception as error:  # a bug: without this the task would end in silence
+            self._app.report_bug(error)
+
+    def _handle_message(self, message: Message) -> None:
+        now = self._host.clock()
+        self._is_cut = isinstance(message, Disconnected) and not message.ended
+        match message:
+            case EventReceived(event=event):
+                self._throughput.add_event(event, now)
+                self._handle_event(event)
+            case TextReceived(pieces=pieces):
+                self._throughput.add_pieces(pieces, now)
+            case SnapshotReceived():
+                if self.session is not None and self.session.living:
+                    self._app.run_worker(self._ask_budget(self.session))
+                self.drafts.writes = self.session is None or self.session.controls
+                self._app.call_after_refresh(self._restore_place)
+            case ControllerChanged(mine=mine, who=who):
+                self._change_controller(mine, who)
+            case Disconnected(ended=True) if (
+                self.state is not None and self.state.ending == "finished"
+            ):
+                self._is_ready = False
+                self._host.tell("the run is finished, and its process has ended")
+            case Disconnected(reason=reason, ended=ended):
+                self._is_ready = False
+                how = "" if ended else "; trying again"
+                self._host.tell(f"{reason}{how}", "" if ended else "failed")
+        for page in self._navigation.pages:
+            page.handle_message(message)
+        self._host.redraw_soon()
+
+    def _handle_event(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
+        match event:
+            case ev.StageEntered(stage=stage):
+                self._is_ready = stage == "ready"
+            case ev.DecisionUndone() | ev.LessonCommitted() | ev.LessonReturned():
+                self._is_ready = False
+            case ev.RunEnded(how=how):
+                self.ended_here = how
+            case ev.OperationDecided():
+                self.drafts.save()
+
+    def _change_controller(self, mine: bool, who: str) -> None:
+        """Who decides keeps the drafts: they go from screen to screen through their file."""
+        if mine and not self.drafts.writes:
+            self.drafts.take_over_file()
+        elif not mine:
+            self.drafts.save()
+        self.drafts.writes = mine
+        if not mine and (self.session is None or self.session.living):
+            self._host.tell(f"{who or 'nobody'} decides now; T takes over")
+
+    def _restore_place(self) -> None:
+        """Once a run is known: the page and place the person left it at."""
+        if self.drafts.restored:
+            return
+        self.drafts.restored = True
+        wanted, cursor = self.drafts.left_at
+        navigation = self._navigation
+        is_page = any(wanted == page.scope for page in navigation.pages)
+        if is_page and navigation.page_name in ("live", "start"):
+            navigation.open_page(wanted, cursor, keep_trail=True)
+        self.drafts.page = navigation.page_name
+
+    async def _ask_budget(self, session: Session) -> None:
+        """Its limits hold as long as the run's process lives."""
+        with contextlib.suppress(StudioError):
+            answer = await session.control("status")
+            if session is self.session:
+                self._budget = dict(answer.get("budget", {}))
+                self._host.redraw_soon()

@@ -1,0 +1,127 @@
+"""What pages, boxes over them and helpers of the terminal may ask of the screen they are on.
+
+Owns no code. `studio.tui.app` is the one implementation; nothing below it may import the app.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Protocol
+
+from engines.record.run_dir import Workspace
+from studio.session.base import Session
+from studio.tui.drafts import Drafts
+from studio.tui.drawing.lines import Line
+from studio.tui.header import SessionStatus
+from studio.tui.keymap import Key
+from studio.tui.settings.values import ScreenSettings
+
+
+class Host(Protocol):
+    """The screen on one workspace, attached to at most one run at a time."""
+
+    settings: ScreenSettings
+
+    # -- what is there -------------------------------------------------------------------
+
+    @property
+    def workspace(self) -> Workspace: ...
+
+    @property
+    def person(self) -> str:
+        """Who decides here, for the journal."""
+
+    @property
+    def environ(self) -> Mapping[str, str]: ...
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """The table of keys, remaps included."""
+
+    @property
+    def session(self) -> Session | None:
+        """To the run that is shown; None where none is."""
+
+    @property
+    def session_status(self) -> SessionStatus: ...
+
+    @property
+    def drafts(self) -> Drafts:
+        """Of the run that is shown."""
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """Monotonic, in seconds."""
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the terminal is smaller than what the pages are made for."""
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether the person types an answer at the bottom line now."""
+
+    # -- what is shown -------------------------------------------------------------------
+
+    @property
+    def page_name(self) -> str:
+        """The scope of the page that is open."""
+
+    def open_page(self, name: str, target: str = "") -> None:
+        """Show a page, perhaps at an id; escape comes back from there."""
+
+    def tell(self, text: str, style: str = "") -> None:
+        """Say on the line above the keys what was done last, or what went wrong."""
+
+    def redraw_soon(self) -> None:
+        """Draw the open page in the next frame."""
+
+    def draw_now(self) -> None:
+        """Draw the open page and the lines around it at once: a key was pressed."""
+
+    def draw_chrome(self) -> None:
+        """Draw the lines above and below the page alone."""
+
+    def apply_settings(self) -> None:
+        """Let the terminal show what the settings say, after one was changed."""
+
+    # -- asking the person ---------------------------------------------------------------
+
+    async def ask(
+        self, label: str, value: str = "", shortcut: Callable[[str], bool] | None = None
+    ) -> str | None:
+        """Ask for a line at the bottom; None where the person left it."""
+
+    async def confirm(self, title: str, lines: Sequence[Line], keys: Mapping[str, str]) -> str:
+        """Show lines over the page until one of the keys is pressed; "" for escape.
+
+        Await it in a worker (`run_worker`), never in a key's own handler.
+        """
+
+    # -- asking the run ------------------------------------------------------------------
+
+    def attach(self, run: str) -> None:
+        """Leave the run that is shown, if any, and show this one."""
+
+    def start_run(self, arguments: Sequence[str]) -> None:
+        """Start a run's process with arguments of `studio headless`, and attach to it."""
+
+    def ask_run(self, work: Callable[[Session], Awaitable[str]]) -> None:
+        """Ask the run, and tell what it answered."""
+
+    def queue_request(self, work: Coroutine[object, object, None]) -> None:
+        """Ask something of the run; one thing after another, in the order of the keys."""
+
+    async def wait_for_requests(self) -> None:
+        """Wait until everything asked so far was answered."""
+
+    # -- the terminal --------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """Close the screen; the run goes on."""
+
+    def send_to_terminal(self, sequence: str) -> None:
+        """Write a control sequence, beside what is drawn."""
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """Copy by OSC 52."""

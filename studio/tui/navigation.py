@@ -1,0 +1,141 @@
+"""Which page is open, where escape leads back to, and the ways between panes.
+
+Owns the pages' order of opening and the focus. What a page shows is its own business.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from textual.app import App
+from textual.content import Content
+from textual.widget import Widget
+from textual.widgets import ContentSwitcher
+
+from studio.tui.host import Host
+from studio.tui.page import Page
+from studio.tui.terminal.textual_parts import border_title
+
+_LETTERS = "asdfghjklqwertyuiop"
+_MOST_STEPS_BACK = 20
+
+
+class Navigation:
+    """Opens pages and moves the focus.
+
+    Args:
+        app: whose first screen holds the pages.
+        host: is asked for drafts and words; the same object as the app.
+    """
+
+    def __init__(self, app: App[Any], host: Host) -> None:
+        self._app, self._host = app, host
+        self.page_name = "start"
+        self.trail: list[tuple[str, str]] = []  # (page, id) to go back to
+        self.is_drawn = False  # the first frame was, so that every page has its parts
+
+    def page(self, name: str | None = None) -> Page:
+        """A page by its scope; None: the open one."""
+        return self._app.screen_stack[0].query_one(f"#{name or self.page_name}", Page)
+
+    @property
+    def pages(self) -> list[Page]:
+        return list(self._app.screen_stack[0].query(Page))
+
+    # -- pages ---------------------------------------------------------------------------
+
+    def open_page(self, name: str, target: str = "", *, keep_trail: bool = False) -> None:
+        """Show a page, perhaps at an id; `keep_trail`: escape does not come back from there."""
+        if target and not keep_trail and name != self.page_name:
+            # Only who went after something comes back; number keys go where they say.
+            step = self.page_name, self._host.drafts.cursor
+            self.trail = [*self.trail[-_MOST_STEPS_BACK:], step]
+        self.page_name = name
+        page = self.page(name)
+        page.open_at(target)
+        if self.is_drawn:  # before it is shown: what it held when it was left may be long past
+            page.draw()
+        base = self._app.screen_stack[0]
+        base.query_one("#pages", ContentSwitcher).current = name
+        if (home := page.initial_focus()) is not None and not self._host.is_asking:
+            # At once, where `Widget.focus` waits its turn: the next key may have come already,
+            # and it is this page's.
+            base.set_focus(home, scroll_visible=False)
+        self._host.drafts.page = name
+        self._app.call_after_refresh(self._host.draw_now)
+
+    def go_back(self) -> None:
+        """Close what is open on the page, else go where the person came from."""
+        if self.page().go_back():
+            self._host.draw_now()
+        elif self.trail:
+            self.open_page(*self.trail.pop(), keep_trail=True)
+        else:
+            self._host.tell("nothing is open here to close: q leaves, 1-6 are pages")
+
+    async def ask_filter(self) -> None:
+        page = self.page()
+        text = await self._host.ask("filter:", page.filter_text)
+        if text is not None:
+            page.apply_filter(text.strip())
+            self._host.draw_now()
+
+    async def ask_target(self, before: Widget | None) -> None:
+        """Ask for an id and go there; `g` again is the top of what had the focus before."""
+
+        def go_to_top(key: str) -> bool:
+            if key == "g" and before is not None and hasattr(before, "action_top"):
+                before.action_top()
+                return True
+            return False
+
+        wanted = (await self._host.ask("go to (g: top):", shortcut=go_to_top) or "").strip()
+        if not wanted:
+            return
+        if self.page().go_to(wanted):
+            self._host.draw_now()
+            return
+        for page in self.pages:
+            if page.go_to(wanted):
+                self.open_page(page.scope, wanted)
+                return
+        self._host.tell(f"{wanted}: nothing has this name", "failed")
+
+    # -- panes ---------------------------------------------------------------------------
+
+    def focus_page(self) -> None:
+        """Give the focus to the open page where nothing has it."""
+        if self._app.focused is None and (home := self.page().initial_focus()) is not None:
+            home.focus(scroll_visible=False)
+
+    def move_pane_focus(self, by: int) -> None:
+        panes = self.page().panes()
+        if not panes:
+            return
+        focused = self._app.focused
+        at = panes.index(focused) if focused in panes else -by
+        panes[(at + by) % len(panes)].focus(scroll_visible=False)
+
+    async def jump_to_pane(self) -> None:
+        """Put letters on the panes; the next key chooses."""
+        panes = self.page().panes()
+        letters = _LETTERS[: len(panes)]
+        # As content, in and out: text in a title is never markup.
+        titles = [border_title(pane) for pane in panes]
+        for letter, pane, title in zip(letters, panes, titles, strict=False):
+            pane.border_title = Content(f"({letter}) ") + title
+        chosen: list[Widget] = []
+
+        def choose_pane(key: str) -> bool:
+            if key in letters:
+                chosen.append(panes[letters.index(key)])
+            return True
+
+        try:
+            await self._host.ask("pane:", shortcut=choose_pane)
+        finally:
+            for pane, title in zip(panes, titles, strict=True):
+                if border_title(pane).plain[4:] == title.plain:  # else it has a new one by now
+                    pane.border_title = title
+        if chosen:
+            chosen[0].focus(scroll_visible=False)

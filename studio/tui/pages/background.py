@@ -1,0 +1,64 @@
+"""What several pages do beside the screen: read in the background, and write a file.
+
+Owns no state; a page's work is replaced by newer work of the same group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from engines.core.errors import RecordError, StudioError
+from engines.record.appender import write_atomic
+from engines.record.run_dir import Workspace
+from studio.tui.page import Page
+
+
+def run_exclusive(page: Page, group: str, work: Callable[[], Awaitable[object]]) -> None:
+    """Run it beside the screen, in place of what its group was about.
+
+    A callable, since a coroutine that is replaced before it began is never awaited.
+    """
+    page.run_worker(work, group=group, exclusive=True)
+
+
+def draw_if_open(page: Page) -> None:
+    if page.is_open:
+        page.host.draw_now()
+
+
+def export_file(page: Page, write: Callable[[], str], what: str) -> None:
+    """Write a file in a thread, and tell its path, or why there is none.
+
+    Args:
+        page: that asked for it.
+        write: blocks, and returns the path.
+        what: is written, such as "the difference is".
+    """
+
+    async def export() -> None:
+        try:
+            path = await asyncio.to_thread(write)
+        except StudioError as error:
+            page.host.tell(str(error), "failed")
+        else:
+            page.host.tell(f"{what} written to {path}")
+
+    run_exclusive(page, "export", export)
+
+
+def write_export(workspace: Workspace, name: str, data: bytes) -> str:
+    """Write into `exports/` of the workspace, in place of an older file; returns the path.
+
+    Raises:
+        RecordError: it cannot be written.
+    """
+    target = workspace.path / "exports" / name
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RecordError(
+            str(target.parent), f"it could not be made: {error.strerror}.", "Make room for it."
+        ) from error
+    write_atomic(target, data)
+    return str(target)

@@ -1,0 +1,106 @@
+"""The changes between two libraries, one under the other, and a cursor that goes through them."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from studio.secrets.sanitize import one_line
+from studio.tui.drawing.lines import Line, paragraph
+from studio.tui.page import Page
+from studio.tui.pages.diff import view
+from studio.tui.pages.diff.view import Block, Comparison
+from studio.tui.widgets.line_view import LineView
+
+
+class ComparisonBody:
+    """Lays the changes out anew only where something is different."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        self.pane = LineView(id="diff-body", classes="pane")
+        self.found: Comparison | None = None
+        self.at = ""  # the change under the cursor
+        self.shows_equal = True
+        self._mode: view.Mode = view.MODES[0]
+        self._laid: tuple[object, list[Block]] = (None, [])
+
+    @property
+    def mode(self) -> view.Mode:
+        """How changes are drawn: as was chosen, where there is room for it."""
+        return view.effective_mode(self._mode, self.pane.line_width - 1)
+
+    def choose_next_mode(self) -> None:
+        width = self.pane.line_width - 1
+        offered = [mode for mode in view.MODES if view.effective_mode(mode, width) == mode]
+        self._mode = offered[(offered.index(self.mode) + 1) % len(offered)]
+
+    @property
+    def blocks(self) -> list[Block]:
+        """As they are drawn."""
+        if self.found is None:
+            return []
+        room, words = max(12, self.pane.line_width - 1), self._page.filter_text
+        wanted = (self.found, room, self.mode, self.shows_equal, words)
+        if self._laid[0] != wanted:
+            laid = view.blocks(self.found, room, self.mode, same=self.shows_equal, words=words)
+            self._laid = (wanted, laid)
+        return self._laid[1]
+
+    def draw(self) -> None:
+        pane, found = self.pane, self.found
+        if found is None:
+            pane.border_title = pane.border_subtitle = None
+            pane.show_lines([])
+            return
+        blocks = self.blocks
+        if self.at not in {block.id for block in blocks}:
+            self.at = view.find_next_change(blocks, "", 1)
+        equal = sum(one.sign == "=" for one in found.entries)
+        pane.border_title = Text(view.pane_title(found, max(12, pane.line_width - 1), self.mode))
+        hidden = f"{equal} equal hidden (space)" if equal and not self.shows_equal else ""
+        words = self._page.filter_text
+        wanted = f"/ {one_line(words, 20)}" if words else ""
+        pane.border_subtitle = Text("  ".join(filter(None, (wanted, hidden))))
+        if blocks:
+            pane.show_lines(self._marked_lines(blocks))
+        elif found.weights and not words:
+            spans = [((one_line(text, 400), ""),) for text in found.weights]
+            pane.show_lines(
+                [row for span in spans for row in paragraph(span, pane.line_width, "  ")]
+            )
+        else:
+            told = ((self._empty_text(equal), "dim"),)
+            pane.show_lines(paragraph(told, pane.line_width))
+
+    def _marked_lines(self, blocks: list[Block]) -> list[Line]:
+        shown: list[Line] = []
+        for block in blocks:
+            mark = (">", "focus") if block.id == self.at else (" ", "")
+            shown += [
+                ((mark if not number else (" ", "")), *row)
+                for number, row in enumerate(block.lines)
+            ]
+        return shown
+
+    def _empty_text(self, equal: int) -> str:
+        if self._page.filter_text:
+            return f"nothing here holds {self._page.filter_text!r}: esc clears the filter"
+        if equal:
+            return f"no experience differs; {equal} are equal (space shows them)"
+        return "both are empty"
+
+    def scroll_to_change(self) -> None:
+        """Bring the change under the cursor into view, all of it where it fits."""
+        top = 0
+        for block in self.blocks:
+            if block.id == self.at:
+                height, now = self.pane.size.height, round(self.pane.scroll_y)
+                if top < now or top + len(block.lines) > now + height:
+                    self.pane.scroll_to(y=max(0, top - height // 4), animate=False, force=True)
+                return
+            top += len(block.lines)
+
+    def go_to_change(self, name: str) -> None:
+        self.at = name
+        self.draw()
+        self.scroll_to_change()

@@ -1,0 +1,91 @@
+"""The text panes of Inspect: parts of a rollout, which of them are folded, what is found in them.
+
+Owns the rows of these panes. Which rollout stands in which pane is the page's business.
+"""
+
+from __future__ import annotations
+
+from textual.content import Content
+
+from studio.secrets.sanitize import sanitize
+from studio.tui.drawing.lines import Row, line
+from studio.tui.pages.inspect import view
+from studio.tui.pages.inspect.loader import GroupRecords
+from studio.tui.pages.inspect.view import GroupSummary, Part
+from studio.tui.widgets.row_list import RowList
+
+
+class Transcripts:
+    """Draws rollouts of one group into panes."""
+
+    def __init__(self, records: GroupRecords) -> None:
+        self._records = records
+        self.wanted = ""  # what is searched for
+        self.shows_calls = False  # tokens and times of each call
+        self._unfolded: frozenset[str] = frozenset()
+        self._folded: frozenset[str] = frozenset()
+        self._hit = 0
+        self._parts: dict[str, tuple[object, tuple[Part, ...]]] = {}  # and what they are made of
+        self._drawn: dict[RowList, object] = {}  # what each pane was drawn from
+
+    def forget_parts(self) -> None:
+        self._parts.clear()
+
+    def forget_rows(self) -> None:
+        self._drawn.clear()
+
+    def parts(self, name: str, group: GroupSummary) -> tuple[Part, ...]:
+        """The parts of a rollout, whether it has ended or streams."""
+        whole, live = self._records.rollouts.get(name), self._records.live
+        if whole is None:
+            return view.live_parts(live[name]) if name in live else ()
+        version = group.library_version
+        experiences = self._records.experience_count(version)
+        made_of = (whole, version, experiences, self.shows_calls)
+        before, parts = self._parts.get(name, (None, ()))
+        if before != made_of:  # sanitized once, not with every key
+            parts = view.rollout_parts(whole, version, experiences, calls=self.shows_calls)
+            self._parts[name] = made_of, parts
+        return parts
+
+    def draw(self, pane: RowList, name: str, group: GroupSummary) -> None:
+        """Show a rollout in a pane; cheap where it is the same as before."""
+        parts = self.parts(name, group)
+        title = f"{name}   {group.version_text}"
+        if (whole := self._records.rollouts.get(name)) is not None:
+            turns = len({call.turn for call in whole.calls})
+            title = f"{name}   turns {turns}   {whole.finish_reason}   seed {whole.rollout.seed}   "
+            title += group.version_text
+        pane.border_title = Content(sanitize(title))
+        hits = view.find_hits(parts, self.wanted)
+        found = f"{len(hits)} x {sanitize(self.wanted)}" if self.wanted else ""
+        pane.border_subtitle = Content(found)
+        drawn_from = (name, parts, pane.line_width, self._unfolded, self._folded, self.wanted)
+        if self._drawn.get(pane) == drawn_from:
+            return
+        self._drawn[pane] = drawn_from
+        if not parts:
+            pane.show_rows([Row("", line("not begun yet" if name else "nothing is chosen"))])
+            return
+        rows = view.rollout_rows(parts, pane.line_width - 2, self._unfolded, self._folded, hits)
+        at_end = bool(pane.rows) and pane.key == pane.rows[-1].key
+        follows = name in self._records.live and at_end
+        pane.show_rows(rows, rows[-1].key if follows else None)
+
+    def fold_long_parts(self, parts: tuple[Part, ...]) -> None:
+        """Fold or unfold all parts that begin folded."""
+        long = frozenset(part.key for part in parts if part.label in ("system", "think"))
+        before = self._unfolded
+        self._unfolded = before - long if long <= before else before | long
+
+    def fold(self, key: str, parts: tuple[Part, ...]) -> None:
+        """Fold or unfold one part."""
+        self._unfolded, self._folded = view.toggle_fold(key, parts, self._unfolded, self._folded)
+
+    def go_to_hit(self, pane: RowList, parts: tuple[Part, ...], *, again: bool) -> tuple[int, int]:
+        """Move to the first hit, or the next one where it was searched before: number and count."""
+        hits = view.find_hits(parts, self.wanted)
+        if hits:
+            self._hit = (self._hit + 1) % len(hits) if again else 0
+            pane.go_to(view.find_hit_row(hits[self._hit], parts, pane.line_width - 2))
+        return self._hit + 1, len(hits)

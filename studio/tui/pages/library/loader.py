@@ -1,0 +1,187 @@
+"""Reading what the library page shows: versions, citations, the libraries of a workspace.
+
+The functions block; `LibraryLoader` calls them in threads, and has the page drawn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from engines.core.errors import RecordError, StudioError
+from engines.core.events import LessonCommitted, LessonProposed, LessonReturned, StepFinished
+from engines.core.library import Library
+from engines.record.libraries import LibraryFolder, version_path
+from engines.record.run_dir import Workspace
+from studio.library.citations import Citation, Citations
+from studio.session.base import EventReceived, Message, Session, SnapshotReceived
+from studio.tui.page import Page
+from studio.tui.pages.background import draw_if_open, run_exclusive, write_export
+from studio.tui.pages.library.view import History, Item, find_similar
+
+_MOVES_THE_HEAD = LessonCommitted | LessonReturned
+_BRINGS_USES = StepFinished | LessonProposed | LessonCommitted
+_MOST_COMPARED = 2_000
+"""Experiences whose likes are kept."""
+
+
+def list_libraries(workspace: Workspace) -> tuple[dict[str, Any], ...]:
+    """Every library as `studio library list` has it; one that cannot be read says why."""
+    from studio.library.text import library_row
+
+    found: list[dict[str, Any]] = []
+    for folder in workspace.libraries():
+        try:
+            found.append(library_row(folder))
+        except StudioError as error:
+            found.append({"library": folder.name, "trouble": str(error)})
+    return tuple(found)
+
+
+def load_history_lines(folder: LibraryFolder, experience: str) -> list[str]:
+    """The commits that concern one experience, as `studio library history` prints them."""
+    from studio.library.text import history_lines
+
+    return history_lines(folder, experience)
+
+
+def export_library(workspace: Workspace, folder: LibraryFolder, library: Library) -> str:
+    """Copy a version's file into `exports/` of the workspace; returns the path.
+
+    Raises:
+        RecordError: it cannot be written, or the version's own file is not there.
+    """
+    source = version_path(folder.path, library.version)
+    try:
+        data = source.read_bytes()
+    except OSError as error:
+        raise RecordError(
+            str(source), f"it could not be copied: {error.strerror}.", "Look at `studio doctor`."
+        ) from error
+    return write_export(workspace, f"{folder.name}-v{library.version:04d}.yaml", data)
+
+
+class LibraryLoader:
+    """What is known of one library, or of those of the workspace where no run is open."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        self.folder: LibraryFolder | None = None
+        self.history: History = ()
+        self.trouble = ""
+        self.libraries: tuple[Mapping[str, Any], ...] | None = None  # None: not read yet
+        self.citations: Citations | None = None
+        self.uses: Mapping[str, tuple[Citation, ...]] = {}
+        self.commits: list[str] | None = None  # of the one under the cursor; None: not read
+        self.is_due = self._count_due = True
+        self._name = ""  # of the library that is shown
+        self._is_reading = self._is_counting = False
+        self._similar: dict[tuple[str, str], tuple[tuple[str, float], ...]] = {}
+        self._comparing: tuple[str, str] | None = None  # what is compared with the others now
+
+    def handle_message(self, message: Message) -> None:
+        """Note what is to be read again once it can be seen."""
+        match message:
+            case SnapshotReceived():
+                self.mark_due()
+            case EventReceived(event=event):
+                self.is_due |= isinstance(event, _MOVES_THE_HEAD)
+                self._count_due |= isinstance(event, _BRINGS_USES)
+
+    def mark_due(self) -> None:
+        self.is_due = self._count_due = True
+
+    def shows_other_than(self, name: str) -> bool:
+        """Whether what is known is of another library; then forgets it."""
+        if self.folder is None or self.folder.name == name:
+            return False
+        self.folder, self.history, self.trouble = None, (), ""
+        self.uses, self.citations = {}, None
+        self.mark_due()
+        return True
+
+    def reload_if_due(self, name: str) -> None:
+        """Read again what has changed.
+
+        Args:
+            name: of the library that is shown; "" lists those there are, where no run is open.
+        """
+        page, session = self._page, self._page.session
+        self._name = name
+        if self.is_due and not self._is_reading:
+            self.is_due = False
+            if name:
+                self._is_reading = True
+                run_exclusive(page, "library", partial(self._read, name))
+            elif session is None:
+                run_exclusive(page, "libraries", self._list)
+        if self._count_due and not self._is_counting and session is not None and self.history:
+            self._count_due, self._is_counting = False, True
+            run_exclusive(page, "citations", partial(self._count_citations, session))
+
+    async def _read(self, name: str) -> None:
+        folder = self.folder or self._page.host.workspace.library(name)
+        try:
+            history = await asyncio.to_thread(folder.history)
+        except StudioError as error:
+            self.trouble = str(error)
+        else:
+            if name == self._name:  # else another run was opened meanwhile
+                self.folder, self.history, self.trouble = folder, history, ""
+        finally:
+            self._is_reading = False
+        draw_if_open(self._page)
+
+    async def _list(self) -> None:
+        try:
+            self.libraries = await asyncio.to_thread(list_libraries, self._page.host.workspace)
+        except StudioError as error:
+            self.trouble = str(error)
+        draw_if_open(self._page)
+
+    async def _count_citations(self, session: Session) -> None:
+        citations = self.citations or Citations(session.run)
+        try:
+            await asyncio.to_thread(citations.refresh)
+        except StudioError as error:
+            self._page.host.tell(f"uses could not be counted: {error}", "failed")
+        finally:
+            self._is_counting = False
+        if session is self._page.session:
+            self.citations = citations
+            names = {e.id for library, _ in self.history for e in library.experiences}
+            self.uses = citations.by_experience(names)
+            draw_if_open(self._page)
+
+    def similar(self, library: Library, one: Item) -> tuple[tuple[str, float], ...] | None:
+        """Experiences most like this one; None: they are being looked for."""
+        wanted = (library.content_hash, one.id)
+        known = self._similar.get(wanted)
+        if known is None and wanted != self._comparing:
+            self._comparing = wanted
+            run_exclusive(self._page, "near", partial(self._find_similar, library, one))
+        return known
+
+    async def _find_similar(self, library: Library, one: Item) -> None:
+        others = [(e.id, e.text) for e in library.experiences]
+        found = await asyncio.to_thread(find_similar, one.id, one.text, others)
+        if len(self._similar) > _MOST_COMPARED:
+            self._similar.clear()
+        self._similar[library.content_hash, one.id] = found
+        self._comparing = None
+        draw_if_open(self._page)
+
+    def request_commits(self, name: str) -> None:
+        """Have the commits read that concern one experience."""
+        self.commits = None
+        if self.folder is not None:
+            run_exclusive(self._page, "history", partial(self._read_commits, self.folder, name))
+
+    async def _read_commits(self, folder: LibraryFolder, name: str) -> None:
+        try:
+            self.commits = await asyncio.to_thread(load_history_lines, folder, name)
+        except StudioError as error:
+            self.commits = [str(error)]
+        draw_if_open(self._page)

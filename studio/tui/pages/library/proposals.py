@@ -1,0 +1,153 @@
+"""Changes that a person proposes on the library page: edit, delete, merge, insert.
+
+Owns the box in which a wording is asked for. Changes nothing itself: each becomes an operation
+that waits in the review like all others.
+"""
+
+from __future__ import annotations
+
+from asyncio import Future, get_running_loop
+
+from textual.content import Content
+
+from engines.core.types import Operation, OperationKind
+from studio.session.base import Session
+from studio.tui.drawing.lines import line, paragraph
+from studio.tui.page import Page
+from studio.tui.pages.background import draw_if_open
+from studio.tui.pages.diff.view import display_text
+from studio.tui.pages.library.view import Item
+from studio.tui.widgets.edit_box import EditBox
+
+_Key = tuple[str, str | None]  # what a wording is for: the change and its target
+
+
+class ProposalKeys:
+    """Each asks for what it needs, one at a time."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        self.box = EditBox(id="library-edit")
+        self.box.add_class("pane")
+        self._typed: dict[_Key, str] = {}  # wordings that were not taken yet
+        self._wording: Future[str | None] | None = None  # asked for in the box
+
+    @property
+    def is_asking(self) -> bool:
+        return self._wording is not None
+
+    async def edit(self, one: Item) -> None:
+        now = one.drafted or one.text
+        key = ("modify", one.id)
+        text = await self._ask_wording(f"{display_text(one.id)}: new wording", key, now)
+        if text is None or " ".join(text.split()) in ("", now):
+            self._page.host.tell(f"{one.id} stays as it is")
+            return
+        self._propose(self._make_operation("modify", one.id, text))
+
+    async def delete(self, one: Item) -> None:
+        host, name = self._page.host, display_text(one.id)
+        told = line((f"{name}  ", "title"), display_text(one.drafted or one.text))
+        width = max(20, min(96, self._page.app.size.width * 8 // 10 - 4))
+        lines = [*paragraph(told, width), ()]
+        if one.won_count:
+            lines.append(line((f"{one.won_count} rollouts that cite it won.", "flag")))
+        lines.append(line("It waits in 2 Review like any other operation; its id is never reused."))
+        if await host.confirm(f"Propose to delete {name}?", lines, {"d": "propose"}):
+            self._propose(self._make_operation("delete", one.id, ""))
+        else:
+            host.tell(f"{one.id} stays")
+
+    async def merge(self, one: Item, others: dict[str, Item], likeliest: str) -> None:
+        """Two operations: the other takes this one's wording in, and this one goes.
+
+        Args:
+            one: goes.
+            others: all there are, by id.
+            likeliest: what is offered to merge into.
+        """
+        host = self._page.host
+        into = (await host.ask(f"merge {one.id} into:", likeliest) or "").strip()
+        other = others.get(into)
+        if not into:
+            host.tell(f"{one.id} stays")
+            return
+        if into == one.id:
+            host.tell(f"{into}: it cannot be merged into itself", "failed")
+            return
+        if other is None:
+            host.tell(f"{into}: there is no such experience", "failed")
+            return
+        now = other.drafted or other.text
+        key = (f"merge {one.id}", other.id)
+        joined = f"{now} {one.drafted or one.text}"
+        title = f"{display_text(other.id)} with {display_text(one.id)} in it"
+        text = await self._ask_wording(title, key, joined)
+        if text is None or not text.strip():
+            host.tell(f"{one.id} stays")
+            return
+        why = f"merged: {one.id} into {other.id}"
+        changes = [self._make_operation("delete", one.id, "", why)]
+        if " ".join(text.split()) != now:
+            changes.insert(0, self._make_operation("modify", other.id, text, why))
+        self._propose(*changes, typed=key)
+
+    async def insert(self) -> None:
+        text = await self._ask_wording("new experience", ("add", None), "")
+        if text is None or not text.strip():
+            self._page.host.tell("nothing was proposed")
+            return
+        self._propose(self._make_operation("add", None, text))
+
+    # -- the box ---------------------------------------------------------------------------
+
+    async def _ask_wording(self, title: str, key: _Key, text: str) -> str | None:
+        """Ask for a wording in the box; None where it was left. What was typed is kept."""
+        page, box, wording = self._page, self.box, get_running_loop().create_future()
+        self._wording = wording
+        box.border_title, box.border_subtitle = Content(title), "enter proposes it, esc leaves"
+        page.add_class("-editing")
+        box.open(self._typed.get(key, text))
+        begun = box.text
+        page.host.draw_now()
+        try:
+            found: str | None = await wording
+            if not box.text.strip():
+                self._typed.pop(key, None)
+            elif box.text != begun or found is not None:
+                self._typed[key] = box.text
+            return found
+        finally:
+            if self._wording is wording and page.children:  # else it is torn down
+                self._wording = None
+                box.close()
+                page.remove_class("-editing")
+                if page.is_open and (home := page.initial_focus()) is not None:
+                    home.focus(scroll_visible=False)
+                    page.call_after_refresh(draw_if_open, page)
+
+    def answer(self, text: str | None) -> None:
+        """The box was handed in, or left."""
+        if self._wording is not None and not self._wording.done():
+            self._wording.set_result(text)
+
+    # -- asking the run --------------------------------------------------------------------
+
+    def _make_operation(
+        self, kind: OperationKind, target: str | None, text: str, why: str = ""
+    ) -> Operation:
+        person = self._page.host.person
+        return Operation("", kind, target, " ".join(text.split()), why, proposer=person)
+
+    def _propose(self, *operations: Operation, typed: _Key | None = None) -> None:
+        """Ask the run; what was typed is kept until it was taken."""
+        key = typed or (operations[0].kind, operations[0].target)
+
+        async def ask(session: Session) -> str:
+            made = [await session.propose(operation) for operation in operations]
+            self._typed.pop(key, None)
+            names = " and ".join(one.id for one in made)
+            flagged = " (flagged)" if any(one.flags for one in made) else ""
+            return f"{names}{flagged} {'waits' if len(made) == 1 else 'wait'} in 2 Review"
+
+        self._page.host.ask_run(ask)

@@ -1,0 +1,114 @@
+"""Messages of the session as the live page takes them: into the batch, the texts, the activity.
+
+Owns the order of that. Draws nothing but the lines of the activity.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+
+from engines.core import events as ev
+from engines.core.types import rollout_id
+from studio.report.training import is_fine_tuning
+from studio.session.base import (
+    Disconnected,
+    EventReceived,
+    Message,
+    Session,
+    SnapshotReceived,
+    TextReceived,
+)
+from studio.tui.page import Page
+from studio.tui.pages.live import sentences
+from studio.tui.pages.live.batch_tracker import BatchTracker
+from studio.tui.pages.live.cursor import BatchCursor
+from studio.tui.pages.live.streams import Streams
+from studio.tui.widgets.activity import Activity
+
+
+class Feed:
+    """What comes from the run that is shown."""
+
+    def __init__(
+        self, page: Page, tracker: BatchTracker, cursor: BatchCursor, streams: Streams
+    ) -> None:
+        self._page, self._tracker, self._cursor, self._streams = page, tracker, cursor, streams
+        self._attached: Session | None = None
+        self._print_line: Callable[[ev.DurableEvent | ev.TransientEvent], None] | None = None
+
+    @property
+    def activity(self) -> Activity:
+        return self._page.query_one(Activity)
+
+    def handle_message(self, message: Message) -> None:
+        match message:
+            case TextReceived(pieces=pieces):
+                for piece in pieces:
+                    if self._streams.add_piece(piece):
+                        self._tracker.handle_text(piece.rollout)
+            case EventReceived(event=event):
+                self._handle_event(event)
+            case SnapshotReceived(under_way=under_way):
+                self._handle_snapshot(under_way)
+            case Disconnected(reason=reason):
+                self._tracker.handle_disconnect()
+                self.activity.say(reason, "failed")
+
+    def _handle_snapshot(self, under_way: Collection[str] | None) -> None:
+        """The state is another object: everything that was taken from the old one is stale."""
+        session, state = self._page.session, self._page.state
+        anew = session is not self._attached
+        self._attached = session
+        self._print_line = None
+        self._cursor.shows_past = False
+        if anew:
+            self.activity.clear_lines()
+            self._cursor.position = 0
+        self._tracker.handle_snapshot(state, under_way, anew=anew)
+        self._streams.handle_snapshot(anew)
+        if session is not None and (anew or state is None or state.current is None):
+            work = self._load_history(session, anew)
+            self._page.run_worker(work, group="recall", exclusive=anew)
+
+    def _handle_event(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
+        state = self._page.state
+        self._tracker.handle_event(event, state)
+        match event:
+            case ev.RolloutStarted(key=key) if key.purpose == "rollout":
+                self._streams.reset(rollout_id(key.step, key.position, key.index))
+            case ev.RolloutFinished():
+                self._streams.mark_ended(rollout_id(event.step, event.position, event.index))
+            case ev.StepStarted():
+                self._cursor.position = 0
+            case ev.RunEnded() | ev.RunResumed():
+                self._cursor.shows_past = False
+        trains = state is not None and state.trains_weights
+        shown = state is not None and is_fine_tuning(state)
+        said = sentences.event_texts(event, trains=trains, shown=shown)
+        if said is None:
+            self._say_progress(event)
+        else:
+            for text in said:
+                self.activity.say(text)
+
+    def _say_progress(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
+        """What `studio headless` would say of it."""
+        if self._page.state is None:
+            return
+        if self._print_line is None:
+            from studio.report.progress import LinePrinter
+
+            self._print_line = LinePrinter(self._page.state, self.activity.say)
+        self._print_line(event)
+
+    async def _load_history(self, session: Session, anew: bool) -> None:
+        """Let the activity begin with what the journal holds of the time before."""
+        from studio.tui.pages.live.event_history import load_event_history
+
+        before = await asyncio.to_thread(load_event_history, session.run)
+        if session is self._attached and self._page.children:  # else the screen was left
+            if anew:
+                self.activity.prepend_history(before.told)
+            self._tracker.restore_batch(before.batch, self._page.state)
+            self._page.host.redraw_soon()

@@ -1,0 +1,245 @@
+"""The rollouts of the live page: their canvas, the one that is followed, what stands instead.
+
+Owns the keys that move within texts and between rollouts. Where it looks is the cursor's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical
+
+from engines.core.state.run_state import RunState
+from engines.core.types import rollout_id
+from studio.tui.drawing.canvas import PaneModel, StreamCanvas
+from studio.tui.drawing.cells import Glyphs
+from studio.tui.drawing.layout import Mode
+from studio.tui.keymap import bindings
+from studio.tui.page import Page
+from studio.tui.pages.live import sentences, view
+from studio.tui.pages.live.batch import RolloutStatus
+from studio.tui.pages.live.cursor import BatchCursor
+from studio.tui.pages.live.streams import Streams
+from studio.tui.widgets.chrome import Chrome
+from studio.tui.widgets.line_view import LineView
+
+_ESTIMATE_EVERY_S = 1.0
+"""Between two estimates of how many tokens a text under way has: each costs bytes a pane."""
+
+
+class RolloutWall(Vertical):
+    """Panes of rollouts.
+
+    Args:
+        page: knows the run; is drawn again where another group is chosen.
+        cursor: where the person looks.
+        streams: bring the texts.
+        ascii_only: draw borders and signs in ASCII.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("list")]
+
+    def __init__(
+        self, page: Page, cursor: BatchCursor, streams: Streams, *, ascii_only: Callable[[], bool]
+    ) -> None:
+        super().__init__(id="live-right")
+        self._page, self._cursor, self._streams = page, cursor, streams
+        self._ascii_only = ascii_only
+        self._estimated_at = float("-inf")
+        self._estimates: dict[str, int] = {}
+
+    def compose(self) -> ComposeResult:
+        plain = self._ascii_only()
+        yield Chrome(id="live-now")
+        yield StreamCanvas(ascii=plain, id="live-streams")
+        yield LineView(id="live-told", classes="pane")
+        followed = StreamCanvas(ascii=plain, id="live-followed")
+        followed.can_focus = False
+        followed.set_mode("solo")
+        yield followed
+
+    @property
+    def canvas(self) -> StreamCanvas:
+        return self.query_one("#live-streams", StreamCanvas)
+
+    @property
+    def followed(self) -> StreamCanvas:
+        """The text of one rollout, under the wall of a narrow screen."""
+        return self.query_one("#live-followed", StreamCanvas)
+
+    @property
+    def placeholder(self) -> LineView:
+        return self.query_one("#live-told", LineView)
+
+    @property
+    def canvases(self) -> tuple[StreamCanvas, StreamCanvas]:
+        return self.canvas, self.followed
+
+    @property
+    def focused_rollout(self) -> RolloutStatus | None:
+        """The rollout that keys mean."""
+        return self._cursor.rollout(self.canvas.focused_id)
+
+    def arrange_panes(self, *, brief_training: bool) -> None:
+        """Which panes there are, from the size of the terminal alone."""
+        height, cursor = self.app.size.height, self._cursor
+        streams = cursor.is_showing_streams
+        self.followed.styles.height = 4 if brief_training and height < 30 else 6
+        self.canvas.display = streams
+        self.placeholder.display = not streams
+        has_room = cursor.is_narrow and height >= 20
+        self.followed.display = streams and has_room and cursor.mode == "wall"
+
+    # -- drawing -------------------------------------------------------------------------------
+
+    def draw(self, state: RunState | None, signs: Glyphs) -> None:
+        """Draw the panes, or what stands instead of them."""
+        if not self._cursor.is_showing_streams:
+            for canvas in self.canvases:
+                canvas.set_panes(())
+            self._streams.prune(())
+            self._draw_placeholder(state, signs)
+            return
+        now = self._page.host.clock()
+        if now - self._estimated_at >= _ESTIMATE_EVERY_S or not self._estimates:
+            self._estimated_at = now
+            self._estimates = self._streams.estimates()
+        rollouts = self._cursor.shown_rollouts()
+        self._streams.prune([one.id for one in rollouts])
+        mode, canvas = self._cursor.mode, self.canvas
+        canvas.set_mode(mode)
+        canvas.set_panes([self._pane_model(one, mode) for one in rollouts])
+        batch = self._cursor.batch
+        canvas.set_caption(f"Wall  step {batch.step}" if batch and mode == "wall" else "")
+        self._draw_followed()
+
+    def _draw_followed(self) -> None:
+        one, followed = self.focused_rollout, self.followed
+        if one is None or not followed.display:
+            followed.set_panes(())
+            return
+        before = followed.focused_id
+        followed.set_panes([self._pane_model(one, "solo")])
+        if before != one.id:
+            followed.reset(one.id, self.canvas.pane_text(one.id))
+
+    def _pane_model(self, one: RolloutStatus, mode: Mode) -> PaneModel:
+        estimate = self._estimates.get(one.id)
+        return view.pane_model(one, mode, estimate, self._streams.has_text(one.id))
+
+    def _draw_placeholder(self, state: RunState | None, signs: Glyphs) -> None:
+        shown = self.placeholder
+        if self._cursor.is_showing_end and state is not None:
+            title, lines = "How it ended", sentences.run_summary_lines
+            found = lines(state, shown.line_width, signs)
+        else:
+            title, status = "Rollouts", self._page.host.session_status
+            found = sentences.empty_lines(state, status, shown.line_width)
+        if str(shown.border_title or "") != title:
+            shown.border_title = Text(title)
+        shown.show_lines(found)
+
+    # -- choosing ------------------------------------------------------------------------------
+
+    def choose(self, position: int, index: int = 0) -> None:
+        """Look at a group, and let keys mean one of its rollouts."""
+        if (batch := self._cursor.batch) is None:
+            return
+        self._cursor.position = position
+        self._page.draw()
+        self.canvas.focus_pane(rollout_id(batch.step, position, index))
+        self._draw_followed()
+        self._streams.subscribe()
+
+    def choose_next_group(self, by: int) -> None:
+        position = self._cursor.next_group(by)
+        if position is None:
+            self._page.host.tell("there is no group yet")
+        else:
+            self.choose(position)
+
+    def on_stream_canvas_focus_changed(self, moved: StreamCanvas.FocusChanged) -> None:
+        batch = self._cursor.batch
+        place = batch.place(moved.id) if batch else None
+        if place is None or moved.id != self.canvas.focused_id:
+            return
+        if place[0] != self._cursor.position:
+            self._cursor.position = place[0]
+            self._page.draw()
+        self._draw_followed()
+        self._streams.subscribe()
+
+    def on_stream_canvas_visible_changed(self) -> None:
+        self._streams.subscribe()
+
+    # -- moving --------------------------------------------------------------------------------
+
+    @property
+    def _reading_canvas(self) -> StreamCanvas:
+        """The canvas in which a text is read at length."""
+        return self.followed if self.followed.display else self.canvas
+
+    def toggle_follow(self) -> bool:
+        """Stay where the text is, or go on with its end."""
+        if not self.followed.display and self._cursor.mode != "solo":
+            self._cursor.zoom = "solo"  # only there a text can be scrolled, hence left or followed
+            self._page.host.draw_now()
+        return self._reading_canvas.toggle_follow()
+
+    def move(self, across: int, down: int) -> None:
+        """Between rollouts; on the wall across is between groups, alone down is in the text."""
+        if not self._cursor.is_showing_streams:
+            return
+        if self._cursor.mode == "solo" and down:
+            self.canvas.scroll_rows(down)
+        elif self._cursor.mode == "wall" and across:
+            self.choose_next_group(across)
+        else:
+            self.canvas.move_focus(across, down)
+
+    def action_left(self) -> None:
+        self.move(-1, 0)
+
+    def action_right(self) -> None:
+        self.move(1, 0)
+
+    def action_up(self) -> None:
+        self.move(0, -1)
+
+    def action_down(self) -> None:
+        self.move(0, 1)
+
+    def action_page_down(self) -> None:
+        self._scroll_page(1)
+
+    def action_page_up(self) -> None:
+        self._scroll_page(-1)
+
+    def _scroll_page(self, by: int) -> None:
+        if self._cursor.mode == "wall" and not self.followed.display:
+            self.canvas.move_focus(0, by * max(1, self.canvas.size.height // 2))
+        else:
+            self._reading_canvas.scroll_rows(by * max(1, self._reading_canvas.size.height // 2))
+
+    def action_top(self) -> None:
+        self._go_to_end(-1)
+
+    def action_bottom(self) -> None:
+        self._go_to_end(1)
+
+    def _go_to_end(self, by: int) -> None:
+        if self._cursor.mode == "solo":
+            self.canvas.scroll_rows(by * 1_000_000)
+        elif self._cursor.is_showing_streams and (shown := self._cursor.shown_rollouts()):
+            self.canvas.focus_pane(shown[-1 if by > 0 else 0].id)
+
+    def text_to_copy(self, whole: bool) -> str:
+        """The text of the focused rollout, or of all that are shown."""
+        if whole and self._cursor.batch is not None:
+            shown = self._cursor.shown_rollouts()
+            return "\n\n".join(f"{one.id}\n{self.canvas.pane_text(one.id)}" for one in shown)
+        return self.canvas.pane_text(self.canvas.focused_id or "")

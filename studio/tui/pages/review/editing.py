@@ -1,0 +1,277 @@
+"""Other wordings on the review page: edits, merges, and replies to mend.
+
+Owns what becomes of a text that is handed in, from the box or from $EDITOR, and that each letter
+is kept until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from textual.app import SuspendNotSupported
+from textual.content import Content
+
+from engines.core.errors import StudioError
+from engines.core.types import Decision, Operation
+from studio.secrets.sanitize import sanitize
+from studio.session.base import Session
+from studio.tui.page import Page
+from studio.tui.pages.review.change_pane import ChangePane
+from studio.tui.pages.review.change_view import flag_text
+from studio.tui.pages.review.decisions import DecisionKeys
+from studio.tui.pages.review.loader import ReviewLoader
+from studio.tui.pages.review.panes import Editing, ReviewPanes
+from studio.tui.pages.review.queue import ItemQueue
+from studio.tui.pages.review.view import Item, excerpt
+
+
+class WordingKeys:
+    """Edit here or in $EDITOR, merge, mend a reply or let it go."""
+
+    def __init__(
+        self,
+        page: Page,
+        *,
+        panes: ReviewPanes,
+        queue: ItemQueue,
+        loader: ReviewLoader,
+        change: ChangePane,
+        decisions: DecisionKeys,
+    ) -> None:
+        self._page, self._panes, self._queue = page, panes, queue
+        self._loader, self._change, self._decisions = loader, change, decisions
+        self.in_editor: Callable[[str], str | None] = self._run_editor
+
+    # -- beginning -----------------------------------------------------------------------------
+
+    def edit(self, *, in_editor: bool) -> None:
+        """Change the wording of what is under the cursor, in the box or in $EDITOR."""
+        item = self._decisions.painted_item()
+        op = item.operation if item is not None else None
+        if item is None or (op is not None and self._decisions.is_all_or_nothing(op)):
+            return
+        if (editing := self._make_editing(item)) is not None:
+            work = self._edit_in_editor(editing) if in_editor else self._open_box(editing)
+            self._page.run_worker(work)
+
+    def _make_editing(self, item: Item) -> Editing | None:
+        """What editing an item begins with; also what is to be kept or deleted can be reworded."""
+        if item.unparsed is not None:
+            return Editing(item, item.unparsed.reply)
+        op = item.operation
+        assert op is not None
+        if item.standing == "edited" and item.decision is not None:
+            made = item.decision
+            return Editing(item, made.text or op.text, made.kind, made.target)
+        if op.kind in ("delete", "keep"):
+            now = self._queue.texts_without(item).get(op.target or "", "")
+            if not now:
+                told = f"{op.target} is not in the library: it has no wording"
+                self._page.host.tell(told, "failed")
+                return None
+            return Editing(item, now, "modify", op.target)
+        return Editing(item, op.text)
+
+    def merge(self) -> None:
+        """Edit a wording that takes in what the library has already."""
+        if (here := self._decisions.painted_operation()) is None:
+            return
+        item, op = here
+        if self._decisions.is_all_or_nothing(op):
+            return
+        host, found, similar = self._page.host, self._loader.found, self._panes.similar
+        if not op.text:
+            host.tell(f"a {op.kind} has no wording to merge")
+        elif found is None:
+            host.tell("similar experiences are still being looked for")
+        elif not found.near:
+            host.tell("nothing in the library is like it: there is nothing to merge into")
+        else:
+            near = {name: text for name, _, text in found.near}
+            target = similar.key if similar.key in near else next(iter(near))
+            both = f"{near[target]} {op.text}"
+            self._page.run_worker(self._open_box(Editing(item, both, "modify", target)))
+
+    # -- the box -------------------------------------------------------------------------------
+
+    async def _open_box(self, editing: Editing, text: str | None = None) -> None:
+        host, unparsed = self._page.host, editing.item.unparsed
+        if unparsed is not None:
+            try:
+                whole = await self._loader.load_reply(unparsed)
+                editing = replace(editing, before=whole or editing.before)
+            except StudioError as error:
+                host.tell(str(error), "failed")
+        kept = host.drafts.edits.get(editing.draft_key)
+        begin = text if text is not None else editing.before if kept is None else kept
+        self._panes.open_box(editing, begin)
+        if kept is not None and text is None:
+            host.tell("as you left it; esc keeps it again")
+        self._page.draw()
+        host.draw_chrome()  # other keys are heard now
+
+    def keep_draft(self) -> None:
+        """Each letter is kept, so that a line that drops loses two seconds of typing at most."""
+        if (editing := self._panes.editing) is None:
+            return
+        drafts, text = self._page.host.drafts, self._panes.box.text
+        if text.strip() and text != sanitize(editing.before):
+            drafts.edits[editing.draft_key] = text
+        else:
+            drafts.edits.pop(editing.draft_key, None)
+        drafts.mark_changed()
+
+    def leave_box(self) -> None:
+        if (editing := self._panes.editing) is None:
+            return
+        host = self._page.host
+        kept = editing.draft_key in host.drafts.edits
+        key = "M" if editing.is_merge else "e"
+        self._panes.close_box()
+        host.tell(f"kept for later; {key} goes on with it" if kept else "left as it was")
+        self._page.draw()
+
+    def _tell_in_box(self, text: str) -> None:
+        """What speaks against a text, beside it."""
+        self._panes.box.border_subtitle = Content(text)
+
+    # -- handing in ----------------------------------------------------------------------------
+
+    def hand_in(self, text: str, *, anyway: bool) -> None:
+        """The box was handed in; `anyway`: also where something new speaks against it."""
+        if (editing := self._panes.editing) is not None:
+            self._submit(editing, text, anyway=anyway)
+
+    def _submit(self, editing: Editing, text: str, *, anyway: bool) -> None:
+        """A text was handed in, from the box or an editor."""
+        session, item = self._decisions.require_session(), editing.item
+        if session is None:
+            return
+        host, busy, op = self._page.host, self._queue.decider.busy, item.operation
+        if item.id in busy:
+            host.tell(f"{item.id} is being decided")
+        elif not text.strip():
+            host.tell("nothing is written, so nothing is decided", "failed")
+        elif op is None:
+            busy.add(item.id)
+            host.queue_request(self._resubmit_reply(session, editing, text))
+        elif text == sanitize(op.text) and editing.kind is None and item.decision is None:
+            # Nothing was changed.
+            self._decisions.submit([(op, self._decisions.make_decision(op, "approve"))])
+        else:
+            plain = self._decisions.make_decision(op, "edit")
+            decision = replace(plain, kind=editing.kind, target=editing.target, text=text)
+            busy.add(op.id)
+            host.queue_request(self._check_and_decide(session, editing, op, decision, anyway))
+
+    async def _check_and_decide(
+        self, session: Session, editing: Editing, op: Operation, decision: Decision, anyway: bool
+    ) -> None:
+        """Decide an edit once it fits, and what is new about it was seen."""
+        try:
+            if not anyway:
+                found = await session.preview(decision)
+                if found.objection:
+                    await self._object(editing, decision, f"does not fit: {found.objection}")
+                    return
+                if new := [flag for flag in found.flags if flag not in op.flags]:
+                    told = ", ".join(flag_text(flag) for flag in new)
+                    text = f"enter or y approves it anyway: FLAG {told}"
+                    await self._object(editing, decision, text)
+                    self._panes.box.warned = decision.text or ""
+                    return
+            await self._decisions.send(session, [(op, decision)])
+        finally:
+            self._queue.decider.busy.discard(op.id)
+
+    async def _object(self, editing: Editing, decision: Decision, text: str) -> None:
+        """Say what speaks against a text; one that came from an editor is shown in the box."""
+        if self._panes.editing is None:
+            await self._open_box(editing, decision.text)
+        text = excerpt(text)
+        self._tell_in_box(text)
+        self._page.host.tell(text, "flag")
+
+    # -- in $EDITOR ----------------------------------------------------------------------------
+
+    async def _edit_in_editor(self, editing: Editing) -> None:
+        host, drafts = self._page.host, self._page.host.drafts
+        before = drafts.edits.get(editing.draft_key, editing.before)
+        text: str | None
+        try:
+            if (unparsed := editing.item.unparsed) is not None:
+                from studio.session.unparsed_replies import with_comments, without_comments
+
+                if editing.draft_key not in drafts.edits:
+                    before = await self._loader.load_reply(unparsed) or before
+                text = self.in_editor(with_comments(before, unparsed.reasons))
+                text = without_comments(text or "").strip() or None
+            else:
+                text = self.in_editor(before)
+                text = " ".join(text.split()) if text is not None else None
+        except (StudioError, SuspendNotSupported) as error:
+            host.tell(str(error) or "this terminal cannot be lent to an editor", "failed")
+            return
+        if text is None:
+            host.tell("nothing was saved, so nothing is decided")
+            return
+        if " ".join(text.split()) == " ".join(sanitize(before).split()):
+            host.tell("nothing was changed, so nothing is decided")
+            return
+        drafts.edits[editing.draft_key] = text
+        drafts.mark_changed()
+        self._submit(editing, text, anyway=False)
+
+    def _run_editor(self, text: str) -> str | None:
+        from studio.review.editor import edit_text
+
+        with self._page.app.suspend():
+            return edit_text(text)
+
+    # -- replies to mend -----------------------------------------------------------------------
+
+    async def _resubmit_reply(self, session: Session, editing: Editing, text: str) -> None:
+        host, drafts, name = self._page.host, self._page.host.drafts, editing.item.id
+        try:
+            problems = (await session.resubmit(name, text, host.person)).problems
+        finally:
+            self._queue.decider.busy.discard(name)
+        if problems:
+            self._change.problems[name] = problems
+            drafts.edits[name] = text
+            drafts.mark_changed()
+            if self._panes.editing is None:
+                await self._open_box(editing, text)
+            self._tell_in_box(f"still not understood: {excerpt(problems[0])}")
+            host.tell(f"{name}: still not understood, so nothing of it is taken", "failed")
+        else:
+            self._change.problems.pop(name, None)
+            drafts.edits.pop(name, None)
+            drafts.mark_changed()
+            if self._panes.editing is not None and self._panes.editing.item.id == name:
+                self._panes.close_box()
+            host.tell(f"{name}: mended; what it holds is to be decided like all others")
+            drafts.save()
+        self._page.draw()
+
+    def drop(self) -> None:
+        """Let a reply go that cannot be understood."""
+        item = self._decisions.painted_item()
+        if item is not None and item.unparsed is not None:
+            self._page.run_worker(self._drop_reply(item.id))
+        elif item is not None:
+            told = "only a reply that could not be understood is let go; r rejects this"
+            self._page.host.tell(told)
+
+    async def _drop_reply(self, name: str) -> None:
+        reason = await self._page.host.ask(f"let {name} go because:")
+        if reason is None or not reason.strip():
+            self._page.host.tell(f"{name} stays: no reason was given")
+            return
+
+        async def drop(session: Session) -> str:
+            await session.drop(name, reason.strip(), self._page.host.person)
+            return f"{name}: let go; it stays counted as lost"
+
+        self._page.host.ask_run(drop)

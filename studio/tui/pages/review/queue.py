@@ -1,0 +1,231 @@
+"""What waits on the review page and what was decided: the list, its cursor and a range in it.
+
+Owns the order, the filter's effect and the texts of the library as the standing decisions would
+leave it. Decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engines.core.library import Experience, Library
+from engines.core.types import Decision, Operation
+from studio.review.actions import Decider
+from studio.review.draft import draft_and_deleted, draft_texts
+from studio.session.base import Session
+from studio.tui.drawing.lines import Row
+from studio.tui.page import Page
+from studio.tui.pages.review.panes import ReviewPanes
+from studio.tui.pages.review.view import (
+    SORTS,
+    Item,
+    empty_lines,
+    item_row,
+    items,
+)
+
+
+class ItemQueue:
+    """The items as they are listed, and where the person is among them."""
+
+    def __init__(self, page: Page, panes: ReviewPanes) -> None:
+        self._page, self._panes, self._list = page, panes, panes.operations
+        self.sort = SORTS[0]
+        self.stamp = 0  # changes when the texts do
+        self.texts: dict[str, str] = {}
+        self.items: list[Item] = []
+        self.reset()
+
+    def reset(self) -> None:
+        """Another run is shown, or none."""
+        self.decider = Decider()
+        self.base: Library | None = None  # that the decisions are about; None: not read
+        self.has_new_lesson = False  # or a commit was made: the cursor goes to what is open
+        self._anchor = ""  # where a range begins
+        self._deleted: dict[str, str] = {}  # what decisions delete, by operation id
+        self._rows: dict[str, tuple[tuple[object, ...], Row]] = {}  # from what, and how drawn
+        self.made_of: tuple[object, ...] = ()  # what the list was made of
+
+    # -- what is listed ----------------------------------------------------------------------
+
+    def draw(self) -> None:
+        page, state = self._page, self._page.state
+        living = page.session is not None and page.session.living
+        made_of = (state, state.events if state else 0, len(self.decider.just), self.sort,
+                   page.filter_text, self.base, living)  # fmt: skip
+        if self.made_of == made_of:
+            return
+        self.made_of = made_of
+        self.items, n = [], 0
+        if state is not None:
+            reviewed = self.decider.decided_pairs(state)
+            texts, self._deleted = draft_and_deleted(self._base_texts, reviewed)
+            self.items = items(
+                state, self.decider.just, sort=self.sort, words=page.filter_text,
+                texts={**dict(self._base_texts), **texts} if page.filter_text else None,
+            )  # fmt: skip
+            n = len(state.operations) + len(state.repairs)
+            if texts != self.texts:
+                self.texts = texts
+                self.stamp += 1
+        rows = [self._row(item) for item in self.items]
+        if not rows:
+            told = empty_lines(state, words=page.filter_text, living=living)
+            rows = [Row("", each) for each in told]
+        self._list.show_rows(rows, key=self._cursor_target())
+        shown = f"{len(self.items)} of {n}" if page.filter_text else f"{n}"
+        what = "Weight update" if state is not None and state.trains_weights else "Operations"
+        self._list.border_title = f"{what} {shown}"
+
+    def _row(self, item: Item) -> Row:
+        """As it was drawn before, where nothing of it is new: a queue may hold thousands."""
+        text, signs = "", self._panes.signs
+        if (op := item.operation) is not None:
+            # What is about to be deleted still stands in its own row.
+            text = self.texts.get(op.target or "", "") or self._deleted.get(op.id, "")
+        of = (item.operation, item.decision, item.unparsed, item.deferred, text, signs)
+        known = self._rows.get(item.id)
+        if known is None or any(
+            a is not b and a != b for a, b in zip(known[0], of, strict=True)
+        ):  # fmt: skip
+            known = self._rows[item.id] = (of, item_row(item, text, signs))
+        return known[1]
+
+    @property
+    def _base_texts(self) -> list[tuple[str, str]]:
+        return [(e.id, e.text) for e in self.base.experiences] if self.base else []
+
+    def texts_without(self, item: Item) -> dict[str, str]:
+        """Of the library as the other decisions leave it."""
+        state = self._page.state
+        if state is None or item.decision is None or item.decision.action in ("reject", "defer"):
+            return self.texts
+        return draft_texts(self._base_texts, self.decider.decided_pairs(state, without=item.id))
+
+    def target_experience(self, op: Operation) -> Experience | None:
+        return self.base.get(op.target) if self.base is not None and op.target else None
+
+    # -- as it stands now --------------------------------------------------------------------
+
+    def current_items(self) -> list[Item]:
+        """All of them, whatever the filter shows, from the run's state now."""
+        state = self._page.state
+        return items(state, self.decider.just) if state is not None else []
+
+    def current_item(self, item: Item) -> Item | None:
+        """The same from the run's state now: a frame may not have been drawn since it changed."""
+        state, name = self._page.state, item.id
+        if state is None:
+            return None
+        if item.unparsed is not None:
+            return Item(name, unparsed=state.repairs.get(name))
+        decision = self.decider.just.get(name) or state.decisions.get(name)
+        return Item(
+            name,
+            state.operations.get(name),
+            decision,
+            deferred=name in state.deferred,
+            is_own=name in state.own,
+        )
+
+    def decisions(self, session: Session) -> dict[str, Decision]:
+        """Those that stand, as far as is known here."""
+        return self.decider.decisions(session.state)
+
+    def undecided_count(self, session: Session) -> int:
+        decided = self.decisions(session)
+        return sum(op.id not in decided for op in session.state.undecided_operations)
+
+    def hidden_count(self, found: Sequence[Item]) -> int:
+        """How many that are decided the filter keeps out of sight."""
+        seen = {item.id for item in self.items}
+        return sum(item.decision is not None and item.id not in seen for item in found)
+
+    @property
+    def is_all_decided(self) -> bool:
+        session = self._page.session
+        if session is None or not any(item.decision for item in self.items):
+            return False
+        return not self.undecided_count(session)
+
+    # -- the cursor --------------------------------------------------------------------------
+
+    @property
+    def item(self) -> Item | None:
+        """What is under the cursor."""
+        name = self._list.key
+        return next((item for item in self.items if item.id == name), None)
+
+    def _cursor_target(self) -> str:
+        """What the cursor belongs on: where it is, but on what is new once something is."""
+        anew, self.has_new_lesson = self.has_new_lesson, False
+        first_open = next((item.id for item in self.items if item.is_open), "")
+        is_typing = self._panes.editing is not None or self._page.host.is_asking
+        if anew and not is_typing and not self._anchor:
+            return first_open or self._list.key
+        # Where the person was before the screen was opened, else the first undecided one.
+        left_at = self._page.host.drafts.cursor
+        was_here = any(item.id == left_at for item in self.items)
+        return self._list.key or (left_at if was_here else first_open)
+
+    def go_to(self, name: str) -> bool:
+        """Put the cursor on an item, without the filter where that hides it."""
+        page, state = self._page, self._page.state
+        if state is None or not (name in state.operations or name in state.repairs):
+            return False
+        self.has_new_lesson = False
+        if page.is_attached and not self._list.go_to(name):
+            if page.filter_text:
+                page.filter_text = page.host.drafts.filter = ""
+            page.draw()
+            self._list.go_to(name)
+        page.host.drafts.cursor = name
+        return True
+
+    def go_to_undecided(self, by: int) -> None:
+        """The next undecided one from the cursor on, round the end."""
+        names = [item.id for item in self.items]
+        if self._list.key not in names:
+            return
+        at = names.index(self._list.key)
+        order = self.items[at + 1 :] + self.items[: at + 1]
+        if by < 0:
+            order = self.items[:at][::-1] + self.items[at:][::-1]
+        busy = self.decider.busy
+        following = next((item for item in order if item.is_open and item.id not in busy), None)
+        if following is not None:
+            self._list.go_to(following.id)
+        elif not self.is_all_decided:
+            self._page.host.tell("nothing is undecided")
+
+    # -- a range -----------------------------------------------------------------------------
+
+    @property
+    def has_range(self) -> bool:
+        return bool(self._anchor)
+
+    @property
+    def range_items(self) -> list[Item]:
+        names = [item.id for item in self.items]
+        if self._anchor not in names or self._list.key not in names:
+            return []
+        low, high = sorted((names.index(self._anchor), names.index(self._list.key)))
+        return self.items[low : high + 1]
+
+    def toggle_range(self) -> None:
+        """Begin a range under the cursor, or leave it."""
+        if self._anchor:
+            self.leave_range()
+        elif self.item is not None:
+            self._anchor = self.item.id
+            self.mark_range()
+            self._page.host.tell("a range: move, then a or r; esc leaves it")
+
+    def mark_range(self) -> None:
+        """Show what the range holds after the cursor has moved."""
+        if self._anchor:
+            self._list.mark_range(frozenset(item.id for item in self.range_items))
+
+    def leave_range(self) -> None:
+        self._anchor = ""
+        self._list.mark_range(frozenset())

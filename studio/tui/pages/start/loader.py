@@ -1,0 +1,78 @@
+"""What the start page finds out in threads: what a run file says, and what checks of it say."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Callable
+from typing import TypeVar
+
+from engines.core.errors import StudioError
+from studio.tui.page import Page
+from studio.tui.pages.start import checks
+from studio.tui.pages.start.checks import CheckReport, RunFacts
+from studio.tui.pages.start.view import Choice
+
+_T = TypeVar("_T")
+_Asked = tuple[str, str]  # what is chosen and the overrides it has
+
+
+class FactsLoader:
+    """Keeps what was found out, by the choice and its overrides."""
+
+    def __init__(self, page: Page, draw: Callable[[], None]) -> None:
+        self._page, self._draw = page, draw
+        self.overrides: dict[str, str] = {}  # by key of a choice, as typed
+        self.facts: dict[_Asked, RunFacts | str] = {}  # a text says why there are none
+        self.checked: dict[_Asked, CheckReport | str] = {}
+        self.busy = ""  # what is being found out
+        # Of run files: Hydra's state is one for all threads.
+        self._one_at_a_time = asyncio.Lock()
+
+    def forget(self) -> None:
+        self.facts.clear()
+        self.checked.clear()
+
+    def overrides_of(self, choice: Choice) -> str:
+        return self.overrides.get(choice.key, "")
+
+    def key(self, choice: Choice) -> _Asked:
+        return choice.key, self.overrides_of(choice)
+
+    def known_facts(self, choice: Choice) -> RunFacts | str | None:
+        return self.facts.get(self.key(choice))
+
+    def known_checks(self, choice: Choice) -> CheckReport | str | None:
+        return self.checked.get(self.key(choice))
+
+    async def load_facts(self, choice: Choice) -> RunFacts | None:
+        asked = self.key(choice)
+        if asked not in self.facts:
+            found = await self._run_in_thread("reading it ...", checks.load_facts, choice)
+            self.facts[asked] = found
+        known = self.facts[asked]
+        return known if isinstance(known, RunFacts) else None
+
+    async def load_checks(self, choice: Choice) -> CheckReport | None:
+        asked = self.key(choice)
+        if asked not in self.checked:
+            found = await self._run_in_thread("checking ...", checks.run_checks, choice)
+            self.checked[asked] = found
+        known = self.checked[asked]
+        return known if isinstance(known, CheckReport) else None
+
+    async def _run_in_thread(self, doing: str, what: Callable[..., _T], choice: Choice) -> _T | str:
+        """What a thread finds out, or why it could not."""
+        async with self._one_at_a_time:
+            self.busy = doing
+            self._draw()
+            try:
+                overrides = tuple(shlex.split(self.overrides_of(choice)))
+                given = {"runfile" if choice.do == "new" else "resume": choice.argument}
+                workspace = self._page.host.workspace
+                return await asyncio.to_thread(what, workspace, overrides, **given)
+            except (StudioError, OSError) as error:
+                return str(error)
+            finally:
+                self.busy = ""
+                self._page.call_later(self._draw)

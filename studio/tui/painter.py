@@ -1,0 +1,114 @@
+"""Draws the open page, and the lines above and below it.
+
+Owns when that happens: in the next frame for what comes from the run, at once for a key.
+"""
+
+from __future__ import annotations
+
+from textual.geometry import Size
+
+from studio.secrets.sanitize import sanitize
+from studio.tui.attachment import Attachment
+from studio.tui.drawing.cells import fit
+from studio.tui.drawing.lines import Line, line
+from studio.tui.header import header_line, tabs_line
+from studio.tui.host import Host
+from studio.tui.keymap import keys_of_scope
+from studio.tui.navigation import Navigation
+from studio.tui.terminal.notify import Notifier
+from studio.tui.terminal.textual_parts import TerminalApp
+from studio.tui.widgets.chrome import Chrome, footer_line
+
+RATE_S = 1.0
+"""Between two drawings of a rate that falls because nothing comes."""
+
+
+def is_small(size: Size) -> bool:
+    """Whether a terminal is smaller than what the pages are made for."""
+    return size.width < 60 or size.height < 16
+
+
+class Painter:
+    """The drawing of one app.
+
+    Args:
+        app: the terminal; the same object as the host.
+        host: what the lines say of it.
+        navigation: knows the open page.
+        attachment: knows the run.
+    """
+
+    def __init__(
+        self, app: TerminalApp, host: Host, navigation: Navigation, attachment: Attachment
+    ) -> None:
+        self._app, self._host = app, host
+        self._navigation, self._attachment = navigation, attachment
+        self.notifier = Notifier(host, app.send_to_terminal)
+        self._is_dirty = False
+        self._shows_rate, self._chrome_at = False, 0.0
+        self._last_action: Line = ()
+        self._is_told_small = False  # it was said since the terminal is too small
+
+    def redraw_soon(self) -> None:
+        """Draw the open page in the next frame."""
+        self._is_dirty = True
+
+    def draw_frame(self) -> None:
+        """Called by the frame clock, at most ten times a second."""
+        now, drafts = self._host.clock(), self._host.drafts
+        self.notifier.tick(self._attachment.state, now, self._app.last_key)
+        drafts.save_if_due(now)
+        if drafts.trouble:
+            self._host.tell(drafts.trouble, "failed")
+            drafts.trouble = ""
+        if self._is_dirty:
+            self.draw_now()
+        elif self._shows_rate and now - self._chrome_at >= RATE_S:
+            self.draw_chrome()  # nothing comes any more, and the rate is to say so
+
+    def draw_now(self) -> None:
+        """Draw at once: after a key nobody waits for the next frame."""
+        self._is_dirty = False
+        screens = self._app.screen_stack
+        if not screens or not screens[0].query("#top"):
+            return  # the screen is being left, and a frame was under way
+        self.draw_chrome()
+        self._navigation.page().draw()
+
+    def draw_chrome(self) -> None:
+        """Draw the lines above and below the page."""
+        top, size = self._app.screen_stack[0].query_one("#top", Chrome), self._app.size
+        state, status = self._attachment.state, self._host.session_status
+        self._shows_rate, self._chrome_at = status.tokens_per_s is not None, self._host.clock()
+        name, page, keys = self._navigation.page_name, self._navigation.page(), self._host.keys
+        top.show_line(0, header_line(state, status, size.width))
+        top.show_line(1, tabs_line(state, name, size.width))
+        shown = page.footer_keys()
+        if not shown:
+            shown = [*page.usable_keys(keys_of_scope(name, keys))]
+            for scope in ("loop", "global") if status.living else ("global",):
+                shown += keys_of_scope(scope, keys)
+        self._bottom.show_line(1, footer_line(shown, size.width))
+        said = self._last_action
+        if not is_small(size):
+            self._is_told_small = False
+        elif not self._is_told_small:
+            text = f"terminal is {size.width}x{size.height}, studio wants 80x24"
+            said = line((f" {text} (works from 60x16)", "flag"))
+        self._bottom.show_line(0, said)
+
+    @property
+    def _bottom(self) -> Chrome:
+        return self._app.screen_stack[0].query_one("#bottom", Chrome)
+
+    def tell(self, text: str, style: str = "") -> None:
+        """Say it on the line above the keys: what was done last, or what went wrong.
+
+        Paths are named from the workspace on, so that the line has room for what happened.
+        """
+        path = self._host.workspace.path
+        for folder in (path.absolute(), path):
+            text = text.replace(f"{folder}/", "")
+        self._last_action = ((" " + fit(sanitize(text), 400), style),)
+        self._is_told_small = is_small(self._app.size)
+        self._bottom.show_line(0, self._last_action)

@@ -1,0 +1,50 @@
+"""Settings as earlier versions wrote them: a run that goes on must not see them changed.
+
+`written/` holds what commit a4fb9e7 wrote of every preset, and compared in a resume.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from studio.config.loading import LoadedRun, load_run
+from studio.config.run_yaml import dump_run_yaml
+from studio.config.settings.fingerprint import differences, fingerprint
+from studio.presets import list_presets
+
+WRITTEN = Path(__file__).parent / "written"
+PRESETS = [name for name, _ in list_presets()]
+ENVIRON = {"OPENAI_API_KEY": "sk-abcdefghijkl1234"}
+
+
+def as_then(preset: str) -> str:
+    text = (WRITTEN / f"{preset}.yaml").read_text("utf-8")
+    return text.replace("BUNDLED", str(files("sample_data")))
+
+
+def loaded(name: str, folder: Path) -> LoadedRun:
+    return load_run(name, [], folder / "practice", ENVIRON, folder)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_run_file_is_written_byte_for_byte_as_before(tmp_path: Path, preset: str) -> None:
+    found = loaded(preset, tmp_path)
+    assert dump_run_yaml(found.config, found.mask) == as_then(preset)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_resume_of_an_older_run_sees_no_changed_setting(tmp_path: Path, preset: str) -> None:
+    run_file = tmp_path / "run.yaml"
+    run_file.write_text(as_then(preset), "utf-8")
+    before = json.loads((WRITTEN / "fingerprints.json").read_text("utf-8"))[preset]
+    now = json.loads(json.dumps(fingerprint(loaded(str(run_file), tmp_path).config)))
+    assert differences(before, now) == ()
+    assert list(now) == list(before)  # journals write the settings in this order
+
+
+def test_every_preset_was_kept() -> None:
+    assert sorted(path.stem for path in WRITTEN.glob("*.yaml")) == PRESETS

@@ -1,0 +1,184 @@
+"""What is sent to the terminal: cells that changed, in text that is aligned everywhere."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pyte
+from rich.style import Style
+from textual.app import App, ComposeResult
+from textual.containers import Container
+from textual.content import Content
+from textual.geometry import Region
+
+from studio.tui.drawing.canvas import StreamCanvas
+from studio.tui.drawing.cells import cell_width
+from studio.tui.drawing.lines import Row, paragraph, plain_text
+from studio.tui.terminal.frame_clock import FrameClock, install_frame_clock
+from studio.tui.terminal.frames import ScreenBuffer, compact_update
+from studio.tui.terminal.pacer import UNSEEN_BYTES_PER_S, Pacer
+from studio.tui.widgets.line_view import LineView, strip_of
+from studio.tui.widgets.row_list import RowList
+
+NASTY = ("plain", "tab\there", "👩‍👩‍👧 joined", "中文字", "🇩🇪 flag", "e\u0301x", "two\nlines", "")
+
+
+class Panes(App[None]):
+    CSS = "RowList, LineView { border: solid green; }"
+
+    def compose(self) -> ComposeResult:
+        yield RowList(id="rows")
+        yield LineView(id="lines")
+
+
+class Drawn:
+    """A terminal that an app is painted on, and how much that took."""
+
+    def __init__(self, app: App[None], columns: int, rows: int) -> None:
+        self.app, self.columns, self.rows = app, columns, rows
+        self.screen = pyte.Screen(columns, rows)
+        self.stream = pyte.Stream(self.screen)
+        self.picture = ScreenBuffer()
+        self.sent = 0
+        app._display = self._display  # type: ignore[method-assign]
+
+    def _display(self, screen: object, update: Any) -> None:
+        if update is not None:
+            sent = compact_update(update, self.picture).render_segments(self.app.console)
+            self.sent += len(sent)
+            self.stream.feed(sent)
+
+    def paint_all(self) -> int:
+        """Everything at once; returns how many characters were sent for it."""
+        before = self.sent
+        self._display(None, self.app.screen._compositor.render_update(full=True))
+        return self.sent - before
+
+    def cells(self) -> list[object]:
+        buffer = self.screen.buffer
+        return [buffer[y][x] for y in range(self.rows) for x in range(self.columns)]
+
+
+async def test_a_row_that_is_drawn_anew_as_it_was_sends_nothing() -> None:
+    app = Panes()
+    async with app.run_test(size=(40, 12)):
+        drawn = Drawn(app, 40, 12)
+        app.query_one(RowList).show_rows([Row("a", (("one", ""),)), Row("b", (("two", ""),))])
+        first = drawn.paint_all()
+        assert first > 40
+        assert drawn.paint_all() == 0
+        drawn.picture.forget()
+        assert drawn.paint_all() == first
+
+
+async def test_a_cursor_that_moves_sends_its_two_rows_and_no_blanks() -> None:
+    app = Panes()
+    async with app.run_test(size=(120, 36)) as pilot:
+        rows = app.query_one(RowList)
+        rows.show_rows([Row(str(n), ((f"row {n} of the list", ""),)) for n in range(9)])
+        drawn = Drawn(app, 120, 36)
+        await pilot.pause()
+        drawn.paint_all()
+        before = drawn.sent
+        rows.action_down()
+        await pilot.pause(0.05)
+        assert 0 < drawn.sent - before < 150
+
+
+async def test_what_is_sent_in_pieces_is_what_a_full_repaint_shows() -> None:
+    chance = random.Random(11)
+    app = Panes()
+    async with app.run_test(size=(31, 12)) as pilot:
+        drawn = Drawn(app, 31, 12)
+        drawn.paint_all()
+        for turn in range(200):
+            rows = [
+                Row(f"{n}", tuple((chance.choice(NASTY), chance.choice(("", "won", "focus")))
+                                  for _ in range(chance.randrange(4))))
+                for n in range(chance.randrange(9))
+            ]  # fmt: skip
+            app.query_one(RowList).show_rows(rows)
+            app.query_one("#lines", LineView).show_lines([row.line for row in reversed(rows)])
+            await pilot.pause()
+            if turn % 10 == 9:
+                app.screen._on_timer_update()  # what waits for its frame
+                before = drawn.cells()
+                drawn.picture.forget()
+                drawn.paint_all()
+                assert drawn.cells() == before
+
+
+def test_every_line_becomes_exactly_as_many_cells_as_its_pane_has() -> None:
+    for text in NASTY:
+        for cells in (1, 7, 20):
+            strip = strip_of(((text, ""), (text, "won")), cells, Style(), "studio-ansi")
+            assert strip.cell_length == cells
+            assert not set("\t\n\u200d\ufe0f") & set(strip.text)
+
+
+def test_a_paragraph_of_unsettled_text_keeps_its_styles_at_their_words() -> None:
+    spans = [("a\tb ", ""), ("👩‍👩‍👧", "won"), (" 🇩🇪 end", "lost")]
+    rows = paragraph(spans, 10)
+    assert all(cell_width(plain_text(row)) <= 10 for row in rows)
+    told = {style: " ".join(t for row in rows for t, s in row if s == style) for style in
+            ("won", "lost")}  # fmt: skip
+    assert told["won"].replace(" ", "") == "👩👩👧"
+    assert told["lost"].split() == ["DE", "end"]
+
+
+async def test_a_title_that_is_the_same_draws_nothing_and_another_one_its_row() -> None:
+    app = Panes()
+    async with app.run_test(size=(40, 12)):
+        pane = app.query_one(RowList)
+        asked: list[tuple[Region, ...]] = []
+        pane.refresh = lambda *regions, **_: asked.append(regions)  # type: ignore[assignment,return-value,method-assign]
+        pane.border_title = Content("Runs 3")  # type: ignore[assignment]
+        pane.border_title = Content("Runs 3")  # type: ignore[assignment]
+        pane.border_subtitle = "below"
+        assert [r.y for (r,) in asked] == [-1, pane.outer_size.height - 2]
+        assert "Runs 3" in str(pane.border_title)
+
+
+async def test_a_canvas_that_was_there_before_the_clock_is_drawn_by_it() -> None:
+    class Early(App[None]):
+        frame_clock: FrameClock
+
+        def compose(self) -> ComposeResult:
+            with Container():
+                yield StreamCanvas(id="streams")
+
+    app = Early()
+    async with app.run_test(size=(40, 8)):
+        install_frame_clock(app, {})
+        assert app.frame_clock.canvases == (app.query_one(StreamCanvas),)
+
+
+def test_low_bandwidth_leaves_out_every_other_beat_also_when_it_is_set_later() -> None:
+    ticks: list[int] = []
+    clock = FrameClock()
+    clock.add_drain(lambda: ticks.append(1))
+    for _ in range(4):
+        clock.beat()
+    assert len(ticks) == 4
+    clock.low_bandwidth = True
+    for _ in range(4):
+        clock.beat()
+    assert len(ticks) == 6
+    clock.low_bandwidth = False
+    clock.beat()
+    assert len(ticks) == 7
+
+
+def test_a_line_that_nobody_can_measure_gets_a_fixed_budget_and_no_probe() -> None:
+    pacer = Pacer(0.0, rate=UNSEEN_BYTES_PER_S, fixed=True)
+    taken, now = 0, 0.0
+    for _ in range(100):  # ten seconds
+        allowed = pacer.allowed_bytes(now, queued=False)
+        taken += allowed
+        pacer.record_sent(allowed, now)
+        assert not pacer.wants_probe(now)
+        now += 0.1
+    assert taken <= UNSEEN_BYTES_PER_S * 10.2
+    assert taken >= UNSEEN_BYTES_PER_S * 9
+    assert "6 KB/s" in str(pacer)
