@@ -270,7 +270,7 @@ async def test_sampling_and_an_update_at_the_same_time_take_turns(
             )
         others.stop()
     assert follower.ended() == "stopped"
-    assert found == [expected] * 4 and lesson.look is not None
+    assert found == [expected] * 4 and lesson.update is not None
 
 
 async def test_an_update_that_nobody_waits_for_ends_on_both_ranks_and_the_next_one_works(
