@@ -29,17 +29,33 @@ class Recorder:
     def __init__(self, journal: EventLog, state: RunState) -> None:
         self._journal = journal
         self._listeners: list[Listener] = []
+        self._text_readers: list[Callable[[], bool]] = []
         self.state = state
 
-    def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` with every event from now on; returns how to stop that."""
+    def listen(
+        self, listener: Listener, *, reads_text: Callable[[], bool] | None = None
+    ) -> Callable[[], None]:
+        """Call `listener` with every event from now on; returns how to stop that.
+
+        Args:
+            listener: receives the events.
+            reads_text: whether anybody reads streamed text there now; None: nobody ever does.
+        """
         self._listeners.append(listener)
+        if reads_text is not None:
+            self._text_readers.append(reads_text)
 
         def stop() -> None:
             if listener in self._listeners:
                 self._listeners.remove(listener)
+            if reads_text in self._text_readers:
+                self._text_readers.remove(reads_text)
 
         return stop
+
+    def is_text_read(self) -> bool:
+        """Whether anybody reads streamed text now; any thread may ask."""
+        return any(reads() for reads in tuple(self._text_readers))
 
     async def record(self, event: DurableEvent) -> None:
         """Return when the event is on disk and, as it was written, in `state`.

@@ -124,6 +124,8 @@ async def open_run_context(
         wait=lambda: control.wait_before_call(),
     )
     written = await _open_record(plan, stack, tell, open_journal)
+    if asked.roles.local is not None:
+        asked.roles.local.is_watched = written.recorder.is_text_read
     # Closed before the journal, whose events refer to its records.
     stack.push_async_callback(asked.ledger.aclose)
     training = await open_training(plan, asked.roles, written.recorder, stack, tell, ranks=ranks)

@@ -6,6 +6,7 @@ Owns signals and the order of opening and closing. `studio.run.assemble` knows t
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -112,6 +113,8 @@ async def _practise(plan: RunPlan, context: RunContext, json: bool) -> None:
     context.recorder.listen(meter)
     with _progress_listener(context.recorder.state, json) as listener:
         context.recorder.listen(QuietListener(listener))
+        if plan.loaded.config.trains:
+            gc.freeze()  # a loaded model is a million objects that stay
         await practise(context)
     if plan.loaded.config.trains and meter.summary_line:
         to_stderr(meter.summary_line)

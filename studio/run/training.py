@@ -25,19 +25,20 @@ from studio.run.plan import RunPlan
 from studio.run.resume_checks import weight_facts
 
 if TYPE_CHECKING:
-    from engines.grpo.engine.grpo import GRPOEngine
-    from engines.grpo.engine.sft import SFTEngine
+    from engines.grpo.engine.grpo import ScoredBatch
+    from engines.grpo.engine.sft import DemonstrationBatch
     from engines.grpo.engine.vllm_synced import VLLMSyncedEngine
+    from engines.grpo.engine.weight_engine import WeightEngine
     from engines.grpo.ranks.rank_zero import RankZeroEngine
     from engines.grpo.ranks.ranks import Ranks
     from engines.policies.hf_local.policy import HFLocal
 
-    WeightEngine = GRPOEngine | RankZeroEngine | SFTEngine | VLLMSyncedEngine
+    LocalEngine = WeightEngine[ScoredBatch] | WeightEngine[DemonstrationBatch] | RankZeroEngine
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    engine: WeightEngine
+    engine: LocalEngine | VLLMSyncedEngine
     checkpoints: Checkpoints
     bounds: MetricLimits
 
@@ -105,7 +106,7 @@ async def open_training(
         return None
     folder = experiment_folder(plan)
     inner = _open_engine(plan, roles.local, tell, ranks)
-    engine: WeightEngine = inner
+    engine: LocalEngine | VLLMSyncedEngine = inner
     if roles.rollouts is not None:
         from engines.grpo.engine.vllm_synced import VLLMSyncedEngine
 
@@ -124,17 +125,15 @@ async def open_training(
     )
 
 
-def _open_engine(
-    plan: RunPlan, local: HFLocal, tell: Tell, ranks: Ranks | None
-) -> GRPOEngine | RankZeroEngine | SFTEngine:
-    from engines.grpo.engine.grpo import GRPOEngine
-    from engines.grpo.engine.sft import SFTEngine
+def _open_engine(plan: RunPlan, local: HFLocal, tell: Tell, ranks: Ranks | None) -> LocalEngine:
+    from engines.grpo.engine.grpo import grpo_engine
+    from engines.grpo.engine.sft import sft_engine
     from engines.grpo.ranks.distributed import DistributedRanks
     from engines.grpo.ranks.rank_zero import RankZeroEngine
 
     config, steps = plan.loaded.config, plan.sampler.total_steps
     if config.practice.algorithm == "sft":
-        return SFTEngine(
+        return sft_engine(
             config.sft,
             local.local,
             total_steps=steps,
@@ -143,7 +142,7 @@ def _open_engine(
         )
     settings = grpo_settings(config)
     if not isinstance(ranks, DistributedRanks):
-        return GRPOEngine(settings, local.local, total_steps=steps, seed=config.seed, tell=tell)
+        return grpo_engine(settings, local.local, total_steps=steps, seed=config.seed, tell=tell)
     engine = RankZeroEngine(
         ranks, local.local, settings, total_steps=steps, seed=config.seed, tell=tell
     )

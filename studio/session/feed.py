@@ -208,6 +208,10 @@ class Feed:
         """Ids of the running ones."""
         return [text.rollout for text in self._texts.values()]
 
+    def is_followed(self) -> bool:
+        """Whether anybody follows the text of some rollout."""
+        return bool(self._watched)
+
     def __call__(self, event: DurableEvent | TransientEvent) -> None:
         # Up to 100,000 tokens a second come here: each check costs.
         if event.__class__ is TextStreamed:

@@ -84,7 +84,9 @@ class _Server:
         self._run = RunDir(context.records.parent)
         self._requests = RequestHandler(context)
         self._feed = Feed(context.recorder.state, batch_s)
-        self._stop_listening = context.recorder.listen(self._feed)
+        self._stop_listening = context.recorder.listen(
+            self._feed, reads_text=self._feed.is_followed
+        )
         self._connections: dict[asyncio.Task[None], _Client] = {}
         self._under_way: set[asyncio.Task[Any]] = set()
         self._controller: _Client | None = None

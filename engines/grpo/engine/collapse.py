@@ -87,7 +87,7 @@ class CollapseState:
 
 
 def collapse_state_from_dict(data: Mapping[str, Any]) -> CollapseState:
-    """What `Watch.to_dict` gave, also once it has been JSON."""
+    """What `CollapseState.to_dict` gave, also once it has been JSON."""
     history = tuple(BatchReward(**entry) for entry in data["history"])
     candidates = tuple(Candidate(**entry) for entry in data["candidates"])
     return replace(CollapseState(**data), history=history, candidates=candidates)

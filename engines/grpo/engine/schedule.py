@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from engines.grpo.settings import GRPOSettings, Schedule
+    from engines.grpo.settings import Schedule
 
 
 class LearningRateSettings(Protocol):
@@ -24,11 +24,6 @@ class LearningRateSettings(Protocol):
 
     @property
     def warmup(self) -> float: ...
-
-
-def planned_steps(practice_steps: int, settings: GRPOSettings) -> int:
-    """Optimiser steps of a whole run; the group size does not enter."""
-    return practice_steps * settings.optimiser_steps_per_batch
 
 
 def schedule_factor(done: int, planned: int, *, schedule: Schedule, warmup: float) -> float:

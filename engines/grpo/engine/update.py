@@ -15,6 +15,12 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from engines.grpo.engine.failures import (
+    NonFiniteUpdate,
+    OutOfMemory,
+    UpdateCancelled,
+    is_out_of_memory,
+)
 from engines.grpo.engine.optimiser import Optimiser, clip_gradient
 from engines.grpo.engine.schedule import schedule_factor
 from engines.grpo.forward.forward import completion_logps
@@ -39,22 +45,6 @@ PROBED = 16
 
 
 T = TypeVar("T")
-
-
-class NonFiniteUpdate(Exception):
-    """The update came out with a loss or gradient that is no finite number; says where."""
-
-
-class OutOfMemory(Exception):
-    """A forward or backward pass did not fit; `rows` is the most that one held."""
-
-    def __init__(self, rows: int) -> None:
-        super().__init__(rows)
-        self.rows = rows
-
-
-class UpdateCancelled(Exception):
-    """Nobody waits for the result any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +103,7 @@ class BatchUpdate:
         local: LocalModel,
         optimiser: Optimiser,
         collated: CollatedBatch,
+        *,
         plan: UpdatePlan,
         ranks: Ranks,
         stopped: Callable[[], bool],
@@ -134,9 +125,9 @@ class BatchUpdate:
         """Move the weights.
 
         Raises:
-            Unfit: on every rank, see there.
-            NoMemory: on every rank, as soon as one of them ran out.
-            Stopped: on every rank, as soon as one of them was told to stop.
+            NonFiniteUpdate: on every rank.
+            OutOfMemory: on every rank, as soon as one of them ran out.
+            UpdateCancelled: on every rank, as soon as one of them was told to stop.
         """
         settings, figures = self._plan.settings, UpdateMetrics()
         windows = [
@@ -181,7 +172,10 @@ class BatchUpdate:
         ratio_max, gap = self._ranks.all_max(peaks).tolist()
         where = f"optimiser step {len(figures.loss) + 1} of the batch"
         if not all(map(_is_finite, (totals[0], norm))):
-            raise NonFiniteUpdate(f"loss {totals[0]:g} and gradient norm {norm:g} in {where}")
+            raise NonFiniteUpdate(
+                f"loss {totals[0]:g} and gradient norm {norm:g} in {where}; "
+                "the weights stay as they were."
+            )
         share = schedule_factor(
             self._plan.done + len(figures.loss),
             self._plan.planned,
@@ -320,7 +314,7 @@ class BatchUpdate:
         try:
             return work()
         except (RuntimeError, UpdateCancelled) as error:
-            if isinstance(error, RuntimeError) and not _is_out_of_memory(error):
+            if isinstance(error, RuntimeError) and not is_out_of_memory(error):
                 raise
             self._trouble = error
             return None
@@ -336,7 +330,11 @@ class BatchUpdate:
         if memory:
             self._trouble = None  # its traceback holds the tensors that did not fit
             rows = torch.tensor([float(self._most_rows)], device=values.device)
-            raise OutOfMemory(int(self._ranks.all_max(rows).item()))
+            raise OutOfMemory(
+                int(self._ranks.all_max(rows).item()),
+                "sequences",
+                "set grpo.micro_batch lower, or shorten the rollouts",
+            )
         return summed[:-2]
 
 
@@ -365,13 +363,6 @@ def probe_indices(groups: Sequence[int]) -> list[int]:
 
 def _stack_padded(known: Mapping[int, Tensor], indices: Sequence[int]) -> Tensor | None:
     return pad_sequence([known[i] for i in indices], batch_first=True) if known else None
-
-
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    text = str(error).lower()
-    return isinstance(error, torch.OutOfMemoryError) or any(
-        words in text for words in ("out of memory", "can't allocate memory")
-    )
 
 
 def _is_finite(value: float) -> bool:

@@ -16,8 +16,9 @@ from engines.grpo.checkpoint.contents import EngineState, write_checkpoint
 
 if TYPE_CHECKING:
     from engines.core.library import Library
-    from engines.grpo.engine.grpo import GRPOEngine
-    from engines.grpo.engine.sft import SFTEngine
+    from engines.grpo.engine.grpo import ScoredBatch
+    from engines.grpo.engine.sft import DemonstrationBatch
+    from engines.grpo.engine.weight_engine import WeightEngine
     from engines.grpo.ranks.rank_zero import RankZeroEngine
     from engines.policies.hf_local.model import LocalModel
     from engines.policies.vllm.policy import VLLMRollouts
@@ -35,7 +36,7 @@ class VLLMSyncedEngine:
 
     def __init__(
         self,
-        engine: GRPOEngine | RankZeroEngine | SFTEngine,
+        engine: WeightEngine[ScoredBatch] | WeightEngine[DemonstrationBatch] | RankZeroEngine,
         local: LocalModel,
         rollouts: VLLMRollouts,
         folder: Path,

@@ -79,10 +79,3 @@ def is_packing_exact(local: LocalModel, first: Example, second: Example) -> bool
         together = token_losses(local, pack([[first, second]], local.pad_id))
     near = 1e-3 if local.dtype == torch.float32 else 0.1
     return bool(((torch.cat(alone) - together).abs() <= near).all())
-
-
-def is_out_of_memory(error: RuntimeError) -> bool:
-    text = str(error).lower()  # the CPU's allocator has no class of its own for it
-    return isinstance(error, torch.OutOfMemoryError) or any(
-        words in text for words in ("out of memory", "can't allocate memory")
-    )

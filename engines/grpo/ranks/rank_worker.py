@@ -14,9 +14,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from engines.core.types import Group, Reflection, WeightUpdate
-from engines.grpo.engine.grpo import GRPOEngine
+from engines.grpo.engine.failures import UpdateCancelled
+from engines.grpo.engine.grpo import ScoredBatch, grpo_engine
 from engines.grpo.engine.optimiser import MOMENTS, Optimiser
-from engines.grpo.engine.update import UpdateCancelled
+from engines.grpo.engine.weight_engine import WeightEngine
 from engines.grpo.ranks.distributed import StopRanks
 from engines.grpo.ranks.sharded_optimiser import ShardedOptimiser
 from engines.policies.hf_local.decoding import DecodedReply, DecodeHooks, DecodeRequest, decode
@@ -104,7 +105,7 @@ def run_rank_worker(others: DistributedRanks) -> None:
         PolicyError: rank 0 is gone, or the weights here came to differ from its own.
     """
     local: LocalModel | None = None
-    engine: GRPOEngine | None = None
+    engine: WeightEngine[ScoredBatch] | None = None
     while True:
         word = others.receive()
         if isinstance(word, StopRanks):
@@ -139,20 +140,20 @@ def run_rank_worker(others: DistributedRanks) -> None:
 
 def build_engine(
     others: DistributedRanks, local: LocalModel, word: OpenModel, tell: Callable[[str], None]
-) -> GRPOEngine:
+) -> WeightEngine[ScoredBatch]:
     """The engine that every rank has."""
-    return GRPOEngine(
+    return grpo_engine(
         word.settings,
         local,
         total_steps=word.total_steps,
         seed=word.seed,
         ranks=others,
         tell=tell,
-        optimiser=partial(ShardedOptimiser, ranks=others) if others.sharded else Optimiser,
+        make_optimiser=partial(ShardedOptimiser, ranks=others) if others.sharded else Optimiser,
     )
 
 
-def rank_moments(engine: GRPOEngine) -> tuple[Tensor, ...]:
+def rank_moments(engine: WeightEngine[ScoredBatch]) -> tuple[Tensor, ...]:
     """The optimiser's two means of gradients, as far as they are this rank's."""
     kept = engine.state().optimiser
     return tuple(kept[name] for name in MOMENTS)

@@ -171,7 +171,7 @@ class RankZeroEngine:
         """As `decode`, whole prompts to a rank; the caller holds the model's lock.
 
         Raises:
-            Stopped: as `decode`, once the others are done.
+            DecodingCancelled: as `decode`, once the others are done.
             RuntimeError: a rank's memory ran out.
         """
         shares = split_by_prompt(rows, self._others.size)

@@ -36,7 +36,7 @@ class WaitingCall:
 
 
 Decode = Callable[[Sequence[WaitingCall], "Batch"], Sequence[DecodedReply | CallFailed]]
-"""Runs in the thread: replies aligned with the calls; raises `Stopped` when told to stop."""
+"""Runs in the thread: replies aligned with the calls; raises `DecodingCancelled` if told to."""
 
 
 @dataclass(eq=False, slots=True)

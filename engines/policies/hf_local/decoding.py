@@ -82,7 +82,7 @@ def decode(
     """Sample a reply for each row, aligned with them; `finish` of a dropped one stays "".
 
     Raises:
-        Stopped: `watch.stop` said so.
+        DecodingCancelled: `watch.stop` said so.
         FloatingPointError: the model's scores are no numbers.
     """
     watch = watch or DecodeHooks()

@@ -38,6 +38,10 @@ class HFLocal:
         local: the model; it may be trained between batches by whoever holds its lock.
         name: the `hf:...` it was opened with, where that is not the model's path.
         tell: receives a line when memory ran out.
+
+    Attributes:
+        is_watched: whether anybody reads text that is still growing, asked while a batch is
+            decoded. Where nobody does, `on_text` receives a reply once, as a whole.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class HFLocal:
         self._name = name or local.name
         self._tell = tell
         self.decode: Decoding = decode  # another takes its place where several ranks share the rows
+        self.is_watched: Callable[[], bool] = lambda: True
         self._batches = BatchQueue(self._decode_batch, lambda: local.max_batch)
         self._encoded: OrderedDict[tuple[tuple[Message, ...], tuple[str, ...]], tuple[int, ...]] = (
             OrderedDict()
@@ -156,6 +161,8 @@ class HFLocal:
         local, given = self.local, [""] * len(calls)
 
         def show(grown: Sequence[tuple[int, DecodedReply]]) -> None:
+            if not self.is_watched():  # decoding all texts anew costs 4 % of a step of `hf:tiny`
+                return
             pieces = []
             for index, drawn in grown:
                 text = safe_text(local, calls[index].row, drawn)

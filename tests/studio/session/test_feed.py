@@ -63,3 +63,14 @@ async def test_a_measuring_that_is_over_is_not_told_again() -> None:
         )
     )
     assert await heard_by_who_joins(feed) == [{"answer": 1}]
+
+
+def test_a_feed_is_followed_while_an_outlet_subscribes_to_a_rollout() -> None:
+    feed = Feed(RunState())
+    outlet = Outbox(feed)
+    feed.add(outlet)
+    assert not feed.is_followed()
+    feed.subscribe(outlet, ["1/0/0"])
+    assert feed.is_followed()
+    feed.remove(outlet)
+    assert not feed.is_followed()

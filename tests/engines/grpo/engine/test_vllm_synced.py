@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from engines.core.errors import PolicyError
 from engines.core.library import Library
 from engines.core.types import Message, Sampling
-from engines.grpo.engine.grpo import GRPOEngine
+from engines.grpo.engine.grpo import grpo_engine
 from engines.grpo.engine.vllm_synced import VLLMSyncedEngine
 from engines.grpo.settings import GRPOSettings
 from engines.policies.chat.endpoint import EndpointSettings
@@ -47,7 +47,7 @@ def served(server: FakeVLLM, local: LocalModel, folder: Path) -> VLLMSyncedEngin
         tell=lambda line: None,
     )
     settings = GRPOSettings(learning_rate=1e-2)
-    engine = GRPOEngine(settings, local, total_steps=4, seed=5, tell=lambda line: None)
+    engine = grpo_engine(settings, local, total_steps=4, seed=5, tell=lambda line: None)
     return VLLMSyncedEngine(engine, local, rollouts, folder / "served")
 
 

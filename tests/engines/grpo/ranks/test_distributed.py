@@ -18,7 +18,8 @@ import torch
 from engines.core.errors import PolicyError
 from engines.core.library import Library
 from engines.core.types import Group
-from engines.grpo.engine.grpo import GRPOEngine
+from engines.grpo.engine.grpo import ScoredBatch, grpo_engine
+from engines.grpo.engine.weight_engine import WeightEngine
 from engines.grpo.ranks.distributed import DistributedRanks, RankProcess
 from engines.grpo.ranks.rank_zero import RankZeroEngine, split_by_prompt
 from engines.grpo.settings import GRPOSettings
@@ -112,8 +113,8 @@ def a_leader(
     return RankZeroEngine(others, local, settings, total_steps=4, seed=5, tell=lambda line: None)
 
 
-def an_engine(local: LocalModel, settings: GRPOSettings = SETTINGS) -> GRPOEngine:
-    return GRPOEngine(settings, local, total_steps=4, seed=5, tell=lambda line: None)
+def an_engine(local: LocalModel, settings: GRPOSettings = SETTINGS) -> WeightEngine[ScoredBatch]:
+    return grpo_engine(settings, local, total_steps=4, seed=5, tell=lambda line: None)
 
 
 def uneven(step: int) -> list[Group]:
@@ -269,7 +270,7 @@ async def test_sampling_and_an_update_at_the_same_time_take_turns(
             )
         others.stop()
     assert follower.ended() == "stopped"
-    assert found == [expected] * 4 and lesson.look is not None
+    assert found == [expected] * 4 and lesson.update is not None
 
 
 async def test_an_update_that_nobody_waits_for_ends_on_both_ranks_and_the_next_one_works(
@@ -299,7 +300,7 @@ async def test_ranks_whose_weights_differ_stop_the_run_on_both(
         leader = a_leader(others, a_local(base))
         lesson = await leader.consolidate(uneven(1), (), LIBRARY)
         assert lesson.update is not None
-        pending = leader.engine._pending[lesson.update.handle]
+        pending = leader.engine.pending[lesson.update.handle]
         assert pending.weights is not None
         pending.weights.master[0] += 1.0
         with pytest.raises(PolicyError, match="the weights of rank 1 differs from rank 0's"):

@@ -23,7 +23,7 @@ from engines.policies.hf_local.decoding import DecodedReply, DecodeHooks, Decode
 from engines.policies.hf_local.loading import load_local
 from engines.policies.hf_local.lora import adapter_mismatch_text
 from engines.policies.hf_local.model import LocalModel
-from engines.policies.hf_local.policy import HFLocal
+from engines.policies.hf_local.policy import HFLocal, safe_text
 from engines.policies.hf_local.settings import LocalSettings, LoraSettings
 from engines.policies.open import open_policy
 from tests.engines.grpo.models import TEMPLATE, a_folder, a_local, train
@@ -426,6 +426,30 @@ async def test_scores_of_a_cut_distribution_are_not_given_out(tmp_path: Path) ->
     assert cut.text != whole.text == unset.text
     assert whole.logprobs
     await policy.aclose()
+
+
+def test_what_could_still_become_a_stop_string_is_not_streamed(tmp_path: Path) -> None:
+    local = a_local(tmp_path)
+    row = DecodeRequest((8,), seed=1, max_tokens=60, stop=("STOP", "END"))
+    growing = DecodedReply(ids_of(local, " 4 is STO"))
+    assert safe_text(local, row, growing) == " 4 is "
+    assert safe_text(local, row, DecodedReply(ids_of(local, " 4 is STOX"))) == " 4 is S"
+    assert safe_text(local, row, DecodedReply(growing.token_ids, finish="length")) == " 4 is STO"
+
+
+async def test_text_that_nobody_watches_comes_once_and_whole(tmp_path: Path) -> None:
+    policy = HFLocal(a_local(tmp_path))
+    watched = False
+    policy.is_watched = lambda: watched
+    sampling = seeded(3, max_tokens=60)
+    pieces: list[str] = []
+    reply = await policy.complete(asking(), sampling, pieces.append)
+    assert pieces == [reply.text]
+    watched, grown = True, list[str]()
+    again = await policy.complete(asking(), sampling, grown.append)
+    await policy.aclose()
+    assert (len(grown) > 1, "".join(grown)) == (True, again.text)
+    assert again.text == reply.text
 
 
 async def test_a_stop_string_ends_the_text_before_it_and_the_ids_after_it(tmp_path: Path) -> None:
