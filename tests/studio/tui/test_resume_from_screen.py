@@ -45,7 +45,7 @@ class Started:
     outcome: ReadyRun | RefusedStart
     told: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def ready(self) -> ReadyRun | RefusedStart:
+    async def wait_ready(self) -> ReadyRun | RefusedStart:
         await self.told.wait()
         return self.outcome
 

@@ -9,7 +9,7 @@ import pytest
 from textual.widgets import Input, TextArea
 
 from studio.tui.app import StudioApp
-from studio.tui.palette import Palette
+from studio.tui.terminal.textual_parts import Palette
 from tests.studio.tui.stage import FakeSession, app_on, held_workspace, picture
 
 

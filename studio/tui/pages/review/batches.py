@@ -26,7 +26,7 @@ class BatchKeys:
     """A range, all that is safe, and what is decided as a whole."""
 
     def __init__(self, page: Page, queue: ItemQueue, decisions: DecisionKeys) -> None:
-        self._page, self._queue, self._decisions = page, queue, decisions
+        self._page, self._item_queue, self._decisions = page, queue, decisions
 
     # -- many at once --------------------------------------------------------------------------
 
@@ -34,7 +34,9 @@ class BatchKeys:
         if self._decisions.require_session() is None:
             return
         chosen = [
-            item for item in self._queue.range_items if item.is_open and item.operation is not None
+            item
+            for item in self._item_queue.range_items
+            if item.is_open and item.operation is not None
         ]
         if action == "approve":
             chosen = [item for item in chosen if not self._decisions.has_draft(item.id)]
@@ -43,13 +45,13 @@ class BatchKeys:
             await self._decide_all(chosen, action, f"{word} these {len(chosen)}?")
         else:
             self._page.host.tell("nothing in the range is undecided")
-        self._queue.leave_range()
+        self._item_queue.leave_range()
 
     async def approve_safe(self) -> None:
         # Nor is what somebody has begun to reword approved in passing.
         safe = [
             item
-            for item in self._queue.items
+            for item in self._item_queue.items
             if item.is_safe and not self._decisions.has_draft(item.id)
         ]
         if not safe:
@@ -69,14 +71,14 @@ class BatchKeys:
         if not await host.confirm(title, [self._item_line(item) for item in chosen], key):
             host.tell("nothing was decided")
             return
-        now = {item.id: item for item in self._queue.current_items()}
+        now = {item.id: item for item in self._item_queue.current_items()}
         took_s = round(max(0.0, host.clock() - since) / len(chosen), 3)
         pairs = [
             (op, Decision(op.id, action, reason=host.drafts.notes.get(op.id, ""),
                           reviewer=host.person, took_s=took_s))
             for item in chosen
             if now.get(item.id) == item and (op := item.operation) is not None
-            and op.id not in self._queue.decider.busy
+            and op.id not in self._item_queue.decider.busy
         ]  # fmt: skip
         if pairs:
             self._decisions.submit(pairs)
@@ -86,7 +88,7 @@ class BatchKeys:
     def _item_line(self, item: Item) -> Line:
         op = item.operation
         assert op is not None
-        before = self._queue.texts.get(op.target or "", "")
+        before = self._item_queue.texts.get(op.target or "", "")
         flags = ("  FLAG " + ", ".join(flag_text(flag) for flag in op.flags)) if op.flags else ""
         target = excerpt(op.target or "new")
         return line((f"{VERBS[op.kind]} {target:<5} ", "title"), excerpt(op.text or before),
@@ -96,7 +98,7 @@ class BatchKeys:
 
     async def commit(self, session: Session) -> None:
         """Commit; after a look at it where something is left undecided or out of sight."""
-        queue, found = self._queue, self._queue.current_items()
+        queue, found = self._item_queue, self._item_queue.current_items()
         waiting = [i.operation for i in found if i.operation is not None and i.is_open]
         if not any(item.operation for item in found):
             self._page.host.tell("there is nothing to commit")
@@ -109,7 +111,7 @@ class BatchKeys:
             await self._send_commit(session, queue.decisions(session))
 
     async def _confirm_commit(self, session: Session) -> None:
-        host, queue = self._page.host, self._queue
+        host, queue = self._page.host, self._item_queue
         await host.wait_for_requests()  # what was asked in the same breath
         found, shown = queue.current_items(), queue.decisions(session)
         left, hidden = queue.undecided_count(session), queue.hidden_count(found)
@@ -122,7 +124,7 @@ class BatchKeys:
 
     async def _send_commit(self, session: Session, shown: Mapping[str, Decision]) -> None:
         """Commit what was shown, and nothing else."""
-        host, queue = self._page.host, self._queue
+        host, queue = self._page.host, self._item_queue
         if dict(shown) != queue.decisions(session):
             host.tell("something else is decided by now: c shows it again", "failed")
             return

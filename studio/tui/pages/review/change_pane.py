@@ -32,7 +32,7 @@ class ChangePane:
     def __init__(
         self, page: Page, panes: ReviewPanes, queue: ItemQueue, loader: ReviewLoader
     ) -> None:
-        self._page, self._panes, self._queue, self._loader = page, panes, queue, loader
+        self._page, self._panes, self._item_queue, self._loader = page, panes, queue, loader
         self.mode = MODES[0]
         self.reset()
 
@@ -60,7 +60,7 @@ class ChangePane:
         assert op is not None
         if not self._loader.knows_base:
             return None
-        now = self._queue.texts.get(op.target or "")
+        now = self._item_queue.texts.get(op.target or "")
         return (op.id, op.kind, op.target, op.text, op.flags, now)
 
     # -- drawing -----------------------------------------------------------------------------
@@ -68,7 +68,7 @@ class ChangePane:
     def draw(self) -> None:
         """Draw what is under the cursor, if anything about it is new."""
         self._loader.request_base()
-        item, state, panes = self._queue.item, self._page.state, self._panes
+        item, state, panes = self._item_queue.item, self._page.state, self._panes
         banner = self._banner_lines()
         if item is None or state is None:
             panes.change.show_change(None, banner)
@@ -78,7 +78,8 @@ class ChangePane:
         self._loader.request_findings(self._findings_request(item))
         drafts = self._page.host.drafts
         draft = drafts.edits.get(item.id, "") if panes.editing is None else ""
-        made_of = (item, self.mode, self._queue.made_of, self._queue.stamp, self._loader.found,
+        queue = self._item_queue
+        made_of = (item, self.mode, queue.made_of, queue.stamp, self._loader.found,
                    drafts.notes.get(item.id), draft, banner, panes.sizes,
                    self.problems.get(item.id), panes.opened_evidence)  # fmt: skip
         if made_of == self._made_of:
@@ -98,12 +99,12 @@ class ChangePane:
 
     def _place(self, item: Item) -> tuple[int, int]:
         """Where it stands in the list, from 1, and how long that is."""
-        return self._queue.items.index(item) + 1, len(self._queue.items)
+        return self._item_queue.items.index(item) + 1, len(self._item_queue.items)
 
     def _change_lines(self, item: Item, draft: str) -> list[Line]:
         state, op, found = self._page.state, item.operation, self._loader.found
         assert state is not None and op is not None
-        texts = self._queue.texts_without(item)
+        texts = self._item_queue.texts_without(item)
         changes = found.changes if found is not None else None
         before, after, _ = wordings(item, texts)
         mode = self.mode
@@ -114,16 +115,16 @@ class ChangePane:
             item, texts, state, at=self._place(item), mode=mode,
             width=self._panes.change.line_width, changes=changes,
             note=self._page.host.drafts.notes.get(item.id, ""), draft=draft,
-            target=self._queue.target_experience(op), source=not is_tabbed, compact=is_tabbed,
+            target=self._item_queue.target_experience(op), source=not is_tabbed, compact=is_tabbed,
         )  # fmt: skip
 
     def _findings_request(self, item: Item) -> FindingsRequest | None:
         if (op := item.operation) is None or not self._loader.knows_base:
             return None
-        texts = self._queue.texts_without(item)
+        texts = self._item_queue.texts_without(item)
         before, after, _ = wordings(item, texts)
         return FindingsRequest(
-            op, texts, self._queue.stamp, before, after,
+            op, texts, self._item_queue.stamp, before, after,
             bool(before) and before != after and is_long(before, after),
             self._panes.opened_evidence,
         )  # fmt: skip
@@ -145,13 +146,13 @@ class ChangePane:
             out.append(line((f"{moved} touched is asked again", "flag")))
         if self._loader.trouble:
             out.append(line((one_line(self._loader.trouble, 300), "failed")))
-        if self._queue.is_all_decided:
+        if self._item_queue.is_all_decided:
             out.append(line(("all decided: c commits, u takes the last one back", "flag")))
         return out
 
     def draw_legend(self) -> None:
         """What the signs mean, below the list where there is room."""
-        page, queue = self._page, self._queue
+        page, queue = self._page, self._item_queue
         if self._panes.is_tabbed:
             return
         done = queue.decider.sitting
@@ -208,7 +209,7 @@ class ChangePane:
         if op is None or state is None:
             pane.show_rows([])
             return
-        target = self._queue.target_experience(op)
+        target = self._item_queue.target_experience(op)
         lines = source_lines(op, state, target, pane.line_width - 2)
         if found is not None and (files := record_files_text(found.groups)):
             lines.append(line(("records   ", "dim"), excerpt(files)))

@@ -26,7 +26,7 @@ class DecisionKeys:
     def __init__(
         self, page: Page, panes: ReviewPanes, queue: ItemQueue, change: ChangePane
     ) -> None:
-        self._page, self._panes, self._queue, self._change = page, panes, queue, change
+        self._page, self._panes, self._item_queue, self._change = page, panes, queue, change
         self._warned_of_draft = ""  # the operation whose approval waits for a second press
 
     # -- what may be decided -------------------------------------------------------------------
@@ -51,12 +51,12 @@ class DecisionKeys:
         """What is under the cursor, where it may be decided: it has been drawn."""
         if self.require_session() is None:
             return None
-        host, item = self._page.host, self._queue.item
+        host, item = self._page.host, self._item_queue.item
         if item is None:
             host.tell("there is nothing to decide here")
-        elif item.id in self._queue.decider.busy:
+        elif item.id in self._item_queue.decider.busy:
             host.tell(f"{item.id} is being decided")
-        elif item != self._queue.current_item(item) or not self._change.has_painted(item):
+        elif item != self._item_queue.current_item(item) or not self._change.has_painted(item):
             host.tell(f"{item.id} is shown only now: press again")
             self._page.draw()
         else:
@@ -113,7 +113,7 @@ class DecisionKeys:
         decision = self.make_decision(op, action)
         if action == "approve" and standing is not None and standing.reviewer == GATE:
             if (session := self.require_session()) is not None:
-                self._queue.decider.busy.add(op.id)
+                self._item_queue.decider.busy.add(op.id)
                 host.queue_request(self._approve_if_fits(session, op, decision))
             return
         self.submit([(op, decision)])
@@ -128,20 +128,20 @@ class DecisionKeys:
                 return
             await self.send(session, [(op, asked)])
         finally:
-            self._queue.decider.busy.discard(op.id)
+            self._item_queue.decider.busy.discard(op.id)
 
     def submit(self, pairs: Sequence[Pair]) -> None:
         """Queue decisions; nothing of them is shown as made before the run says so."""
         if (session := self.require_session()) is None:
             return
-        self._queue.decider.busy |= {op.id for op, _ in pairs}
+        self._item_queue.decider.busy |= {op.id for op, _ in pairs}
         self._page.host.queue_request(self.send(session, pairs))
 
     async def send(self, session: Session, pairs: Sequence[Pair]) -> None:
         """Hand decisions in now, and forget the drafts of those that were made."""
-        decider = self._queue.decider
+        decider = self._item_queue.decider
         try:
-            outcome = await decider.decide(session, pairs, self._queue.texts)
+            outcome = await decider.decide(session, pairs, self._item_queue.texts)
         finally:
             decider.busy -= {op.id for op, _ in pairs}
         drafts = self._page.host.drafts
@@ -158,7 +158,7 @@ class DecisionKeys:
 
     def _show_outcome(self, outcome: ActionResult) -> None:
         """Say what came of it, and go where it leads, unless the person went elsewhere."""
-        panes, queue = self._panes, self._queue
+        panes, queue = self._panes, self._item_queue
         self._page.host.tell(outcome.text, "failed" if outcome.failed else "")
         names = {made.id for made in outcome.made}
         if panes.editing is not None and panes.editing.item.id in names:
@@ -189,7 +189,7 @@ class DecisionKeys:
         if text is None:
             return
         text = text.strip()
-        here = self._queue.item
+        here = self._item_queue.item
         decision = here.decision if here is not None and here.id == op.id else item.decision
         if decision is not None:
             anew = replace(decision, reason=text, reviewer=host.person, at=0.0,
@@ -211,12 +211,14 @@ class DecisionKeys:
 
     async def _undo(self, session: Session) -> None:
         person = self._page.host.person
-        self._show_outcome(await self._queue.decider.undo(session, self._queue.texts, person))
+        self._show_outcome(
+            await self._item_queue.decider.undo(session, self._item_queue.texts, person)
+        )
 
     def redo(self) -> None:
         if (session := self.require_session()) is not None:
             self._page.host.queue_request(self._redo(session))
 
     async def _redo(self, session: Session) -> None:
-        outcome = await self._queue.decider.redo(session)
+        outcome = await self._item_queue.decider.redo(session)
         self._show_outcome(replace(outcome, made=()))

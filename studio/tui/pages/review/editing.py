@@ -39,7 +39,7 @@ class WordingKeys:
         change: ChangePane,
         decisions: DecisionKeys,
     ) -> None:
-        self._page, self._panes, self._queue = page, panes, queue
+        self._page, self._panes, self._item_queue = page, panes, queue
         self._loader, self._change, self._decisions = loader, change, decisions
         self.in_editor: Callable[[str], str | None] = self._run_editor
 
@@ -65,7 +65,7 @@ class WordingKeys:
             made = item.decision
             return Editing(item, made.text or op.text, made.kind, made.target)
         if op.kind in ("delete", "keep"):
-            now = self._queue.texts_without(item).get(op.target or "", "")
+            now = self._item_queue.texts_without(item).get(op.target or "", "")
             if not now:
                 told = f"{op.target} is not in the library: it has no wording"
                 self._page.host.tell(told, "failed")
@@ -148,7 +148,7 @@ class WordingKeys:
         session, item = self._decisions.require_session(), editing.item
         if session is None:
             return
-        host, busy, op = self._page.host, self._queue.decider.busy, item.operation
+        host, busy, op = self._page.host, self._item_queue.decider.busy, item.operation
         if item.id in busy:
             host.tell(f"{item.id} is being decided")
         elif not text.strip():
@@ -183,7 +183,7 @@ class WordingKeys:
                     return
             await self._decisions.send(session, [(op, decision)])
         finally:
-            self._queue.decider.busy.discard(op.id)
+            self._item_queue.decider.busy.discard(op.id)
 
     async def _object(self, editing: Editing, decision: Decision, text: str) -> None:
         """Say what speaks against a text; one that came from an editor is shown in the box."""
@@ -236,7 +236,7 @@ class WordingKeys:
         try:
             problems = (await session.resubmit(name, text, host.person)).problems
         finally:
-            self._queue.decider.busy.discard(name)
+            self._item_queue.decider.busy.discard(name)
         if problems:
             self._change.problems[name] = problems
             drafts.edits[name] = text

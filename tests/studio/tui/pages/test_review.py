@@ -15,7 +15,9 @@ from textual.pilot import Pilot
 from engines.core import events as ev
 from engines.core.errors import ConflictError
 from engines.core.types import Decision, Flag, Operation, UnparsedReply
-from studio.session.base import DecisionPreview, Disconnected, EventReceived
+from engines.pipeline.gate.results import DecisionPreview, DecisionResult
+from engines.training_free.resubmit import Resubmission
+from studio.session.base import Disconnected, EventReceived
 from studio.tui.app import StudioApp
 from studio.tui.pages.review.page import ReviewPage
 from studio.tui.widgets.prompt import Prompt
@@ -178,10 +180,10 @@ async def test_n_and_capital_n_go_to_what_is_undecided(tmp_path: Path) -> None:
 async def test_an_approval_that_the_gate_refuses_stays_under_the_cursor(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
 
-        async def refuse(decision: Decision) -> tuple[Decision, str]:
+        async def refuse(decision: Decision) -> DecisionResult:
             refused = replace(decision, action="reject", reviewer="gate", reason="E1 says so")
             await desk.session._tell(ev.OperationDecided(1, refused))
-            return refused, "rejected: E1 says so"
+            return DecisionResult(refused, "rejected: E1 says so")
 
         desk.session.decide = refuse  # type: ignore[method-assign]
         await desk.press("a")
@@ -202,9 +204,9 @@ async def test_what_the_run_refuses_is_told_and_can_be_decided_again(tmp_path: P
 async def test_an_acknowledged_decision_counts_before_its_event_comes(tmp_path: Path) -> None:
     async with a_desk(tmp_path) as desk:
 
-        async def silent(decision: Decision) -> tuple[Decision, str]:
+        async def silent(decision: Decision) -> DecisionResult:
             desk.session.asked.append(("decide", decision))
-            return decision, ""
+            return DecisionResult(decision)
 
         desk.session.decide = silent  # type: ignore[method-assign]
         await desk.press("a", "a")
@@ -367,10 +369,10 @@ async def test_what_was_just_approved_is_among_the_similar_ones(tmp_path: Path) 
         assert not any(desk.page.shown.similar.keys)
         await desk.press("k")
 
-        async def assign(decision: Decision) -> tuple[Decision, str]:
+        async def assign(decision: Decision) -> DecisionResult:
             made = replace(decision, assigned="E1")
             await desk.session._tell(ev.OperationDecided(1, made))
-            return made, "becomes E1"
+            return DecisionResult(made, "becomes E1")
 
         desk.session.decide = assign  # type: ignore[method-assign]
         await desk.press("a")
@@ -610,9 +612,9 @@ async def test_capital_d_lets_a_reply_go_for_a_reason(tmp_path: Path) -> None:
 async def test_e_mends_a_reply_and_what_is_still_wrong_is_shown(tmp_path: Path) -> None:
     async with a_desk(tmp_path, an_add(1), repairs=(REPAIR,)) as desk:
 
-        async def wrong(repair_id: str, text: str, reviewer: str) -> tuple[str, ...]:
+        async def wrong(repair_id: str, text: str, reviewer: str) -> Resubmission:
             desk.session.asked.append(("mend", (repair_id, text, reviewer)))
-            return ("a bracket is missing",)
+            return Resubmission(problems=("a bracket is missing",))
 
         mend, desk.session.resubmit = desk.session.resubmit, wrong  # type: ignore[method-assign]
         await desk.press("j", "e", "x", "enter", "z", "ctrl+o")
