@@ -52,11 +52,11 @@ async def test_a_run_ends_by_itself_and_every_group_and_every_loss_is_accounted_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held_s: list[float] = []
-    hold = Slots.hold
+    acquire = Slots.acquire
 
     @asynccontextmanager
     async def timed(self: Slots, priority: Priority = ()) -> AsyncIterator[None]:
-        async with hold(self, priority):
+        async with acquire(self, priority):
             began = time.monotonic()
             try:
                 yield
@@ -64,7 +64,7 @@ async def test_a_run_ends_by_itself_and_every_group_and_every_loss_is_accounted_
                 held_s.append(time.monotonic() - began)
 
     # What every slot is held for, whoever holds it, is nobody's business but this test's.
-    monkeypatch.setattr(Slots, "hold", timed)
+    monkeypatch.setattr(Slots, "acquire", timed)
     async with faulty_endpoint(0.2, seed=3) as faulty:
         async with asyncio.timeout(120):
             made = await practised(tmp_path, *settings(faulty.base_url), "practice.epochs=3")
