@@ -139,9 +139,7 @@ class Attachment:
 
     async def _attach_to(self, run: str) -> None:
         # Imported late: the first frame waits for no module of a run.
-        from studio.run.linter import LazyLinter
         from studio.session.live import LiveSession
-        from studio.session.offline import OfflineSession
 
         workspace, person = self._host.workspace, self._host.person
         try:
@@ -151,15 +149,16 @@ class Attachment:
             return
         await self.close()
         self.shown_run = run
-        self.listen(
-            LiveSession(
-                folder,
-                person,
-                fallback=lambda: OfflineSession(
-                    workspace, folder, person, linter=LazyLinter(workspace, folder, lambda _: None)
-                ),
-            )
-        )
+
+        def open_offline() -> Session:
+            # Imported only without a process: the linter takes most of a second.
+            from studio.run.linter import LazyLinter
+            from studio.session.offline import OfflineSession
+
+            linter = LazyLinter(workspace, folder, lambda _: None)
+            return OfflineSession(workspace, folder, person, linter=linter)
+
+        self.listen(LiveSession(folder, person, fallback=open_offline))
         if self._navigation.page_name == "start":
             self._navigation.open_page("live")
 
