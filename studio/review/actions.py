@@ -1,8 +1,7 @@
 """What a person does in a review: check and decide, in batches too, undo and redo.
 
-The screen's review page and line mode both act through `Decider`. It owns which decisions
-are acknowledged and which are on their way; it knows no widget and no prompt. Nothing counts
-as decided before the run has written it to disk.
+The screen's review page and line mode both act through `Decider`. Nothing counts as decided before
+the run has written it to disk.
 """
 
 from __future__ import annotations
@@ -49,6 +48,8 @@ class ActionResult:
 class _UndoProgress:
     """What became of a step that is taken back, operation by operation."""
 
+    session: Session
+    texts: Mapping[str, str]
     step: Step
     left: list[UndoEntry] = field(default_factory=list)  # not taken back yet
     undone: list[UndoEntry] = field(default_factory=list)
@@ -59,6 +60,21 @@ class _UndoProgress:
 
     def __post_init__(self) -> None:
         self.left = list(self.step)
+
+    async def propose_inverse(self, made: UndoEntry) -> None:
+        """Propose what takes a committed decision back, or say why nothing does."""
+        wanted = inverse_operation(made, free_operation_id(self.session.state), self.texts)
+        if isinstance(wanted, str):
+            self.words.append(wanted)
+            return
+        try:
+            self.proposed.append(await self.session.propose(wanted))
+        except ConflictError:
+            if wanted.kind != "add" or wanted.target is None:
+                raise
+            # Only a revert of a whole version gives an id back.
+            self.proposed.append(await self.session.propose(replace(wanted, target=None)))
+            self.words.append(f"{wanted.target} comes back under a new id")
 
     @property
     def result(self) -> ActionResult:
@@ -83,11 +99,7 @@ class _UndoProgress:
 
 
 async def check_edit(session: Session, operation: Operation, decision: Decision) -> DecisionPreview:
-    """What to show before an edit is decided: the objection, and flags the operation had not.
-
-    Raises:
-        ConflictError: the run refuses.
-    """
+    """What to show before an edit is decided: the objection, and flags the operation had not."""
     found = await session.preview(decision)
     return replace(found, flags=tuple(f for f in found.flags if f not in operation.flags))
 
@@ -95,9 +107,8 @@ async def check_edit(session: Session, operation: Operation, decision: Decision)
 class Decider:
     """What one person decides in one run.
 
-    Args:
-        restores: `undo` also decides again what its decision had replaced, and proposes the
-            inverse of a committed one. False: it only takes back, as line mode does.
+    Where it `restores`, `undo` also decides again what its decision had replaced, and proposes the
+    inverse of a committed one. Else it only takes back, as line mode does.
     """
 
     def __init__(self, *, restores: bool = True) -> None:
@@ -109,14 +120,12 @@ class Decider:
     def handle_message(self, message: Message) -> None:
         """An event of the run replaces what was merely acknowledged."""
         match message:
-            case SnapshotReceived():
+            case SnapshotReceived() | EventReceived(event=LessonCommitted()):
                 self.just.clear()
             case EventReceived(event=OperationDecided(decision=decision)):
                 self.just.pop(decision.operation_id, None)
             case EventReceived(event=DecisionUndone(operation_id=name)):
                 self.just.pop(name, None)
-            case EventReceived(event=LessonCommitted()):
-                self.just.clear()
 
     def decisions(self, state: RunState) -> dict[str, Decision]:
         """Those that stand, as far as is known here."""
@@ -181,32 +190,21 @@ class Decider:
     ) -> ActionResult:
         """Take the last step back, or propose its inverse where it is committed.
 
-        Args:
-            session: with the run.
-            texts: of the library as the standing decisions would leave it.
-            person: whose last decision before this session is taken back after all of this
-                session are; "": none is.
-
-        Raises:
-            ConflictError: the run refuses.
+        `texts` are those of the library as the standing decisions would leave it. The last
+        decision of `person` before this session is taken back after all of this session are.
         """
-        state = session.state
-        sitting = self.sitting
-        if (
-            person
-            and not sitting.steps
-            and (before := last_step_of(self.decisions(state), state.operations, person))
-        ):
-            sitting.steps.append(before)
+        state, sitting = session.state, self.sitting
+        if person and not sitting.steps:
+            before = last_step_of(self.decisions(state), state.operations, person)
+            sitting.steps += [before] if before else []
         if not sitting.steps:
-            return ActionResult(
-                "nothing was decided in this session: there is nothing to take back", True
-            )
+            nothing = "nothing was decided in this session: there is nothing to take back"
+            return ActionResult(nothing, failed=True)
         # Each by itself: some of a step may be committed, and the rest still be open.
-        done = _UndoProgress(sitting.steps.pop())
+        done = _UndoProgress(session, texts, sitting.steps.pop())
         try:
             for made in reversed(done.step):
-                await self._take_back(session, made, texts, done)
+                await self._take_back(made, done)
                 done.left.remove(made)
         finally:
             if not self._restores:
@@ -218,13 +216,12 @@ class Decider:
                 sitting.done = max(0, sitting.done - len(done.undone))
         return done.result
 
-    async def _take_back(
-        self, session: Session, made: UndoEntry, texts: Mapping[str, str], done: _UndoProgress
-    ) -> None:
+    async def _take_back(self, made: UndoEntry, done: _UndoProgress) -> None:
         """One decision: undo it, or propose its inverse where it is committed."""
-        state, name = session.state, made.id
+        session, name = done.session, made.id
+        state = session.state
         if self._restores and name not in state.operations:
-            await self._propose_inverse(session, made, texts, done)
+            await done.propose_inverse(made)
         elif not self._restores or name in self.decisions(state):
             asked = await session.undo(name)
             for each in asked:
@@ -266,19 +263,3 @@ class Decider:
         words = [f"again: {decision_line(made, [''])}"] if made else []
         words += [f"{name} is not open any more" for name in gone]
         return ActionResult("; ".join(words), not made, tuple(made), go_to=step[0].id)
-
-    async def _propose_inverse(
-        self, session: Session, made: UndoEntry, texts: Mapping[str, str], done: _UndoProgress
-    ) -> None:
-        wanted = inverse_operation(made, free_operation_id(session.state), texts)
-        if isinstance(wanted, str):
-            done.words.append(wanted)
-            return
-        try:
-            done.proposed.append(await session.propose(wanted))
-        except ConflictError:
-            if wanted.kind != "add" or wanted.target is None:
-                raise
-            # Only a revert of a whole version gives an id back.
-            done.proposed.append(await session.propose(replace(wanted, target=None)))
-            done.words.append(f"{wanted.target} comes back under a new id")

@@ -8,11 +8,7 @@ from engines.core.errors import ConfigError
 
 
 def edit_text(text: str) -> str | None:
-    """Open $VISUAL or $EDITOR on a text; None when it was not saved.
-
-    Raises:
-        ConfigError: the editor cannot be started or failed.
-    """
+    """Open $VISUAL or $EDITOR on a text; None when it was not saved."""
     try:
         return click.edit(text, extension=".txt")
     except click.ClickException as error:

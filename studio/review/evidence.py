@@ -94,11 +94,7 @@ class EvidenceLoader:
         return tuple(self._group(name, members) for name, members in groups.items())
 
     def reply_source(self, repair: UnparsedReply) -> ReplySource:
-        """What a reply that could not be parsed was drawn from.
-
-        Raises:
-            ConflictError: the run's journal knows nothing of it.
-        """
+        """What a reply that could not be parsed was drawn from."""
         return find_reply_source(self._run, repair)
 
     def messages(self, witness: EvidenceRollout) -> tuple[Message, ...]:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
 from shlex import quote
+from typing import Any, TypeVar
 
 from engines.core import events as ev
 from engines.core.errors import ConflictError
@@ -18,12 +21,13 @@ from engines.record.run_dir import RunDir, Workspace
 from studio.report.summary import count_text
 from studio.review.evidence import EvidenceLoader
 from studio.review.line_mode import Ask, Edit, LineReview, WaitFor
-from studio.review.loop_thread import LoopThread
 from studio.session.base import Disconnected, EventReceived, Session, SnapshotReceived
 from studio.session.client import is_alive
 from studio.session.live import LiveSession
 from studio.session.offline import OfflineSession
 from studio.session.protocol import ControlledElsewhereError, NotRunningError
+
+T = TypeVar("T")
 
 WAIT_S = 1.0
 """Between two looks whether a screen still decides."""
@@ -34,6 +38,35 @@ _CHANGES_THE_QUEUE = (
     ev.LessonReturned,
     ev.DecisionUndone,
 )
+
+
+class LoopThread:
+    """Runs coroutines in a thread of its own, for a program that blocks at a prompt.
+
+    A session goes on while a person thinks, so that its run never waits for a slow reader. Used as
+    a context manager.
+    """
+
+    def __enter__(self) -> LoopThread:
+        self._runner = asyncio.Runner()
+        self._loop = self._runner.get_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="session")
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._runner.close()  # cancels the tasks that are left
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Wait for a coroutine and return its result."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()  # nobody waits for it any more
+            raise
 
 
 @contextlib.contextmanager
@@ -49,12 +82,7 @@ def open_session(
             LiveSession(run, who, as_screen=False)
             if is_alive(run)
             else OfflineSession(
-                workspace,
-                run,
-                who,
-                linter=linter,
-                holder="a person's `studio review`",
-                idle_s=None,
+                workspace, run, who, linter=linter, holder="a person's `studio review`", idle_s=None
             )
         )
         try:
@@ -63,72 +91,61 @@ def open_session(
             loop.run(session.close())
 
 
+@dataclass(eq=False)
 class RunReview:
     """One person's review of one run.
 
-    Args:
-        session: with the run.
-        wait_for: waits for what the session answers.
-        waits: a screen that decides is waited for, and the run's next steps are.
-        say: prints an answer.
-        tell: prints what happens meanwhile.
+    With `waits` a screen that decides is waited for, and the run's next steps are. `say` prints an
+    answer, `tell` what happens meanwhile.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        wait_for: WaitFor,
-        *,
-        waits: bool,
-        say: Callable[[str], None],
-        tell: Callable[[str], None],
-    ) -> None:
-        self._session, self._wait_for = session, wait_for
-        self._say, self._tell = say, tell
-        self._run = session.run
-        self._waits = waits
-        self._has_process = isinstance(session, LiveSession)
-        self._ended = False  # the process of the run, while it was reviewed
-        self._changed = asyncio.Event()
-        self._listening: asyncio.Task[None] | None = None
+    session: Session
+    wait_for: WaitFor
+    waits: bool
+    say: Callable[[str], None]
+    tell: Callable[[str], None]
+    _ended: bool = False  # the process of the run, while it was reviewed
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def _has_process(self) -> bool:
+        return isinstance(self.session, LiveSession)
 
     def run(self, *, reviewer: str, ask: Ask, edit: Edit) -> None:
         """Ask about all that is open; commit the decisions of a finished run."""
-        self._wait_for(self._start_listening())
-        follows = self._waits and self._has_process
+        self._listening = self.wait_for(self._start_listening())
+        name, follows = self.session.run.run, self.waits and self._has_process
         is_empty = self._while_allowed(self._is_empty)
-        if self._waits and not follows:
-            self._tell(
-                f"note: no process of run {self._run.run} goes on, so there is nothing to wait for"
-            )
+        if self.waits and not follows:
+            self.tell(f"note: no process of run {name} goes on, so there is nothing to wait for")
         if is_empty:
-            self._say(f"run {self._run.run}: nothing is open")
+            self.say(f"run {name}: nothing is open")
             if not follows:
                 if self._has_process and (closing := self._closing_text()):
-                    self._say(closing)
+                    self.say(closing)
                 return
         review = LineReview(
-            self._session,
-            EvidenceLoader(self._run),
-            wait_for=self._wait_for,
+            self.session,
+            EvidenceLoader(self.session.run),
+            wait_for=self.wait_for,
             reviewer=reviewer,
             ask=ask,
             edit=edit,
-            say=self._say,
+            say=self.say,
         )
         try:
             self._ask_until_left(review, follows)
         finally:
-            self._say(self._count_text(review))
+            self.say(self._count_text(review))
             if closing := self._closing_text():
-                self._say(closing)
+                self.say(closing)
 
     def _ask_until_left(self, review: LineReview, follows: bool) -> None:
         settled = -1
         while self._while_allowed(review.run) and follows and not self._ended:
             if settled != (settled := review.decided_count + review.settled_count):
-                self._tell("waiting for the run's next step; Ctrl-C ends the waiting, not the run")
-            self._wait_for(self._wait_for_change())
+                self.tell("waiting for the run's next step; Ctrl-C ends the waiting, not the run")
+            self.wait_for(self._wait_for_change())
 
     def _while_allowed(self, ask: Callable[[], bool]) -> bool:
         """Ask, once no screen decides where that is waited for; True where the process ended.
@@ -140,48 +157,48 @@ class RunReview:
             try:
                 return ask()
             except ControlledElsewhereError as error:
-                if not self._waits:
+                if not self.waits:
                     raise
-                self._tell(f"{error.cause} Waiting until it is left; Ctrl-C ends the waiting")
-                self._wait_for(self._wait_until_left())
+                self.tell(f"{error.cause} Waiting until it is left; Ctrl-C ends the waiting")
+                self.wait_for(self._wait_until_left())
             except NotRunningError:
                 self._ended = True
                 return True
 
     def _is_empty(self) -> bool:
-        queue = self._wait_for(self._session.review_queue())
+        queue = self.wait_for(self.session.review_queue())
         return not queue.open and not queue.repairs
 
     def _count_text(self, review: LineReview) -> str:
-        state = self._run.state()
+        state = self.session.run.state()
         counts = [f"{review.decided_count} decided, {len(state.open_operations)} open"]
         if review.settled_count or state.repairs:
             counts.append(
                 f"{count_text(review.settled_count, 'reply', 'replies')} settled, "
                 f"{len(state.repairs)} to mend"
             )
-        return f"run {self._run.run}: {'; '.join(counts)}"
+        return f"run {self.session.run.run}: {'; '.join(counts)}"
 
     def _closing_text(self) -> str:
         """Leave in good order; what happened, or how to go on, "" where nothing need be said."""
-        if self._ended and not self._session.living:
-            return f"the process of run {self._run.run} has ended"
+        if self._ended and not self.session.living:
+            return f"the process of run {self.session.run.run} has ended"
         if not self._has_process:
-            state = self._session.state
+            state = self.session.state
             if state.status == "finished" and not state.reviewed_operations:
                 return ""
-            return self._wait_for(self._session.commit())
-        status = self._wait_for(self._session.control("status"))
-        if not self._session.living or status["undecided"] or status["step"] >= status["steps"]:
+            return self.wait_for(self.session.commit())
+        status = self.wait_for(self.session.control("status"))
+        if not self.session.living or status["undecided"] or status["step"] >= status["steps"]:
             return ""
-        run = quote(self._run.run)
+        run = quote(self.session.run.run)
         return f"the run goes on; `studio review {run} --wait` stays for its next steps"
 
-    async def _start_listening(self) -> None:
-        self._listening = asyncio.create_task(self._listen())
+    async def _start_listening(self) -> asyncio.Task[None]:
+        return asyncio.create_task(self._listen())
 
     async def _listen(self) -> None:
-        async for message in self._session.messages():
+        async for message in self.session.messages():
             match message:
                 case SnapshotReceived():
                     self._changed.set()
@@ -193,7 +210,6 @@ class RunReview:
 
     async def _wait_for_change(self) -> None:
         """Wait until something new may be open, or the run's process has ended."""
-        assert self._listening is not None
         changed = asyncio.create_task(self._changed.wait())
         await asyncio.wait({changed, self._listening}, return_when=asyncio.FIRST_COMPLETED)
         changed.cancel()
@@ -205,5 +221,5 @@ class RunReview:
             while True:
                 await asyncio.sleep(WAIT_S)
                 with contextlib.suppress(ControlledElsewhereError):
-                    await self._session.review_queue()
+                    await self.session.review_queue()
                     return

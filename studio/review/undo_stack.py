@@ -76,13 +76,7 @@ def renew_decision(decision: Decision) -> Decision:
 def inverse_operation(
     made: UndoEntry, operation_id: str, texts: Mapping[str, str]
 ) -> Operation | str:
-    """The operation that would take a committed change back, or why there is none.
-
-    Args:
-        made: what was decided.
-        operation_id: of the new operation.
-        texts: of the library now.
-    """
+    """The operation of this id that would take a committed change back, or why there is none."""
     decision = made.decision
     if decision.action in ("reject", "defer") or decision.reviewer == GATE:
         return f"{made.id} changed nothing: there is nothing to take back"

@@ -1,25 +1,36 @@
-"""Where a person's decision goes: the values and the one protocol of a session with a run.
+"""Where a person's decision goes: a session with a run, its requests and its messages.
 
-`studio.session.live.LiveSession` implements it for a run whose process answers,
-`studio.session.offline.OfflineSession` for a run without a process. The screen, line mode and
-scripts all decide through it.
+`studio.session.live` is one with a run whose process answers, `studio.session.offline` one without
+a process. The screen, line mode and scripts all decide through it.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+import asyncio
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from engines.core.codec import from_dict
+from engines.core.errors import ConflictError
 from engines.core.events import DurableEvent, TransientEvent
 from engines.core.library import Library
 from engines.core.state.run_state import RunState
 from engines.core.types import Decision, Operation, UnparsedReply
 from engines.pipeline.gate.results import DecisionPreview, DecisionResult
 from engines.record.run_dir import RunDir
+from studio.session.idempotency import free_operation_id
+from studio.session.protocol import parse_value
+from studio.session.status import status_of
 
-if TYPE_CHECKING:  # it loads the parser of replies, which few sessions need
+if TYPE_CHECKING:  # they load the parser of replies, which few sessions need
+    from engines.pipeline.gate.gate import Gate
     from engines.training_free.resubmit import Resubmission
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +119,32 @@ class ReviewQueue:
         )
 
 
-class Session(Protocol):
+class LockedRun(Protocol):
+    """A run without a process, under its lock."""
+
+    @property
+    def state(self) -> RunState: ...
+
+    @property
+    def gate(self) -> Gate: ...
+
+    async def commit(self) -> str:
+        """Commit the decisions of a finished run; returns what happened."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Request(Generic[T]):
+    """What is asked of a run: of its process, or of its journal where it has none."""
+
+    do: str
+    arguments: dict[str, Any]
+    parse: Callable[[dict[str, Any]], T]  # reads the answer of a process
+    act: Callable[[LockedRun], Coroutine[Any, Any, T]] | None = None  # None: needs a process
+    is_query: bool = False  # it changes nothing, so that it may be asked twice
+
+
+class Session(ABC):
     """One person's session with one run. All of it is used from one event loop.
 
     Every request raises ConflictError where the run refuses it (also: somebody else
@@ -116,38 +152,44 @@ class Session(Protocol):
     done once, and answered as it was the first time.
     """
 
-    run: RunDir
+    living = False  # a process of the run answers
+    controls = False  # this screen may decide
+    controller = ""  # who may decide, "" where nobody does
+    pace_tokens_per_s: float | None = None  # of scripted replies; None: unpaced
 
-    @property
-    def state(self) -> RunState: ...
+    def __init__(self, run: RunDir, who: str) -> None:
+        self.run = run
+        self.state = RunState()
+        self.closed = False
+        self._who = who
+        self._turn = asyncio.Lock()  # one request at a time is under way
+        self._queue: deque[Message] = deque()  # not taken by whoever iterates `messages` yet
+        self._queue_changed = asyncio.Event()
+        self._queue_ended = False
 
-    @property
-    def living(self) -> bool:
-        """A process of the run answers."""
-        ...
-
-    @property
-    def controls(self) -> bool:
-        """This screen may decide."""
-        ...
-
-    @property
-    def controller(self) -> str:
-        """Who may decide, "" where nobody does."""
-        ...
-
-    @property
-    def pace_tokens_per_s(self) -> float | None:
-        """The pace at which scripted replies are given; None: unpaced."""
-        ...
-
+    @abstractmethod
     def messages(self) -> AsyncIterator[Message]:
         """Connect, then yield what happens until `close`; raises nothing for a lost connection."""
-        ...
 
+    @abstractmethod
+    async def send(self, request: Request[T]) -> T:
+        """Send a request until it is answered."""
+
+    @abstractmethod
     def subscribe(self, rollouts: Collection[str]) -> None:
         """Ask for the text of these running rollouts, and of no other."""
-        ...
+
+    @abstractmethod
+    async def take_control(self) -> None:
+        """Take over: from now on this screen decides, and the one before observes."""
+
+    @abstractmethod
+    async def release_lock(self) -> object:
+        """Release the run's lock so that a process can start; decisions stand."""
+
+    @abstractmethod
+    async def close(self) -> str:
+        """Leave; the run goes on. Returns how to come back, in words."""
 
     async def review_queue(self) -> ReviewQueue:
         """What waits for a reviewer.
@@ -156,31 +198,74 @@ class Session(Protocol):
             NotRunningError: the process has ended, and no other session decides.
             ControlledElsewhereError: a screen decides, and this session is none.
         """
-        ...
+
+        async def read(run: LockedRun) -> ReviewQueue:
+            return ReviewQueue.read(run.state, run.gate.draft())
+
+        return await self.send(Request("review", {}, self._parse_queue, read, is_query=True))
+
+    def _parse_queue(self, answer: dict[str, Any]) -> ReviewQueue:
+        return parse_value(ReviewQueue, answer)
 
     async def decide(self, decision: Decision) -> DecisionResult:
         """Journal a decision. It is on disk when this returns."""
-        ...
+        parse = partial(parse_value, DecisionResult)
+        asked = {"decision": decision}
+        return await self.send(Request("decide", asked, parse, lambda r: r.gate.decide(decision)))
 
     async def preview(self, decision: Decision) -> DecisionPreview:
         """What the gate and the lint would say of a decision; nothing is decided."""
-        ...
+        parse = partial(parse_value, DecisionPreview)
+        asked = {"decision": decision}
+        return await self.send(
+            Request("lint", asked, parse, lambda r: r.gate.lint(decision), is_query=True)
+        )
 
     async def undo(self, operation_id: str) -> tuple[str, ...]:
         """Take a decision back; returns every operation asked again."""
-        ...
+        asked = {"operation": operation_id}
+        return await self.send(
+            Request(
+                "undo", asked, lambda a: tuple(a["undone"]), lambda r: r.gate.undo(operation_id)
+            )
+        )
 
     async def propose(self, operation: Operation) -> Operation:
         """Put a person's own operation into the queue; returns it with its id and flags."""
-        ...
+        if not operation.id and self.state.events:  # known by it if it is sent again
+            operation = replace(operation, id=free_operation_id(self.state))
+        return await self.send(
+            Request(
+                "propose",
+                {"operation": operation, "reviewer": self._who},
+                lambda answer: from_dict(Operation, answer["operation"]),
+                lambda run: run.gate.queue.propose(operation, self._who),
+            )
+        )
 
     async def resubmit(self, repair_id: str, text: str, reviewer: str) -> Resubmission:
         """Hand in a corrected reply; the operations it holds are open from then on."""
-        ...
+        from engines.core.text.reply import MAX_REPLY_CHARS
+        from engines.training_free.resubmit import Resubmission, too_long_reason
+        from studio.session.unparsed_replies import resubmit_reply
+
+        if len(text) > MAX_REPLY_CHARS:  # it might be longer than a request may be
+            return Resubmission(problems=(too_long_reason(text),))
+        return await self.send(
+            Request(
+                "mend",
+                {"repair": repair_id, "text": text, "reviewer": reviewer},
+                partial(parse_value, Resubmission),
+                lambda run: resubmit_reply(self.run, run.gate, repair_id, text, reviewer),
+            )
+        )
 
     async def drop(self, repair_id: str, reason: str, reviewer: str) -> None:
         """Give up a reply that nobody can parse."""
-        ...
+        asked = {"repair": repair_id, "reason": reason, "reviewer": reviewer}
+        await self.send(
+            Request("drop", asked, dict, lambda r: r.gate.queue.drop(repair_id, reason, reviewer))
+        )
 
     async def commit(self) -> str:
         """Commit what is decided, the undecided being deferred; returns what happened.
@@ -188,20 +273,38 @@ class Session(Protocol):
         A run holds its commit while a screen controls it, until this is asked or the
         screen leaves.
         """
-        ...
+        asked = {"step": self.state.step, "reviewer": self._who}
+        return await self.send(
+            Request("commit", asked, lambda answer: str(answer["said"]), lambda run: run.commit())
+        )
 
     async def control(self, do: str, **arguments: Any) -> dict[str, Any]:
         """Pause (now=bool) | resume | step | stop (after_step=bool) | kill (rollout) | status."""
-        ...
+        try:
+            return await self.send(Request(do, arguments, dict, is_query=do == "status"))
+        except ConflictError:
+            if do != "status":
+                raise
+            return status_of(self.state)
 
-    async def take_control(self) -> None:
-        """Take over: from now on this screen decides, and the one before observes."""
-        ...
+    async def _queued_messages(self) -> AsyncIterator[Message]:
+        while True:
+            while self._queue:
+                yield self._queue.popleft()
+            if self._queue_ended:
+                return
+            self._queue_changed.clear()
+            await self._queue_changed.wait()
 
-    async def release_lock(self) -> object:
-        """Release the run's lock so that a process can start; decisions stand."""
-        ...
+    def _enqueue(self, message: Message) -> None:
+        if isinstance(message, TextReceived) and self._queue:
+            last = self._queue[-1]
+            if isinstance(last, TextReceived):  # a slow screen draws all of it at once
+                self._queue[-1] = TextReceived(last.pieces + message.pieces)
+                return
+        self._queue.append(message)
+        self._queue_changed.set()
 
-    async def close(self) -> str:
-        """Leave; the run goes on. Returns how to come back, in words."""
-        ...
+    def _end_queue(self) -> None:
+        self._queue_ended = True
+        self._queue_changed.set()

@@ -29,10 +29,8 @@ def ask(run: RunAddress, do: str, **arguments: Any) -> dict[str, Any]:
         NotRunningError: no process of that run answers.
         StudioError: the run refused, with its own words.
     """
-    request = request_line(1, do, **arguments)
-    with _connect(run) as file:
-        _send(file, request)
-        return _read_answer(file, run)
+    with _ask(run, request_line(1, do, **arguments)) as (answer, _):
+        return answer
 
 
 def watch(run: RunAddress) -> Iterator[dict[str, Any]]:
@@ -40,9 +38,7 @@ def watch(run: RunAddress) -> Iterator[dict[str, Any]]:
 
     `Watching.events` says how many durable events came before the first one that follows.
     """
-    with _connect(run) as file:
-        _send(file, request_line(1, "watch"))
-        answer = _read_answer(file, run)
+    with _ask(run, request_line(1, "watch")) as (answer, file):
         yield {"kind": "Watching", **strip_envelope(answer)}
         with contextlib.suppress(ConnectionError):  # the process was killed: that is the end
             for line in file:
@@ -66,7 +62,8 @@ def is_alive(run: RunAddress) -> bool:
 
 
 @contextlib.contextmanager
-def _connect(run: RunAddress) -> Iterator[Any]:
+def _ask(run: RunAddress, request: bytes) -> Iterator[tuple[dict[str, Any], Any]]:
+    """The answer to a request, and the file from which what follows is read."""
     with socket.socket(socket.AF_UNIX) as connection:
         try:
             with connect_path(run) as path:
@@ -76,18 +73,11 @@ def _connect(run: RunAddress) -> Iterator[Any]:
             raise not_running_error(run) from error
         try:
             with connection.makefile("rwb") as file:
-                yield file
+                file.write(request)
+                file.flush()
+                line = file.readline()  # however long: it comes from a process of our own user
+                if not line.endswith(b"\n"):  # nothing, or cut within it
+                    raise ended_early_error(run)
+                yield parse_answer(json.loads(line)), file
         except ConnectionError as error:
             raise ended_early_error(run) from error
-
-
-def _send(file: Any, request: bytes) -> None:
-    file.write(request)
-    file.flush()
-
-
-def _read_answer(file: Any, run: RunAddress) -> dict[str, Any]:
-    line = file.readline()  # however long: it comes from a process of our own user
-    if not line.endswith(b"\n"):  # nothing, or cut within it
-        raise ended_early_error(run)
-    return parse_answer(json.loads(line))

@@ -51,22 +51,13 @@ class Connection:
             self._waiting.pop(number, None)
 
     def send(self, do: str, number: int = 0, **arguments: Any) -> None:
-        """Send a request; the answer to number 0 is dropped.
-
-        Raises:
-            ConnectionLost: it has ended.
-        """
+        """Send a request; the answer to number 0 is dropped."""
         if self._lost:
             raise ConnectionLost
         self._writer.write(request_line(number, do, **arguments))
 
     async def ask_first(self, do: str, **arguments: Any) -> dict[str, Any]:
-        """Ask before anybody iterates `pushed_messages`, and return the answer.
-
-        Raises:
-            ConflictError: the run refused.
-            ConnectionLost: it ended first.
-        """
+        """Ask before anybody iterates `pushed_messages`, and return the answer."""
         self.send(do, **arguments)
         if not (line := await self._read_line()):
             raise ConnectionLost

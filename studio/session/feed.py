@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 
 from engines.core.codec import fix_surrogates
 from engines.core.events import (
@@ -41,16 +42,14 @@ _WRITE_BYTES = 1_000_000
 _Place = tuple[int, int, int]  # step, position, index
 
 
+@dataclass(slots=True, eq=False)
 class RolloutText:
     """The text of one rollout so far, in chunks that do not change once they are made."""
 
-    __slots__ = ("chunks", "recent", "rollout", "watched")
-
-    def __init__(self, rollout: str) -> None:
-        self.rollout = rollout
-        self.watched = False
-        self.chunks: list[str] = []
-        self.recent: list[str] = []  # pieces since the last chunk
+    rollout: str
+    watched: bool = False
+    chunks: list[str] = field(default_factory=list)
+    recent: list[str] = field(default_factory=list)  # pieces since the last chunk
 
     def merge_recent(self, *, whole: bool = False) -> None:
         """Join the recent pieces into a chunk; `whole`: no piece will follow."""
@@ -79,10 +78,9 @@ class Outbox:
         self._wake = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
-        self._sent: dict[
-            str, tuple[RolloutText, int, int]
-        ] = {}  # rollout → text, chunks, characters
-        self._subscribed: frozenset[str] = frozenset()
+        # rollout → its text, and how many chunks and characters of it
+        self._sent: dict[str, tuple[RolloutText, int, int]] = {}
+        self.subscribed: frozenset[str] = frozenset()
         self._texts_due = False
         self.ended = False  # nothing more will be enqueued
         self.dropped = False  # the client did not read, so its connection is closed
@@ -112,23 +110,19 @@ class Outbox:
 
     def subscribe(self, rollouts: Collection[str]) -> None:
         """Send the text of these rollouts, from its beginning where they are new."""
-        self._subscribed = frozenset(rollouts)
-        self._sent = {name: at for name, at in self._sent.items() if name in self._subscribed}
+        self.subscribed = frozenset(rollouts)
+        self._sent = {name: at for name, at in self._sent.items() if name in self.subscribed}
         self.notify_text()
 
-    @property
-    def subscriptions(self) -> frozenset[str]:
-        return self._subscribed
-
     def notify_text(self) -> None:
-        if self._subscribed and not self.ended:
+        if self.subscribed and not self.ended:
             self._texts_due = True
             self._empty.clear()
             self._wake.set()
 
     def enqueue_rest(self, text: RolloutText) -> None:
         """Queue the rest of a text, since its rollout has finished."""
-        if text.rollout in self._subscribed:
+        if text.rollout in self.subscribed:
             for piece in self._unsent_pieces(text):
                 self.enqueue(format_line(streams=[piece]))
             self._sent.pop(text.rollout, None)
@@ -162,7 +156,7 @@ class Outbox:
         lines: list[bytes] = []
         pieces: list[tuple[str, int, str]] = []
         chars = 0
-        for text in self._feed.texts_of(self._subscribed):
+        for text in self._feed.texts_of(self.subscribed):
             for piece in self._unsent_pieces(text):
                 pieces.append(piece)
                 chars += len(piece[2])
@@ -199,11 +193,6 @@ class Feed:
         self._evaluation: EvaluationProgressed | None = None  # the last, of the running one
 
     @property
-    def seq(self) -> int:
-        """How many durable events there are."""
-        return self._state.events
-
-    @property
     def rollouts(self) -> list[str]:
         """Ids of the running ones."""
         return [text.rollout for text in self._texts.values()]
@@ -218,9 +207,8 @@ class Feed:
             key = event.key
             if key.purpose != "rollout":
                 return
-            text = self._texts.get((key.step, key.position, key.index))
-            if text is None:
-                text = self._begin_text((key.step, key.position, key.index))
+            place = key.step, key.position, key.index
+            text = self._texts.get(place) or self._begin_text(place)
             recent = text.recent
             recent.append(event.text)
             if len(recent) >= _PIECES:
@@ -238,9 +226,10 @@ class Feed:
 
     def _send_progress(self, outbox: Outbox) -> None:
         if self._evaluation is not None and outbox in self._outboxes:
-            outbox.enqueue(
-                format_line(seq=self._state.events, event=event_to_dict(self._evaluation))
-            )
+            outbox.enqueue(self._event_line(self._evaluation))
+
+    def _event_line(self, event: DurableEvent | TransientEvent) -> bytes:
+        return format_line(seq=self._state.events, event=event_to_dict(event))
 
     def remove(self, outbox: Outbox) -> None:
         self._outboxes.pop(outbox, None)
@@ -284,13 +273,13 @@ class Feed:
             case EvaluationFinished():
                 self._evaluation = None
         if self._outboxes:
-            line = format_line(seq=self._state.events, event=event_to_dict(event))
+            line = self._event_line(event)
             for outbox in self._outboxes:
                 outbox.enqueue(line)
 
     def _update_watched(self) -> None:
         """Note which rollouts any client is subscribed to."""
-        self._watched = frozenset().union(*(outbox.subscriptions for outbox in self._outboxes))
+        self._watched = frozenset().union(*(outbox.subscribed for outbox in self._outboxes))
         for text in self._texts.values():
             text.watched = text.rollout in self._watched
 

@@ -1,9 +1,8 @@
 """Whether a request that is sent again was done already, by what the journal holds.
 
-A client sends a request again when the connection was lost before the answer. It says how
-many durable events it had seen when it first asked (`since`). An event after those that does
-what is asked was its own doing: it is answered, not done twice. That also holds where the
-process was killed after it wrote the event, and another one resumed the run.
+A client says how many durable events it had seen when it first asked (`since`). An event after
+those that does what is asked was its own doing, also where the process was killed after it wrote
+the event, and another one resumed the run.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 from engines.core import events as ev
 from engines.core.codec import to_dict
 from engines.core.state.run_state import RunState
-from engines.core.types import GATE, KILLED, Decision, Operation, human_operation_id, rollout_id
+from engines.core.types import GATE, KILLED, Decision, human_operation_id, rollout_id
 from engines.record.run_dir import RunDir
 
 
@@ -28,46 +27,39 @@ def prior_result(
 ) -> dict[str, Any] | None:
     """The answer to a request that these events show to be done; None where they do not.
 
-    Args:
-        do: what is asked.
-        request: its fields; values as they are or as JSON has them.
-        events: those after which it was first sent.
+    The request's values are as they are or as JSON has them; `events` are those after which it
+    was first sent.
     """
-    match do:
-        case "decide":
-            return _find_decision(to_dict(request["decision"]), events)
-        case "undo":
-            return _find_undo(str(request["operation"]), events)
-        case "propose":
-            return _find_proposal(to_dict(request["operation"]), str(request["reviewer"]), events)
-        case "mend":
-            for event in events:
-                if isinstance(event, ev.ReplyMended) and event.repair == request["repair"]:
-                    operations = [to_dict(operation) for operation in event.operations]
-                    return {"operations": operations, "problems": [], "doubled": []}
-        case "drop":
-            if any(
-                isinstance(e, ev.ReplyDropped) and e.repair == request["repair"] for e in events
-            ):
-                return {}
-        case "resume" | "step":
-            steps = 1 if do == "step" else None
-            if any(isinstance(e, ev.RunContinued) and e.steps == steps for e in events):
-                return {}
-        case "stop":
-            # A stop ends the process that was asked, not the one that goes on after it.
-            if any(isinstance(event, ev.RunEnded) for event in events):
-                return {}
-        case "kill":
-            for event in events:
-                if isinstance(event, ev.RolloutFinished) and request["rollout"] == rollout_id(
-                    event.step, event.position, event.index
-                ):
-                    return {"killed": (event.error or "").startswith(KILLED)}
-        case "commit":
-            for event in events:
-                if isinstance(event, ev.LessonCommitted) and event.step == request["step"]:
-                    return {"version": event.library_version}
+    if do == "undo":
+        return _find_undo(str(request["operation"]), events)
+    answers = (_answer_shown_by(event, do, request) for event in events)
+    return next((answer for answer in answers if answer is not None), None)
+
+
+def _answer_shown_by(
+    event: ev.DurableEvent, do: str, request: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    match do, event:
+        case "decide", ev.OperationDecided(decision=found) if _is_same_decision(request, found):
+            return {"decision": to_dict(found), "note": _gate_note(found)}
+        case "propose", ev.OperationProposed() if _is_same_proposal(request, event):
+            return {"operation": to_dict(event.operation)}
+        case "mend", ev.ReplyMended() if event.repair == request["repair"]:
+            operations = [to_dict(operation) for operation in event.operations]
+            return {"operations": operations, "problems": [], "doubled": []}
+        case "drop", ev.ReplyDropped() if event.repair == request["repair"]:
+            return {}
+        case "resume" | "step", ev.RunContinued() if event.steps == (1 if do == "step" else None):
+            return {}
+        # A stop ends the process that was asked, not the one that goes on after it.
+        case "stop", ev.RunEnded():
+            return {}
+        case "kill", ev.RolloutFinished() if request["rollout"] == rollout_id(
+            event.step, event.position, event.index
+        ):
+            return {"killed": (event.error or "").startswith(KILLED)}
+        case "commit", ev.LessonCommitted() if event.step == request["step"]:
+            return {"version": event.library_version}
     return None
 
 
@@ -86,16 +78,8 @@ def _gate_note(decision: Decision) -> str:
     return f"becomes {decision.assigned}" if decision.assigned else ""
 
 
-def _find_decision(
-    wanted: Mapping[str, Any], events: Sequence[ev.DurableEvent]
-) -> dict[str, Any] | None:
-    for event in events:
-        if isinstance(event, ev.OperationDecided) and _is_same_decision(wanted, event.decision):
-            return {"decision": to_dict(event.decision), "note": _gate_note(event.decision)}
-    return None
-
-
-def _is_same_decision(wanted: Mapping[str, Any], found: Decision) -> bool:
+def _is_same_decision(request: Mapping[str, Any], found: Decision) -> bool:
+    wanted = to_dict(request["decision"])
     if any(wanted.get(name) != getattr(found, name) for name in ("operation_id", "kind", "target")):
         return False
     measured = wanted.get("took_s")
@@ -110,6 +94,15 @@ def _is_same_decision(wanted: Mapping[str, Any], found: Decision) -> bool:
     return all((wanted.get(name) or "") == (getattr(found, name) or "") for name in words)
 
 
+def _is_same_proposal(request: Mapping[str, Any], event: ev.OperationProposed) -> bool:
+    wanted, found = to_dict(request["operation"]), event.operation
+    if (event.reviewer, found.kind) != (str(request["reviewer"]), wanted["kind"]):
+        return False
+    # Its id is the gate's where the one it came with was taken.
+    same = found.text == wanted.get("text", "") or found.id == wanted.get("id")
+    return same and found.target == wanted.get("target")
+
+
 def _find_undo(operation: str, events: Sequence[ev.DurableEvent]) -> dict[str, Any] | None:
     undone: list[str] = []
     for event in events:
@@ -119,17 +112,3 @@ def _find_undo(operation: str, events: Sequence[ev.DurableEvent]) -> dict[str, A
             elif undone and event.reason == f"rested on {operation}":
                 undone.append(event.operation_id)
     return {"undone": undone} if undone else None
-
-
-def _find_proposal(
-    wanted: Mapping[str, Any], reviewer: str, events: Sequence[ev.DurableEvent]
-) -> dict[str, Any] | None:
-    for event in events:
-        if not isinstance(event, ev.OperationProposed) or event.reviewer != reviewer:
-            continue
-        found: Operation = event.operation
-        same = (found.kind, found.target) == (wanted["kind"], wanted.get("target"))
-        # Its id is the gate's where the one it came with was taken.
-        if same and (found.text == wanted.get("text", "") or found.id == wanted.get("id")):
-            return {"operation": to_dict(found)}
-    return None

@@ -1,30 +1,26 @@
 """A session with a run that has no process: decisions go into its journal, under its lock.
 
-Owns one worker thread, which holds the lock (a lock belongs to the thread that took it) and
-runs the gate, and how long the lock is held. A run that has not finished commits nothing
-here: it commits when it is resumed.
+A worker thread holds the lock (which belongs to the thread that took it) and runs the gate. A run
+that has not finished commits nothing here: it commits when it is resumed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from shlex import quote
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from engines.core.errors import ConflictError, LockedError, StudioError
 from engines.core.events import DurableEvent, TransientEvent
 from engines.core.protocols import Linter
 from engines.core.state.fold import fold, fold_events
 from engines.core.state.run_state import RunState
-from engines.core.types import Decision, Operation
 from engines.pipeline.gate.gate import Gate
-from engines.pipeline.gate.results import DecisionPreview, DecisionResult
-from engines.pipeline.recorder import Listener, Recorder
+from engines.pipeline.recorder import Recorder
 from engines.record.catalogue import write_library_rows, write_run_row
 from engines.record.export import refresh_agent
 from engines.record.journal import Journal
@@ -34,15 +30,11 @@ from studio.session.base import (
     ControllerChanged,
     EventReceived,
     Message,
-    ReviewQueue,
+    Request,
+    Session,
     SnapshotReceived,
 )
 from studio.session.client import is_alive
-from studio.session.status import status_of
-from studio.session.unparsed_replies import resubmit_reply
-
-if TYPE_CHECKING:
-    from engines.training_free.resubmit import Resubmission
 
 IDLE_S = 3.0
 """After so long without a request the lock is released; the next request takes it again.
@@ -56,21 +48,14 @@ SCREEN = "a person's screen, which lets go a few seconds after a decision,"
 T = TypeVar("T")
 
 
-class OfflineSession:
+class OfflineSession(Session):
     """One person at a run's journal. Used from one event loop.
 
-    Args:
-        workspace: where the run lies.
-        run: the run.
-        who: the person who decides.
-        linter: flags edits and own operations; called in the worker thread. None: nothing does.
-        holder: who holds the lock, in the words of whoever is refused meanwhile.
-        idle_s: see `IDLE_S`; None: the lock is held from the first request until `close`.
+    The `linter` flags edits and own operations, in the worker thread; None: nothing does. With
+    `idle_s` None the lock is held from the first request until `close`.
     """
 
-    living = False
     controls = True
-    pace_tokens_per_s: float | None = None
 
     def __init__(
         self,
@@ -82,8 +67,7 @@ class OfflineSession:
         holder: str = SCREEN,
         idle_s: float | None = IDLE_S,
     ) -> None:
-        self.run = run
-        self.state = RunState()
+        super().__init__(run, who)
         self.controller = who
         self._workspace, self._linter = workspace, linter
         self._holder, self._idle_s = holder, idle_s
@@ -92,85 +76,31 @@ class OfflineSession:
         self._locked: _LockedRun | None = None
         self._opening: list[DurableEvent | TransientEvent] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._turn = asyncio.Lock()  # one request at a time
         self._idle: asyncio.TimerHandle | None = None
         self._releasing: asyncio.Task[None] | None = None
         self._wrote = False  # something was journalled since the lock was taken
         self._read = False
-        self._queue: deque[Message] = deque()
-        self._some = asyncio.Event()
-        self._closed = False
 
     async def messages(self) -> AsyncIterator[Message]:
         async with self._turn:
             await self._load_state()
-        while True:
-            while self._queue:
-                yield self._queue.popleft()
-            if self._closed:
-                return
-            self._some.clear()
-            await self._some.wait()
+        async for message in self._queued_messages():
+            yield message
 
     def subscribe(self, rollouts: Collection[str]) -> None:
         """No rollout is running here."""
-
-    async def review_queue(self) -> ReviewQueue:
-        async def read(locked: _LockedRun) -> ReviewQueue:
-            return ReviewQueue.read(locked.state, locked.gate.draft())
-
-        return await self._with_lock(read)
-
-    async def decide(self, decision: Decision) -> DecisionResult:
-        return await self._with_lock(lambda locked: locked.gate.decide(decision))
-
-    async def preview(self, decision: Decision) -> DecisionPreview:
-        return await self._with_lock(lambda locked: locked.gate.lint(decision))
-
-    async def undo(self, operation_id: str) -> tuple[str, ...]:
-        return await self._with_lock(lambda locked: locked.gate.undo(operation_id))
-
-    async def propose(self, operation: Operation) -> Operation:
-        return await self._with_lock(
-            lambda locked: locked.gate.queue.propose(operation, self.controller)
-        )
-
-    async def resubmit(self, repair_id: str, text: str, reviewer: str) -> Resubmission:
-        return await self._with_lock(
-            lambda locked: resubmit_reply(self.run, locked.gate, repair_id, text, reviewer)
-        )
-
-    async def drop(self, repair_id: str, reason: str, reviewer: str) -> None:
-        await self._with_lock(lambda locked: locked.gate.queue.drop(repair_id, reason, reviewer))
-
-    async def commit(self) -> str:
-        said = await self._with_lock(lambda locked: locked.commit(self._workspace, self.run))
-        await self.release_lock()
-        return said
-
-    async def control(self, do: str, **arguments: Any) -> dict[str, Any]:
-        if do == "status":
-            async with self._turn:
-                await self._load_state()
-            return status_of(self.state)
-        raise ConflictError(
-            f"run {self.run.run}",
-            "no process of it is running.",
-            f"Start it with `studio headless --resume {quote(self.run.run)}` (r in the app).",
-        )
 
     async def take_control(self) -> None:
         """Nobody else can decide here."""
 
     async def release_lock(self) -> None:
-        """Release the run's lock so that a process can resume it; decisions stand."""
         async with self._turn:
             await self._release()
 
     async def close(self) -> str:
         await self.release_lock()
-        self._closed = True
-        self._some.set()
+        self.closed = True
+        self._end_queue()
         if self._releasing is not None:
             await asyncio.gather(self._releasing, return_exceptions=True)
         self._worker.shutdown(wait=False)
@@ -182,14 +112,18 @@ class OfflineSession:
             return f"{waiting} decisions are kept and wait for their commit: studio review {run}"
         return f"come back with: studio attach {run}"
 
-    async def _with_lock(self, ask: Callable[[_LockedRun], Coroutine[Any, Any, T]]) -> T:
-        """Ask in the worker thread, under the run's lock, which the first request takes.
-
-        Raises:
-            StudioError: the gate refuses, or another process holds the run.
-        """
+    async def send(self, request: Request[T]) -> T:
+        """Carry a request out in the worker thread, under the run's lock, which the first takes."""
         async with self._turn:
-            if self._closed:
+            if request.act is None:
+                await self._load_state()
+                raise ConflictError(
+                    f"run {self.run.run}",
+                    "no process of it is running.",
+                    f"Start it with `studio headless --resume {quote(self.run.run)}` "
+                    "(r in the app).",
+                )
+            if self.closed:
                 raise ConflictError(
                     f"run {self.run.run}", "its session is closed.", "Open it again."
                 )
@@ -198,17 +132,19 @@ class OfflineSession:
                 if self._locked is None:
                     await self._take_lock()
                 assert self._locked is not None
-                return await self._in_worker(self._locked.wait_for, ask)
+                carry_out = self._locked.runner.run
+                answer: T = await self._in_worker(carry_out, request.act(self._locked))
+                if request.do == "commit":
+                    await self._release()
+                return answer
             finally:
-                if self._idle_s is None:
-                    pass
-                elif self._wrote:
+                if self._idle_s is not None and self._wrote:
                     self._schedule_release(self._idle_s)
-                else:  # nothing was written, or all was refused: nobody need wait for us
+                elif self._idle_s is not None:  # nothing was written: nobody need wait for us
                     await self._release()
 
     async def _load_state(self) -> None:
-        if not self._read and not self._closed:
+        if not self._read and not self.closed:
             self._loop = asyncio.get_running_loop()
             self.state = await self._in_worker(self.run.state)
             self._read = True
@@ -217,9 +153,11 @@ class OfflineSession:
 
     async def _take_lock(self) -> None:
         self._opening = []
-        self._locked = await self._in_worker(self._enter_lock)
+        enter = self._stack.enter_context
+        locked: _LockedRun = await self._in_worker(enter, self._lock_run())
+        self._locked = locked
         opening, self._opening = self._opening, None
-        if self._locked.events_read == self.state.events:
+        if locked.events_read == self.state.events:
             for event in opening:  # the library had moved, so the gate took decisions back
                 self._apply_event(event)
         else:  # another process wrote since the state was read
@@ -227,16 +165,43 @@ class OfflineSession:
             self._wrote = bool(opening)
             self._enqueue(SnapshotReceived())
 
-    def _enter_lock(self) -> _LockedRun:
-        return self._stack.enter_context(
-            _lock_run(
-                self._workspace,
-                self.run,
-                linter=self._linter,
-                listener=self._on_event,
-                holder=self._holder,
-            )
-        )
+    @contextlib.contextmanager
+    def _lock_run(self) -> Iterator[_LockedRun]:
+        """Take the run's lock and open its gate; used in the worker thread.
+
+        Raises:
+            LockedError: a process holds the run.
+            ConflictError: the run was cut off before it began, or its library is gone.
+        """
+        run = self.run
+        with write_lock(run.path, who=self._holder), asyncio.Runner() as runner:
+            if is_alive(run):
+                raise LockedError(str(run.path), "a process just took it up.", "Try again.")
+            journal = Journal(run.journal, mask=self._workspace.mask)
+            try:
+                state = fold_events(entry.event for entry in journal.take_entries())
+                if state.started is None:
+                    raise ConflictError(
+                        f"run {run.run}",
+                        "it was cut off before it began: there is nothing to review.",
+                        "Start it again with `studio headless`, or remove it: "
+                        f"studio runs rm {run.run}.",
+                    )
+                events_read = state.events
+                recorder = Recorder(journal, state)
+                recorder.listen(self._on_event)
+                gate = Gate(
+                    recorder,
+                    self._workspace.library(state.started.library),
+                    (),
+                    run=run.run,
+                    limit=state.settings.get("practice.library_limit"),
+                    linter=self._linter,
+                )
+                runner.run(gate.follow_head(state.step))
+                yield _LockedRun(self._workspace, run, state, gate, runner, events_read)
+            finally:
+                runner.run(journal.aclose())
 
     def _on_event(self, event: DurableEvent | TransientEvent) -> None:
         """An event is on disk; called in the worker thread."""
@@ -278,26 +243,20 @@ class OfflineSession:
         working = asyncio.get_running_loop().run_in_executor(self._worker, do, *arguments)
         return await asyncio.shield(working)
 
-    def _enqueue(self, message: Message) -> None:
-        self._queue.append(message)
-        self._some.set()
-
 
 @dataclass(frozen=True, slots=True)
 class _LockedRun:
     """A run under its lock, used by the thread that took it."""
 
+    workspace: Workspace
+    run: RunDir
     state: RunState
     gate: Gate
     runner: asyncio.Runner
     events_read: int  # what the journal held when the lock was taken
 
-    def wait_for(self, ask: Callable[[_LockedRun], Coroutine[Any, Any, T]]) -> T:
-        return self.runner.run(ask(self))
-
-    async def commit(self, workspace: Workspace, run: RunDir) -> str:
-        """Commit the decisions of a finished run; returns what happened."""
-        state = self.state
+    async def commit(self) -> str:
+        run, state = self.run, self.state
         if state.status != "finished":
             left = len(state.undecided_operations)
             waiting = f"{left} operations are left" if left else "every operation is decided"
@@ -305,41 +264,6 @@ class _LockedRun:
         if not state.reviewed_operations:
             return "nothing is decided, so nothing was committed"
         library = (await self.gate.commit(0)).library
-        refresh_agent(run.agent_file, library, run.run, workspace.mask)
-        write_library_rows(workspace, library)
+        refresh_agent(run.agent_file, library, run.run, self.workspace.mask)
+        write_library_rows(self.workspace, library)
         return f"committed: library {library.name} is at v{library.version}"
-
-
-@contextlib.contextmanager
-def _lock_run(
-    workspace: Workspace, run: RunDir, *, linter: Linter | None, listener: Listener, holder: str
-) -> Iterator[_LockedRun]:
-    """Take a run's lock and open its gate; the listener hears every event journalled here.
-
-    Raises:
-        LockedError: a process holds the run.
-        ConflictError: the run was cut off before it began, or its library is gone.
-    """
-    with write_lock(run.path, who=holder), asyncio.Runner() as runner:
-        if is_alive(run):
-            raise LockedError(str(run.path), "a process just took it up.", "Try again.")
-        journal = Journal(run.journal, mask=workspace.mask)
-        try:
-            state = fold_events(entry.event for entry in journal.take_entries())
-            if state.started is None:
-                raise ConflictError(
-                    f"run {run.run}",
-                    "it was cut off before it began: there is nothing to review.",
-                    "Start it again with `studio headless`, or remove it: "
-                    f"studio runs rm {run.run}.",
-                )
-            folder = workspace.library(state.started.library)
-            events_read = state.events
-            recorder = Recorder(journal, state)
-            recorder.listen(listener)
-            limit = state.settings.get("practice.library_limit")
-            gate = Gate(recorder, folder, (), run=run.run, limit=limit, linter=linter)
-            runner.run(gate.follow_head(state.step))
-            yield _LockedRun(state, gate, runner, events_read)
-        finally:
-            runner.run(journal.aclose())

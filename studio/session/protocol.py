@@ -38,11 +38,7 @@ def format_line(**said: Any) -> bytes:
 
 
 def request_line(number: int, do: str, **arguments: Any) -> bytes:
-    """A request as it is sent.
-
-    Raises:
-        ConflictError: it is longer than a process reads.
-    """
+    """A request as it is sent."""
     line = format_line(id=number, do=do, **arguments)
     if len(line) > MAX_LINE:
         raise too_long_error(do, len(line))
@@ -59,11 +55,7 @@ def too_long_error(do: str, size: int) -> ConflictError:
 
 
 def parse_request(line: bytes) -> dict[str, Any]:
-    """What a client asks.
-
-    Raises:
-        ConflictError: it is no JSON object, or of another version of the protocol.
-    """
+    """What a client asks."""
     try:
         request = json.loads(line)
     except ValueError as error:

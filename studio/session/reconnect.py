@@ -1,7 +1,7 @@
 """The connection of a session to a run's process, made again whenever it is lost.
 
-Owns the state: the run's journal, read once up to where its process says it stands, then the
-events as they come. What is asked over the connection is `studio.session.live`'s.
+The state is that of the run's journal, read once up to where its process says it stands, then
+of the events as they come.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any
 
 from engines.core.errors import ConflictError, StudioError
@@ -23,6 +22,7 @@ from studio.session.base import (
     Disconnected,
     EventReceived,
     Message,
+    Session,
     SnapshotReceived,
     TextPiece,
     TextReceived,
@@ -39,16 +39,12 @@ _STEADY_S = 5.0
 """After a connection that lasted so long the next try is made at once."""
 
 
-class ReconnectingClient:
-    """One session's connection. Used from one event loop.
+class ReconnectingClient(Session):
+    """A session that follows the run's process. What it is asked is left to its subclass.
 
-    Args:
-        run: the run.
-        who: the person whose session it is.
-        decides_alone: the session can decide although the run has no process.
-        as_screen: attach, and control the run where nobody does; False: only follow its events.
-        on_process_found: called before anything is read: a process holds the lock now.
-        look_s: see `LOOK_S`.
+    `fallback` opens the session that decides once the run has no process; None: then nothing is
+    decided. One that is not `as_screen` only follows the run: it never becomes the controller, and
+    is refused decisions while a screen is.
     """
 
     def __init__(
@@ -56,41 +52,26 @@ class ReconnectingClient:
         run: RunDir,
         who: str,
         *,
-        decides_alone: bool,
-        as_screen: bool,
-        on_process_found: Callable[[], Awaitable[object]],
+        fallback: Callable[[], Session] | None = None,
+        as_screen: bool = True,
         look_s: float = LOOK_S,
     ) -> None:
-        self.run = run
-        self.state = RunState()
-        self.living = False
-        self.controls = False
-        self.controller = ""
-        self.pace_tokens_per_s: float | None = None
+        super().__init__(run, who)
         self.connection: Connection | None = None
         self.refused: ConflictError | None = None  # why a living process is of no use
-        self.closed = False
-        self._who, self._decides_alone, self._as_screen = who, decides_alone, as_screen
-        self._on_process_found, self._look_s = on_process_found, look_s
+        self._fallback, self._as_screen, self._look_s = fallback, as_screen, look_s
         self._session = os.urandom(8).hex()  # tells our connections from those of other screens
         self._wants_control = True  # where nobody has it
         self._subscribed: frozenset[str] = frozenset()
         self._known = asyncio.Event()  # connected, or known to have no process
         self._look_now = asyncio.Event()  # somebody asks whether a process is back
         self._reported = ""  # why there is no connection, as it was last reported
-        self._queue: deque[Message] = deque()  # not taken by whoever iterates `messages` yet
-        self._has_messages = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
 
     async def messages(self) -> AsyncIterator[Message]:
         self._start()
-        while True:
-            while self._queue:
-                yield self._queue.popleft()
-            if self._running is None or self._running.done():
-                break
-            self._has_messages.clear()
-            await self._has_messages.wait()
+        async for message in self._queued_messages():
+            yield message
         if self._running is not None and not self._running.cancelled():
             self._running.result()  # else a bug would look like a quiet run
 
@@ -106,17 +87,8 @@ class ReconnectingClient:
         await self._known.wait()
         return self.connection
 
-    def mark_lost(self, connection: Connection | None) -> None:
-        """A request found this connection lost: `wait_for_connection` waits for the next."""
-        if connection is None:
-            return
-        connection.close()
-        if self.connection is connection:
-            self.connection = None
-            self._known.clear()
-
-    async def try_reconnect(self) -> bool:
-        """Look for a process of the run and connect to it; returns whether one answers."""
+    async def reattach(self) -> bool:
+        """Look whether a process of the run is back, and attach to it; whether one answers."""
         if not self.closed and not self.living and self._known.is_set():
             self._known.clear()
             self._wants_control = True
@@ -124,42 +96,37 @@ class ReconnectingClient:
         await self.wait_for_connection()
         return self.living
 
-    def set_controller(self, driver: dict[str, Any]) -> None:
+    def _mark_lost(self, connection: Connection) -> None:
+        """A request found this connection lost: `wait_for_connection` waits for the next."""
+        connection.close()
+        if self.connection is connection:
+            self.connection = None
+            self._known.clear()
+
+    def _set_controller(self, driver: dict[str, Any]) -> None:
         """Note who decides; a change is a message."""
         before = self.controls, self.controller
         self.controls, self.controller = _parse_controller(driver)
         if before != (self.controls, self.controller):
-            self.enqueue(ControllerChanged(self.controls, self.controller))
+            self._enqueue(ControllerChanged(self.controls, self.controller))
 
-    def enqueue(self, message: Message) -> None:
-        if isinstance(message, TextReceived) and self._queue:
-            last = self._queue[-1]
-            if isinstance(last, TextReceived):  # a slow screen draws all of it at once
-                self._queue[-1] = TextReceived(last.pieces + message.pieces)
-                return
-        self._queue.append(message)
-        self._has_messages.set()
-
-    async def close(self) -> None:
+    async def _stop(self) -> None:
         self.closed, self.living = True, False
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
         self.connection = None
-        self._known.set()
-        self._has_messages.set()
-
-    # What is received.
+        self._on_stopped()
 
     def _start(self) -> None:
         if self._running is None and not self.closed:
             self._running = asyncio.create_task(self._keep_attached())
             self._running.add_done_callback(self._on_stopped)
 
-    def _on_stopped(self, _: asyncio.Task[None]) -> None:
+    def _on_stopped(self, _: object = None) -> None:
         """It ended, by `close` or by a bug: nobody may go on waiting."""
         self._known.set()
-        self._has_messages.set()
+        self._end_queue()
 
     async def _keep_attached(self) -> None:
         """Connect, follow, and connect again, for as long as a process answers."""
@@ -172,14 +139,12 @@ class ReconnectingClient:
                 await self._attach_once()
                 reason = "the connection to its process was lost"
             except NoProcess:
-                self.refused = None
+                self.refused, tried = None, 0
                 await self._wait_without_process("no process of it is running", ended=True)
-                tried = 0
                 continue
             except StudioError as error:
-                self.refused = ConflictError(error.place, error.cause, error.move)
+                self.refused, tried = ConflictError(error.place, error.cause, error.move), 0
                 await self._wait_without_process(str(error), ended=False)
-                tried = 0
                 continue
             except (OSError, TimeoutError) as error:
                 reason = f"its process does not answer ({error or 'no word'})"
@@ -198,8 +163,13 @@ class ReconnectingClient:
         connection = await connect(self.run)
         try:
             async with asyncio.timeout(ANSWER_S):
-                answer = await self._attach_or_watch(connection)
-            await self._on_process_found()
+                if self._as_screen:
+                    answer = await connection.ask_first(
+                        "attach", drive=self._wants_control, who=self._who, session=self._session
+                    )
+                else:  # who attached and does not control may decide nothing
+                    answer = await connection.ask_first("watch")
+            await self.release_lock()  # the process holds it now
             await self._reload_state(int(answer["events"]))
             self.connection, self.living, self._reported = connection, True, ""
             self.refused = None
@@ -207,8 +177,8 @@ class ReconnectingClient:
                 connection.send("subscribe", rollouts=sorted(self._subscribed))
                 self.controls, self.controller = _parse_controller(answer["driver"])
                 self.pace_tokens_per_s = answer.get("pace_tokens_per_s")
-            self.enqueue(SnapshotReceived(frozenset(map(str, answer.get("under_way", ())))))
-            self.enqueue(ControllerChanged(self.controls, self.controller))
+            self._enqueue(SnapshotReceived(frozenset(map(str, answer.get("under_way", ())))))
+            self._enqueue(ControllerChanged(self.controls, self.controller))
             self._known.set()
             async for message in connection.pushed_messages():
                 await self._handle_message(message)
@@ -217,19 +187,12 @@ class ReconnectingClient:
         finally:
             await connection.aclose()
 
-    async def _attach_or_watch(self, connection: Connection) -> dict[str, Any]:
-        if not self._as_screen:  # who attached and does not control may decide nothing
-            return await connection.ask_first("watch")
-        return await connection.ask_first(
-            "attach", drive=self._wants_control, who=self._who, session=self._session
-        )
-
     async def _handle_message(self, said: dict[str, Any]) -> None:
         if "streams" in said:
             pieces = tuple(TextPiece(*piece) for piece in said["streams"])
-            self.enqueue(TextReceived(pieces))
+            self._enqueue(TextReceived(pieces))
         elif "driver" in said:
-            self.set_controller(said["driver"])
+            self._set_controller(said["driver"])
         elif "event" in said:
             try:
                 event = event_from_dict(said["event"])
@@ -244,10 +207,10 @@ class ReconnectingClient:
                     return
                 if said["seq"] > self.state.events + 1:
                     await self._reload_state(said["seq"])
-                    self.enqueue(SnapshotReceived())
+                    self._enqueue(SnapshotReceived())
                     return
                 fold(self.state, event)
-            self.enqueue(EventReceived(event))
+            self._enqueue(EventReceived(event))
 
     async def _reload_state(self, events: int | None = None) -> None:
         """Fold the state from the first so many events of the journal; None: from all."""
@@ -260,9 +223,9 @@ class ReconnectingClient:
             self._reported = reason
             with contextlib.suppress(StudioError):  # else the state stays as it was
                 await self._reload_state()
-            self.enqueue(SnapshotReceived())
-            if ended and self._decides_alone:  # nobody else is there to decide
-                self.set_controller({"mine": True, "who": self._who})
+            self._enqueue(SnapshotReceived())
+            if ended and self._fallback is not None:  # nobody else is there to decide
+                self._set_controller({"mine": True, "who": self._who})
         self._look_now.clear()
         self._known.set()
         with contextlib.suppress(TimeoutError):
@@ -275,7 +238,7 @@ class ReconnectingClient:
         self.connection, self.living = None, False
         self._known.clear()
         self.controls, self.controller = False, ""
-        self.enqueue(Disconnected(reason, ended))
+        self._enqueue(Disconnected(reason, ended))
 
 
 def _parse_controller(said: dict[str, Any]) -> tuple[bool, str]:
@@ -283,11 +246,7 @@ def _parse_controller(said: dict[str, Any]) -> tuple[bool, str]:
 
 
 def _state_at(run: RunDir, events: int | None) -> RunState:
-    """What the first so many events of a journal add up to.
-
-    Raises:
-        StudioError: it cannot be read, or holds fewer.
-    """
+    """What the first so many events of a journal add up to."""
     found = run.entries()
     if events is not None and len(found) < events:
         raise ConflictError(

@@ -1,8 +1,4 @@
-"""What each request to a run's process does.
-
-Owns the meaning of the requests, and that one which is sent again is not done twice. Knows no
-connection.
-"""
+"""What each request to a run's process does, and that one which is sent again is done once."""
 
 from __future__ import annotations
 
@@ -55,45 +51,34 @@ class RequestHandler:
                 waiting.set_result({"said": "the run's process ends; nothing is lost"})
 
     async def handle(
-        self,
-        do: str,
-        request: Mapping[str, Any],
-        *,
-        who: str | None,
-        check: Callable[[], None] = lambda: None,
+        self, do: str, request: Mapping[str, Any], *, who: str | None, check: Callable[[], None]
     ) -> dict[str, Any]:
         """Do what is asked and return the answer.
 
-        Args:
-            do: the request's name.
-            request: its fields.
-            who: the person at the screen that asks; None: it is no screen.
-            check: raises where the client may not steer. A request that is sent again and was
-                done is answered all the same: somebody may have taken over since.
-
-        Raises:
-            StudioError: it is refused.
+        `who` is the person at the screen that asks; None: it is no screen. `check` raises where
+        the client may not steer.
         """
         if do not in STEERING:
             return await self._handle_query(do, request)
         async with self._turn:
-            again = request.get("again") is True
-            if again and (done := await self._prior_result(do, request)) is not None:
-                return done
-            waiting = (
-                self._pending_commit(request.get("step")) if again and do == "commit" else None
-            )
+            waiting, step = None, request.get("step")
+            if request.get("again") is True:
+                # Before the check: somebody may have taken over since it was first sent.
+                if (done := await self._prior_result(do, request)) is not None:
+                    return done
+                if do == "commit":
+                    pending = (one for one, of in self._committing.items() if of == step)
+                    waiting = next(pending, None)
             if waiting is None:
                 check()
                 if do != "commit":
                     return await self._handle_command(do, request, who)
-                self._check_step(request.get("step"))
+                self._check_step(step)
                 waiting = await self._release_commit(who or text_fields(request, "reviewer")[0])
-        return await self._wait_for_commit(waiting)
-
-    def _pending_commit(self, step: Any) -> asyncio.Future[dict[str, Any]] | None:
-        """The commit of a step that was asked for and is not done yet."""
-        return next((one for one, of in self._committing.items() if of == step), None)
+        try:
+            return await asyncio.wait_for(asyncio.shield(waiting), COMMIT_S)
+        except TimeoutError:
+            return {"said": "the commit is under way; it waits for the run"}
 
     async def _prior_result(self, do: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
         since = request.get("since")
@@ -107,11 +92,9 @@ class RequestHandler:
             done = prior_result(do, request, events)
         except (KeyError, TypeError, ValueError, AssertionError):
             return None  # it lacks a field: handling it says so
-        if done is None:
-            return None
-        if do == "commit":
+        if done is not None and do == "commit":
             return {"said": self._commit_text(done["version"]), **done}
-        return done if done else self.status()
+        return self.status() if done == {} else done
 
     async def _handle_query(self, do: str, request: Mapping[str, Any]) -> dict[str, Any]:
         match do:
@@ -121,7 +104,8 @@ class RequestHandler:
                 state, draft = self._context.recorder.state, self._context.gate.draft()
                 return to_dict(ReviewQueue.read(state, draft))
             case "lint":
-                return to_dict(await self._context.gate.lint(_parse_decision(request)))
+                decision = _parse_field(Decision, "decision", request)
+                return to_dict(await self._context.gate.lint(decision))
         known = ", ".join((*_READING, *sorted(STEERING)))
         raise ConflictError(f"request {do!r}", "a run knows no such request.", f"Known: {known}.")
 
@@ -139,21 +123,22 @@ class RequestHandler:
             case "stop":
                 # After the answer: stopping closes this very connection.
                 after_step = bool(request.get("after_step"))
-                asyncio.get_running_loop().call_soon(
-                    control.stop, *_stop_arguments(after_step, who)
-                )
+                reason = "studio ctl stop" if who is None else f"by {who}"
+                if after_step:
+                    reason = "after this step"
+                asyncio.get_running_loop().call_soon(control.stop, reason, after_step)
                 return {**self.status(), "status": "stopping"}
             case "kill":
                 (rollout,) = text_fields(request, "rollout")
                 return self._kill(rollout, who or "studio ctl")
             case "decide":
-                return to_dict(await gate.decide(_parse_decision(request)))
+                return to_dict(await gate.decide(_parse_field(Decision, "decision", request)))
             case "undo":
                 return {"undone": list(await gate.undo(*text_fields(request, "operation")))}
             case "propose":
                 (reviewer,) = text_fields(request, "reviewer")
-                proposed = await gate.queue.propose(_parse_operation(request), reviewer)
-                return {"operation": to_dict(proposed)}
+                wanted = _parse_field(Operation, "operation", request)
+                return {"operation": to_dict(await gate.queue.propose(wanted, reviewer))}
             case "mend":
                 repair, text, reviewer = text_fields(request, "repair", "text", "reviewer")
                 return to_dict(await resubmit_reply(self._run, gate, repair, text, reviewer))
@@ -219,12 +204,6 @@ class RequestHandler:
         gate.hold.release_once()
         return waiting
 
-    async def _wait_for_commit(self, waiting: asyncio.Future[dict[str, Any]]) -> dict[str, Any]:
-        try:
-            return await asyncio.wait_for(asyncio.shield(waiting), COMMIT_S)
-        except TimeoutError:
-            return {"said": "the commit is under way; it waits for the run"}
-
     def _commit_text(self, version: int) -> str:
         state = self._context.recorder.state
         if state.trains_weights:
@@ -234,11 +213,7 @@ class RequestHandler:
 
 
 def text_fields(request: Mapping[str, Any], *names: str) -> list[str]:
-    """The texts of a request's fields, "" of one that is missing.
-
-    Raises:
-        ConflictError: one is something else than a text.
-    """
+    """The texts of a request's fields, "" of one that is missing; refuses what is no text."""
     found = [request.get(name, "") for name in names]
     for name, value in zip(names, found, strict=True):
         if not isinstance(value, str):
@@ -248,28 +223,18 @@ def text_fields(request: Mapping[str, Any], *names: str) -> list[str]:
     return found
 
 
-def _stop_arguments(after_step: bool, who: str | None) -> tuple[str, bool]:
-    if after_step:
-        return "after this step", True
-    return ("studio ctl stop" if who is None else f"by {who}"), False
+_FIELDS = {
+    "decision": "operation_id, action and reviewer; an edit also text, kind or target",
+    "operation": "id, kind and text; a change of an experience also target",
+}
 
 
-def _parse_decision(request: Mapping[str, Any]) -> Decision:
-    fields = "operation_id, action and reviewer; an edit also text, kind or target"
-    return _parse_field(Decision, "decision", request, fields)
-
-
-def _parse_operation(request: Mapping[str, Any]) -> Operation:
-    fields = "id, kind and text; a change of an experience also target"
-    return _parse_field(Operation, "operation", request, fields)
-
-
-def _parse_field(cls: type[T], name: str, request: Mapping[str, Any], fields: str) -> T:
+def _parse_field(cls: type[T], name: str, request: Mapping[str, Any]) -> T:
     try:
         return from_dict(cls, request[name])
     except (KeyError, ValueError) as error:
         raise ConflictError(
             f"request {request.get('do')}",
             f"its {name} cannot be read ({error}).",
-            f"Give {fields}.",
+            f"Give {_FIELDS[name]}.",
         ) from error

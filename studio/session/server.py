@@ -1,7 +1,6 @@
 """The server of a run's process on `control.sock`: its clients, and which of them decides.
 
-Owns the socket, the connections and who the one controller is. What a request does is
-`studio.session.requests`'s.
+What a request does is `studio.session.requests`'s.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +39,7 @@ _LAST_WORDS_S = 2.0
 async def serve(
     context: RunContext, path: Path, *, batch_s: float = BATCH_S
 ) -> AsyncIterator[None]:
-    """Answer requests about a run for as long as the context lasts.
-
-    Args:
-        context: of the run.
-        path: of its socket.
-        batch_s: seconds between two batches of text.
-
-    Raises:
-        ConflictError: the path is too long, and no shorter one is found.
-    """
+    """Answer requests about a run on the socket of this path, as long as the context lasts."""
     with bind_path(path) as name:
         server = _Server(context, batch_s)
         listening = socket.socket(socket.AF_UNIX)
@@ -67,13 +58,13 @@ async def serve(
             await server.close()
 
 
+@dataclass(slots=True, eq=False)
 class _Client:
     """One client: what it is sent, and who it is once it has attached."""
 
-    def __init__(self, outbox: Outbox) -> None:
-        self.outbox = outbox
-        self.who: str | None = None  # None: it has not attached
-        self.session = ""  # the same for each connection of one screen; "": not given
+    outbox: Outbox
+    who: str | None = None  # None: it has not attached
+    session: str = ""  # the same for each connection of one screen; "": not given
 
 
 class _Server:
@@ -234,7 +225,7 @@ class _Server:
         self._feed.add(client.outbox)
         return {
             **self._requests.status(),
-            "seq": self._feed.seq,
+            "seq": self._context.recorder.state.events,
             "pace_tokens_per_s": self._context.pace_tokens_per_s,
             "under_way": self._feed.rollouts,
             **self._controller_data(client),
@@ -266,15 +257,10 @@ class _Server:
         return {"driver": {"mine": client is self._controller, "who": self._controller_name}}
 
     def _observer_error(self) -> ConflictError:
-        if self._controller is None:
-            return ConflictError(
-                "this screen", "it observes; nobody drives now.", "Press T to take over."
-            )
-        return ConflictError(
-            "this screen",
-            f"it observes; {self._controller_name} drives this run.",
-            "Press T to take over.",
-        )
+        who = "nobody drives now"
+        if self._controller is not None:
+            who = f"{self._controller_name} drives this run"
+        return ConflictError("this screen", f"it observes; {who}.", "Press T to take over.")
 
     def _detach(self, client: _Client) -> None:
         self._feed.remove(client.outbox)
@@ -286,12 +272,11 @@ class _Server:
 async def _read_line(reader: asyncio.StreamReader) -> bytes:
     """A request; without its end where it is too long, b"" where the client has left."""
     try:
-        line = await reader.readuntil(b"\n")
+        return await reader.readuntil(b"\n")
     except asyncio.LimitOverrunError as more:
         return await reader.readexactly(more.consumed)
     except (asyncio.IncompleteReadError, OSError):
         return b""
-    return line
 
 
 async def _skip_long_line(line: bytes, reader: asyncio.StreamReader) -> int:

@@ -1,8 +1,7 @@
 """The file `control.sock` of a run: bound by its process, connected to by clients.
 
-Owns the way around the limit on a socket's path. A process whose path is too long binds in a
-short private folder and leaves a link; a client whose path is too long, because it names the
-workspace another way, connects through a folder it has opened.
+A process whose path is too long for a socket binds in a short private folder and leaves a link; a
+client whose path is too long, naming the workspace another way, connects through an open folder.
 """
 
 from __future__ import annotations
@@ -39,11 +38,8 @@ class RunAddress(Protocol):
 def bind_path(path: Path, folders: Sequence[str] | None = None) -> Iterator[str]:
     """Where to bind: the path itself, or a short one it then links to.
 
-    Whoever binds holds the run's lock: a socket found there was left by a killed process.
-
-    Args:
-        path: of the run's socket.
-        folders: where a private one may be made; None: those for temporary files.
+    Whoever binds holds the run's lock: a socket found there was left by a killed process. A
+    private folder is made in one of `folders`; None: in those for temporary files.
 
     Raises:
         ConflictError: the path is too long, and no short folder can be made.
@@ -97,13 +93,7 @@ def connect_path(run: RunAddress) -> Iterator[str]:
 
 
 def check_owner(path: str, run: RunAddress, uid: int | None = None) -> None:
-    """Refuse a socket of another user, before anything is sent to it.
-
-    Args:
-        path: from `connect_path`.
-        run: whose it should be.
-        uid: of the user; None: of this process.
-    """
+    """Refuse a socket of another user (`uid`; None: of this process) before anything is sent."""
     owner = os.stat(path).st_uid
     if owner != (os.getuid() if uid is None else uid):
         raise ConflictError(

@@ -41,11 +41,7 @@ class ReplySource:
 async def resubmit_reply(
     run: RunDir, gate: Gate, repair_id: str, text: str, reviewer: str
 ) -> Resubmission:
-    """Parse a corrected reply, and put what it holds into the queue where all of it is understood.
-
-    Raises:
-        ConflictError: no such reply waits.
-    """
+    """Parse a corrected reply; what it holds joins the queue where all of it is understood."""
     repair = gate.queue.unparsed_reply(repair_id)
     # In a thread: it reads the journal, and the run must not stand still meanwhile.
     source = await asyncio.to_thread(find_reply_source, run, repair)
@@ -54,9 +50,8 @@ async def resubmit_reply(
     )
     if found.problems:
         return found
-    return replace(
-        found, operations=await gate.queue.resubmit(repair_id, found.operations, reviewer)
-    )
+    operations = await gate.queue.resubmit(repair_id, found.operations, reviewer)
+    return replace(found, operations=operations)
 
 
 def find_reply_source(run: RunDir, repair: UnparsedReply) -> ReplySource:
@@ -113,11 +108,11 @@ def _proposals(step: StepHistory) -> list[tuple[str, Proposal]]:
 
 def _known_ideas(step: StepHistory, repair: UnparsedReply) -> dict[Idea, str]:
     """What the step holds already: its operations, and what the group has proposed."""
-    found: dict[Idea, str] = {}
-    if repair.kind == "extraction":
-        for group, p in _proposals(step):
-            if group == repair.id:
-                found[p.kind, p.target, p.text] = "it was understood the first time"
+    found: dict[Idea, str] = {
+        (p.kind, p.target, p.text): "it was understood the first time"
+        for group, p in _proposals(step)
+        if group == repair.id  # never for a consolidation, whose id is no group's
+    }
     own = {event.operation.id for event in step.proposed}  # a person's, not the model's
     for op in step.operations:
         if op.id not in own:

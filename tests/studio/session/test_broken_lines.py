@@ -18,7 +18,7 @@ from engines.core.errors import ConflictError, LockedError
 from engines.core.types import Decision, Operation
 from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir
-from studio.session.base import ControllerChanged, SnapshotReceived
+from studio.session.base import ControllerChanged, Request, SnapshotReceived
 from studio.session.client import ask, is_alive
 from studio.session.live import MOST_SENT, LiveSession
 from studio.session.offline import IDLE_S, OfflineSession
@@ -227,9 +227,9 @@ async def test_a_process_that_takes_the_run_up_just_before_a_decision_is_asked_i
     class Taken(OfflineSession):
         """Its lock is taken while it is opened."""
 
-        async def decide(self, decision: Decision) -> tuple[Decision, str]:
+        async def send(self, request: Request[Any]) -> Any:
             begun.append(await Process(tmp_path).note_request())
-            return await super().decide(decision)
+            return await super().send(request)
 
     fallback = lambda: Taken(process.workspace, process.run, "ann")  # noqa: E731
     async with a_screen(process.run, fallback=fallback, look_s=HOURS) as screen:

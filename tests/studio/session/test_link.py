@@ -21,8 +21,7 @@ from engines.core.errors import ConflictError
 from engines.core.types import Decision
 from engines.record.run_dir import RunDir, Workspace
 from studio.review.evidence import EvidenceLoader
-from studio.review.loop_thread import LoopThread
-from studio.review.review_run import RunReview
+from studio.review.review_run import LoopThread, RunReview
 from studio.session import client, protocol
 from studio.session.live import LiveSession
 from studio.session.protocol import ControlledElsewhereError, NotRunningError
