@@ -30,13 +30,13 @@ from studio.commands.headless import (
     RestartStep,
     RunFile,
 )
-from studio.config.loading import LoadedRun, load_run
+from studio.config.loading import LoadedRun
 from studio.config.source import Source, parse_source
 from studio.estimate.dry_run import tell_estimate
 from studio.process import harden
 from studio.report.progress import to_stderr
 from studio.run.headless import run_headless
-from studio.run.plan import load_plan
+from studio.run.plan import RunRequest, load_plan
 from studio.run.training import training_warnings
 from studio.secrets.output import forget, mask_output, mask_tracebacks, remember
 from studio.secrets.rules import environment_secrets
@@ -85,15 +85,15 @@ def launch(
 
             run_rank_worker(ranks)
             return exit_codes.DONE
-        named = [] if name is None else [f"exp_id={name}"]
-        loaded = load_run(source.runfile or "", [*source.overrides, *named], workspace.expanduser())
-        plan = load_plan(
-            Workspace(workspace.expanduser()),
-            apply_launch_config(source, loaded, process),
+        request = RunRequest(
+            workspace=Workspace(workspace.expanduser()),
+            source=source,
             name=name,
             restart_step=restart_step,
             accept_changes=accept_changes,
         )
+        source = apply_launch_config(source, request.load(), process)
+        plan = load_plan(replace(request, source=source))
         for warning in training_warnings(plan.loaded.config):
             to_stderr(f"warning: {warning}")
         if ranks is not None:

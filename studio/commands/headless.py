@@ -75,7 +75,7 @@ def headless(
     from studio.config.source import parse_source
     from studio.estimate.dry_run import print_dry_run, tell_estimate
     from studio.run.headless import run_headless
-    from studio.run.plan import load_plan
+    from studio.run.plan import RunRequest, load_plan
 
     source = parse_source(
         "studio headless",
@@ -92,9 +92,9 @@ def headless(
         )
     if ready_fd is not None:
         take_pipe(ready_fd)
-    plan = load_plan(
-        Workspace(context.obj),
-        source,
+    request = RunRequest(
+        workspace=Workspace(context.obj),
+        source=source,
         name=name,
         restart_step=restart_step,
         review=review,
@@ -103,6 +103,7 @@ def headless(
         default_review="auto" if ready_fd is None else "wait",
         keyless=dry_run,
     )
+    plan = load_plan(request)
     if dry_run:
         return asyncio.run(print_dry_run(plan, json=json))
     return asyncio.run(

@@ -52,6 +52,7 @@ def train(
 
     from engines.record.run_dir import Workspace
     from studio.config.source import parse_source
+    from studio.run.plan import RunRequest
     from studio.training import stages
 
     if stage not in STAGES:
@@ -59,13 +60,12 @@ def train(
             f"--stage {stage}", "there is no such stage.", "Choose sft, grpo, all or distil."
         )
     source = parse_source("studio train", "practice", runfile, overrides, example="grpo-tiny")
-    asked = stages.TrainRequest(
-        Workspace(context.obj),
-        source,
+    asked = RunRequest(
+        workspace=Workspace(context.obj),
+        source=source,
         name=name,
         restart_step=restart_step,
         review=review,
         accept_changes=accept_changes,
-        json=json,
     )
-    return asyncio.run(stages.train(asked, cast("stages.Stage", stage)))
+    return asyncio.run(stages.train(asked, cast("stages.Stage", stage), json=json))

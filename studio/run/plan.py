@@ -1,7 +1,6 @@
 """What a command line asks for: a new run, a resumed one, a fork, or nothing to do.
 
-Owns that choice. Reads run files and journals; writes nothing. What refuses a run that goes on
-is `studio.run.resume_checks`.
+What refuses a run that goes on is `studio.run.resume_checks`.
 """
 
 from __future__ import annotations
@@ -61,84 +60,66 @@ class RunPlan:
         return self.run.run, self.state
 
 
-def load_plan(
-    workspace: Workspace,
-    source: Source,
-    *,
-    name: str | None = None,
-    restart_step: str | None = None,
-    review: str | None = None,
-    accept_changes: bool = False,
-    default_review: str = "auto",
-    keyless: bool = False,
-    tell: Callable[[str], None] = to_stderr,
-) -> RunPlan:
-    """Read the run file and decide what to open; `tell` gets a note on what was assumed.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """What a command line says of a run."""
 
-    With `keyless` no model can be asked, see `load_run`.
+    workspace: Workspace
+    source: Source
+    name: str | None = None
+    restart_step: str | None = None  # null resumes the newest run of the name, 0 starts afresh
+    review: str | None = None
+    accept_changes: bool = False  # resume although settings that change results differ
+    default_review: str = "auto"  # the reviewer where nothing names one
+    keyless: bool = False  # no model can be asked, see `load_run`
 
-    Raises:
-        StudioError: the run file, the data or the choice of run cannot be used.
-    """
-    if review is not None:
-        open_reviewers(review, None)  # a finished run would never open it
-    given = workspace.run(source.resume) if source.resume is not None else None
-    file = str(given.run_file) if given else source.runfile or ""
-    named = [] if name is None else [f"exp_id={name}"]
-    loaded = load_run(
-        file, [*source.overrides, *named], workspace.path, youtu=source.youtu, keyless=keyless
-    )
-    # The file of a run that is resumed may still say how that run once began.
-    step = None if given else loaded.config.practice.restart_step
-    if restart_step is not None:
-        step = _parse_restart_step(restart_step)
-    plan = plan_run(
-        loaded,
-        workspace,
-        restart_step=step,
-        review=review,
-        default_review=default_review,
-        resume=given,
-        accept_changes=accept_changes,
-    )
+    def load(self) -> LoadedRun:
+        """The run file with all overrides; that of the run where one is resumed by its id."""
+        source, named = self.source, [] if self.name is None else [f"exp_id={self.name}"]
+        return load_run(
+            str(self.resumed_run.run_file) if self.resumed_run else source.runfile or "",
+            [*source.overrides, *named],
+            self.workspace.path,
+            youtu=source.youtu,
+            keyless=self.keyless,
+        )
+
+    @property
+    def resumed_run(self) -> RunDir | None:
+        """The run that is named by its id; None: the newest of the name is looked for."""
+        return None if self.source.resume is None else self.workspace.run(self.source.resume)
+
+    def with_overrides(self, name: str | None, *overrides: str) -> RunRequest:
+        """The same with another name and further overrides, which win."""
+        source = replace(self.source, overrides=(*self.source.overrides, *overrides))
+        return replace(self, source=source, name=name)
+
+
+def load_plan(request: RunRequest, tell: Callable[[str], None] = to_stderr) -> RunPlan:
+    """Read the run file and decide what to open; `tell` gets a note on what was assumed."""
+    if request.review is not None:
+        open_reviewers(request.review, None)  # a finished run would never open it
+    loaded = request.load()
+    plan = plan_run(request, loaded)
     notes = [*loaded.warnings]
-    if plan.mode == "resume" and given is None:  # else its own file was read
+    if plan.mode == "resume" and request.source.resume is None:  # else its own file was read
         notes += removed_budget_limits(plan.run.run_file, loaded.config)
     for note in (*notes, *_problem_notes(plan)):
         tell(f"note: {note}")
     return plan
 
 
-def plan_run(
-    loaded: LoadedRun,
-    workspace: Workspace,
-    *,
-    restart_step: int | None,
-    review: str | None,
-    default_review: str,
-    resume: RunDir | None = None,
-    accept_changes: bool = False,
-) -> RunPlan:
-    """Decide what to do.
-
-    Args:
-        loaded: the validated run file.
-        workspace: where runs are looked for.
-        restart_step: None resumes the newest run of the name, 0 starts afresh, N forks.
-        review: reviewer given on the command line.
-        default_review: the reviewer of this command where nothing names one.
-        resume: the run to resume instead of the newest of the name.
-        accept_changes: resume although settings that change results differ.
-
-    Raises:
-        DataError: the problems cannot be read.
-        ConfigError: the run cannot be resumed or forked as asked.
-    """
-    config = loaded.config
-    workspace = replace(workspace, mask=loaded.mask)
-    review = _absolute_rules(review)
-    new = _plan_new(loaded, workspace, review or config.review.by or default_review)
-    newest = resume or workspace.newest_run(config.exp_id)
+def plan_run(request: RunRequest, loaded: LoadedRun) -> RunPlan:
+    """Decide what to do with a run file that was loaded."""
+    config, resumed = loaded.config, request.resumed_run
+    # The file of a run that is resumed may still say how that run once began.
+    restart_step = None if resumed else config.practice.restart_step
+    if request.restart_step is not None:
+        restart_step = _parse_restart_step(request.restart_step)
+    workspace = replace(request.workspace, mask=loaded.mask)
+    review = _absolute_rules(request.review)
+    new = _plan_new(loaded, workspace, review or config.review.by or request.default_review)
+    newest = resumed or workspace.newest_run(config.exp_id)
     if newest is None and restart_step:
         raise ConfigError(
             f"restart_step={restart_step}",
@@ -154,12 +135,15 @@ def plan_run(
         return _plan_fork(new, newest, state, restart_step)
     # A resumed run keeps its reviewer unless the command line names another.
     plan = replace(new, run=newest, state=state, reviewer=review or state.reviewer)
-    return _plan_resume(plan, state, accept_changes)
+    return _plan_resume(plan, state, request.accept_changes)
 
 
 def _plan_new(loaded: LoadedRun, workspace: Workspace, reviewer: str) -> RunPlan:
-    config = loaded.config
-    problems = _read_problems(loaded)
+    config, problems = loaded.config, _read_problems(loaded)
+    practice, data, n = config.practice, config.data, len(problems)
+    sampler = Sampler(
+        n, practice.batch_size, practice.epochs, config.seed, data.shuffle, data.truncate
+    )
     fingerprint = fingerprint_of(loaded, workspace, digest([p.id for p in problems]))
     return RunPlan(
         mode="new",
@@ -167,14 +151,7 @@ def _plan_new(loaded: LoadedRun, workspace: Workspace, reviewer: str) -> RunPlan
         workspace=workspace,
         loaded=loaded,
         problems=problems,
-        sampler=Sampler(
-            len(problems),
-            config.practice.batch_size,
-            config.practice.epochs,
-            config.seed,
-            config.data.shuffle,
-            config.data.truncate,
-        ),
+        sampler=sampler,
         # As it will be journalled, so that a resume compares like with like.
         fingerprint=loaded.mask.tree(fingerprint),
         reviewer=reviewer,
@@ -230,9 +207,8 @@ def _read_problems(loaded: LoadedRun) -> tuple[Problem, ...]:
 def _problem_notes(plan: RunPlan) -> list[str]:
     """What looks wrong with the problems."""
     config = plan.loaded.config
-    notes = []
-    if hidden := masked_answers_warning(plan.problems, plan.loaded.mask):
-        notes.append(hidden)
+    hidden = masked_answers_warning(plan.problems, plan.loaded.mask)
+    notes = [hidden] if hidden else []
     # In demonstrations turns of one conversation share a question.
     if config.practice.algorithm != "sft":
         rows = tuple(enumerate(plan.problems, start=1))

@@ -7,19 +7,16 @@ next begins only after it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Literal
 
 from engines.core.errors import ConfigError
-from engines.record.run_dir import Workspace
-from studio.config.loading import LoadedRun, load_run
-from studio.config.source import Source
+from studio.config.loading import LoadedRun
 from studio.estimate.dry_run import tell_estimate
 from studio.report.progress import to_stderr
 from studio.report.summary import exit_code
 from studio.run.headless import run_headless
 from studio.run.models import is_local
-from studio.run.plan import RunPlan, load_plan
+from studio.run.plan import RunPlan, RunRequest, load_plan
 from studio.run.training import training_warnings
 from studio.training.demonstrations import write_demonstrations
 from studio.training.distillation import tell_effect_left
@@ -27,51 +24,27 @@ from studio.training.distillation import tell_effect_left
 Stage = Literal["grpo", "sft", "all", "distil"]
 
 
-@dataclass(frozen=True, slots=True)
-class TrainRequest:
-    """What the command line says, whatever the stage."""
-
-    workspace: Workspace
-    source: Source
-    name: str | None = None
-    restart_step: str | None = None
-    review: str | None = None
-    accept_changes: bool = False
-    json: bool = False
-
-    def with_overrides(self, name: str | None, *overrides: str) -> TrainRequest:
-        """The same with another name and further overrides, which win."""
-        source = replace(self.source, overrides=(*self.source.overrides, *overrides))
-        return replace(self, source=source, name=name)
-
-
-async def train(asked: TrainRequest, stage: Stage) -> int:
+async def train(asked: RunRequest, stage: Stage, *, json: bool) -> int:
     """Carry out one stage, or fine-tuning and then practice; returns the exit code.
 
     Raises:
         StudioError: the run file says nothing that can be trained, or a stage cannot begin.
     """
-    names = [] if asked.name is None else [f"exp_id={asked.name}"]
-    loaded = load_run(
-        asked.source.runfile or "",
-        [*asked.source.overrides, *names],
-        asked.workspace.path,
-        youtu=asked.source.youtu,
-    )
+    loaded = asked.load()
     match stage:
         case "grpo":
             _check_trains(loaded)
-            return await _run_plan(asked, _load_plan(asked))
+            return await _run_plan(load_plan(asked), json)
         case "sft":
             tuning = _tuning_request(asked, loaded, "sft")
-            return await _run_plan(tuning, _load_plan(tuning))
+            return await _run_plan(load_plan(tuning), json)
         case "distil":
-            return await _distil(asked, loaded)
+            return await _distil(asked, loaded, json)
         case "all":
-            return await _train_all(asked, loaded)
+            return await _train_all(asked, loaded, json)
 
 
-async def _train_all(asked: TrainRequest, loaded: LoadedRun) -> int:
+async def _train_all(asked: RunRequest, loaded: LoadedRun, json: bool) -> int:
     _check_trains(loaded)
     if asked.restart_step not in (None, "null", "0"):
         raise ConfigError(
@@ -82,17 +55,17 @@ async def _train_all(asked: TrainRequest, loaded: LoadedRun) -> int:
     if loaded.config.data.practice is not None:
         loaded.data_path(loaded.config.data.practice)  # else only stage grpo would miss it
     tuning = _tuning_request(asked, loaded, "sft")
-    plan = _load_plan(tuning)
-    code = await _run_stage("sft", tuning, plan)
+    plan = load_plan(tuning)
+    code = await _run_stage("sft", plan, json)
     if not _is_finished(plan):
         to_stderr(f"stage sft is not done (run {plan.run.run}): practice does not begin")
         return code
     practice = asked.with_overrides(asked.name, f"policy.adapter=run:{plan.run.run}")
     to_stderr(f"stage grpo: practice begins with the adapter of run {plan.run.run}")
-    return await _run_plan(practice, _load_plan(practice)) or code
+    return await _run_plan(load_plan(practice), json) or code
 
 
-async def _distil(asked: TrainRequest, loaded: LoadedRun) -> int:
+async def _distil(asked: RunRequest, loaded: LoadedRun, json: bool) -> int:
     if not loaded.config.evaluation.data:
         raise ConfigError(
             loaded.place("evaluation.data"),
@@ -100,36 +73,25 @@ async def _distil(asked: TrainRequest, loaded: LoadedRun) -> int:
             "Set evaluation.data=NAME.",
         )
     tuning = _tuning_request(asked, loaded, "distil")
-    plan = _load_plan(tuning)
-    code = await _run_stage("distil", tuning, plan)
+    plan = load_plan(tuning)
+    code = await _run_stage("distil", plan, json)
     if not _is_finished(plan):
         return code
-    await tell_effect_left(asked.workspace, plan.loaded, plan.run, json=asked.json)
+    await tell_effect_left(asked.workspace, plan.loaded, plan.run, json=json)
     return code
 
 
-def _load_plan(asked: TrainRequest) -> RunPlan:
-    return load_plan(
-        asked.workspace,
-        asked.source,
-        name=asked.name,
-        restart_step=asked.restart_step,
-        review=asked.review,
-        accept_changes=asked.accept_changes,
-    )
-
-
-async def _run_plan(asked: TrainRequest, plan: RunPlan) -> int:
+async def _run_plan(plan: RunPlan, json: bool) -> int:
     for warning in training_warnings(plan.loaded.config):
         to_stderr(f"warning: {warning}")
-    return await run_headless(plan, json=asked.json, tell_estimate=tell_estimate)
+    return await run_headless(plan, json=json, tell_estimate=tell_estimate)
 
 
-async def _run_stage(stage: Stage, asked: TrainRequest, plan: RunPlan) -> int:
+async def _run_stage(stage: Stage, plan: RunPlan, json: bool) -> int:
     """Carry out a stage before the next one; prints a line where it is done already."""
     if plan.mode != "finished":
         to_stderr(f"stage {stage}: run {plan.run.run}")
-        return await _run_plan(asked, plan)
+        return await _run_plan(plan, json)
     assert plan.state is not None
     to_stderr(f"stage {stage} is done (run {plan.run.run}): it is not repeated")
     return exit_code(plan.state)
@@ -153,8 +115,8 @@ def _check_trains(loaded: LoadedRun) -> None:
 
 
 def _tuning_request(
-    asked: TrainRequest, loaded: LoadedRun, stage: Literal["sft", "distil"]
-) -> TrainRequest:
+    asked: RunRequest, loaded: LoadedRun, stage: Literal["sft", "distil"]
+) -> RunRequest:
     """The fine-tuning stage as a run file: the same one, on demonstrations.
 
     What is distilled is learnt and measured without any library, its own included.

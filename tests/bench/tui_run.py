@@ -35,7 +35,7 @@ from engines.pipeline.run import practise
 from engines.record.run_dir import Workspace
 from studio.config.source import Source
 from studio.run.assemble import open_run_context
-from studio.run.plan import load_plan
+from studio.run.plan import RunRequest, load_plan
 from studio.session.server import serve
 
 RUN = "recorded"
@@ -57,7 +57,9 @@ async def record(workspace: Workspace, groups: int, size: int, file: Path) -> No
     """
     settings = (f"practice.batch_size={groups}", f"practice.group_size={size}",
                 "evaluation.do_eval=false", "practice.epochs=1", "review.hold_s=0.001")  # fmt: skip
-    plan = load_plan(workspace, Source(settings, "rehearsal"), name=RUN, review="wait", tell=_quiet)
+    source = Source(settings, "rehearsal")
+    request = RunRequest(workspace=workspace, source=source, name=RUN, review="wait")
+    plan = load_plan(request, _quiet)
     heard: list[_Event] = []
     async with AsyncExitStack() as stack:
         practice = await open_run_context(plan, stack, _quiet)
@@ -147,9 +149,9 @@ async def serving(arguments: argparse.Namespace) -> None:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, ended.set)
-    plan = load_plan(
-        Workspace(arguments.workspace), Source((), resume=RUN), review="wait", tell=_quiet
-    )
+    workspace = Workspace(arguments.workspace)
+    request = RunRequest(workspace=workspace, source=Source((), resume=RUN), review="wait")
+    plan = load_plan(request, _quiet)
     decided: list[float] = []
     async with AsyncExitStack() as stack:
         practice = await open_run_context(plan, stack, _quiet)

@@ -30,8 +30,9 @@ from engines.record.run_dir import RunDir, Workspace
 from engines.rollouts.manager import RolloutManager
 from engines.verifiers.open import open_verifier
 from studio.config.loading import load_run
+from studio.config.source import Source
 from studio.run.assemble import open_run_context
-from studio.run.plan import plan_run
+from studio.run.plan import RunRequest, plan_run
 
 QUIET = ("evaluation.do_eval=false",)
 
@@ -75,14 +76,14 @@ async def practised(
 ) -> Practised:
     """Start or resume a run and practise it to its end."""
     loaded = load_run(preset, [*QUIET, *overrides], workspace, environ or {})
-    plan = plan_run(
-        loaded,
-        Workspace(workspace),
-        restart_step=restart_step,
+    request = RunRequest(
+        workspace=Workspace(workspace),
+        source=Source(overrides, preset),
+        restart_step=None if restart_step is None else str(restart_step),
         review=review,
-        default_review="auto",
         accept_changes=accept_changes,
     )
+    plan = plan_run(request, loaded)
     async with AsyncExitStack() as stack:
         practice = await open_run_context(
             plan, stack, lambda _: None, open_journal=open_journal, reviewers=reviewers

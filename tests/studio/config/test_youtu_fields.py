@@ -22,7 +22,7 @@ from studio.config.loading import load_run
 from studio.config.source import Source
 from studio.config.youtu import youtu_eval, youtu_practice
 from studio.run.assemble import open_run_context
-from studio.run.plan import load_plan
+from studio.run.plan import RunRequest, load_plan
 from tests.support.fake_endpoint import Behaviour, Exchange, Request, fake_endpoint
 from tests.support.youtu_checkout import ENV, GONE, checkout
 
@@ -112,9 +112,8 @@ async def practised(folder: Path, changes: Mapping[str, object], runs: int = 1) 
                 for key, value in (changes if number == runs - 1 else before).items()
             }
             home = checkout(folder / "youtu", written, {**ENV, "UTU_LLM_BASE_URL": url})
-            plan = load_plan(
-                workspace, Source((), youtu=youtu_practice(str(home), "math_reasoning"))
-            )
+            source = Source((), youtu=youtu_practice(str(home), "math_reasoning"))
+            plan = load_plan(RunRequest(workspace=workspace, source=source))
             outcome = plan.mode
             state = plan.state or RunState()
             if plan.mode != "finished":

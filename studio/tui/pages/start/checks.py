@@ -6,7 +6,7 @@ writes nothing. All of it blocks: it belongs into a thread, one at a time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -164,15 +164,15 @@ def _make_plan(
 ) -> tuple[RunPlan, tuple[str, ...], str]:
     """The plan, what was told of it, and why it is a new run where an old one is there."""
     from studio.config.source import Source
-    from studio.run.plan import load_plan
+    from studio.run.plan import RunRequest, load_plan
 
     notes: list[str] = []
     source = Source(overrides, runfile, resume)
     review = None if resume is not None else "wait"
+    request = RunRequest(workspace=workspace, source=source, review=review, keyless=True)
 
     def plan(restart_step: str | None) -> RunPlan:
-        told = {"review": review, "keyless": True, "tell": notes.append}
-        return load_plan(workspace, source, restart_step=restart_step, **told)  # type: ignore[arg-type]
+        return load_plan(replace(request, restart_step=restart_step), notes.append)
 
     try:
         return plan(None), tuple(notes), ""
