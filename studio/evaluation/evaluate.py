@@ -1,7 +1,6 @@
-"""A held-out evaluation outside any run: what `studio eval` does.
+"""A held-out evaluation outside any run: what `studio eval` measures, and where it records replies.
 
-Owns what is measured (the experiences, and the baseline they are compared with), and where its
-replies are recorded. `engines.pipeline.evaluation.evaluate` measures.
+`engines.pipeline.evaluation.evaluate` measures.
 """
 
 from __future__ import annotations
@@ -59,10 +58,8 @@ class Subject:
     library: Library | None
 
     @property
-    def pinned_guidance(self) -> PinnedVersion:
-        if self.library is None:
-            return PinnedVersion("")
-        return PinnedVersion(self.library.guidance(), self.library.version)
+    def guidance(self) -> str:
+        return "" if self.library is None else self.library.guidance()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +96,12 @@ class EvalPlan:
     @property
     def guidances(self) -> tuple[str, ...]:
         """The texts in the prompts, each once: two names may have equal experiences."""
-        return tuple(dict.fromkeys(subject.pinned_guidance.guidance for subject in self.subjects))
+        return tuple(dict.fromkeys(subject.guidance for subject in self.subjects))
 
     def score_books(self) -> dict[str, ScoreBook]:
         """The scores of each guidance, as they are known now."""
-        loaded = self.loaded
-        book = score_book_opener(
-            self.workspace.evaluations, self.measured, loaded.config, loaded.mask
-        )
+        folder, loaded = self.workspace.evaluations, self.loaded
+        book = score_book_opener(folder, self.measured, loaded.config, loaded.mask)
         return {guidance: book(guidance, self.weights) for guidance in self.guidances}
 
     def count_missing(self) -> int:
@@ -191,16 +186,9 @@ async def measure_missing(
 ) -> EvaluationResult:
     """Measure what is missing and put everything together; nothing is asked without need.
 
-    Args:
-        plan: what to measure.
-        tell: gets what endpoints refused.
-        progress: called after each rollout, known ones included.
-        give_up: must cancel this task, for the reason it is given: the budget is spent, or
-            nothing works any more.
-        account: gets what was paid, also where the task is cancelled.
-
-    Raises:
-        StudioError: something cannot be opened or recorded.
+    `progress` is called after each rollout, known ones included. `give_up` must cancel this task:
+    the budget is spent, or nothing works any more. `account` gets what was paid, also where the
+    task is cancelled.
     """
     config = without_lessons(plan.loaded.config)
     missing = plan.count_missing()
@@ -236,8 +224,7 @@ async def measure_missing(
             measure(
                 setup, opened[guidance], held_out.problems, PinnedVersion(guidance), tell=progress
             )
-            for held_out in plan.sets
-            for guidance in plan.guidances
+            for held_out, guidance in product(plan.sets, plan.guidances)
         )
     return EvaluationResult(_results_by_set(plan, found), ledger.paid, plan.total - missing)
 
@@ -250,35 +237,26 @@ def partial_result(plan: EvalPlan, paid: Usage, missing_before: int) -> Evaluati
     opened = plan.score_books()
     found = [
         partial_measurement(opened[guidance], held_out.problems, plan.k)
-        for held_out in plan.sets
-        for guidance in plan.guidances
+        for held_out, guidance in product(plan.sets, plan.guidances)
     ]
     return EvaluationResult(_results_by_set(plan, found), paid, plan.total - missing_before)
 
 
 def _results_by_set(plan: EvalPlan, found: Sequence[Measurement]) -> tuple[SetResult, ...]:
     """Sort results, in the order of sets and guidances, by set and subject."""
-    at = {
-        (held_out.name, guidance): number
-        for number, (held_out, guidance) in enumerate(product(plan.sets, plan.guidances))
-    }
+    count = len(plan.guidances)
+    of_sets = [
+        dict(zip(plan.guidances, found[at * count :], strict=False)) for at in range(len(plan.sets))
+    ]
     return tuple(
-        SetResult(
-            held_out,
-            tuple((s, found[at[held_out.name, s.pinned_guidance.guidance]]) for s in plan.subjects),
-        )
-        for held_out in plan.sets
+        SetResult(held_out, tuple((s, of_set[s.guidance]) for s in plan.subjects))
+        for held_out, of_set in zip(plan.sets, of_sets, strict=True)
     )
 
 
 def load_eval(
     source: Source, workspace: Path, *, agent: Path | None = None, k: int | None = None
 ) -> LoadedRun:
-    """Load what is to be measured; `agent` and `k` replace those of the run file.
-
-    Raises:
-        ConfigError: with place, cause and next move.
-    """
-    tries = [] if k is None else [f"evaluation.k={k}"]
-    given = [*source.overrides, *tries]
+    """Load what is to be measured; `agent` and `k` replace those of the run file."""
+    given = [*source.overrides, *([] if k is None else [f"evaluation.k={k}"])]
     return load_run(source.runfile or "", given, workspace, agent=agent, youtu=source.youtu)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from engines.core.types import Usage
 from engines.pipeline.evaluation.metrics import (
     mean_at_k,
     mean_interval,
@@ -29,6 +28,8 @@ from studio.report.summary import REHEARSAL, usage_text
 from studio.report.tables import indent_text, table
 from studio.run.held_out import detectable_effect, detectable_effect_line, set_size_line
 from studio.secrets.sanitize import one_line
+
+_USAGE = ("calls", "prompt_tokens", "completion_tokens", "cost_usd")
 
 
 def eval_text(plan: EvalPlan, found: EvaluationResult, *, rehearsal: bool) -> str:
@@ -58,7 +59,7 @@ def eval_data(plan: EvalPlan, found: EvaluationResult, *, rehearsal: bool) -> di
         "exp_id": plan.loaded.config.exp_id,
         "k": plan.k,
         "sets": [_set_data(result, plan.k) for result in found.sets],
-        "paid": _usage_data(found.paid),
+        "paid": {name: getattr(found.paid, name) for name in _USAGE},
         "rollouts": plan.total,
         "reused": found.reused,
     }
@@ -84,8 +85,7 @@ def _set_lines(result: SetResult, k: int) -> list[str]:
         if found.unjudged_count:
             lines.append(
                 f"  {one_line(subject.label, 60)}: {found.unjudged_count} unjudged, the first "
-                f"because: "
-                f"{one_line(found.trouble, 160)}"
+                f"because: {one_line(found.trouble, 160)}"
             )
     return lines
 
@@ -124,10 +124,11 @@ def _comparison_table(found: Sequence[SetResult]) -> str:
         comparison = result.comparison
         before, after = result.question_rewards(0), result.question_rewards(1)
         paired = [q for q in before if question_means([before[q]]) and question_means([after[q]])]
+        means = [mean_at_k([side[q] for q in paired]) for side in (before, after)]
         rows.append(
             [
                 result.held_out.name,
-                *(_short_number(mean_at_k([side[q] for q in paired])) for side in (before, after)),
+                *("-" if mean is None else f"{mean:.3f}" for mean in means),
                 difference_text(comparison) if comparison else "-",
                 str(len(paired)),
                 comparison.verdict if comparison else "cannot tell",
@@ -135,10 +136,6 @@ def _comparison_table(found: Sequence[SetResult]) -> str:
         )
     headings = ("HELD-OUT SET", "BEFORE", "AFTER", "DIFFERENCE", "QUESTIONS", "VERDICT")
     return table(headings, rows)
-
-
-def _short_number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
 
 
 def _set_data(result: SetResult, k: int) -> dict[str, Any]:
@@ -165,12 +162,12 @@ def _measured_data(result: SetResult, at: int, k: int) -> dict[str, Any]:
         "interval": interval_ends(mean_interval(rows)),
         "questions": len(question_means(rows)),
         "pass": {
-            str(tried): {
+            str(n): {
                 "value": p.value,
                 "interval": interval_ends(p.interval),
                 "questions": p.questions,
             }
-            for tried, p in enumerate(pass_curve(rows, k), start=1)
+            for n, p in enumerate(pass_curve(rows, k), start=1)
         },
         "n": found.known_count,
         "unjudged": found.unjudged_count,
@@ -181,13 +178,4 @@ def _measured_data(result: SetResult, at: int, k: int) -> dict[str, Any]:
         "cost_usd": found.total.cost_usd,
         "reused": found.reused,
         "rewards": found.rewards,
-    }
-
-
-def _usage_data(usage: Usage) -> dict[str, Any]:
-    return {
-        "calls": usage.calls,
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "cost_usd": usage.cost_usd,
     }

@@ -1,7 +1,4 @@
-"""`studio eval` from its first note to its result: signals, progress and printing.
-
-`studio.evaluation.evaluate` does the work.
-"""
+"""`studio eval` from its first note to its result: signals, progress and printing."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 from engines.core.types import NO_USAGE, Usage
@@ -32,11 +30,7 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_eval(plan: EvalPlan, *, json: bool) -> int:
-    """Measure what is missing and print the result; returns the exit code.
-
-    Raises:
-        StudioError: something cannot be opened or recorded.
-    """
+    """Measure what is missing and print the result; returns the exit code."""
     for warning in plan.loaded.warnings:
         to_stderr(f"note: {warning}")
     problems = [problem for held_out in plan.sets for problem in held_out.problems]
@@ -60,9 +54,11 @@ def run_eval(plan: EvalPlan, *, json: bool) -> int:
         found = asyncio.run(_measure_until_signal(plan, progress, early))
     except asyncio.CancelledError:
         done = plan.total - plan.count_missing()
+        replies = ""
+        if early.cause != "interrupted" and early.paid.calls:
+            replies = " and every reply that was paid for"
         to_stderr(
-            f"studio: {early.reason}; {done} of {plan.total} rollouts are "
-            f"kept{early.kept_results_text}, "
+            f"studio: {early.reason}; {done} of {plan.total} rollouts are kept{replies}, "
             f"and the same command goes on from there{early.condition}"
         )
         if json:
@@ -75,16 +71,16 @@ def run_eval(plan: EvalPlan, *, json: bool) -> int:
     return exit_codes.WITH_LOSSES if found.unjudged_count else exit_codes.DONE
 
 
+@dataclass(slots=True, eq=False)
 class _EarlyEnd:
     """Why the evaluation ended early: a signal, a budget, or nothing that works any more."""
 
-    def __init__(self) -> None:
-        self.exit_code = exit_codes.INTERRUPTED
-        self.reason = "interrupted"
-        self.cause: GivenUp | Literal["interrupted"] = "interrupted"
-        self.paid = NO_USAGE
-        self.condition = ""  # on which the same command goes on
-        self.task: asyncio.Task[object] | None = None
+    exit_code: int = exit_codes.INTERRUPTED
+    reason: str = "interrupted"
+    cause: GivenUp | Literal["interrupted"] = "interrupted"
+    paid: Usage = NO_USAGE
+    condition: str = ""  # on which the same command goes on
+    task: asyncio.Task[object] | None = None
 
     def __call__(self, cause: GivenUp, reason: str) -> None:
         if self.task is None or self.cause != "interrupted":
@@ -98,13 +94,6 @@ class _EarlyEnd:
 
     def record_paid(self, paid: Usage) -> None:
         self.paid = paid
-
-    @property
-    def kept_results_text(self) -> str:
-        """What is kept beside scores."""
-        if self.cause == "interrupted" or not self.paid.calls:
-            return ""
-        return " and every reply that was paid for"
 
 
 async def _measure_until_signal(

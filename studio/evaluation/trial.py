@@ -1,7 +1,6 @@
 """One problem from prompt to verdict: what `studio try` does.
 
-Owns the choice of the problem. Makes the rollout as practice would; its records go to a temporary
-folder, so that a try leaves no trace in the workspace.
+Its records go to a temporary folder, so that a try leaves no trace in the workspace.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -83,7 +83,7 @@ def choose_problem(
             raise ConfigError("--problem", "--question gives another one.", "Leave one out.")
         if not question.strip():
             raise ConfigError("--question", "it is empty.", "Write the question.")
-        truth = answer.strip() or None if answer is not None else None
+        truth = (answer or "").strip() or None
         return Problem(digest([question, truth], ID_BYTES), question.strip(), truth, "typed")
     if answer is not None:
         raise ConfigError("--answer", "it belongs to --question.", "Give both, or neither.")
@@ -125,8 +125,7 @@ async def run_trial(
         folder = stack.enter_context(TemporaryDirectory(prefix="studio-try-"))
         ledger = RecordLedger(Path(folder), config.seed, mask=trial.loaded.mask)
         stack.push_async_callback(ledger.aclose)
-        slots = Slots(1)
-        judged = ((trial.problem,),)
+        slots, judged = Slots(1), ((trial.problem,),)
         verifier = open_run_verifier(
             trial.loaded, workspace, roles, ledger, slots, sets=judged, stack=stack
         )
@@ -154,14 +153,9 @@ def without_lessons(config: RunConfig) -> RunConfig:
 def _find_problem(loaded: LoadedRun, practised: Sequence[Problem], problem_id: str) -> Problem:
     """By id, among what is practised on and then what is held out."""
     config = loaded.config
-    held_out = (
-        problem
-        for name in config.evaluation.data
-        for problem in read_problems(
-            loaded.data_path(name, "evaluation.data"), fields=config.data.fields
-        )
-    )
-    found = next((p for p in (*practised, *held_out) if p.id == problem_id), None)
+    paths = (loaded.data_path(name, "evaluation.data") for name in config.evaluation.data)
+    held_out = (read_problems(path, fields=config.data.fields) for path in paths)
+    found = next((p for p in chain(practised, *held_out) if p.id == problem_id), None)
     if found is None:
         raise ConfigError(
             f"--problem {problem_id}",

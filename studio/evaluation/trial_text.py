@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from engines.core.codec import to_dict
-from engines.core.types import Message
 from studio import exit_codes
 from studio.evaluation.trial import Trial, TrialResult
 from studio.report.rates import metrics_text
@@ -22,10 +21,9 @@ def before_text(trial: Trial) -> str:
         f"problem  {problem.id}  {sanitize(problem.source)}".rstrip(),
         f"model    {sanitize(trial.loaded.config.policy.model)}",
         f"library  {sanitize(trial.called)} ({count} experiences)",
+        *(f"\n[{message.role}]\n{sanitize(message.content)}" for message in trial.messages),
     ]
-    return "\n".join(
-        [*lines, *(_message_text(message) for message in trial.messages), "", "[reply]"]
-    )
+    return "\n".join([*lines, "", "[reply]"])
 
 
 def after_text(trial: Trial, tried: TrialResult) -> str:
@@ -87,7 +85,3 @@ def exit_code(tried: TrialResult) -> int:
 def print_piece(text: str) -> None:
     """Print a piece of a reply as it comes, with control characters escaped."""
     print(sanitize(text), end="", flush=True)
-
-
-def _message_text(message: Message) -> str:
-    return f"\n[{message.role}]\n{sanitize(message.content)}"
