@@ -6,11 +6,9 @@ Owns the refusal of a budget that could not be kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from engines.core.errors import ConfigError, DamagedError
-from engines.core.protocols import Policy
 from engines.core.state.run_state import RunState
 from engines.core.types import NO_USAGE, Usage
 from engines.pipeline.budget import (
@@ -21,7 +19,6 @@ from engines.pipeline.budget import (
     earlier_amounts,
 )
 from engines.policies.chat.endpoint import EndpointSettings
-from engines.policies.replay import ReplayPolicy
 from engines.record.ledger import read_usage
 from engines.verifiers.open import asks_judge
 from studio.config.loading import LoadedRun
@@ -71,9 +68,6 @@ def check_budget(loaded: LoadedRun, config: RunConfig) -> None:
     """Refuse a budget in money where the price of a role is unknown.
 
     `loaded` names the line of the run file; `config` may be a part of its settings.
-
-    Raises:
-        ConfigError: naming the role and the prices.
     """
     if config.budget.cost_usd is None:
         return
@@ -121,18 +115,10 @@ def apply_budget(roles: Roles, config: RunConfig, budget: Budget | None) -> Role
     """The same models, each call reserved in the budget first; a ping is a token and is not."""
     if budget is None:
         return roles
-
-    def wrap_policy(policy: Policy, role: Role) -> Policy:
-        if isinstance(policy, ReplayPolicy):
-            return policy
-        return BudgetedPolicy(policy, budget, terms_of(config.role(role)), aside=roles.leave_batch)
-
-    judge = None if roles.judge is None else wrap_policy(roles.judge, "judge")
-    return replace(
-        roles,
-        policy=wrap_policy(roles.policy, "policy"),
-        reflector=wrap_policy(roles.reflector, "reflector"),
-        judge=judge,
+    return roles.wrap(
+        lambda policy, role: BudgetedPolicy(
+            policy, budget, terms_of(config.role(role)), aside=roles.leave_batch
+        )
     )
 
 

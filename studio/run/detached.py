@@ -1,7 +1,7 @@
 """A run's process, started so that it outlives the process that starts it.
 
 It runs in a session of its own, out of reach of the terminal's signals, and writes to a pipe
-which run it carries out, or why there is none. What it does is in `studio.run.headless`.
+which run it carries out, or why there is none.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engines.core.errors import StudioError
@@ -67,12 +67,12 @@ class StartingProcess:
 
     async def wait_ready(self) -> ReadyRun | RefusedStart:
         """Wait until its run is open or refused; may be called again after a cancellation."""
-        loop = asyncio.get_running_loop()
+        loop, readable = asyncio.get_running_loop(), asyncio.Event()
         while self.outcome is None:
-            readable = loop.create_future()
-            loop.add_reader(self._pipe, _resolve, readable)
+            readable.clear()
+            loop.add_reader(self._pipe, readable.set)
             try:
-                await readable
+                await readable.wait()
             finally:
                 loop.remove_reader(self._pipe)
             if self.read_pipe():
@@ -98,8 +98,7 @@ class StartingProcess:
         for number, line in enumerate(lines):
             if (announced := _parse_announcement(line)) is not None:
                 text = b"\n".join(lines[:number]).decode("utf-8", "replace")
-                run, pid, unapplied = announced
-                self.outcome = ReadyRun(run, pid, text, unapplied=unapplied)
+                self.outcome = replace(announced, text=text)
                 self.close_pipe()
                 return False
         if not read:
@@ -108,11 +107,7 @@ class StartingProcess:
 
 
 def start(arguments: Sequence[str], workspace: Path) -> StartingProcess:
-    """Start `studio headless ARGUMENTS` on a workspace, as a process of its own.
-
-    Raises:
-        StudioError: the system starts no further process.
-    """
+    """Start `studio headless ARGUMENTS` on a workspace, as a process of its own."""
     ours, theirs = os.pipe()
     # Not `-m studio`, which would put the current folder before the installed modules.
     program = "import sys; sys.path.append(sys.argv.pop(1)); from studio.cli import main; main()"
@@ -141,17 +136,10 @@ def start(arguments: Sequence[str], workspace: Path) -> StartingProcess:
 
 
 def announce(fd: int, run: str, pid: int, log: Path | None, unapplied: Sequence[str] = ()) -> None:
-    """Write to the pipe which run this process carries out, and close the pipe.
+    """Write to the pipe which run is carried out by which process (0: by none), and close it.
 
-    From then on all output goes to the log. Nobody need listen any more: the process that started
-    this one may have ended.
-
-    Args:
-        fd: the pipe.
-        run: its run-id.
-        pid: of the process that has the run, 0 where none has.
-        log: where everything goes from now on; None: nowhere.
-        unapplied: settings that a run which goes on ignores.
+    From then on all output goes to the log; None: nowhere. Nobody need listen any more: the
+    process that started this one may have ended.
     """
     message = {"run": run, "pid": pid} | ({"unapplied": [*unapplied]} if unapplied else {})
     # Before the announcement: the notes of a start belong to what the other side reads.
@@ -175,8 +163,8 @@ def _open_log(path: Path | None) -> int:
     return os.open(os.devnull, os.O_WRONLY)
 
 
-def _parse_announcement(line: bytes) -> tuple[str, int, tuple[str, ...]] | None:
-    """The run, the pid and the ignored settings of an announcement; None of another line."""
+def _parse_announcement(line: bytes) -> ReadyRun | None:
+    """None of another line."""
     if not line.startswith(b'{"run": '):
         return None
     try:
@@ -185,9 +173,5 @@ def _parse_announcement(line: bytes) -> tuple[str, int, tuple[str, ...]] | None:
         return None
     if not isinstance(message, dict) or message.keys() - {"unapplied"} != {"run", "pid"}:
         return None
-    return str(message["run"]), int(message["pid"]), tuple(message.get("unapplied", ()))
-
-
-def _resolve(readable: asyncio.Future[None]) -> None:
-    if not readable.done():
-        readable.set_result(None)
+    unapplied = tuple(message.get("unapplied", ()))
+    return ReadyRun(str(message["run"]), int(message["pid"]), unapplied=unapplied)

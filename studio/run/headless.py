@@ -1,7 +1,4 @@
-"""A run in this process: opened, practised, open to requests, and reported on as it goes.
-
-Owns signals and the order of opening and closing. `studio.run.assemble` knows the parts.
-"""
+"""A run in this process: opened, practised, open to requests, and reported on as it goes."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ from studio.report.progress import Display, LinePrinter, to_stderr
 from studio.report.summary import exit_code, summary_data, summary_text
 from studio.report.tables import print_json, print_result
 from studio.run.assemble import open_run_context
-from studio.run.detached import announce
+from studio.run.detached import ReadyRun, announce
 from studio.run.held_out import set_power_lines
 from studio.run.models import rehearsal_note, short_log_note
 from studio.run.plan import RunPlan
@@ -61,9 +58,6 @@ async def run_headless(
     Where a budget is set, `tell_estimate` is called with what is left of each limit. `ready_fd` is
     the pipe of a process that waits for the run, see `studio.run.detached`. `ranks` train
     together; None: this process alone.
-
-    Raises:
-        StudioError: something could not be opened or recorded.
     """
     # A second start attaches to the process of the first instead of failing at its lock.
     if ready_fd is not None and is_alive(plan.run):
@@ -122,14 +116,10 @@ async def _practise(plan: RunPlan, context: RunContext, json: bool) -> None:
 
 def _announce_holder(plan: RunPlan, ready_fd: int) -> int:
     """Name the process that has the run already, and the settings that it ignores."""
-    ignored = ignored_settings(plan.run, plan.reviewer, plan.loaded)
-    if ignored:
-        to_stderr(
-            f"run {plan.run.run} goes on as it was started; not applied: {', '.join(ignored)}"
-        )
-    else:
-        to_stderr(f"run {plan.run.run} goes on already, as it was started")
-    announce(ready_fd, plan.run.run, holder_pid(plan.run.path) or 0, None, ignored)
+    run, ignored = plan.run, ignored_settings(plan.run, plan.reviewer, plan.loaded)
+    ready = ReadyRun(run.run, holder_pid(run.path) or 0, unapplied=tuple(ignored))
+    to_stderr(ready.warning or f"run {run.run} goes on already, as it was started")
+    announce(ready_fd, ready.run, ready.pid, None, ignored)
     return exit_codes.DONE
 
 
@@ -184,16 +174,15 @@ def _tell_context(plan: RunPlan, context: RunContext) -> None:
 
 
 def _tell_plan(plan: RunPlan, pace_tokens_per_s: float | None = None) -> None:
+    done, parent = plan.state.steps_finished if plan.state else 0, plan.parent
     what = {
-        "new": f"run {plan.run.run}: new",
-        "resume": f"run {plan.run.run}: resumed after step "
-        f"{plan.state.steps_finished if plan.state else 0}",
-        "fork": f"run {plan.run.run}: new, with the first {plan.adopted_steps} steps of "
-        f"{plan.parent.run if plan.parent else ''}",
-        "finished": f"run {plan.run.run} is finished; give more practice.epochs to go on, or "
-        "--restart-step 0 for a new run",
+        "new": ": new",
+        "resume": f": resumed after step {done}",
+        "fork": f": new, with the first {plan.adopted_steps} steps of {parent and parent.run}",
+        "finished": " is finished; give more practice.epochs to go on, or --restart-step 0 for a "
+        "new run",
     }
-    to_stderr(what[plan.mode])
+    to_stderr(f"run {plan.run.run}{what[plan.mode]}")
     if note := rehearsal_note(plan.loaded.config):
         to_stderr(note)
     if pace_tokens_per_s is not None:

@@ -1,7 +1,4 @@
-"""Held-out sets of a run file, and the settings that their results depend on.
-
-Used by runs and by `studio eval` alike, so that each finds the results of the other.
-"""
+"""Held-out sets of a run file, and what their results depend on: the same in `studio eval`."""
 
 from __future__ import annotations
 
@@ -20,8 +17,9 @@ from engines.policies.limits.throttle import Slots
 from engines.record.scores import ScoreBook
 from engines.verifiers.open import asks_judge, needs_answer
 from studio.config.loading import LoadedRun
+from studio.config.settings.policy import Role
 from studio.config.settings.run import RunConfig
-from studio.run.models import Roles, endpoint_of, make_rollouts
+from studio.run.models import Roles, endpoint_of, make_rollouts, slots_for
 from studio.run.plan import RunPlan
 
 _MEASURED_BY = (
@@ -37,11 +35,7 @@ _MEASURED_BY = (
 
 
 def held_out_sets(loaded: LoadedRun) -> tuple[HeldOutSet, ...]:
-    """The held-out sets that a run file names, read.
-
-    Raises:
-        DataError: one cannot be found or read.
-    """
+    """The held-out sets that a run file names, read."""
     config = loaded.config
     limit = config.evaluation.limit
     found: dict[str, HeldOutSet] = {}
@@ -83,9 +77,8 @@ def score_book_opener(
     They belong to the endpoint as well: two servers may give one model name to different models.
     Within a run the endpoint may move, and its evaluations are still compared.
     """
-    asked = {"policy": config.role("policy")}
-    if asks_judge(config.verifier.spec):
-        asked["judge"] = config.role("judge")
+    roles: list[Role] = ["policy", "judge"] if asks_judge(config.verifier.spec) else ["policy"]
+    asked = {role: config.role(role) for role in roles}
     addresses = {
         f"{role}.base_url": endpoint_of(settings).url if settings.base_url else None
         for role, settings in asked.items()
@@ -115,8 +108,7 @@ def measuring_setup(
     `wait` is awaited before each, so that a paused run rolls out nothing.
     """
     evaluation = config.evaluation
-    limit = evaluation.concurrency
-    slots = shared if limit is None else Slots(limit, shared.tell)
+    slots = slots_for(evaluation, shared)
     rollouts = make_rollouts(
         config, roles, ledger, slots, wait=wait, temperature=evaluation.temperature
     )
@@ -146,11 +138,8 @@ def open_evaluation(
 
 def set_power_lines(sets: tuple[HeldOutSet, ...], k: int) -> list[str]:
     """How large each set is, and which difference it can show at all."""
-    return [
-        line
-        for held_out in sets
-        for line in (set_size_line(held_out, k), detectable_effect_line(held_out, k))
-    ]
+    lines = (set_size_line, detectable_effect_line)
+    return [line(held_out, k) for held_out in sets for line in lines]
 
 
 def set_size_line(held_out: HeldOutSet, k: int) -> str:

@@ -1,7 +1,4 @@
-"""What a run begins with: an empty library, an earlier version, a mounted agent's, a fork's.
-
-Owns the choice of the library a run commits to, its creation, and the event that names it.
-"""
+"""What a run begins with: an empty library, an earlier version, a mounted agent's, a fork's."""
 
 from __future__ import annotations
 
@@ -122,12 +119,8 @@ def mounted_library(config: RunConfig, name: str) -> Library | None:
         return None
     # New ids go on behind the largest one, since an id is never used twice.
     numbers = [int(e.id[1:]) for e in mounted if e.id[:1] == "E" and e.id[1:].isdigit()]
-    return Library(
-        name,
-        0,
-        tuple(Experience(e.id, one_line(e.text)) for e in mounted),
-        max(numbers, default=0) + 1,
-    )
+    experiences = tuple(Experience(e.id, one_line(e.text)) for e in mounted)
+    return Library(name, 0, experiences, max(numbers, default=0) + 1)
 
 
 def choose_library(

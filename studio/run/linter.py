@@ -1,13 +1,9 @@
-"""The linter of a run, made from its run file.
-
-Owns what the linter compares with: the problems of the run, the outputs of its tools, and the
-embedding model where one is set.
-"""
+"""The linter of a run: it compares with problems, outputs of tools, and an embedding model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,15 +11,7 @@ from engines.core.errors import DamagedError, DataError, StudioError
 from engines.core.library import Library
 from engines.core.protocols import Linter
 from engines.core.state.run_state import RunState
-from engines.core.types import (
-    NO_USAGE,
-    CallKey,
-    Flag,
-    Operation,
-    Problem,
-    Usage,
-    rollout_id,
-)
+from engines.core.types import NO_USAGE, CallKey, Flag, Operation, Problem, Usage, rollout_id
 from engines.data.dataset import read_problems
 from engines.pipeline.budget import BYTES_A_TOKEN, Amounts, Budget, CallPricing
 from engines.pipeline.evaluation.evaluate import HeldOutSet
@@ -43,20 +31,7 @@ from studio.config.settings.run import RunConfig
 from studio.run.budget import embedding_terms
 from studio.run.held_out import held_out_sets
 from studio.run.models import endpoint_of
-
-
-def _held_out_problems(loaded: LoadedRun, sets: Sequence[HeldOutSet]) -> tuple[Problem, ...]:
-    """Held-out problems, also of a run that does not evaluate: `studio eval` may do so later.
-
-    Sets that cannot be read do not stop such a run.
-    """
-    if not sets and not loaded.config.evaluation.do_eval:
-        try:
-            sets = held_out_sets(loaded)
-        except DataError:
-            return ()
-    return tuple(problem for held_out in sets for problem in held_out.problems)
-
+from studio.run.plan import RunPlan
 
 Embedder = EmbeddingClient | RehearsalEmbeddings
 
@@ -66,39 +41,30 @@ async def open_run_embedder(
     workspace: Workspace,
     stack: AsyncExitStack,
     budget: Budget | None = None,
-    note: Callable[[Usage], None] = lambda _: None,
+    ledger: RecordLedger | None = None,
 ) -> Embedder | None:
     """The embedding model of a run file, once it has answered; closed with the stack.
 
-    Requests come out of the budget, and `note` gets what each has cost.
-
-    Raises:
-        PolicyError: it cannot be reached.
+    Requests come out of the budget. The ledger records what each has cost, so that a resumed run
+    counts it too.
     """
     config = loaded.config
-    wanted = config.lint.embedding
-    if wanted is None:
+    if (wanted := config.lint.embedding) is None:
         return None
+
+    def record_cost(usage: Usage) -> None:
+        if ledger is not None and usage.calls:
+            ledger.record_cost(CallKey("embedding", 0, 0), wanted.model, usage, "vectors of texts")
+
     embedder = open_embedder(
         wanted.model,
         embedding_endpoint(config, wanted),
         workspace.path / "embeddings",
-        _make_reserve(budget, embedding_terms(wanted), note),
+        _make_reserve(budget, embedding_terms(wanted), record_cost),
     )
     stack.push_async_callback(embedder.aclose)
     await embedder.ping()
     return embedder
-
-
-def usage_recorder(ledger: RecordLedger, config: RunConfig) -> Callable[[Usage], None]:
-    """Records what embeddings have cost, so that a resumed run counts it too."""
-    wanted = config.lint.embedding
-
-    def note(usage: Usage) -> None:
-        if wanted is not None and usage.calls:
-            ledger.record_cost(CallKey("embedding", 0, 0), wanted.model, usage, "vectors of texts")
-
-    return note
 
 
 def tool_output_reader(state: RunState, records: Path) -> Callable[[str], Sequence[str]]:
@@ -120,29 +86,19 @@ def tool_output_reader(state: RunState, records: Path) -> Callable[[str], Sequen
 
 
 def open_run_linter(
-    loaded: LoadedRun,
-    problems: Sequence[Problem],
-    sets: Sequence[HeldOutSet],
-    tool_output: Callable[[str], Sequence[str]],
-    embedder: Embedder | None,
+    plan: RunPlan, sets: Sequence[HeldOutSet], state: RunState, embedder: Embedder | None
 ) -> OperationLinter:
-    """The linter of a run that practises on these problems and evaluates these sets."""
-    held_out = _held_out_problems(loaded, sets)
-    return make_linter(loaded.config, problems, held_out, tool_output, embedder)
-
-
-def make_linter(
-    config: RunConfig,
-    practised: Sequence[Problem],
-    held_out: Sequence[Problem],
-    tool_output: Callable[[str], Sequence[str]] = lambda rollout: (),
-    embedder: Embedder | None = None,
-) -> OperationLinter:
+    """The linter of a run that evaluates these sets."""
+    loaded = plan.loaded
+    if not sets and not loaded.config.evaluation.do_eval:
+        # Also where the run does not evaluate: `studio eval` may do so later.
+        with suppress(DataError):
+            sets = held_out_sets(loaded)
     return OperationLinter(
-        config.lint,
-        practised=practised,
-        held_out=held_out,
-        tool_output=tool_output,
+        loaded.config.lint,
+        practised=plan.problems,
+        held_out=[problem for held_out in sets for problem in held_out.problems],
+        tool_output=tool_output_reader(state, plan.run.records),
         embedder=embedder,
     )
 
@@ -197,7 +153,6 @@ class LazyLinter:
     async def flags(
         self, operation: Operation, library: Library, others: Sequence[Operation] = ()
     ) -> tuple[Flag, ...]:
-        """See `engines.core.protocols.Linter.flags`."""
         if not self._tried:
             self._linter, self._tried = self._open(), True
         if self._linter is None:
@@ -205,7 +160,6 @@ class LazyLinter:
         return await self._linter.flags(operation, library, others)
 
     def take_usage(self) -> Usage:
-        """Nothing: no model is asked here."""
         return NO_USAGE
 
     def _open(self) -> Linter | None:
@@ -227,4 +181,4 @@ class LazyLinter:
             self._tell(f"note: leaks are not looked for as the run did: {error}")
         if config.lint.embedding is not None:
             self._tell("note: edits are compared by their wording; no embedding model is asked")
-        return make_linter(config, practised, held_out)
+        return OperationLinter(config.lint, practised=practised, held_out=held_out)

@@ -1,7 +1,6 @@
 """The models of a run: opened from the run file, asked once at the start, closed with the run.
 
-Owns how a role's settings become an endpoint or a model with its weights here, and a way of
-sampling. Imports nothing of torch until a model is opened.
+Imports nothing of torch until a model is opened.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from engines.agents.open import open_agent
-from engines.core.protocols import Agent, Ledger, Policy
+from engines.core.protocols import Ledger, Policy
 from engines.core.types import Problem, Sampling
 from engines.core.waiting.gather import gather_all
 from engines.data.rollout_log import read_rollout_log
@@ -30,6 +29,7 @@ from engines.policies.replay import ReplayPolicy
 from engines.rollouts.manager import RolloutManager
 from engines.verifiers.judge_context import JudgeContext
 from engines.verifiers.open import asks_judge
+from studio.config.settings.evaluation import EvaluationConfig
 from studio.config.settings.policy import WATCHABLE_TOKENS_PER_S, PolicyConfig, Role
 from studio.config.settings.run import RunConfig
 
@@ -46,15 +46,11 @@ _DIGEST_BYTES = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """The models of a run; two roles with the same endpoint share one client.
-
-    `judge` is None where the run file sets none and the verifier asks none. One that is
-    set is asked at the start, although no verifier may need it.
-    """
+    """The models of a run; two roles with the same endpoint share one client."""
 
     policy: Policy
     reflector: Policy
-    judge: Policy | None
+    judge: Policy | None  # None: the run file sets none, and the verifier asks none
     distinct: tuple[Policy, ...]
     local: HFLocal | None = None  # the policy without its wrappers, if its weights are here
     rollouts: VLLMRollouts | None = None  # samples in its place, with each new adapter
@@ -75,6 +71,19 @@ class Roles:
     def weights(self) -> Callable[[], str] | None:
         """Gives a digest of the policy's weights as they are now; None: they are not here."""
         return None if self.local is None else self.local.local.weights_digest
+
+    def wrap(self, wrap: Callable[[Policy, Role], Policy]) -> Roles:
+        """The same models, each wrapped; a log of replies, which is never asked, stays as it is."""
+
+        def wrap_role(policy: Policy, role: Role) -> Policy:
+            return policy if isinstance(policy, ReplayPolicy) else wrap(policy, role)
+
+        return replace(
+            self,
+            policy=wrap_role(self.policy, "policy"),
+            reflector=wrap_role(self.reflector, "reflector"),
+            judge=None if self.judge is None else wrap_role(self.judge, "judge"),
+        )
 
     async def ping(self) -> None:
         """Ask every role's endpoint once, before anything is spent. Raises PolicyError."""
@@ -112,9 +121,8 @@ def open_roles(
         here = is_local(settings.model)
         which = local.settings(settings) if here else endpoint_of(settings)
         # Equal settings share one client, so that its limits hold for both roles together.
-        for known, policy in opened:
-            if known == which:
-                return policy
+        if same := [policy for known, policy in opened if known == which]:
+            return same[0]
         policy = local.open(settings) if here else open_model(settings)
         stack.push_async_callback(policy.aclose)
         opened.append((which, policy))
@@ -135,17 +143,8 @@ def open_roles(
 
 
 def make_pausable(roles: Roles, wait: Callable[[], Awaitable[None]]) -> Roles:
-    """The same models, each call waiting for `wait` first. Replies of a log are no calls."""
-
-    def wrap_policy(policy: Policy) -> Policy:
-        return policy if isinstance(policy, ReplayPolicy) else PausablePolicy(policy, wait)
-
-    return replace(
-        roles,
-        policy=wrap_policy(roles.policy),
-        reflector=wrap_policy(roles.reflector),
-        judge=None if roles.judge is None else wrap_policy(roles.judge),
-    )
+    """The same models, each call waiting for `wait` first."""
+    return roles.wrap(lambda policy, _: PausablePolicy(policy, wait))
 
 
 def pace_of(config: RunConfig, *, watched: bool) -> float | None:
@@ -163,14 +162,13 @@ def apply_pace(roles: Roles, pace: float | None, wait: Callable[[], Awaitable[No
     return replace(roles, policy=StreamPacedPolicy(roles.policy, pace, wait))
 
 
-def slots_for(settings: PolicyConfig | None, shared: Slots) -> Slots:
-    """Slots of a role's own where its settings limit its calls, else the shared ones."""
+def slots_for(settings: PolicyConfig | EvaluationConfig | None, shared: Slots) -> Slots:
+    """Slots of its own for what has a limit, else the shared ones."""
     limit = settings.concurrency if settings is not None else None
     return shared if limit is None else Slots(limit, shared.tell)
 
 
 def rollout_slots(config: RunConfig, shared: Slots) -> Slots:
-    """Slots of rollouts."""
     if not is_local(config.policy.model) or config.policy.local.rollouts_url is not None:
         return slots_for(config.policy, shared)
     # Local weights have room for every try of a step: which tries share a batch must not depend
@@ -211,12 +209,6 @@ def endpoint_of(settings: PolicyConfig) -> EndpointSettings:
     )
 
 
-def agent_of(config: RunConfig, sampling: Sampling) -> Agent:
-    """The agent that tries the problems, asking its model in the given way."""
-    agent = config.agent
-    return open_agent(agent.kind, agent.instructions, sampling, agent.max_turns)
-
-
 def make_rollouts(
     config: RunConfig,
     roles: Roles,
@@ -231,11 +223,11 @@ def make_rollouts(
     `wait` is awaited before each try; None: nothing ever pauses. Evaluations set a `temperature`
     of their own.
     """
-    sampling = sampling_of(config.role("policy"))
+    sampling, agent = sampling_of(config.role("policy")), config.agent
     if temperature is not None:
         sampling = replace(sampling, temperature=temperature)
     return RolloutManager(
-        agent_of(config, sampling),
+        open_agent(agent.kind, agent.instructions, sampling, agent.max_turns),
         roles.policy,
         ledger,
         slots,
@@ -273,8 +265,7 @@ def is_rehearsal(config: RunConfig) -> bool:
 
 def rehearsal_note(config: RunConfig) -> str | None:
     """Which replies are scripted, for people; None where none are."""
-    scripted = _scripted_roles(config)
-    if not scripted:
+    if not (scripted := _scripted_roles(config)):
         return None
     if "policy" in scripted:
         return "rehearsal: replies are scripted, no model is asked"
@@ -295,23 +286,15 @@ def _scripted_roles(config: RunConfig) -> list[Role]:
 
 @dataclass(frozen=True, slots=True)
 class LocalModels:
-    """How `hf:` models of a run are opened.
-
-    With `training` the policy gets an adapter that can be trained. `threads` are those an earlier
-    process of the run used; None: as the run file says.
-    """
+    """How `hf:` models of a run are opened."""
 
     config: RunConfig
-    tell: Callable[[str], None] = lambda _: None
-    training: bool = False
-    threads: int | None = None
+    tell: Tell = lambda _: None
+    training: bool = False  # the policy gets an adapter that can be trained
+    threads: int | None = None  # of an earlier process of the run; None: as the run file says
 
     def open(self, settings: PolicyConfig) -> HFLocal:
-        """Load a model, which takes seconds.
-
-        Raises:
-            PolicyError: it cannot be loaded, or what loads it is not installed.
-        """
+        """Load a model, which takes seconds."""
         from engines.policies.hf_local.loading import load_local
 
         # First, since it names a package that is missing instead of failing to import it.
@@ -334,19 +317,14 @@ class LocalModels:
         )
 
 
-def open_vllm_rollouts(
-    config: RunConfig, local: HFLocal, tell: Callable[[str], None]
-) -> VLLMRollouts:
+def open_vllm_rollouts(config: RunConfig, local: HFLocal, tell: Tell) -> VLLMRollouts:
     """The vLLM server of `policy.local.rollouts_url`, asked with the ids of a local model."""
     from engines.policies.hf_local.chat_template import encode_prompt
     from engines.policies.vllm.policy import RolloutServer, VLLMRollouts
 
-    policy = config.policy
-    endpoint = replace(
-        endpoint_of(policy), model="", base_url=policy.local.rollouts_url, extra_body={}
-    )
+    policy, url = config.policy, config.policy.local.rollouts_url
     server = RolloutServer(
-        endpoint,
+        replace(endpoint_of(policy), model="", base_url=url, extra_body={}),
         lambda messages, tools: encode_prompt(local.local, messages, tools),
         local.local.window,
         config.practice.temperature,

@@ -48,27 +48,29 @@ def agent_description(config: RunConfig, adapter: str | None = None) -> dict[str
 
     `adapter` names the weights that the run trained; None: as the run file says.
     """
-    model = config.role("policy")
-    described: dict[str, Any] = {"model": model.model}
-    for name in ("base_url", "temperature", "top_p", "max_tokens"):
-        value = getattr(model, name)
-        if value is not None:
-            described[name] = value
-    if model.base_url is not None:
-        described["base_url"] = endpoint_of(model).url
-    if (adapter or model.adapter) is not None:
-        described["adapter"] = adapter or model.adapter
-    agent = {"name": config.agent.name, "instructions": config.agent.instructions}
-    turns: dict[str, Any] = {}
-    if config.agent.kind != "single_turn":
-        turns = {"kind": config.agent.kind, "max_turns": config.agent.max_turns}
-    return {**agent, **turns, "model": described}
+    model, agent = config.role("policy"), config.agent
+    described = {
+        "model": model.model,
+        "base_url": None if model.base_url is None else endpoint_of(model).url,
+        "temperature": model.temperature,
+        "top_p": model.top_p,
+        "max_tokens": model.max_tokens,
+        "adapter": adapter or model.adapter,
+    }
+    turns = (
+        {} if agent.kind == "single_turn" else {"kind": agent.kind, "max_turns": agent.max_turns}
+    )
+    return {
+        "name": agent.name,
+        "instructions": agent.instructions,
+        **turns,
+        "model": {name: value for name, value in described.items() if value is not None},
+    }
 
 
 def best_library(state: RunState, folder: LibraryFolder) -> Library | None:
     """The version that did best on the held-out sets; None where nothing was measured."""
-    step = state.best_step
-    if step is None:
+    if (step := state.best_step) is None:
         return None
     version = next(e.library_version for e in state.evaluations if e.step == step)
     return folder.at(version)

@@ -1,7 +1,7 @@
 """Whether a run can be resumed or forked with these settings.
 
 Owns the refusals: steps that do not exist, and settings, problems or weights that would silently
-be others. Reads journals, checkpoints and `run.yaml`; writes nothing.
+be others.
 """
 
 from __future__ import annotations
@@ -64,8 +64,7 @@ def check_problems_unchanged(
     run: str, state: RunState, problems: tuple[Problem, ...], sampler: Sampler
 ) -> None:
     """Refuse other problems for a step that has begun, also where changes are accepted."""
-    now = state.current
-    if now is None:
+    if (now := state.current) is None:
         return
     known = now.step <= sampler.total_steps
     if known and now.problems == tuple(problems[at].id for at in sampler.batch(now.step)):
@@ -105,14 +104,8 @@ def check_recomputable(
 ) -> None:
     """Refuse to compute updates again under other settings than they were made with.
 
-    Args:
-        segments: the history that the run continues.
-        fingerprint: of the settings now.
-        place: names what was asked for.
-        fork: whether a new run adopts them.
-
-    Raises:
-        ConfigError: training settings differ, and no checkpoint stands at the last step.
+    `segments` are the history that the run continues, with `fork` as a new run; `place` names what
+    was asked for. A checkpoint at the last step makes all of it right.
     """
     made: dict[int, tuple[str, ...]] = {}
     saved: dict[int, Path] = {}
@@ -151,14 +144,7 @@ def check_weights(
 ) -> None:
     """Refuse a model or an adapter other than the one a run began with.
 
-    Args:
-        run: run-id of the run that is resumed or forked.
-        state: of that run; None: there is none.
-        fingerprint: of the settings now.
-        local: the policy as it was loaded.
-
-    Raises:
-        ConfigError: its weights are others; nothing has been recorded.
+    `state` is that of the run which is resumed or forked; None: there is none.
     """
     if state is None or not state.engine_facts:
         return

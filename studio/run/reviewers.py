@@ -12,9 +12,7 @@ from engines.pipeline.reviewers.human import AutoReviewer, HumanReviewer
 def open_reviewers(spec: str, hold_s: float | None) -> tuple[Reviewer, ...]:
     """`auto`, `wait`, or `rules:FILE`, where a person decides what no rule does.
 
-    Args:
-        spec: the reviewer.
-        hold_s: seconds that a step waits for a person; None: without end.
+    A step waits `hold_s` seconds for a person; None: without end.
 
     Raises:
         ConfigError: another name, or the rules cannot be read.

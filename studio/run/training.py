@@ -48,11 +48,7 @@ def grpo_settings(config: RunConfig) -> GRPOSettings:
 
 
 def check_training(config: RunConfig) -> None:
-    """Refuse settings that the engine would refuse, before anything is written.
-
-    Raises:
-        ConfigError: a value is out of bounds, or two do not fit each other.
-    """
+    """Refuse settings that the engine would refuse, before anything is written."""
     if config.practice.algorithm == "grpo":
         grpo_settings(config)
 
@@ -71,11 +67,7 @@ def training_warnings(config: RunConfig) -> list[str]:
 
 
 def check_demonstrations(plan: RunPlan, local: HFLocal, tell: Tell = lambda _: None) -> None:
-    """Check the data of a run that is fine-tuned; nothing where it learns from rollouts.
-
-    Raises:
-        DataError: a problem brings no demonstration, or none fits the model.
-    """
+    """Check the data of a run that is fine-tuned; nothing where it learns from rollouts."""
     config = plan.loaded.config
     if config.practice.algorithm == "sft":
         from engines.grpo.loss.sft_data import check_problems
@@ -199,6 +191,7 @@ def _curve_listener(
     return listen
 
 
+@dataclass(slots=True, eq=False)
 class CpuMeter:
     """A listener that counts the CPU seconds of steps, each from its beginning to its commit.
 
@@ -206,28 +199,26 @@ class CpuMeter:
     checkpoints and other processes do not. `clock` gives CPU seconds of this process so far.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.process_time) -> None:
-        self._clock = clock
-        self._began: float | None = None
-        self.loop_s = 0.0
-        self.steps = 0
+    clock: Callable[[], float] = time.process_time
+    loop_s: float = 0.0
+    steps: int = 0
+    _began: float | None = None
 
     def __call__(self, event: ev.DurableEvent | ev.TransientEvent) -> None:
         match event:
             case ev.StepStarted():
-                self._began = self._clock()
+                self._began = self.clock()
             case ev.LessonCommitted() if self._began is not None:
-                self.loop_s += self._clock() - self._began
+                self.loop_s += self.clock() - self._began
                 self.steps += 1
                 self._began = None
 
     @property
     def summary_line(self) -> str:
         """One line; "" before the first step has ended."""
-        steps = count_text(self.steps, "step")
+        if not self.steps:
+            return ""
         return (
-            f"training loop: {self.loop_s:.1f} CPU seconds in {steps} (without imports, "
-            "evaluation and checkpoints)"
-            if self.steps
-            else ""
+            f"training loop: {self.loop_s:.1f} CPU seconds in {count_text(self.steps, 'step')} "
+            "(without imports, evaluation and checkpoints)"
         )

@@ -1,7 +1,6 @@
 """The verifier of a run: how it is opened, and what of its files is in a run's fingerprint.
 
-Owns naming the line of the run file that a refusal is about. `engines.verifiers.open` knows the
-kinds, `studio.data.verifiers` the folders.
+`engines.verifiers.open` knows the kinds, `studio.data.verifiers` the folders.
 """
 
 from __future__ import annotations
@@ -41,9 +40,8 @@ def open_run_verifier(
 ) -> Verifier:
     """Make the verifier that a run file asks for; its `check` is left to the caller.
 
-    It asks the judge of `roles` through `ledger`, in the run's `slots` unless the judge has slots
-    of its own. `sets` are what it will judge, practice and held-out: its `check` refuses a function
-    that needs a column which one of them lacks.
+    `sets` are what it will judge, practice and held-out: its `check` refuses a function that needs
+    a column which one of them lacks.
 
     Raises:
         VerifierError: unknown, wrongly set, or without a model that it needs; the place is a
@@ -92,11 +90,9 @@ def masked_answers_warning(problems: Iterable[Problem], mask: Mask) -> str | Non
     count = sum(is_answer_masked(problem, mask) for problem in problems)
     if not count:
         return None
-    one, many = (
-        "problem has an expected answer that holds",
-        "problems have expected answers that hold",
-    )
-    what = one if count == 1 else many
+    what = "problems have expected answers that hold"
+    if count == 1:
+        what = "problem has an expected answer that holds"
     return f"{count} {what} what looks like a secret: tries at it stay unjudged"
 
 

@@ -24,7 +24,7 @@ from engines.training_free.lint import OperationLinter
 from studio.config.loading import load_run
 from studio.evaluation.trial import without_lessons
 from studio.run.budget import check_budget, open_budget
-from studio.run.linter import embedding_endpoint, make_linter, open_run_embedder
+from studio.run.linter import embedding_endpoint, open_run_embedder
 from tests.engines.pipeline.test_settings import prompt_of, requests
 from tests.support.builders import a_library, an_operation
 from tests.support.fake_endpoint import answers, fake_endpoint, refuses
@@ -259,7 +259,7 @@ async def test_the_words_that_give_a_question_away_are_as_many_as_the_run_file_s
 
     async def flagged(*overrides: str) -> bool:
         config = load_run("rehearsal", overrides, tmp_path, {}).config
-        found = await make_linter(config, [problem], []).flags(near, a_library())
+        found = await OperationLinter(config.lint, practised=[problem]).flags(near, a_library())
         return names.LEAK in [flag.name for flag in found]
 
     assert not await flagged()  # seven words in a row, and eight are wanted
