@@ -1,7 +1,4 @@
-"""A held-out evaluation outside any run: what `studio eval` measures, and where it records replies.
-
-`engines.pipeline.evaluation.evaluate` measures.
-"""
+"""A held-out evaluation outside any run: what `studio eval` measures."""
 
 from __future__ import annotations
 
@@ -87,11 +84,6 @@ class EvalPlan:
     def total(self) -> int:
         """Different rollouts in all, known ones included."""
         return len(set(self.contents)) * self.k * len(self.guidances)
-
-    @property
-    def requested_total(self) -> int:
-        """Rollouts in all, with those that two sets or sides share counted for each."""
-        return len(self.contents) * self.k * len(self.guidances)
 
     @property
     def guidances(self) -> tuple[str, ...]:

@@ -50,7 +50,9 @@ def run_eval(plan: EvalPlan, *, json: bool) -> int:
     to_stderr(f"{eval_title(plan)}: {missing} rollouts to make{known}")
     early = _EarlyEnd()
     try:
-        progress = _ProgressCounter(plan.requested_total) if missing else lambda: None
+        # Rollouts that two sets share are told of for each.
+        requested = len(plan.contents) * plan.k * len(plan.guidances)
+        progress = _ProgressCounter(requested) if missing else lambda: None
         found = asyncio.run(_measure_until_signal(plan, progress, early))
     except asyncio.CancelledError:
         done = plan.total - plan.count_missing()

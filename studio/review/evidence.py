@@ -1,7 +1,4 @@
-"""The rollouts behind an operation, as a reviewer reads them: question, reward, last words.
-
-Reads a run's journal and records; changes nothing.
-"""
+"""The rollouts behind an operation, as a reviewer reads them: question, reward, last words."""
 
 from __future__ import annotations
 
@@ -58,30 +55,25 @@ class EvidenceLoader:
 
     def refresh(self) -> None:
         """Read what the run has journalled since."""
-        members = {}
         with self._reading:
-            for number, step in self._reader.read().steps.items():
-                for position in {position for position, _ in step.rollouts}:
-                    members[group_id(number, position)] = [
-                        EvidenceRollout(each.finished, each.verdict)
-                        for each in step.members(position)
-                    ]
-        self._members = members
+            self._members = {
+                group_id(number, position): [
+                    EvidenceRollout(each.finished, each.verdict) for each in step.members(position)
+                ]
+                for number, step in self._reader.read().steps.items()
+                for position in sorted({position for position, _ in step.rollouts})
+            }
 
     def operation_groups(self, operation: Operation) -> tuple[GroupEvidence, ...]:
         """Evidence by group, in the order of the operation.
 
         A weight update names no rollouts: it rests on all groups of its step.
         """
-        if operation.kind == "weights":
-            return self._step_groups(operation.id)
-        return self.groups(operation.evidence)
-
-    def _step_groups(self, update: str) -> tuple[GroupEvidence, ...]:
-        step = update.removeprefix("op").partition(".")[0]
+        if operation.kind != "weights":
+            return self.groups(operation.evidence)
         self.refresh()
-        names = [name for name in self._members if name.partition("p")[0] == f"s{step}"]
-        names.sort(key=lambda name: int(name.partition("p")[2]))
+        step = operation.id.removeprefix("op").partition(".")[0]
+        names = [name for name in self._members if name.startswith(f"s{step}p")]
         return tuple(self._group(name, [each.id for each in self._members[name]]) for name in names)
 
     def groups(self, rollouts: Sequence[str]) -> tuple[GroupEvidence, ...]:

@@ -148,11 +148,7 @@ class RunReview:
             self.wait_for(self._wait_for_change())
 
     def _while_allowed(self, ask: Callable[[], bool]) -> bool:
-        """Ask, once no screen decides where that is waited for; True where the process ended.
-
-        Raises:
-            ControlledElsewhereError: a screen decides, and it is not waited for.
-        """
+        """Ask, once no screen decides where that is waited for; True where the process ended."""
         while True:
             try:
                 return ask()

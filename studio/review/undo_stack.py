@@ -1,7 +1,4 @@
-"""What was decided in this session, so that it can be undone and redone. Pure.
-
-Owns the stack of undo and redo, and what operation would undo a change that is committed.
-"""
+"""What was decided in this session, so that it can be undone and redone. Pure."""
 
 from __future__ import annotations
 

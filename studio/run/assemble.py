@@ -1,7 +1,4 @@
-"""From a planned run to its running parts: what is opened, and in which order.
-
-Owns the order of opening; closing is the reverse. Each part is made by the module it belongs to.
-"""
+"""From a planned run to its running parts: what is opened, and in which order."""
 
 from __future__ import annotations
 
@@ -10,12 +7,11 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from engines.core.protocols import Ledger, Reviewer, Verifier
+from engines.core.protocols import Reviewer
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from engines.pipeline.context import RunContext
 from engines.pipeline.control import RunControl
-from engines.pipeline.evaluation.evaluate import HeldOutSet
 from engines.pipeline.gate.gate import Gate
 from engines.pipeline.outage import Outage
 from engines.pipeline.recorder import Recorder
@@ -32,7 +28,6 @@ from studio.run.held_out import evaluated_sets, measuring_setup, open_evaluation
 from studio.run.library_start import open_library, opening_event
 from studio.run.linter import open_run_embedder, open_run_linter
 from studio.run.models import (
-    Roles,
     Tell,
     apply_pace,
     make_pausable,
@@ -95,12 +90,7 @@ async def open_run_context(
 
 
 async def check_verifier(plan: RunPlan, stack: AsyncExitStack) -> None:
-    """Load the run's verifier and close it with the stack; nothing is asked and nothing written.
-
-    Raises:
-        StudioError: a model has no known form, a set cannot be read, or the verifier is of
-            no use.
-    """
+    """Load the run's verifier and close it with the stack; nothing is asked and nothing written."""
     config = plan.loaded.config
     roles = open_roles(config, stack)
     check_training(config)
@@ -108,21 +98,11 @@ async def check_verifier(plan: RunPlan, stack: AsyncExitStack) -> None:
         check_demonstrations(plan, roles.local)
     ledger = RecordLedger(plan.run.records, config.seed)
     slots = Slots(config.practice.concurrency)
-    await _open_verifier(plan, stack, roles, ledger, slots, evaluated_sets(plan.loaded)).check()
-
-
-def _open_verifier(
-    plan: RunPlan,
-    stack: AsyncExitStack,
-    roles: Roles,
-    ledger: Ledger,
-    slots: Slots,
-    sets: Sequence[HeldOutSet],
-) -> Verifier:
-    judged = (plan.problems, *(held_out.problems for held_out in sets))
-    return open_run_verifier(
+    judged = (plan.problems, *(held_out.problems for held_out in evaluated_sets(plan.loaded)))
+    verifier = open_run_verifier(
         plan.loaded, plan.workspace, roles, ledger, slots, sets=judged, stack=stack
     )
+    await verifier.check()
 
 
 class _RunParts:
@@ -153,7 +133,10 @@ class _RunParts:
         self.ledger = RecordLedger(records, config.seed, tell=tell, mask=loaded.mask)
         self.slots = Slots(config.practice.concurrency, tell)
         self.sets = evaluated_sets(loaded)
-        self.verifier = _open_verifier(plan, stack, self.roles, self.ledger, self.slots, self.sets)
+        judged = (plan.problems, *(held_out.problems for held_out in self.sets))
+        self.verifier = open_run_verifier(
+            loaded, plan.workspace, self.roles, self.ledger, self.slots, sets=judged, stack=stack
+        )
         await self.verifier.check()
         await self.roles.ping()
         if roles.local is not None:

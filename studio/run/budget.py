@@ -1,7 +1,4 @@
-"""The budget of a run file: its limits, the prices of each role, and what is spent.
-
-Owns the refusal of a budget that could not be kept.
-"""
+"""The budget of a run file: its limits, the prices of each role, and what is spent."""
 
 from __future__ import annotations
 
@@ -71,26 +68,22 @@ def check_budget(loaded: LoadedRun, config: RunConfig) -> None:
     """
     if config.budget.cost_usd is None:
         return
+    place, unkept = loaded.place("budget.cost_usd"), "so a budget in dollars cannot be kept."
     for role in endpoint_roles(config):
         if terms_of(config.role(role)).has_price:
             continue
         section = role if getattr(config, role) is not None else "policy"
         raise ConfigError(
-            loaded.place("budget.cost_usd"),
-            f"what the {role} ({config.role(role).model}) costs is unknown, so a budget in "
-            "dollars cannot be kept.",
+            place,
+            f"what the {role} ({config.role(role).model}) costs is unknown, {unkept}",
             f"Set {section}.price_in_usd_per_mtok and {section}.price_out_usd_per_mtok, or "
             "give the budget as budget.calls or budget.tokens.",
         )
     wanted = config.lint.embedding
     if wanted is None or wanted.model == "rehearsal" or embedding_terms(wanted).has_price:
         return
-    raise ConfigError(
-        loaded.place("budget.cost_usd"),
-        f"what the embeddings ({wanted.model}) cost is unknown, so a budget in dollars cannot "
-        "be kept.",
-        "Set lint.embedding.price_in_usd_per_mtok.",
-    )
+    cause = f"what the embeddings ({wanted.model}) cost is unknown, {unkept}"
+    raise ConfigError(place, cause, "Set lint.embedding.price_in_usd_per_mtok.")
 
 
 def open_budget(
@@ -124,12 +117,9 @@ def apply_budget(roles: Roles, config: RunConfig, budget: Budget | None) -> Role
 
 def _terms_by_name(config: RunConfig) -> Mapping[str, CallPricing]:
     """Prices by the name that records have; of two roles with one name the dearer counts."""
-    found: dict[str, CallPricing] = {}
-    for role in endpoint_roles(config):
-        name, terms = config.role(role).model, terms_of(config.role(role))
-        known = found.get(name)
-        if known is None or known.cost_usd(1, 1) < terms.cost_usd(1, 1):
-            found[name] = terms
+    roles = [config.role(role) for role in endpoint_roles(config)]
+    pairs = [(settings.model, terms_of(settings)) for settings in roles]
+    found = dict(sorted(pairs[::-1], key=lambda pair: pair[1].cost_usd(1, 1)))
     if (wanted := config.lint.embedding) is not None:
         found.setdefault(wanted.model, embedding_terms(wanted))
     return found

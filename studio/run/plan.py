@@ -1,7 +1,4 @@
-"""What a command line asks for: a new run, a resumed one, a fork, or nothing to do.
-
-What refuses a run that goes on is `studio.run.resume_checks`.
-"""
+"""What a command line asks for: a new run, a resumed one, a fork, or nothing to do."""
 
 from __future__ import annotations
 

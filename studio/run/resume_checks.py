@@ -160,20 +160,15 @@ def check_weights(
 
     if not accepted & {"policy.local.dtype", "policy.local.quantise"}:
         if differs("dtype"):
-            raise refusal(
-                f"its weights were {began['dtype']}, and here they are {now['dtype']}.",
-                f"Resume it where they are {began['dtype']}",
-            )
+            cause = f"its weights were {began['dtype']}, and here they are {now['dtype']}."
+            raise refusal(cause, f"Resume it where they are {began['dtype']}")
         if differs("base"):
-            raise refusal(
-                f"the weights of {local.name} are not those it began with.", "Put the model back"
-            )
+            cause = f"the weights of {local.name} are not those it began with."
+            raise refusal(cause, "Put the model back")
     # Runs from before bases were noted cannot be compared by their adapter either.
     if "policy.adapter" not in accepted and "base" in began and differs("adapter"):
-        raise refusal(
-            f"the adapter {local.settings.adapter} is not the one it began with.",
-            "Put the adapter back",
-        )
+        cause = f"the adapter {local.settings.adapter} is not the one it began with."
+        raise refusal(cause, "Put the adapter back")
 
 
 def weight_facts(local: LocalModel) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from engines.core.codec import from_dict
 from engines.core.errors import ConflictError
@@ -21,7 +21,7 @@ from engines.core.library import Library
 from engines.core.state.run_state import RunState
 from engines.core.types import Decision, Operation, UnparsedReply
 from engines.pipeline.gate.results import DecisionPreview, DecisionResult
-from engines.record.run_dir import RunDir
+from engines.record.run_dir import RunDir, Workspace
 from studio.session.idempotency import free_operation_id
 from studio.session.protocol import parse_value
 from studio.session.status import status_of
@@ -119,18 +119,36 @@ class ReviewQueue:
         )
 
 
-class LockedRun(Protocol):
-    """A run without a process, under its lock."""
+@dataclass(frozen=True, slots=True)
+class LockedRun:
+    """A run without a process, under its lock; used by the thread that took it."""
 
-    @property
-    def state(self) -> RunState: ...
+    workspace: Workspace
+    run: RunDir
+    state: RunState
+    gate: Gate
+    runner: asyncio.Runner
+    events_read: int  # what the journal held when the lock was taken
 
-    @property
-    def gate(self) -> Gate: ...
+    async def review_queue(self) -> ReviewQueue:
+        return ReviewQueue.read(self.state, self.gate.draft())
 
     async def commit(self) -> str:
         """Commit the decisions of a finished run; returns what happened."""
-        ...
+        from engines.record.catalogue import write_library_rows
+        from engines.record.export import refresh_agent
+
+        run, state = self.run, self.state
+        if state.status != "finished":
+            left = len(state.undecided_operations)
+            waiting = f"{left} operations are left" if left else "every operation is decided"
+            return f"{waiting}; go on with `studio headless --resume {run.run}`"
+        if not state.reviewed_operations:
+            return "nothing is decided, so nothing was committed"
+        library = (await self.gate.commit(0)).library
+        refresh_agent(run.agent_file, library, run.run, self.workspace.mask)
+        write_library_rows(self.workspace, library)
+        return f"committed: library {library.name} is at v{library.version}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +185,20 @@ class Session(ABC):
         self._queue_changed = asyncio.Event()
         self._queue_ended = False
 
-    @abstractmethod
-    def messages(self) -> AsyncIterator[Message]:
+    async def messages(self) -> AsyncIterator[Message]:
         """Connect, then yield what happens until `close`; raises nothing for a lost connection."""
+        await self._begin()
+        while True:
+            while self._queue:
+                yield self._queue.popleft()
+            if self._queue_ended:
+                return
+            self._queue_changed.clear()
+            await self._queue_changed.wait()
+
+    @abstractmethod
+    async def _begin(self) -> None:
+        """Begin to fill the queue of messages, unless it is closed."""
 
     @abstractmethod
     async def send(self, request: Request[T]) -> T:
@@ -198,11 +227,8 @@ class Session(ABC):
             NotRunningError: the process has ended, and no other session decides.
             ControlledElsewhereError: a screen decides, and this session is none.
         """
-
-        async def read(run: LockedRun) -> ReviewQueue:
-            return ReviewQueue.read(run.state, run.gate.draft())
-
-        return await self.send(Request("review", {}, self._parse_queue, read, is_query=True))
+        parse, read = self._parse_queue, LockedRun.review_queue
+        return await self.send(Request("review", {}, parse, read, is_query=True))
 
     def _parse_queue(self, answer: dict[str, Any]) -> ReviewQueue:
         return parse_value(ReviewQueue, answer)
@@ -286,15 +312,6 @@ class Session(ABC):
             if do != "status":
                 raise
             return status_of(self.state)
-
-    async def _queued_messages(self) -> AsyncIterator[Message]:
-        while True:
-            while self._queue:
-                yield self._queue.popleft()
-            if self._queue_ended:
-                return
-            self._queue_changed.clear()
-            await self._queue_changed.wait()
 
     def _enqueue(self, message: Message) -> None:
         if isinstance(message, TextReceived) and self._queue:

@@ -40,6 +40,7 @@ _MOST_CHARS = 500_000
 _WRITE_BYTES = 1_000_000
 
 _Place = tuple[int, int, int]  # step, position, index
+_Piece = tuple[str, int, str]  # rollout, offset, text
 
 
 @dataclass(slots=True, eq=False)
@@ -60,12 +61,8 @@ class RolloutText:
         if not whole and text and "\ud800" <= text[-1] <= "\udbff":
             self.recent.append(text[-1])  # half a character: the other half may follow
             text = text[:-1]
-        if not text:
-            return
-        if not text.isascii():
-            # As it arrives, else the two ends would count characters differently.
-            text = fix_surrogates(text)
-        self.chunks.append(text)
+        if text:  # as it arrives, else the two ends would count characters differently
+            self.chunks.append(text if text.isascii() else fix_surrogates(text))
 
 
 class Outbox:
@@ -154,7 +151,7 @@ class Outbox:
 
     def _stream_lines(self) -> list[bytes]:
         lines: list[bytes] = []
-        pieces: list[tuple[str, int, str]] = []
+        pieces: list[_Piece] = []
         chars = 0
         for text in self._feed.texts_of(self.subscribed):
             for piece in self._unsent_pieces(text):
@@ -167,8 +164,8 @@ class Outbox:
             lines.append(format_line(streams=pieces))
         return lines
 
-    def _unsent_pieces(self, text: RolloutText) -> Sequence[tuple[str, int, str]]:
-        """What of a text was not sent yet, as (rollout, offset, text) of bounded length each."""
+    def _unsent_pieces(self, text: RolloutText) -> Sequence[_Piece]:
+        """What of a text was not sent yet, in pieces of bounded length."""
         known, chunks, offset = self._sent.get(text.rollout, (text, 0, 0))
         if known is not text:  # the rollout began anew
             chunks = offset = 0

@@ -12,10 +12,9 @@ from typing import Any, TypeVar
 
 from engines.core.errors import ConflictError, LockedError, StudioError
 from studio.session.base import Request, ReviewQueue, Session, SnapshotReceived
-from studio.session.connection import Connection, ConnectionLost
 from studio.session.idempotency import events_since, prior_result
 from studio.session.protocol import controlled_elsewhere_error, ended_early_error, not_running_error
-from studio.session.reconnect import ReconnectingClient
+from studio.session.reconnect import Connection, ConnectionLost, ReconnectingClient
 from studio.session.status import status_of
 
 MOST_SENT = 8
@@ -95,17 +94,12 @@ class LiveSession(ReconnectingClient):
 
     async def _find_connection(self) -> Connection | None:
         """The connection to the run's process; None where there is none after another look."""
-        connection = await self.wait_for_connection()
-        if connection is None and await self.reattach():
-            connection = await self.wait_for_connection()
-        return connection
+        if await self.wait_for_connection() is None:
+            await self.reattach()
+        return await self.wait_for_connection()
 
     async def _ask_fallback(self, request: Request[T]) -> T:
-        """Ask the session that decides where the run has no process.
-
-        Raises:
-            ConnectionLost: a process took the run up just now.
-        """
+        """Ask the session that decides without a process; ConnectionLost: one is back just now."""
         answers_here = request.act is not None or not request.is_query
         offline = self._fallback_session() if answers_here else None
         if offline is None:

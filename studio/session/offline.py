@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from shlex import quote
 from typing import Any, TypeVar
 
@@ -18,18 +17,16 @@ from engines.core.errors import ConflictError, LockedError, StudioError
 from engines.core.events import DurableEvent, TransientEvent
 from engines.core.protocols import Linter
 from engines.core.state.fold import fold, fold_events
-from engines.core.state.run_state import RunState
 from engines.pipeline.gate.gate import Gate
 from engines.pipeline.recorder import Recorder
-from engines.record.catalogue import write_library_rows, write_run_row
-from engines.record.export import refresh_agent
+from engines.record.catalogue import write_run_row
 from engines.record.journal import Journal
 from engines.record.lock import write_lock
 from engines.record.run_dir import RunDir, Workspace
 from studio.session.base import (
     ControllerChanged,
     EventReceived,
-    Message,
+    LockedRun,
     Request,
     Session,
     SnapshotReceived,
@@ -73,7 +70,7 @@ class OfflineSession(Session):
         self._holder, self._idle_s = holder, idle_s
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="offline-session")
         self._stack = contextlib.ExitStack()  # used by the worker thread alone, as `_locked` is
-        self._locked: _LockedRun | None = None
+        self._locked: LockedRun | None = None
         self._opening: list[DurableEvent | TransientEvent] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._idle: asyncio.TimerHandle | None = None
@@ -81,11 +78,9 @@ class OfflineSession(Session):
         self._wrote = False  # something was journalled since the lock was taken
         self._read = False
 
-    async def messages(self) -> AsyncIterator[Message]:
+    async def _begin(self) -> None:
         async with self._turn:
             await self._load_state()
-        async for message in self._queued_messages():
-            yield message
 
     def subscribe(self, rollouts: Collection[str]) -> None:
         """No rollout is running here."""
@@ -154,7 +149,7 @@ class OfflineSession(Session):
     async def _take_lock(self) -> None:
         self._opening = []
         enter = self._stack.enter_context
-        locked: _LockedRun = await self._in_worker(enter, self._lock_run())
+        locked: LockedRun = await self._in_worker(enter, self._lock_run())
         self._locked = locked
         opening, self._opening = self._opening, None
         if locked.events_read == self.state.events:
@@ -166,13 +161,8 @@ class OfflineSession(Session):
             self._enqueue(SnapshotReceived())
 
     @contextlib.contextmanager
-    def _lock_run(self) -> Iterator[_LockedRun]:
-        """Take the run's lock and open its gate; used in the worker thread.
-
-        Raises:
-            LockedError: a process holds the run.
-            ConflictError: the run was cut off before it began, or its library is gone.
-        """
+    def _lock_run(self) -> Iterator[LockedRun]:
+        """Take the run's lock and open its gate; used in the worker thread."""
         run = self.run
         with write_lock(run.path, who=self._holder), asyncio.Runner() as runner:
             if is_alive(run):
@@ -199,7 +189,7 @@ class OfflineSession(Session):
                     linter=self._linter,
                 )
                 runner.run(gate.follow_head(state.step))
-                yield _LockedRun(self._workspace, run, state, gate, runner, events_read)
+                yield LockedRun(self._workspace, run, state, gate, runner, events_read)
             finally:
                 runner.run(journal.aclose())
 
@@ -242,28 +232,3 @@ class OfflineSession(Session):
         # Shielded: whoever stops waiting must not leave half a decision behind.
         working = asyncio.get_running_loop().run_in_executor(self._worker, do, *arguments)
         return await asyncio.shield(working)
-
-
-@dataclass(frozen=True, slots=True)
-class _LockedRun:
-    """A run under its lock, used by the thread that took it."""
-
-    workspace: Workspace
-    run: RunDir
-    state: RunState
-    gate: Gate
-    runner: asyncio.Runner
-    events_read: int  # what the journal held when the lock was taken
-
-    async def commit(self) -> str:
-        run, state = self.run, self.state
-        if state.status != "finished":
-            left = len(state.undecided_operations)
-            waiting = f"{left} operations are left" if left else "every operation is decided"
-            return f"{waiting}; go on with `studio headless --resume {run.run}`"
-        if not state.reviewed_operations:
-            return "nothing is decided, so nothing was committed"
-        library = (await self.gate.commit(0)).library
-        refresh_agent(run.agent_file, library, run.run, self.workspace.mask)
-        write_library_rows(self.workspace, library)
-        return f"committed: library {library.name} is at v{library.version}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any
@@ -27,7 +28,8 @@ from studio.session.base import (
     TextPiece,
     TextReceived,
 )
-from studio.session.connection import Connection, ConnectionLost, NoProcess, connect
+from studio.session.protocol import parse_answer, request_line
+from studio.session.socket_file import RunAddress, check_owner, connect_path
 
 ANSWER_S = 30.0
 """How long a process that accepted the connection may take to answer `attach`."""
@@ -35,8 +37,111 @@ LOOK_S = 1.5
 """While there is no process: seconds between two looks for one."""
 _PAUSES_S = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5)
 """Before each try to connect again; the last for every further one."""
+_READ_BYTES = 1_000_000
 _STEADY_S = 5.0
 """After a connection that lasted so long the next try is made at once."""
+
+
+class ConnectionLost(Exception):
+    """The connection ended before the answer came."""
+
+
+class NoProcess(Exception):
+    """No process listens on the run's socket."""
+
+
+class Connection:
+    """An open connection. Answers arrive while somebody iterates `pushed_messages`."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._number = 0
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._lost = False
+
+    async def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+        """Send a request and return its answer.
+
+        Raises:
+            ConflictError: the run refused, or it is too long to be sent.
+            ConnectionLost: whether the run did it is not known.
+        """
+        self._number += 1
+        number = self._number
+        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
+        try:
+            self.send(do, number, **arguments)
+            return parse_answer(await answer)
+        finally:
+            self._waiting.pop(number, None)
+
+    def send(self, do: str, number: int = 0, **arguments: Any) -> None:
+        """Send a request; the answer to number 0 is dropped."""
+        if self._lost:
+            raise ConnectionLost
+        self._writer.write(request_line(number, do, **arguments))
+
+    async def ask_first(self, do: str, **arguments: Any) -> dict[str, Any]:
+        """Ask before anybody iterates `pushed_messages`, and return the answer."""
+        self.send(do, **arguments)
+        if not (line := await self._read_line()):
+            raise ConnectionLost
+        return parse_answer(json.loads(line))
+
+    async def pushed_messages(self) -> AsyncIterator[dict[str, Any]]:
+        """Yield what is pushed until the connection ends; answers go to those who asked."""
+        try:
+            while line := await self._read_line():
+                message = json.loads(line)
+                if "id" not in message:
+                    yield message
+                elif (answer := self._waiting.get(message["id"])) is not None and not answer.done():
+                    answer.set_result(message)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close the connection; whoever waits for an answer gets ConnectionLost."""
+        self._lost = True
+        self._writer.close()
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(ConnectionLost())
+
+    async def aclose(self) -> None:
+        """Close the connection, and wait until it is closed."""
+        self.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+
+    async def _read_line(self) -> bytes:
+        """One line of any length; b"" at the end of the input, also within a line."""
+        parts: list[bytes] = []
+        while True:
+            try:
+                parts.append(await self._reader.readuntil(b"\n"))
+                return b"".join(parts)
+            except asyncio.LimitOverrunError as more:
+                parts.append(await self._reader.readexactly(more.consumed))
+            except (asyncio.IncompleteReadError, OSError):
+                return b""
+
+
+async def connect(run: RunAddress) -> Connection:
+    """Connect to a run's process.
+
+    Raises:
+        NoProcess: there is none; a socket file may be left of it.
+        ConflictError: its socket is somebody else's, or its path is too long.
+        OSError: it could not be reached now.
+    """
+    try:
+        with connect_path(run) as path:
+            check_owner(path, run)
+            reader, writer = await asyncio.open_unix_connection(path, limit=_READ_BYTES)
+    except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
+        raise NoProcess from error
+    return Connection(reader, writer)
 
 
 class ReconnectingClient(Session):
@@ -69,8 +174,7 @@ class ReconnectingClient(Session):
         self._running: asyncio.Task[None] | None = None
 
     async def messages(self) -> AsyncIterator[Message]:
-        self._start()
-        async for message in self._queued_messages():
+        async for message in super().messages():
             yield message
         if self._running is not None and not self._running.cancelled():
             self._running.result()  # else a bug would look like a quiet run
@@ -83,7 +187,7 @@ class ReconnectingClient(Session):
 
     async def wait_for_connection(self) -> Connection | None:
         """Wait until it is known whether there is a connection, and return it."""
-        self._start()
+        await self._begin()
         await self._known.wait()
         return self.connection
 
@@ -118,7 +222,7 @@ class ReconnectingClient(Session):
         self.connection = None
         self._on_stopped()
 
-    def _start(self) -> None:
+    async def _begin(self) -> None:
         if self._running is None and not self.closed:
             self._running = asyncio.create_task(self._keep_attached())
             self._running.add_done_callback(self._on_stopped)
@@ -153,13 +257,7 @@ class ReconnectingClient(Session):
             self._disconnect(reason, ended=False)
 
     async def _attach_once(self) -> None:
-        """Connect and handle what comes, until the connection is lost.
-
-        Raises:
-            NoProcess: nobody is there.
-            StudioError: it refuses, or its journal cannot be read.
-            OSError, TimeoutError: it could not be reached.
-        """
+        """Connect and handle what comes, until the connection is lost."""
         connection = await connect(self.run)
         try:
             async with asyncio.timeout(ANSWER_S):

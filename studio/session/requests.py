@@ -73,7 +73,10 @@ class RequestHandler:
                 check()
                 if do != "commit":
                     return await self._handle_command(do, request, who)
-                self._check_step(step)
+                now = self._context.recorder.state.step
+                if step not in (None, now):  # not the one the person looked at
+                    move = "Look at what waits, and again."
+                    raise ConflictError(f"step {step}", f"step {now} is under way by now.", move)
                 waiting = await self._release_commit(who or text_fields(request, "reviewer")[0])
         try:
             return await asyncio.wait_for(asyncio.shield(waiting), COMMIT_S)
@@ -123,9 +126,8 @@ class RequestHandler:
             case "stop":
                 # After the answer: stopping closes this very connection.
                 after_step = bool(request.get("after_step"))
-                reason = "studio ctl stop" if who is None else f"by {who}"
-                if after_step:
-                    reason = "after this step"
+                by = "studio ctl stop" if who is None else f"by {who}"
+                reason = "after this step" if after_step else by
                 asyncio.get_running_loop().call_soon(control.stop, reason, after_step)
                 return {**self.status(), "status": "stopping"}
             case "kill":
@@ -149,21 +151,12 @@ class RequestHandler:
         return self.status()
 
     def _kill(self, rollout: str, who: str) -> dict[str, Any]:
-        found = _ROLLOUT.fullmatch(rollout)
-        if found is None:
+        if (found := _ROLLOUT.fullmatch(rollout)) is None:
             raise ConflictError(
                 "request kill", f"{rollout!r} is no rollout's id.", "Send one such as s1p0r2."
             )
         step, position, index = map(int, found.groups())
         return {"killed": self._context.rollouts.kill(step, position, index, f"{KILLED}{who}")}
-
-    def _check_step(self, step: Any) -> None:
-        """Refuse to commit another step than the one the person looked at."""
-        now = self._context.recorder.state.step
-        if step not in (None, now):
-            raise ConflictError(
-                f"step {step}", f"step {now} is under way by now.", "Look at what waits, and again."
-            )
 
     async def _release_commit(self, who: str) -> asyncio.Future[dict[str, Any]]:
         """Defer what is undecided and release the commit; the future holds what came of it."""
@@ -185,10 +178,8 @@ class RequestHandler:
                     version = event.library_version
                     waiting.set_result({"said": self._commit_text(version), "version": version})
                 case ev.LessonReturned():
-                    asked = len(event.asked_again)
-                    waiting.set_result(
-                        {"said": f"the library moved to v{event.head}: {asked} are asked again"}
-                    )
+                    asked = f"{len(event.asked_again)} are asked again"
+                    waiting.set_result({"said": f"the library moved to v{event.head}: {asked}"})
                 case ev.DecisionUndone():
                     waiting.set_result({"said": "not committed: a decision was taken back"})
 

@@ -1,7 +1,4 @@
-"""The server of a run's process on `control.sock`: its clients, and which of them decides.
-
-What a request does is `studio.session.requests`'s.
-"""
+"""The server of a run's process on `control.sock`: its clients, and which of them decides."""
 
 from __future__ import annotations
 
@@ -135,9 +132,8 @@ class _Server:
         try:
             while (line := await coming) and not self._closing:
                 if not line.endswith(b"\n"):  # a part of one that is too long
-                    client.outbox.enqueue(
-                        refusal_line(None, too_long_error("", await _skip_long_line(line, reader)))
-                    )
+                    size = await _skip_long_line(line, reader)
+                    client.outbox.enqueue(refusal_line(None, too_long_error("", size)))
                     await client.outbox.wait_until_sent()
                     return
                 coming = asyncio.create_task(_read_line(reader))
@@ -199,7 +195,10 @@ class _Server:
         if client is self._controller:
             return
         if client.who is not None and do in STEERING:
-            raise self._observer_error()
+            who = "nobody drives now"
+            if self._controller is not None:
+                who = f"{self._controller_name} drives this run"
+            raise ConflictError("this screen", f"it observes; {who}.", "Press T to take over.")
         if self._controller is not None and do in DECIDING:
             raise controlled_elsewhere_error(self._run, self._controller_name)
 
@@ -210,11 +209,8 @@ class _Server:
     def _attach(self, client: _Client, request: Mapping[str, Any]) -> dict[str, Any]:
         who, session = text_fields(request, "who", "session")
         client.who, client.session = who or "somebody", session
-        before = [
-            one
-            for one in self._connections.values()
-            if session and one.session == session and one is not client
-        ]
+        others = (one for one in self._connections.values() if one is not client)
+        before = [one for one in others if session and one.session == session]
         # Before its older connection is dropped: without a controller a held commit is released.
         if request.get("drive") and (self._controller is None or self._controller in before):
             self._set_controller(client)
@@ -255,12 +251,6 @@ class _Server:
 
     def _controller_data(self, client: _Client) -> dict[str, Any]:
         return {"driver": {"mine": client is self._controller, "who": self._controller_name}}
-
-    def _observer_error(self) -> ConflictError:
-        who = "nobody drives now"
-        if self._controller is not None:
-            who = f"{self._controller_name} drives this run"
-        return ConflictError("this screen", f"it observes; {who}.", "Press T to take over.")
 
     def _detach(self, client: _Client) -> None:
         self._feed.remove(client.outbox)

@@ -128,9 +128,8 @@ def _temporary_folders() -> list[str]:
 def _private_folder(path: Path, folders: Sequence[str]) -> Path:
     """A new folder of mode 0700 with a short name."""
     for parent in folders:
-        if not os.path.isabs(parent):
-            continue
-        if len(os.fsencode(parent)) + len(f"/{_PRIVATE}12345678/{_NAME}") > LONGEST_PATH:
+        longest = len(os.fsencode(parent)) + len(f"/{_PRIVATE}12345678/{_NAME}")
+        if not os.path.isabs(parent) or longest > LONGEST_PATH:
             continue
         with contextlib.suppress(OSError):
             return Path(tempfile.mkdtemp(prefix=_PRIVATE, dir=parent))

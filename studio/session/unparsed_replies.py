@@ -1,7 +1,4 @@
-"""Replies of the model that could not be parsed: where one comes from, and its correction.
-
-Finds the step, the prompt and the records behind a reply, and hands a corrected one to the gate.
-"""
+"""Replies of the model that could not be parsed: where one comes from, and its correction."""
 
 from __future__ import annotations
 

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 from engines.core.library import Experience, Library
 from engines.core.types import Decision, Operation
-from studio.review.actions import Decider
-from studio.review.draft import draft_and_deleted, draft_texts
+from studio.review.actions import Decider, draft_and_deleted, draft_texts
 from studio.session.base import Session
 from studio.tui.drawing.lines import Row
 from studio.tui.page import Page

@@ -13,7 +13,7 @@ from engines.core import events as ev
 from engines.core.library import Experience, Library
 from engines.core.state.run_state import RunState
 from engines.core.types import Decision, Flag, Operation, Usage, Verdict
-from studio.review.draft import draft_texts
+from studio.review.actions import draft_texts
 from studio.review.evidence import EvidenceRollout, GroupEvidence
 from studio.review.undo_stack import (
     UndoEntry,
