@@ -39,21 +39,21 @@ class LiveSession(ReconnectingClient):
         self._set_controller((await self.send(request))["driver"])
 
     async def release_lock(self) -> str:
-        said = ""
+        last_words = ""
         if self._offline is not None:
             offline, self._offline = self._offline, None
-            said = await offline.close()
+            last_words = await offline.close()
         if self._forwarding is not None:
             forwarding, self._forwarding = self._forwarding, None
             await forwarding  # it ends with the session it forwards
-        return said
+        return last_words
 
     async def close(self) -> str:
         living = self.living
         await self._stop()
-        said = await self.release_lock()
+        last_words = await self.release_lock()
         back = f"come back with: studio attach {quote(self.run.run)}"
-        return f"run {self.run.run} goes on; {back}" if living else said or back
+        return f"run {self.run.run} goes on; {back}" if living else last_words or back
 
     async def send(self, request: Request[T]) -> T:
         if request.is_query:

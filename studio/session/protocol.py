@@ -32,9 +32,9 @@ MAX_LINE = 4_000_000
 _ENVELOPE = frozenset({"v", "id", "ok"})
 
 
-def format_line(**said: Any) -> bytes:
+def format_line(**fields: Any) -> bytes:
     """One line, with the version in front."""
-    return dumps({"v": PROTOCOL, **said}) + b"\n"
+    return dumps({"v": PROTOCOL, **fields}) + b"\n"
 
 
 def request_line(number: int, do: str, **arguments: Any) -> bytes:

@@ -285,15 +285,15 @@ class ReconnectingClient(Session):
         finally:
             await connection.aclose()
 
-    async def _handle_message(self, said: dict[str, Any]) -> None:
-        if "streams" in said:
-            pieces = tuple(TextPiece(*piece) for piece in said["streams"])
+    async def _handle_message(self, message: dict[str, Any]) -> None:
+        if "streams" in message:
+            pieces = tuple(TextPiece(*piece) for piece in message["streams"])
             self._enqueue(TextReceived(pieces))
-        elif "driver" in said:
-            self._set_controller(said["driver"])
-        elif "event" in said:
+        elif "driver" in message:
+            self._set_controller(message["driver"])
+        elif "event" in message:
             try:
-                event = event_from_dict(said["event"])
+                event = event_from_dict(message["event"])
             except ValueError as error:
                 raise ConflictError(
                     f"run {self.run.run}",
@@ -301,10 +301,10 @@ class ReconnectingClient(Session):
                     "Use the studio release that started the run.",
                 ) from error
             if isinstance(event, DurableEvent):
-                if said["seq"] <= self.state.events:
+                if message["seq"] <= self.state.events:
                     return
-                if said["seq"] > self.state.events + 1:
-                    await self._reload_state(said["seq"])
+                if message["seq"] > self.state.events + 1:
+                    await self._reload_state(message["seq"])
                     self._enqueue(SnapshotReceived())
                     return
                 fold(self.state, event)
@@ -339,8 +339,8 @@ class ReconnectingClient(Session):
         self._enqueue(Disconnected(reason, ended))
 
 
-def _parse_controller(said: dict[str, Any]) -> tuple[bool, str]:
-    return bool(said["mine"]), str(said["who"])
+def _parse_controller(driver: dict[str, Any]) -> tuple[bool, str]:
+    return bool(driver["mine"]), str(driver["who"])
 
 
 def _state_at(run: RunDir, events: int | None) -> RunState:
