@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engines.core.state.run_state import RunState
-from engines.pipeline.budget import Budget
 from studio.report.training import figures_text, learnt_steps, measured_steps, trained_steps
+
+if TYPE_CHECKING:  # it loads the limits of policies, which a screen waits for at its start
+    from engines.pipeline.budget import Budget
 
 
 def status_of(state: RunState, budget: Budget | None = None) -> dict[str, Any]:
