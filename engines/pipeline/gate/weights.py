@@ -1,8 +1,4 @@
-"""The weight update of a lesson, as the gate has it decided and carries it out.
-
-Owns what can be decided about one and what its commit does to the engine. When that is, and
-everything about libraries, is the gate's.
-"""
+"""The weight update of a lesson: what can be decided about it, and what its commit does."""
 
 from __future__ import annotations
 
@@ -20,11 +16,7 @@ UNDECIDED = "no decision about it was left in the journal"
 
 
 def check_decision(decision: Decision) -> None:
-    """Refuse what cannot be decided about a weight update.
-
-    Raises:
-        ConflictError: it is neither approved nor rejected as it is.
-    """
+    """Raises ConflictError where a weight update is neither approved nor rejected as it is."""
     reworded = (decision.kind, decision.target, decision.text) != (None, None, None)
     if decision.action in ("edit", "defer") or reworded:
         asked = "deferred" if decision.action == "defer" else "edited"
@@ -51,12 +43,7 @@ def can_carry_out(state: RunState, step: int, apply: Apply | None) -> bool:
 async def carry_out(
     state: RunState, step: int, apply: Apply | None
 ) -> tuple[int, tuple[OperationOutcome, ...]]:
-    """Carry out what was decided about the step's update.
-
-    Args:
-        state: of the run, its decisions standing.
-        step: the one that is committed.
-        apply: None in a process without an engine.
+    """Carry out what was decided about the step's update; `apply` is None without an engine.
 
     Returns:
         The policy version since, and what became of the update; () where there is none.
@@ -90,9 +77,5 @@ def _pending_update(state: RunState, step: int) -> WeightUpdate | None:
 
 
 def _is_approved(state: RunState, step: int) -> bool:
-    decision = state.decisions.get(update_id(step))
-    return (
-        _pending_update(state, step) is not None
-        and decision is not None
-        and decision.action == "approve"
-    )
+    decision = state.decisions.get(update_id(step)) if _pending_update(state, step) else None
+    return decision is not None and decision.action == "approve"
