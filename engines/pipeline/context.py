@@ -1,7 +1,4 @@
-"""The parts of one run, put together, and the small questions the loop asks of them.
-
-Owns no order of events; `engines.pipeline.step` and `engines.pipeline.run` do.
-"""
+"""The parts of one run, put together, and the small questions the loop asks of them."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from engines.data.sampler import Sampler
 from engines.pipeline.budget import Budget
 from engines.pipeline.checkpoints import Checkpoints
 from engines.pipeline.control import RunControl
-from engines.pipeline.evaluation.evaluate import Evaluation
+from engines.pipeline.evaluation.evaluate import Evaluation, evaluate
 from engines.pipeline.gate.gate import Gate
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.replay_training import HistorySegment
@@ -72,9 +69,11 @@ class RunContext:
         assert self.recorder.state.started is not None
         return call_seed(self.recorder.state.started.seed, key)
 
-    def weights_digest(self) -> str:
-        """Of the policy's weights as they are now; "" where it owns none."""
-        return "" if self.weights is None else self.weights()
+    async def evaluate(self, measured: Evaluation, step: int) -> None:
+        """Evaluate the library and the weights as they are after this step."""
+        weights = "" if self.weights is None else self.weights()
+        await evaluate(measured, self.recorder, step, self.gate.library, weights)
+        self.publish(self.gate.library)  # another version may be the best now
 
     def tell_if_any(self, line: str) -> None:
         if line:

@@ -1,7 +1,4 @@
-"""The one place where events enter: to disk first, then into the state, then to listeners.
-
-Owns that order. Knows no listener and no meaning.
-"""
+"""The one place where events enter: to disk first, then into the state, then to listeners."""
 
 from __future__ import annotations
 
@@ -37,9 +34,7 @@ class Recorder:
     ) -> Callable[[], None]:
         """Call `listener` with every event from now on; returns how to stop that.
 
-        Args:
-            listener: receives the events.
-            reads_text: whether anybody reads streamed text there now; None: nobody ever does.
+        `reads_text` says whether anybody reads streamed text there now; None: nobody ever does.
         """
         self._listeners.append(listener)
         if reads_text is not None:
@@ -65,11 +60,9 @@ class Recorder:
         """
         event = await self._journal.append(event)
         fold(self.state, event)
-        self._notify(event)
+        self.emit(event)
 
-    def emit(self, event: TransientEvent) -> None:
-        self._notify(event)
-
-    def _notify(self, event: DurableEvent | TransientEvent) -> None:
+    def emit(self, event: DurableEvent | TransientEvent) -> None:
+        """Pass an event on that is on disk already, or that is never written."""
         for listener in tuple(self._listeners):
             listener(event)

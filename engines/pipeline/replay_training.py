@@ -1,8 +1,6 @@
 """Brings an engine to where its journal is: the newest checkpoint, then each step once more.
 
-Owns the reading of steps out of journals and records, and the order in which an engine is
-restored, has lessons consolidated again and has those applied that were approved. Samples
-nothing, journals nothing.
+Samples nothing and journals nothing: lessons are consolidated again from what was recorded.
 """
 
 from __future__ import annotations
@@ -44,8 +42,8 @@ class HistorySegment:
     def own_events(self) -> Iterable[ev.DurableEvent]:
         """Its events, up to the end of its last step."""
         for event in self.events():
-            of = event.step if isinstance(event, ev.StepStarted | ev.CheckpointSaved) else 0
-            if self.upto is not None and of > self.upto:
+            step = event.step if isinstance(event, ev.StepStarted | ev.CheckpointSaved) else 0
+            if self.upto is not None and step > self.upto:
                 return
             yield event
 
@@ -55,7 +53,6 @@ class HistorySegment:
         return first if isinstance(first, ev.RunStarted) else None
 
     def history(self) -> RunHistory:
-        """What happened in each of its steps."""
         return run_history(self.own_events())
 
     def checkpoints(self, history: RunHistory) -> list[tuple[int, Path]]:
@@ -67,13 +64,10 @@ class HistorySegment:
 def load_history(
     run: RunDir, workspace: Workspace, upto: int | None = None, *, to_restore: bool = False
 ) -> tuple[HistorySegment, ...]:
-    """The chapters behind a run, those of the runs it was forked from first.
+    """The segments of a run's history, those of the runs it was forked from first.
 
-    Args:
-        run: whose history it is.
-        workspace: where the runs are that it was forked from.
-        upto: its last step that belongs to it; None: all do.
-        to_restore: leave out runs that are gone where a later one has a checkpoint.
+    `upto` is its last step that belongs to it, None: all do. With `to_restore` runs that are gone
+    are left out where a later one has a checkpoint.
 
     Raises:
         ConflictError: a run that it was forked from is gone and needed.
@@ -89,9 +83,8 @@ def load_history(
         parent = workspace.run(started.forked_from)
         before = load_history(parent, workspace, adopted, to_restore=to_restore)
     except ConflictError:
-        if not to_restore or not any(
-            folder.exists() for _, folder in own.checkpoints(own.history())
-        ):
+        saved = own.checkpoints(own.history()) if to_restore else []
+        if not any(folder.exists() for _, folder in saved):
             raise
         before = ()  # what one of its own checkpoints holds need not be computed again
     return (*before, own)
@@ -109,19 +102,13 @@ async def replay_training(
     problems: Sequence[Problem],
     tell: Tell = lambda _: None,
 ) -> None:
-    """Bring a freshly opened engine to the end of a history.
+    """Bring a freshly opened engine to the end of a history, as `load_history` gives it.
 
     Steps after the newest checkpoint that is whole are consolidated again from what was
     recorded, those without an update too, since an engine may count them; what had been
     approved is applied. A lesson that still waits is computed again, so that it can be. Each is
     computed for a run of as many steps as had been planned when it was proposed, and the last of
     those plans is the one that the engine is left with.
-
-    Args:
-        engine: as it was opened, with the weights a run begins with.
-        chapters: in order; see `load_history`.
-        problems: of all steps.
-        tell: hears which steps are computed again, and where that gave other figures.
 
     Raises:
         ConflictError: an update that was proposed cannot be computed again, or a problem of a
@@ -267,13 +254,13 @@ def load_rollout(records: Path, now: StepState, done: ev.RolloutFinished) -> Rol
     found = [read_record(records, ref) for ref in done.refs]
     messages = () if done.status == "failed" else join_messages(found)
     attempt = Attempt(
-        messages=messages,
-        answer=last_text(messages) if done.answer is None else done.answer,
-        status=done.status,
-        usage=done.usage,
-        elapsed_s=done.elapsed_s,
-        error=done.error,
-        turns=tuple(record.reply.turn for record in found if record.reply.turn is not None),
+        messages,
+        last_text(messages) if done.answer is None else done.answer,
+        done.status,
+        done.usage,
+        done.elapsed_s,
+        done.error,
+        tuple(record.reply.turn for record in found if record.reply.turn is not None),
     )
     return Rollout(
         attempt=attempt,

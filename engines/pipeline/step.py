@@ -21,7 +21,6 @@ from engines.core.state.run_state import StepState
 from engines.core.types import CallKey, Group, Problem, Reflection, Rollout, Verdict
 from engines.core.waiting.gather import gather_all
 from engines.pipeline.context import RunContext
-from engines.pipeline.evaluation.evaluate import evaluate
 from engines.pipeline.evaluation.metrics import low_contrast_warning
 from engines.pipeline.replay_training import last_text, load_rollout
 
@@ -47,14 +46,20 @@ async def practise_step(practice: RunContext, step: int) -> None:
 
     Raises:
         HoldExpired: the reviewers left operations undecided.
-        StudioError: nothing can be recorded any more.
     """
     now = await _begin_step(practice, step)
     batch = await _practise_batch(practice, now)
     await _propose(practice, now, batch)
-    await _review(practice, now)
-    await _commit(practice, now)
-    await _evaluate(practice, now)
+    if not now.committed:
+        waiting = {"open": len(practice.recorder.state.open_operations)}
+        practice.recorder.emit(ev.StageEntered(now.step, "review", waiting))
+        await practice.gate.review(step)
+    if not now.committed:  # the review may have found the step's commit in the library
+        await practice.gate.commit(step)
+    practice.publish(practice.gate.library)
+    measured = practice.evaluation
+    if measured is not None and measured.is_due(step, practice.sampler.ends_epoch(step)):
+        await practice.evaluate(measured, step)
     await practice.recorder.record(ev.StepFinished(now.epoch, step))
     await practice.save_if_due(step)
     practice.ledger.release_files()
@@ -109,15 +114,13 @@ async def _practise_group(
         _practise_rollout(practice, batch, problem, position, index)
         for index in range(practice.group_size)
     )
-    rollouts = tuple(rollout for rollout, _ in tries)
-    verdicts = tuple(verdict for _, verdict in tries)
     group = Group(
         problem=problem,
         epoch=now.epoch,
         step=now.step,
         position=position,
-        rollouts=rollouts,
-        verdicts=verdicts,
+        rollouts=tuple(rollout for rollout, _ in tries),
+        verdicts=tuple(verdict for _, verdict in tries),
     )
 
     reflection = now.reflections.get(position)
@@ -164,27 +167,6 @@ async def _propose(
     lesson = await practice.engine.consolidate(groups, reflections, library)
     await practice.recorder.record(ev.LessonProposed(now.step, lesson))
     await asyncio.sleep(0)  # where this lesson ends the run, it ends here, uncommitted
-
-
-async def _review(practice: RunContext, now: StepState) -> None:
-    if not now.committed:
-        waiting = {"open": len(practice.recorder.state.open_operations)}
-        practice.recorder.emit(ev.StageEntered(now.step, "review", waiting))
-        await practice.gate.review(now.step)
-
-
-async def _commit(practice: RunContext, now: StepState) -> None:
-    if not now.committed:
-        await practice.gate.commit(now.step)
-    practice.publish(practice.gate.library)
-
-
-async def _evaluate(practice: RunContext, now: StepState) -> None:
-    measured = practice.evaluation
-    if measured is not None and measured.is_due(now.step, practice.sampler.ends_epoch(now.step)):
-        library, weights = practice.gate.library, practice.weights_digest()
-        await evaluate(measured, practice.recorder, now.step, library, weights)
-        practice.publish(practice.gate.library)  # another version may be the best now
 
 
 async def _roll_out(
