@@ -1,7 +1,6 @@
 """What the parts of the loop expect of each other.
 
-Owns no implementation. Every protocol has one contract suite in `tests/contract`
-that each implementation passes.
+Every protocol has one contract suite in `tests/contract` that each implementation passes.
 """
 
 from __future__ import annotations
@@ -51,19 +50,11 @@ class Policy(Protocol):
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
     ) -> Completion:
-        """Answer once.
-
-        Raises:
-            CallFailed: no usable reply after retries, or the call's deadline passed.
-        """
+        """Answer once; raises CallFailed without a usable reply after retries or in time."""
         ...
 
     async def ping(self) -> None:
-        """Return when the model answers.
-
-        Raises:
-            PolicyError: it does not; the message names endpoint and cause.
-        """
+        """Return when the model answers; raises PolicyError, with endpoint and cause, else."""
         ...
 
     async def aclose(self) -> None: ...
@@ -117,11 +108,7 @@ class Verifier(Protocol):
     """Scores attempts."""
 
     async def check(self) -> None:
-        """Return when it can be used at all; called before anything is spent.
-
-        Raises:
-            VerifierError: it cannot be loaded, or has not the signature it should have.
-        """
+        """Return when it can be used at all, before anything is spent; raises VerifierError."""
         ...
 
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> Sequence[Verdict]:
@@ -139,11 +126,7 @@ class Engine(Protocol):
     """Turns scored groups into a lesson. Reflecting and consolidating change nothing."""
 
     def plan(self, total_steps: int) -> str:
-        """Go by a run of so many steps from here on.
-
-        Returns:
-            What a person should know of that, or "".
-        """
+        """Go by a run of so many steps; returns what a person should know of that, or ""."""
         ...
 
     async def reflect(self, group: Group, library: Library) -> Reflection: ...
@@ -161,11 +144,7 @@ class Engine(Protocol):
     async def save(self, folder: Path) -> str:
         """Write everything from which `restore` goes on to the same numbers.
 
-        Returns:
-            The digest of what was written; "" where the engine has no state of its own.
-
-        Raises:
-            RecordError: it could not be written.
+        Returns the digest of what was written; "" where the engine has no state of its own.
         """
         ...
 
@@ -184,12 +163,9 @@ class Linter(Protocol):
     async def flags(
         self, operation: Operation, library: Library, others: Sequence[Operation] = ()
     ) -> tuple[Flag, ...]:
-        """What is noteworthy about an operation as it would be applied; never raises for it.
+        """What is noteworthy about an operation, with an edit put in; never raises for it.
 
-        Args:
-            operation: as proposed, or with an edit put in.
-            library: the draft it would be applied to.
-            others: operations that are under review beside it.
+        `library` is the draft it would be applied to, `others` are under review beside it.
         """
         ...
 
@@ -213,11 +189,7 @@ class Embedder(Protocol):
     def name(self) -> str: ...
 
     async def embed(self, texts: Sequence[str]) -> EmbeddingResult:
-        """Embed texts; no text is paid for twice.
-
-        Raises:
-            CallFailed: no usable reply after retries, or the deadline passed.
-        """
+        """Embed texts; no text is paid for twice. Raises CallFailed as `Policy.complete` does."""
         ...
 
 
