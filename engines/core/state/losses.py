@@ -1,8 +1,4 @@
-"""What a run lost, what waits to be mended of it, and what a resume tries again.
-
-Owns the bookkeeping of losses within a state, so that what is found again is taken back
-exactly as it was counted.
-"""
+"""What a run lost, what waits to be mended of it, and what a resume tries again."""
 
 from __future__ import annotations
 
@@ -88,8 +84,7 @@ def forget_failures(state: RunState) -> None:
 def forget_failed_tries(state: RunState) -> None:
     """What failed in the step under way beside what worked gets another try.
 
-    A group that was learned from stays as it is, and so does a reply that could not be
-    understood: the same would be read again.
+    A group that was learned from stays as it is.
     """
     step = state.current
     if step is None or step.committed or step.lesson is not None:
@@ -104,6 +99,7 @@ def forget_failed_tries(state: RunState) -> None:
         for place, rollout in step.rollouts.items()
         if rollout.status == "failed" and (place[0] in failed or place[0] not in step.reflections)
     }
+    # The same reply would be read again.
     unread = {at for at in failed if any(loss.reply for loss in step.reflections[at].losses)}
     _try_again(state, step, again, {position for position, _ in again} | (failed - unread))
 

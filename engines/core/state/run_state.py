@@ -1,7 +1,4 @@
-"""What a run's journal adds up to, as values: the run, its steps, its reviewers' figures.
-
-Owns what can be asked of a state. What events do to it is `engines.core.state.fold.fold`'s.
-"""
+"""What a run's journal adds up to, as values: the run, its steps, its reviewers' figures."""
 
 from __future__ import annotations
 
@@ -112,11 +109,10 @@ class ReviewerStats:
 class RunState:
     """The whole of a run as far as its journal goes.
 
-    `operations` are those not yet settled by a commit: the current lesson's and the
+    `operations` are those that no commit has dealt with: the current lesson's and the
     deferred ones of earlier steps. `decisions` are the standing ones about them, in
-    the order in which they were last made. `repairs` are replies that could not be
-    understood and that nobody has mended or dropped yet, in sample order; `repaired` says
-    of the others what became of them.
+    the order in which they were last made. `repairs` are replies that wait to be mended or
+    dropped, in sample order; `repaired` says what became of the others.
     """
 
     started: ev.RunStarted | None = None

@@ -1,8 +1,7 @@
 """What happened in each step of a run: the second reducer, beside `fold`.
 
-Owns the whole story of every step: tries, verdicts, decisions that were taken back, commits.
-`fold` owns where the run stands, and empties a step once it is finished so that memory does not
-grow with a run; whoever shows, cites or computes again a step that is over reads it here.
+`fold` says where the run stands, and empties a step once it is finished; whoever shows, cites or
+computes again a step that is over reads it here.
 """
 
 from __future__ import annotations
@@ -12,14 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from engines.core import events as ev
-from engines.core.types import (
-    Decision,
-    Lesson,
-    Operation,
-    Reflection,
-    Verdict,
-    rollout_id,
-)
+from engines.core.types import Decision, Lesson, Operation, Reflection, Verdict, rollout_id
 
 Revocation = Literal["undone", "decided again", "asked again"]
 """Why a decision does not stand: a person took it back, made another one, or the library moved."""
@@ -89,12 +81,8 @@ class StepHistory:
     @property
     def operations(self) -> tuple[Operation, ...]:
         """Every operation it brought: of its lesson, of resubmitted replies, and people's own."""
-        resubmitted = (
-            operation
-            for event in self.resubmissions
-            if isinstance(event, ev.ReplyMended)
-            for operation in event.operations
-        )
+        mended = [event for event in self.resubmissions if isinstance(event, ev.ReplyMended)]
+        resubmitted = (operation for event in mended for operation in event.operations)
         of_lesson = self.lesson.operations if self.lesson else ()
         return (*of_lesson, *resubmitted, *(event.operation for event in self.proposed))
 
@@ -185,12 +173,6 @@ def fold_history(history: RunHistory, event: ev.DurableEvent) -> None:
             step.lesson, step.lesson_settings = event.lesson, history.settings
             step.planned_steps = history.planned_steps
             history.trains_weights = history.trains_weights or event.lesson.update is not None
-        case _:
-            _fold_practice(history, event)
-
-
-def _fold_practice(history: RunHistory, event: ev.DurableEvent) -> None:
-    match event:
         case ev.StepStarted():
             _step(history, event.step).started = event
         case ev.RolloutFinished():
@@ -209,8 +191,6 @@ def _fold_practice(history: RunHistory, event: ev.DurableEvent) -> None:
             _step(history, event.step).evaluations.append(event)
         case ev.CheckpointSaved():
             _step(history, event.step).checkpoint = event
-        case _:
-            pass
 
 
 def _step(history: RunHistory, step: int) -> StepHistory:

@@ -1,8 +1,4 @@
-"""How alike two texts are, offline, and what changed between them word by word.
-
-Owns one similarity, one word diff and one way to cut a text into words for n-grams, used by
-the engine, the gate and the screens.
-"""
+"""How alike two texts are, offline, and what changed between them word by word."""
 
 from __future__ import annotations
 
@@ -124,8 +120,6 @@ def _sketch(text: str) -> tuple[int, int]:
 @lru_cache(maxsize=512)  # a lesson compares each text with every other one
 def features(text: str) -> frozenset[tuple[str, int]]:
     """Words and trigrams, each with which of its repeats it is: a bag as a set.
-
-    Of a text longer than any experience should be, only the beginning counts.
 
     Two such sets intersect at the speed of C, five times that of counters.
     """
