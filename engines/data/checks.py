@@ -47,11 +47,8 @@ def check_rows(
 ) -> DataReport:
     """Look for what usually is a mistake in a data set.
 
-    Args:
-        numbered: its problems.
-        empty: lines or rows whose question is blank, which are no problems.
-        unit: what the numbers count.
-        logged: rows that are replies, and the questions they reply to.
+    `empty` are lines or rows whose question is blank, `logged` the number of rows that are replies
+    and of the questions they reply to.
     """
     by_question: dict[str, list[Numbered]] = {}
     by_content: dict[tuple[str, frozenset[str]], list[int]] = {}

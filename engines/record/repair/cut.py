@@ -1,10 +1,8 @@
-"""Cutting a file, told of before and kept as it was.
-
-Owns what a cut takes away, in words, and the copy beside.
-"""
+"""Cutting a file, told of before and kept as it was."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections import Counter
@@ -70,10 +68,8 @@ def mend_by_cut(folder: Path, path: Path, end: int) -> Callable[[], str]:
 
 
 def free_name(path: Path) -> Path:
-    number = 1
-    while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
-        number += 1
-    return aside
+    names = (path.with_name(f"{path.name}.damaged-{number}") for number in itertools.count(1))
+    return next(name for name in names if not name.exists())
 
 
 def _describe(path: Path, rest: bytes) -> str:
@@ -82,13 +78,10 @@ def _describe(path: Path, rest: bytes) -> str:
         replies = max(1, rest.count(b"\n"))
         return "1 reply" if replies == 1 else f"{replies} replies"
     kinds = Counter(_WORDS.get(kind.decode()) for kind in _KIND.findall(rest))
-    told = ", ".join(_count_text(kinds[word], word) for word in _WORDS.values() if kinds[word])
+    counts = [(kinds[word], word) for word in _WORDS.values() if kinds[word]]
+    told = ", ".join(f"{n} {word}" if n == 1 else f"{n} {word}s" for n, word in counts)
     return told or f"{len(rest)} bytes that hold nothing of weight"
 
 
 def _is_journal(path: Path) -> bool:
     return path.name == "journal.jsonl"
-
-
-def _count_text(n: int, what: str) -> str:
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"

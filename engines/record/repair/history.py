@@ -72,23 +72,15 @@ def _untold_version_troubles(
     now = state.current
     # The gate recognises the commit of the step under way by itself.
     under_way = now.step if now is not None and not now.committed else 0
-    later = [
-        (library, commit)
-        for library, commit in folder.history()
-        if commit is not None and library.version > state.library_version
-    ]
-    own = [
-        commit.version
-        for _, commit in later
-        if commit is not None and commit.run == run.run and commit.step not in (0, under_way)
-    ]
-    if not own:
+    commits = (commit for _, commit in folder.history() if commit is not None)
+    later = [commit for commit in commits if commit.version > state.library_version]
+    own = (c.version for c in later if c.run == run.run and c.step not in (0, under_way))
+    first = next(own, None)
+    if first is None:
         return
-    first = own[0]
     place = f"library {folder.name}@{first}"
     cause = f"run {run.run} made it in a step that its journal no longer tells of."
-    others = {c.run for _, c in later if c is not None and c.version > first} - {run.run}
-    if others:
+    if any(commit.version > first and commit.run != run.run for commit in later):
         move = (
             f"Versions of others stand on it, so begin a new run: --restart-step 0 "
             f"library.start={folder.name}@{folder.head().version}"

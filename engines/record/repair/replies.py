@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from engines.core import events as ev
@@ -40,17 +40,9 @@ def shown_troubles(run: RunDir, shown: Mapping[str, list[RecordRef]]) -> Iterato
     """Replies that are named and gone, and that a run can be taken up without."""
     for name, refs in sorted(shown.items()):
         path = run.records / name
-        held: dict[int, str] = {}
-
-        def hold(line: StoredLine, held: dict[int, str] = held) -> None:
-            held[line.offset] = line.digest
-
-        try:
-            lines.read(path, chained=False, visit=hold)
-        except RecordError:
-            continue  # told of where record files are looked at
-        gone = sum(held.get(ref.offset) != ref.digest for ref in refs)
-        if gone:
+        checksums, whole = _checksums(path)
+        gone = sum(checksums.get(ref.offset) != ref.digest for ref in refs)
+        if gone and whole:  # damage is told of where record files are looked at
             there = "some of it is" if path.exists() else "it is"
             yield Trouble(
                 str(path),
@@ -68,13 +60,11 @@ def reference_troubles(
 
     What stands behind damage goes with the cut of its file: its loss is told of before.
     """
-    held: dict[str, dict[int, str]] = {}  # checksums by offset, by file
+    read_checksums = cache(_checksums)
     for at, event in steps:
         for ref in _record_refs(event):
             path = run.records / ref.file
-            if ref.file not in held:
-                held[ref.file] = _checksums(path)
-            if held[ref.file].get(ref.offset) == ref.digest:
+            if read_checksums(path)[0].get(ref.offset) == ref.digest:
                 continue
             what = f"at byte {ref.offset} that is not there, or behind damage."
             yield Trouble(
@@ -87,14 +77,15 @@ def reference_troubles(
             return
 
 
-def _checksums(path: Path) -> dict[int, str]:
-    """The checksum of each record by its offset, up to the first that is damaged."""
-    held: dict[int, str] = {}
+def _checksums(path: Path) -> tuple[dict[int, str], bool]:
+    """The checksum of each record by its offset up to any damage, and whether there is none."""
+    found: dict[int, str] = {}
 
-    def hold(line: StoredLine) -> None:
-        held[line.offset] = line.digest
+    def note_checksum(line: StoredLine) -> None:
+        found[line.offset] = line.digest
 
-    # The damage itself is told of where record files are looked at.
-    with suppress(RecordError):
-        lines.read(path, chained=False, visit=hold)
-    return held
+    try:
+        lines.read(path, chained=False, visit=note_checksum)
+    except RecordError:
+        return found, False
+    return found, True

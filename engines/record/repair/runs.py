@@ -1,4 +1,4 @@
-"""A run: its journal and records, alone, together, and with its library."""
+"""What is wrong with a run."""
 
 from __future__ import annotations
 
@@ -43,15 +43,10 @@ def run_troubles(run: RunDir, workspace: Workspace) -> Iterator[Trouble]:
             note_shown(shown, steps)
         steps.append((at, entry.event))
         fold(state, entry.event)
-    if _is_step_done(state):
-        note_shown(shown, steps)
+    now = state.current
+    if now is None or now.lesson is not None or now.committed:
+        note_shown(shown, steps)  # nothing reads the replies of the newest step again
     yield from reference_troubles(run, steps, found.lines)
     yield from shown_troubles(run, shown)
     if state.started is not None:
         yield from library_mismatches(run, workspace, state, entries, found.lines)
-
-
-def _is_step_done(state: RunState) -> bool:
-    """Whether nothing reads the replies of the newest step again but to show them."""
-    now = state.current
-    return now is None or now.lesson is not None or now.committed
