@@ -67,9 +67,5 @@ def check_bounds(settings: DataclassInstance, section: str) -> None:
         for name, (holds, where) in _BOUNDS.items():
             bound = declared.metadata.get(name)
             if value is not None and bound is not None and not holds(value, bound):
-                raise SettingError(
-                    section,
-                    declared.name,
-                    f"{value} is out of bounds.",
-                    f"Set it {where} {bound:g}: {declared.metadata['description']}.",
-                )
+                move = f"Set it {where} {bound:g}: {declared.metadata['description']}."
+                raise SettingError(section, declared.name, f"{value} is out of bounds.", move)

@@ -83,9 +83,8 @@ def broken_link_error(path: Path) -> DataError | None:
         leads = f"{os.readlink(path)} is not there"
     except OSError as error:
         leads = "it leads back to itself" if error.errno == ELOOP else f"{error.strerror}"
-    return DataError(
-        str(path), f"It is a broken link: {leads}.", "Mend the link, or fetch the file again."
-    )
+    move = "Mend the link, or fetch the file again."
+    return DataError(str(path), f"It is a broken link: {leads}.", move)
 
 
 def _data_files(folder: Path) -> list[Path]:

@@ -79,11 +79,9 @@ def choose_split(found: DataSource, prefer: Sequence[str] = ()) -> str | None:
     # A folder with one split is that split; "" is a set that save_to_disk wrote on its own.
     name = next(iter(splits)) if len(splits) == 1 else next((s for s in prefer if s in splits), "")
     if not name and "" not in splits:
-        raise DataError(
-            str(found.path),
-            f"It has the splits {', '.join(splits)}, and none is named.",
-            f"Name one: {found.path.name}:{next(iter(splits))}.",
-        )
+        cause = f"It has the splits {', '.join(splits)}, and none is named."
+        move = f"Name one: {found.path.name}:{next(iter(splits))}."
+        raise DataError(str(found.path), cause, move)
     return name or None
 
 

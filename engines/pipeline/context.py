@@ -6,10 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from engines.core.events import TextStreamed
 from engines.core.ids import call_seed
 from engines.core.library import Library
-from engines.core.protocols import Engine, OnText, Verifier
+from engines.core.protocols import Engine, Verifier
 from engines.core.types import NO_USAGE, CallKey, Job, Problem, Usage
 from engines.data.sampler import Sampler
 from engines.pipeline.budget import Budget
@@ -90,6 +89,3 @@ class RunContext:
         last = step in (self.sampler.total_steps, started.forked_steps)
         if self.checkpoints.is_due(step, ends_epoch=self.sampler.ends_epoch(step), last=last):
             await self.checkpoints.write(self.recorder, step)
-
-    def text_listener(self, key: CallKey) -> OnText:
-        return lambda text: self.recorder.emit(TextStreamed(key, text))

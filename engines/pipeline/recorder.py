@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Callable
 
 from engines.core.events import DurableEvent, TransientEvent
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
+from engines.record.journal import Journal
 
 Listener = Callable[[DurableEvent | TransientEvent], None]
-
-
-class EventLog(Protocol):
-    """Where durable events go; `engines.record.journal.Journal` is one."""
-
-    def append(self, event: DurableEvent) -> Awaitable[DurableEvent]:
-        """Write an event; what comes back is the event as it was written."""
-        ...
 
 
 class Recorder:
     """Records durable events and passes transient ones on."""
 
-    def __init__(self, journal: EventLog, state: RunState) -> None:
+    def __init__(self, journal: Journal, state: RunState) -> None:
         self._journal = journal
         self._listeners: list[Listener] = []
         self._text_readers: list[Callable[[], bool]] = []

@@ -155,12 +155,10 @@ def _check_reached(chapters: Sequence[HistorySegment], at: int) -> None:
     """Refuse to begin with the first weights where the history begins later."""
     started = chapters[0].started() if chapters else None
     if started is not None and started.forked_from and at < started.forked_steps:
-        raise ConflictError(
-            f"run {started.run}",
-            f"run {started.forked_from}, whose {started.forked_steps} steps it adopted, is gone, "
-            "and no checkpoint after them is whole.",
-            "Put that run or a checkpoint back, or begin anew with --restart-step 0.",
-        )
+        adopted = f"run {started.forked_from}, whose {started.forked_steps} steps it adopted"
+        cause = f"{adopted}, is gone, and no checkpoint after them is whole."
+        move = "Put that run or a checkpoint back, or begin anew with --restart-step 0."
+        raise ConflictError(f"run {started.run}", cause, move)
 
 
 async def _restore_newest(engine: Engine, saved: Sequence[tuple[int, Path]], tell: Tell) -> int:
@@ -196,12 +194,10 @@ class _Replay:
         lesson = await self.engine.consolidate(groups, reflections, library)
         if needed and recorded.update is not None and lesson.update is None:
             reason = lesson.losses[0].reason if lesson.losses else "it gave no update"
+            cause = "its weight update was proposed and cannot be computed again"
+            move = "Mend that and resume, or go on from earlier weights with --restart-step"
             raise ConflictError(
-                f"step {now.step}",
-                "its weight update was proposed and cannot be computed again: "
-                f"{reason.rstrip('.')}.",
-                f"Mend that and resume, or go on from earlier weights with "
-                f"--restart-step {now.step - 1}.",
+                f"step {now.step}", f"{cause}: {reason.rstrip('.')}.", f"{move} {now.step - 1}."
             )
         if differing := _differences_text(recorded, lesson):
             self.tell(f"step {now.step} was recomputed with other figures: {differing}")
@@ -210,11 +206,8 @@ class _Replay:
     def _load_group(self, now: StepState, position: int) -> Group:
         name = now.problems[position]
         if name not in self.known:
-            raise ConflictError(
-                f"step {now.step}",
-                f"it practised on problem {name}, which is not in the data any more.",
-                "Put the data set back as it was.",
-            )
+            cause = f"it practised on problem {name}, which is not in the data any more."
+            raise ConflictError(f"step {now.step}", cause, "Put the data set back as it was.")
         places = sorted(place for place in now.rollouts if place[0] == position)
         return Group(
             problem=self.known[name],
@@ -246,11 +239,7 @@ def _differences_text(told: Lesson, again: Lesson) -> str:
 
 
 def load_rollout(records: Path, now: StepState, done: ev.RolloutFinished) -> Rollout:
-    """A rollout of an earlier process, its messages and turns put together from the records.
-
-    Raises:
-        RecordError: a record is damaged or gone.
-    """
+    """A rollout of an earlier process, its messages and turns put together from the records."""
     found = [read_record(records, ref) for ref in done.refs]
     messages = () if done.status == "failed" else join_messages(found)
     attempt = Attempt(

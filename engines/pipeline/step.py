@@ -172,13 +172,13 @@ async def _propose(
 async def _roll_out(
     practice: RunContext, key: CallKey, problem: Problem, library: Library
 ) -> Rollout:
-    job = practice.job(key, problem, library)
-    seed = practice.seed(key)
-
-    def emit_started() -> None:
-        practice.recorder.emit(ev.RolloutStarted(key, problem.id))
-
-    attempt, refs = await practice.rollouts.roll_out(job, practice.text_listener(key), emit_started)
+    job, seed = practice.job(key, problem, library), practice.seed(key)
+    emit = practice.recorder.emit
+    attempt, refs = await practice.rollouts.roll_out(
+        job,
+        on_text=lambda text: emit(ev.TextStreamed(key, text)),
+        on_start=lambda: emit(ev.RolloutStarted(key, problem.id)),
+    )
     finished = ev.RolloutFinished(
         step=key.step,
         position=key.position,

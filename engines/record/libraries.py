@@ -105,15 +105,11 @@ class LibraryFolder:
         check_name(self.name)
         with write_lock(self.path):
             if self.exists():
-                raise ConflictError(
-                    f"library {self.name}", "it exists already.", "Choose another library.name."
-                )
+                move = "Choose another library.name."
+                raise ConflictError(f"library {self.name}", "it exists already.", move)
+            start = start or Library(self.name)
             event = ev.LibraryCreated(
-                self.name,
-                start.next_number if start else 1,
-                start.experiences if start else (),
-                copied_from,
-                start.curated if start else (),
+                self.name, start.next_number, start.experiences, copied_from, start.curated
             )
             journal = Journal(self.journal_path, mask=self.mask)
             written = journal.append_now(event)

@@ -124,9 +124,8 @@ def unreadable_error(path: Path, error: OSError) -> RecordError:
         move = "Move it away, or put the file back from a copy."
         return RecordError(str(path), "cannot be read: it is a folder.", move)
     move = "Mend its permissions." if isinstance(error, PermissionError) else "Mend the disk."
-    return RecordError(
-        str(path), f"cannot be read ({error.strerror}).", f"{move[:-1]}, or restore it from a copy."
-    )
+    move = f"{move[:-1]}, or restore it from a copy."
+    return RecordError(str(path), f"cannot be read ({error.strerror}).", move)
 
 
 def repair_end(path: Path, contents: Contents) -> None:
@@ -140,11 +139,9 @@ def repair_end(path: Path, contents: Contents) -> None:
                 file.write(b"\n")
                 os.fsync(file.fileno())
     except OSError as error:
-        raise RecordError(
-            str(path),
-            f"its torn end cannot be mended ({error.strerror}).",
-            "Make room or mend its permissions, then give the same command again.",
-        ) from error
+        cause = f"its torn end cannot be mended ({error.strerror})."
+        move = "Make room or mend its permissions, then give the same command again."
+        raise RecordError(str(path), cause, move) from error
 
 
 def is_unchanged(path: Path, line: StoredLine) -> bool:
@@ -214,8 +211,6 @@ def _verify(raw: bytes, chain: str) -> tuple[bytes | None, str]:
 
 
 def _damaged_error(path: Path, number: int) -> DamagedError:
-    return DamagedError(
-        f"{path}:{number}",
-        "this line fails its checksum: the file was changed or the disk lost it.",
-        f"Restore it from a copy. `studio doctor` says what a repair would do, {REPAIR} does it.",
-    )
+    cause = "this line fails its checksum: the file was changed or the disk lost it."
+    move = f"Restore it from a copy. `studio doctor` says what a repair would do, {REPAIR} does it."
+    return DamagedError(f"{path}:{number}", cause, move)

@@ -68,9 +68,8 @@ class RecordedPolicy:
         self.chars += len(reply.text) + len(reply.reasoning)
         self.chars += sum(len(call.arguments) for call in reply.tool_calls)
         if self.chars > TRAJECTORY_CHARS:
-            raise CallFailed(
-                "too long", f"the replies of one try have more than {TRAJECTORY_CHARS:,} characters"
-            )
+            text = f"the replies of one try have more than {TRAJECTORY_CHARS:,} characters"
+            raise CallFailed("too long", text)
         return reply
 
     async def ping(self) -> None:

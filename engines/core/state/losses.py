@@ -25,7 +25,7 @@ def count_losses(state: RunState, losses: Iterable[LostWork]) -> None:
 
 
 def _shorten_reply(loss: LostWork) -> LostWork:
-    """Without more of the reply than is shown, so that memory does not grow with replies."""
+    """So that memory does not grow with replies."""
     return replace(loss, reply=loss.reply[:KEPT_REPLY_CHARS])
 
 

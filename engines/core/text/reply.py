@@ -87,11 +87,7 @@ def parse_objects(text: str) -> list[dict[str, Any]]:
 
 
 def parse_experience_id(value: object) -> str | None:
-    """`E3` from "E3", "e3", "[E3]", "3" or 3; None from null, "" or "null".
-
-    Raises:
-        ReplyProblem: it names no experience in any of these ways.
-    """
+    """`E3` from "E3", "e3", "[E3]", "3" or 3; None from null, "" or "null"; else ReplyProblem."""
     if value is None or value == "" or str(value).strip().lower() in ("null", "none", "new"):
         return None
     match = _EXPERIENCE_ID.fullmatch(str(value).strip())

@@ -218,9 +218,8 @@ class Gate:
         async with self._lock:
             state = self.recorder.state
             if operation_id not in state.decisions:
-                raise ConflictError(
-                    f"operation {operation_id}", "no decision about it stands.", "Nothing to undo."
-                )
+                cause = "no decision about it stands."
+                raise ConflictError(f"operation {operation_id}", cause, "Nothing to undo.")
             await self.recorder.record(ev.DecisionUndone(state.step, operation_id))
             undone = (operation_id, *await self._take_back_misfits(operation_id))
             self.hold.cancel_release()  # who takes something back is not done

@@ -53,9 +53,8 @@ class OperationQueue:
             objection = self.draft.objection(operation)
             if objection:
                 what = f"{operation.kind} {operation.target or ''}".rstrip()
-                raise ConflictError(
-                    f"proposal ({what})", f"{objection}.", "Change it, or leave it out."
-                )
+                move = "Change it, or leave it out."
+                raise ConflictError(f"proposal ({what})", f"{objection}.", move)
             name = self._human_operation_id(operation.id)
             # Flags are the gate's to find.
             wanted = replace(operation, id=name, proposer=reviewer, prompt_hash="", flags=())
@@ -79,21 +78,15 @@ class OperationQueue:
         found = state.repairs.get(repair_id)
         if found is None:
             done = state.repaired.get(repair_id)
-            raise ConflictError(
-                f"reply {repair_id}",
-                f"it was {done} already." if done else "no such reply waits to be mended.",
-                f"Waiting are: {', '.join(state.repairs) or 'none'}.",
-            )
+            cause = f"it was {done} already." if done else "no such reply waits to be mended."
+            move = f"Waiting are: {', '.join(state.repairs) or 'none'}."
+            raise ConflictError(f"reply {repair_id}", cause, move)
         return found
 
     async def resubmit(
         self, repair_id: str, operations: Sequence[Operation], reviewer: str
     ) -> tuple[Operation, ...]:
-        """Journal the operations of a mended reply, linted, to be decided like all others.
-
-        Raises:
-            ConflictError: no such reply waits.
-        """
+        """Journal the operations of a mended reply, linted, to be decided like all others."""
         async with self.lock:
             self.unparsed_reply(repair_id)
             linted = []
@@ -109,11 +102,7 @@ class OperationQueue:
             return tuple(state.operations[operation.id] for operation in linted)
 
     async def drop(self, repair_id: str, reason: str, reviewer: str) -> None:
-        """Give up a reply that could not be understood; what it held stays lost.
-
-        Raises:
-            ConflictError: no such reply waits.
-        """
+        """Give up a reply that could not be understood; what it held stays lost."""
         async with self.lock:
             self.unparsed_reply(repair_id)
             step = self.recorder.state.step

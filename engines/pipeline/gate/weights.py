@@ -20,11 +20,8 @@ def check_decision(decision: Decision) -> None:
     reworded = (decision.kind, decision.target, decision.text) != (None, None, None)
     if decision.action in ("edit", "defer") or reworded:
         asked = "deferred" if decision.action == "defer" else "edited"
-        raise ConflictError(
-            f"operation {decision.operation_id}",
-            f"a weight update cannot be {asked}: the next step would rest on it.",
-            "Approve or reject it.",
-        )
+        cause = f"a weight update cannot be {asked}: the next step would rest on it."
+        raise ConflictError(f"operation {decision.operation_id}", cause, "Approve or reject it.")
 
 
 def update_metrics(state: RunState, operation: Operation) -> Mapping[str, float]:
@@ -45,11 +42,7 @@ async def carry_out(
 ) -> tuple[int, tuple[OperationOutcome, ...]]:
     """Carry out what was decided about the step's update; `apply` is None without an engine.
 
-    Returns:
-        The policy version since, and what became of the update; () where there is none.
-
-    Raises:
-        ConflictError: it was approved, and there is no engine.
+    Returns the policy version since, and what became of the update; () where there is none.
     """
     update = _pending_update(state, step)
     if update is None:
@@ -57,11 +50,8 @@ async def carry_out(
     name = update_id(step)
     if _is_approved(state, step):
         if apply is None:
-            raise ConflictError(
-                f"operation {name}",
-                "its weights can be changed only by the process that trains them.",
-                "Go on with the run.",
-            )
+            cause = "its weights can be changed only by the process that trains them."
+            raise ConflictError(f"operation {name}", cause, "Go on with the run.")
         return await apply(update), (OperationOutcome(name, "weights", True),)
     decision = state.decisions.get(name)
     reason = UNDECIDED if decision is None else decision.reason

@@ -194,9 +194,8 @@ def read_rules(path: Path) -> RuleReviewer:
     try:
         parsed = _RuleFile.model_validate(yaml.safe_load(path.read_text("utf-8")))
     except OSError as error:
-        raise ConfigError(
-            str(path), f"cannot be read ({error.strerror}).", "Name a rule file after `rules:`."
-        ) from error
+        cause = f"cannot be read ({error.strerror})."
+        raise ConfigError(str(path), cause, "Name a rule file after `rules:`.") from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(str(path), f"is not YAML ({error}).", "Mend it.") from error
     except ValidationError as error:
