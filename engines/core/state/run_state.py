@@ -177,31 +177,21 @@ class RunState:
     @property
     def undecided_operations(self) -> tuple[Operation, ...]:
         """Operations of the lesson under review that block its commit."""
-        return tuple(
-            op
-            for op in self.operations.values()
-            if op.id not in self.decisions and op.id not in self.deferred
-        )
+        waiting = self.operations.keys() - self.decisions.keys() - self.deferred
+        return tuple(op for op in self.operations.values() if op.id in waiting)
 
     @property
     def open_operations(self) -> tuple[Operation, ...]:
         """Every operation a person can still decide: undecided or deferred."""
-        return tuple(
-            op
-            for op in self.operations.values()
-            if op.id not in self.decisions or self.decisions[op.id].action == "defer"
-        )
+        decided = {key for key, made in self.decisions.items() if made.action != "defer"}
+        return tuple(op for op in self.operations.values() if op.id not in decided)
 
     @property
     def reviewed_operations(self) -> tuple[tuple[Operation, Decision], ...]:
         """Standing decisions that a commit would apply, in journal order."""
-        return tuple(
-            (self.operations[key], decision)
-            for key, decision in self.decisions.items()
-            if decision.action != "defer"
-            and key in self.operations
-            and self.operations[key].kind != "weights"
-        )
+        decisions = self.decisions.items()
+        made = ((self.operations.get(k), d) for k, d in decisions if d.action != "defer")
+        return tuple((op, decision) for op, decision in made if op and op.kind != "weights")
 
     @property
     def trains_weights(self) -> bool:

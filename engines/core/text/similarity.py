@@ -79,27 +79,23 @@ def word_diff(before: str, after: str) -> tuple[Change, ...]:
     old, new = _TOKEN.findall(before), _TOKEN.findall(after)
     if max(len(old), len(new)) > 2 * _MAX_WORDS:  # a token is a word or a gap
         old, new = _SENTENCE.findall(before), _SENTENCE.findall(after)
-    return tuple(_word_changes(old, new))
+    changes: list[Change] = []
+    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    for tag, i, j, k, m in matcher.get_opcodes():
+        if tag == "equal":
+            changes.append(("same", "".join(old[i:j])))
+            continue
+        if i < j:
+            changes.append(("cut", "".join(old[i:j])))
+        if k < m:
+            changes.append(("new", "".join(new[k:m])))
+    return tuple(changes)
 
 
 def format_changes(changes: Sequence[Change]) -> str:
     """Render as `[-old-]` and `{+new+}`, readable without any colour."""
     marks = {"same": "{}", "cut": "[-{}-]", "new": "{{+{}+}}"}
     return "".join(marks[kind].format(text) for kind, text in changes)
-
-
-def _word_changes(old: list[str], new: list[str]) -> list[Change]:
-    out: list[Change] = []
-    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
-    for tag, i, j, k, m in matcher.get_opcodes():
-        if tag == "equal":
-            out.append(("same", "".join(old[i:j])))
-            continue
-        if i < j:
-            out.append(("cut", "".join(old[i:j])))
-        if k < m:
-            out.append(("new", "".join(new[k:m])))
-    return out
 
 
 @lru_cache(maxsize=4096)  # 1 KB each; as many as a library remembers, and those of a lesson

@@ -90,7 +90,7 @@ class Measurement:
 
     @property
     def unjudged_count(self) -> int:
-        return sum(reward is None for row in self.rewards for reward in row) - self.missing
+        return sum(map(len, self.rewards)) - self.known_count - self.missing
 
 
 @dataclass(frozen=True, slots=True)
