@@ -22,7 +22,7 @@ from engines.record.ledger import join_messages, read_record
 from engines.record.run_dir import RunDir, Workspace
 
 Tell = Callable[[str], None]
-_MOST_TOLD = 3
+_SHOWN_FIGURES = 3
 """Figures of a step that are named where they differ."""
 
 
@@ -90,15 +90,15 @@ def load_history(
     return (*before, own)
 
 
-def policy_version_after(chapters: Sequence[HistorySegment]) -> int:
+def policy_version_after(segments: Sequence[HistorySegment]) -> int:
     """Of the weights at the end of a history: what a fork from there begins with."""
-    histories = (chapter.history() for chapter in reversed(chapters))
+    histories = (segment.history() for segment in reversed(segments))
     return next((found.policy_version for found in histories if found.started), 0)
 
 
 async def replay_training(
     engine: Engine,
-    chapters: Sequence[HistorySegment],
+    segments: Sequence[HistorySegment],
     problems: Sequence[Problem],
     tell: Tell = lambda _: None,
 ) -> None:
@@ -117,13 +117,13 @@ async def replay_training(
     """
     plans: dict[int, int] = {}
     saved: list[tuple[int, Path]] = []
-    for chapter in chapters:
-        history = chapter.history()
-        saved += chapter.checkpoints(history)
+    for segment in segments:
+        history = segment.history()
+        saved += segment.checkpoints(history)
         plans |= history.plans
     last = max(plans, default=0)
     at = await _restore_newest(engine, saved, tell)
-    _check_reached(chapters, at)
+    _check_reached(segments, at)
     if last:
         engine.plan(plans[last])
     if last <= at:
@@ -132,10 +132,10 @@ async def replay_training(
     steps = f"step {last}" if last == at + 1 else f"steps {at + 1} to {last}"
     tell(f"computing {steps} again from what was recorded, on {since}")
     known = {problem.id: problem for problem in problems}
-    for chapter in chapters:
-        replay = _Replay(engine, chapter.records, known, tell)
+    for segment in segments:
+        replay = _Replay(engine, segment.records, known, tell)
         state = RunState()
-        for event in chapter.own_events():
+        for event in segment.own_events():
             if isinstance(event, ev.LessonCommitted) and event.step > at:
                 now = state.steps.get(event.step)
                 if now is not None and now.lesson is not None:
@@ -146,14 +146,14 @@ async def replay_training(
                         await engine.apply(lesson.update)
             fold(state, event)
         now = state.current
-        if chapter.upto is None and state.under_review and now is not None and now.lesson:
+        if segment.upto is None and state.under_review and now is not None and now.lesson:
             engine.plan(plans[now.step])
             await replay.recompute_lesson(now, now.lesson, needed=True)
 
 
-def _check_reached(chapters: Sequence[HistorySegment], at: int) -> None:
+def _check_reached(segments: Sequence[HistorySegment], at: int) -> None:
     """Refuse to begin with the first weights where the history begins later."""
-    started = chapters[0].started() if chapters else None
+    started = segments[0].started() if segments else None
     if started is not None and started.forked_from and at < started.forked_steps:
         adopted = f"run {started.forked_from}, whose {started.forked_steps} steps it adopted"
         cause = f"{adopted}, is gone, and no checkpoint after them is whole."
@@ -219,23 +219,25 @@ class _Replay:
         )
 
 
-def _differences_text(told: Lesson, again: Lesson) -> str:
+def _differences_text(recorded: Lesson, again: Lesson) -> str:
     """The figures that are not exactly the same, in words; "" where all are."""
-    if told.update is None or again.update is None:
-        if told.update is again.update:
+    if recorded.update is None or again.update is None:
+        if recorded.update is again.update:
             return ""
         return "an update where there had been none" if again.update else "no update"
-    before, after = told.update.metrics, again.update.metrics
+    before, after = recorded.update.metrics, again.update.metrics
     # As JSON, since that has one word for NaN and the infinities.
     found = [
         f"{name} {after.get(name)} instead of {before.get(name)}"
         for name in sorted({*before, *after})
         if dumps(before.get(name)) != dumps(after.get(name))
     ]
-    if told.update.rollback_to != again.update.rollback_to:
-        found.insert(0, f"back to {again.update.rollback_to} instead of {told.update.rollback_to}")
-    more = len(found) - _MOST_TOLD
-    return ", ".join(found[:_MOST_TOLD]) + (f" and {more} more" if more > 0 else "")
+    if recorded.update.rollback_to != again.update.rollback_to:
+        found.insert(
+            0, f"back to {again.update.rollback_to} instead of {recorded.update.rollback_to}"
+        )
+    more = len(found) - _SHOWN_FIGURES
+    return ", ".join(found[:_SHOWN_FIGURES]) + (f" and {more} more" if more > 0 else "")
 
 
 def load_rollout(records: Path, now: StepState, done: ev.RolloutFinished) -> Rollout:
