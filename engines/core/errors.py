@@ -74,4 +74,4 @@ def lost_usage(cut: CancelledError) -> Usage:
 
 def reported_usage(cut: CancelledError) -> Usage | None:
     """What the policy itself said of a call that was cancelled; None where it said nothing."""
-    return next((told for told in cut.args if isinstance(told, Usage)), None)
+    return next((usage for usage in cut.args if isinstance(usage, Usage)), None)

@@ -81,8 +81,8 @@ def doubts_line(report: DataReport) -> str | None:
         ("that repeat another", sum(len(same) - 1 for same in report.duplicates)),
         ("that contradict each other", sum(len(same) for same in report.contradictory)),
     )
-    told = [f"{n} {report.unit}{'s' if n > 1 else ''} {what}" for what, n in found if n]
-    return ", ".join(told) or None
+    doubts = [f"{n} {report.unit}{'s' if n > 1 else ''} {what}" for what, n in found if n]
+    return ", ".join(doubts) or None
 
 
 def answer_set(problem: Problem) -> frozenset[str]:

@@ -124,11 +124,12 @@ def _read(
 def _number_repeats(problems: Sequence[Numbered]) -> tuple[Numbered, ...]:
     """The same with the nth repeat of a content numbered in its id."""
     seen: dict[str, int] = {}
-    told = []
+    numbered = []
     for number, problem in problems:
         nth = seen[problem.id] = seen.get(problem.id, 0) + 1
-        told.append((number, replace(problem, id=f"{problem.id}#{nth}") if nth > 1 else problem))
-    return tuple(told)
+        name = f"{problem.id}#{nth}" if nth > 1 else problem.id
+        numbered.append((number, replace(problem, id=name)))
+    return tuple(numbered)
 
 
 def combine_errors(bad: Sequence[tuple[int, DataError]], unit: Unit) -> DataError:

@@ -197,11 +197,11 @@ def _saved_files(folder: Path) -> tuple[Path, ...]:
 
 def _read_metadata(path: Path, key: str) -> list[Any]:
     try:
-        told = json.loads(path.read_bytes())
+        metadata = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         cause = f"It cannot be read as JSON: {error}."
         raise DataError(str(path), cause, "Save the data set again.") from error
-    value = told.get(key) if isinstance(told, dict) else None
+    value = metadata.get(key) if isinstance(metadata, dict) else None
     if not isinstance(value, list):
         raise DataError(str(path), f'It has no list "{key}".', "Save the data set again.")
     return value

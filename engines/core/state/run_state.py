@@ -205,9 +205,9 @@ class RunState:
         Events know nothing of what is under way, and count a reply again that a new try
         reuses; so while a run goes on this is the greater of both.
         """
-        told = self.usage + self.under_way
-        if self.paid is None or (not self.ending and told.calls >= self.paid.calls):
-            return told
+        counted = self.usage + self.under_way
+        if self.paid is None or (not self.ending and counted.calls >= self.paid.calls):
+            return counted
         return self.paid
 
     @property

@@ -37,32 +37,32 @@ def cut_with_backup(path: Path, end: int) -> tuple[Path, str]:
     """
     data = path.read_bytes()
     rest = data[end:]
-    aside = free_name(path)
-    write_atomic(aside, data)
+    backup = free_name(path)
+    write_atomic(backup, data)
     os.truncate(path, end)
     sync_folder(path.parent)
-    return aside, _describe(path, rest)
+    return backup, _describe(path, rest)
 
 
 def cut_move(path: Path, end: int) -> str:
     """What a repair would do: nothing is cut that was not told of before."""
     with path.open("rb") as file:
         file.seek(end)
-        told = _describe(path, file.read())
+        lost = _describe(path, file.read())
     after = "a resume makes what it can again from the recorded replies."
     if not _is_journal(path):
         after = "a resume asks again for those that it still needs."
     return (
         f"Restore it from a copy, or run {lines.REPAIR}: it keeps a copy and cuts here, "
-        f"which takes away {told}; {after}"
+        f"which takes away {lost}; {after}"
     )
 
 
 def mend_by_cut(folder: Path, path: Path, end: int) -> Callable[[], str]:
     def mend() -> str:
         with write_lock(folder):
-            aside, told = cut_with_backup(path, end)
-        return f"cut; {aside.name} is the file as it was; cut: {told}"
+            backup, lost = cut_with_backup(path, end)
+        return f"cut; {backup.name} is the file as it was; cut: {lost}"
 
     return mend
 
@@ -79,8 +79,8 @@ def _describe(path: Path, rest: bytes) -> str:
         return "1 reply" if replies == 1 else f"{replies} replies"
     kinds = Counter(_WORDS.get(kind.decode()) for kind in _KIND.findall(rest))
     counts = [(kinds[word], word) for word in _WORDS.values() if kinds[word]]
-    told = ", ".join(f"{n} {word}" if n == 1 else f"{n} {word}s" for n, word in counts)
-    return told or f"{len(rest)} bytes that hold nothing of weight"
+    counted = ", ".join(f"{n} {word}" if n == 1 else f"{n} {word}s" for n, word in counts)
+    return counted or f"{len(rest)} bytes that hold nothing of weight"
 
 
 def _is_journal(path: Path) -> bool:

@@ -64,13 +64,13 @@ def _version_file_troubles(folder: LibraryFolder, versions: list[Library]) -> It
 
 def _rewrite(folder: LibraryFolder, path: Path, library: Library | None) -> str:
     """Move what is there aside, write the version that belongs there, and say so."""
-    told = "written again from the journal"
+    done = "written again from the journal"
     with write_lock(folder.path):
         if path.exists():
             moved = free_name(path)
             path.rename(moved)
-            told = f"moved to {moved.name}" + (", and written again" if library else "")
+            done = f"moved to {moved.name}" + (", and written again" if library else "")
         if library is not None:
             commit = folder.history()[library.version][1]
             write_version(folder.path, library, commit.run if commit else "")
-    return told
+    return done
