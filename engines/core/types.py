@@ -433,9 +433,8 @@ class Decision:
 
 def weights_operation(step: int, update: WeightUpdate) -> Operation:
     """A step's weight update as reviewers decide it; its text tells the figures in words."""
-    shown = [
-        f"{name} {update.metrics[name]:.4g}" for name in _TOLD_OF_UPDATES if name in update.metrics
-    ]
+    metrics = update.metrics
+    shown = [f"{name} {metrics[name]:.4g}" for name in _SHOWN_METRICS if name in metrics]
     if update.rollback_to is not None:
         shown.insert(0, f"back to the weights of step {update.rollback_to}")
     return Operation(
@@ -447,7 +446,7 @@ def weights_operation(step: int, update: WeightUpdate) -> Operation:
     )
 
 
-_TOLD_OF_UPDATES = ("reward", "loss", "kl", "clip_share", "entropy", "grad_norm", "length")
+_SHOWN_METRICS = ("reward", "loss", "kl", "clip_share", "entropy", "grad_norm", "length")
 
 
 def group_id(step: int, position: int) -> str:

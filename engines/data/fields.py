@@ -43,7 +43,6 @@ SINGLE_REPLIES = ("response", "completion", "output", "prediction", "generation"
 ID_BYTES = 5
 _ALPACA = "instruction"
 _ALPACA_ANSWERS = (*ANSWER_FIELDS, "output")
-_NQ = "nq"
 _MAPPED = "data.fields.{0}=NAME for a run file, --{0} NAME for `studio data`"
 
 
@@ -97,7 +96,9 @@ def parse_problem(
     answer = None
     if answer_field is not None:
         value = get_field(row, answer_field)
-        if isinstance(value, str) and "; " in value and _is_natural_questions(row):
+        # Several answers to Natural Questions may stand joined in one text.
+        joined = "nq" in (row.get("source"), row.get("data_source"))
+        if joined and isinstance(value, str) and "; " in value:
             value = value.split("; ")
         if isinstance(value, list):
             texts = [field_text(place, answer_field, v) for v in value if v is not None]
@@ -194,11 +195,6 @@ def _no_answer_error(
     if not there:
         move = f"{move} Where it has another name: {_MAPPED.format('answer')}."
     return DataError(place, f'"{name}" is {cause}', move)
-
-
-def _is_natural_questions(row: Mapping[str, Any]) -> bool:
-    """Whether several answers to Natural Questions may stand joined by "; " in one text."""
-    return _NQ in (row.get("source"), row.get("data_source"))
 
 
 def _last_user_turn(value: Any) -> Any:

@@ -48,8 +48,8 @@ async def practise_step(practice: RunContext, step: int) -> None:
         HoldExpired: the reviewers left operations undecided.
     """
     now = await _begin_step(practice, step)
-    batch = await _practise_batch(practice, now)
-    await _propose(practice, now, batch)
+    if now.lesson is None and not now.committed:
+        await _propose(practice, now, await _practise_batch(practice, now))
     if not now.committed:
         waiting = {"open": len(practice.recorder.state.open_operations)}
         practice.recorder.emit(ev.StageEntered(now.step, "review", waiting))
@@ -85,9 +85,7 @@ async def _begin_step(practice: RunContext, step: int) -> StepState:
 
 
 async def _practise_batch(practice: RunContext, now: StepState) -> list[tuple[Group, Reflection]]:
-    """Roll out, judge and reflect on every problem at once, in sample order; [] once proposed."""
-    if now.lesson is not None or now.committed:
-        return []
+    """Roll out, judge and reflect on every problem at once, in sample order."""
     made = practice.group_size * len(practice.batch(now.step))
     rejoin = practice.cohort and len(now.rollouts) < made
     batch = _Batch(now, _visible_library(practice, now), rejoin)
@@ -156,8 +154,6 @@ async def _propose(
     practice: RunContext, now: StepState, batch: Sequence[tuple[Group, Reflection]]
 ) -> None:
     """Consolidate the batch into a lesson and journal it whole, before any question is asked."""
-    if now.lesson is not None or now.committed:
-        return
     practice.recorder.emit(ev.StageEntered(now.step, "consolidation"))
     groups = [group for group, _ in batch]
     if now.step == 1 and practice.group_size and practice.recorder.state.trains_weights:

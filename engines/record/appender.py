@@ -24,18 +24,16 @@ class Appender:
         if new:
             sync_folder(path.parent)
 
-    async def append(self, data: bytes) -> int:
-        """Return the data's offset once it is on disk; appends keep the order of their calls.
+    async def append(self, data: bytes) -> None:
+        """Return once the data is on disk; appends keep the order of their calls.
 
         Raises:
             RecordError: it could not be written; nothing of it is left in the file.
         """
-        offset, done = self.queue(data)
-        await asyncio.shield(done)
-        return offset
+        await asyncio.shield(self.queue(data)[1])
 
     def queue(self, data: bytes) -> tuple[int, asyncio.Future[None]]:
-        """Append without waiting; the future ends as `append` does, and need not be awaited."""
+        """Append without waiting, at which offset; the future ends as `append` does."""
         offset, self._next = self._next, self._next + len(data)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((data, done))
@@ -43,11 +41,10 @@ class Appender:
             self._flusher = asyncio.create_task(self._flush())
         return offset, done
 
-    def append_now(self, data: bytes) -> int:
-        """The same, without an event loop."""
-        offset, self._next = self._next, self._next + len(data)
+    def append_now(self, data: bytes) -> None:
+        """As `append`, without an event loop."""
+        self._next += len(data)
         self._write(data)
-        return offset
 
     def close(self) -> None:
         """Close the file, once what waits is written."""
