@@ -296,32 +296,13 @@ class LibraryCommitted:
     limit: int | None = None
 
 
-DurableEvent = (
-    RunStarted
-    | RunResumed
-    | StepStarted
-    | RolloutFinished
-    | RolloutJudged
-    | GroupReflected
-    | LessonProposed
-    | OperationDecided
-    | OperationProposed
-    | ReplyMended
-    | ReplyDropped
-    | DecisionUndone
-    | LessonReturned
-    | LessonCommitted
-    | StepFinished
-    | EvaluationFinished
-    | EngineOpened
-    | CheckpointSaved
-    | RunPaused
-    | RunContinued
-    | RunEnded
-    | LibraryCreated
-    | LibraryCurated
-    | LibraryCommitted
-)
+RunEvent = RunStarted | RunResumed | RunPaused | RunContinued | RunEnded
+StepEvent = StepStarted | RolloutFinished | RolloutJudged | GroupReflected | StepFinished
+LessonEvent = LessonProposed | LessonReturned | LessonCommitted
+ReviewEvent = OperationDecided | OperationProposed | ReplyMended | ReplyDropped | DecisionUndone
+EngineEvent = EvaluationFinished | EngineOpened | CheckpointSaved
+LibraryEvent = LibraryCreated | LibraryCurated | LibraryCommitted
+DurableEvent = RunEvent | StepEvent | LessonEvent | ReviewEvent | EngineEvent | LibraryEvent
 
 
 @dataclass(frozen=True, slots=True)
