@@ -58,11 +58,7 @@ def read_numbered_problems(
 def check_dataset(
     source: DataSource | Path, *, fields: Mapping[str, str] | None = None
 ) -> DataReport:
-    """Read a data set and look for what usually is a mistake.
-
-    Raises:
-        DataError: a row cannot be read at all, or there is no problem.
-    """
+    """Look for what usually is a mistake; raises DataError where a row cannot be read at all."""
     read = _read(source, fields, False, None)
     numbered = replace(read, blank=()).all_or_raise(source, None)
     empty = [number for number, _ in read.blank]

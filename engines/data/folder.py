@@ -38,11 +38,7 @@ _SHARD = re.compile(r"(?P<split>.+?)-(?P<number>\d{5})-of-(?P<of>\d{5})(-[0-9a-f
 
 
 def find_splits(folder: Path) -> Splits:
-    """The splits of a folder, by name.
-
-    Raises:
-        DataError: it holds no data, some is missing, or what it holds is not clear.
-    """
+    """The splits of a folder, by name; raises DataError where some is missing or not clear."""
     if (folder / "dataset_dict.json").is_file():
         return _saved_dict_splits(folder)
     if (folder / "state.json").is_file():

@@ -15,15 +15,11 @@ from engines.pipeline.recorder import Recorder
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """Where checkpoints go, how often, and how many stay.
+    """Where checkpoints go, how often, and how many stay."""
 
-    `root` is the run's folder, `folder` lies below it. `save` writes the engine's whole state
-    as a folder, atomically, and returns its digest.
-    """
-
-    root: Path
-    folder: Path
-    save: Callable[[Path], Awaitable[str]]
+    root: Path  # the run's folder
+    folder: Path  # below it
+    save: Callable[[Path], Awaitable[str]]  # the engine's whole state, atomically; its digest
     every_steps: int | None = None  # None: at the end of each epoch
     keep: int = 3
     tell: Callable[[str], None] = lambda _: None

@@ -24,9 +24,7 @@ from engines.rollouts.manager import RolloutManager
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """Everything a run needs. `publish` writes what follows from a committed library.
-
-    `group_size` is 0 where nothing is rolled out, and the engine learns from the problems alone.
+    """Everything a run needs.
 
     The last five are of a policy that owns its weights. `cohort` says that it decodes all tries
     of a step together, so that a step that was cut is rolled out again in the same company;
@@ -37,7 +35,7 @@ class RunContext:
     run: str
     problems: tuple[Problem, ...]
     sampler: Sampler
-    group_size: int
+    group_size: int  # 0 where nothing is rolled out: the engine learns from the problems alone
     rollouts: RolloutManager
     verifier: Verifier
     engine: Engine
@@ -46,7 +44,7 @@ class RunContext:
     ledger: RecordLedger
     records: Path
     control: RunControl
-    publish: Callable[[Library], None]
+    publish: Callable[[Library], None]  # writes what follows from a committed library
     evaluation: Evaluation | None = None
     budget: Budget | None = None  # None: nothing limits what is spent
     paid_before: Usage = NO_USAGE  # by earlier processes of this run

@@ -15,11 +15,7 @@ Ending = Literal["finished", "stopped", "held", "failed", "budget"]
 
 
 async def practise(practice: RunContext) -> Ending:
-    """Practise until the last step or whatever ends the run before; journals which it was.
-
-    Raises:
-        StudioError: nothing can be recorded any more; the run can be resumed.
-    """
+    """Practise until the last step or whatever ends the run before; journals which it was."""
     main = asyncio.current_task()
     assert main is not None
     practice.control.set_main_task(main)

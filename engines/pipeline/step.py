@@ -42,11 +42,7 @@ class _Batch:
 
 
 async def practise_step(practice: RunContext, step: int) -> None:
-    """Practise one batch and commit what was approved of it.
-
-    Raises:
-        HoldExpired: the reviewers left operations undecided.
-    """
+    """Practise one batch and commit what was approved of it; else raises HoldExpired."""
     now = await _begin_step(practice, step)
     if now.lesson is None and not now.committed:
         await _propose(practice, now, await _practise_batch(practice, now))

@@ -214,12 +214,7 @@ def request_hash(policy: str, messages: Sequence[Message], sampling: Sampling) -
 
 
 def read_record(folder: Path, ref: RecordRef) -> Record:
-    """Read one record back.
-
-    Raises:
-        DamagedError: it fails its checksum, or is not the record that the reference means.
-        ConflictError: the file is gone.
-    """
+    """Read one record back; raises DamagedError where it is another, ConflictError without file."""
     try:
         body = lines.read_at(folder / ref.file, ref.offset, ref.length, ref.digest)
     except FileNotFoundError as error:

@@ -99,8 +99,7 @@ class LibraryFolder:
     def create(self, start: Library | None, copied_from: str | None = None) -> Library:
         """Begin a library, empty or as a copy whose ids count on.
 
-        Raises:
-            ConflictError: a library of that name exists, or the name cannot be a folder.
+        Raises ConflictError where one of that name exists, or the name cannot be a folder.
         """
         check_name(self.name)
         with write_lock(self.path):
@@ -122,11 +121,7 @@ class LibraryFolder:
     def lock_for_commit(
         self, tell: Callable[[str], None] = lambda _: None, *, timeout_s: float = 10.0
     ) -> Iterator[Committer]:
-        """Hold the library's lock with its head at hand, ready to commit.
-
-        Raises:
-            LockedError: another process holds it for longer than `timeout_s`.
-        """
+        """Hold the library's lock with its head at hand; raises LockedError after `timeout_s`."""
         self._resume_line()  # where there is no such library, no lock is made for it
         with write_lock(self.path, timeout_s=timeout_s):
             after = self._resume_line()

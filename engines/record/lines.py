@@ -167,11 +167,7 @@ def has_first_line(path: Path) -> bool:
 
 
 def read_at(path: Path, offset: int, length: int, digest: str = "") -> bytes:
-    """The body of one unchained line; offset and length are in bytes, "" is any digest.
-
-    Raises:
-        DamagedError: it is not whole, or it is another line.
-    """
+    """The body of one unchained line; offset and length are in bytes, "" is any digest."""
     with path.open("rb") as file:
         file.seek(offset)
         body, found = _verify(file.read(length), "")

@@ -21,11 +21,7 @@ ANOTHER = "another process"
 
 @contextmanager
 def write_lock(folder: Path, *, timeout_s: float = 0.0, who: str = ANOTHER) -> Iterator[None]:
-    """Hold the folder's lock; `who` we are is told to somebody who is refused meanwhile.
-
-    Raises:
-        LockedError: another process holds it still after `timeout_s`.
-    """
+    """Hold the folder's lock; raises LockedError after `timeout_s`, saying who holds it."""
     try:
         make_private_folder(folder)
         lock = FileLock(folder / ".lock", mode=0o600)

@@ -34,14 +34,11 @@ LONGEST_NAME = 200
 
 @dataclass(frozen=True, slots=True)
 class HeldOutSet:
-    """One set, by a name that no other set of the run has.
-
-    `left_out` counts the problems of its file that a limit keeps from it.
-    """
+    """One set, by a name that no other set of the run has."""
 
     name: str
     problems: tuple[Problem, ...]
-    left_out: int = 0
+    left_out: int = 0  # problems of its file that a limit keeps from it
 
     @property
     def questions(self) -> int:
@@ -71,14 +68,11 @@ class PinnedVersion:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The result of one set: rewards aligned with its problems, k each.
+    """The result of one set."""
 
-    `paid` is what this measuring cost, `total` what all its rollouts cost, whoever paid.
-    """
-
-    rewards: tuple[tuple[float | None, ...], ...]
-    paid: Usage = NO_USAGE
-    total: Usage = NO_USAGE
+    rewards: tuple[tuple[float | None, ...], ...]  # aligned with its problems, k each
+    paid: Usage = NO_USAGE  # what this measuring cost
+    total: Usage = NO_USAGE  # what all its rollouts cost, whoever paid
     tool_calls: int = 0
     reused: int = 0
     trouble: str = ""  # why the first of the unjudged was not judged
@@ -97,18 +91,16 @@ class Measurement:
 class Evaluation:
     """What a run evaluates, how, and when.
 
-    `folder` receives one JSON file an evaluation; `book` opens the scores of a guidance and
-    the digest of the weights that were prompted with it, "" where the policy owns none;
-    `fingerprint` covers all that results depend on besides library and problems; `account`
-    is the run's own, also among runs of one name.
+    `book` opens the scores of a guidance and the digest of the weights that were prompted with
+    it, "" where the policy owns none.
     """
 
     sets: tuple[HeldOutSet, ...]
     measuring: MeasurementSetup
-    folder: Path
+    folder: Path  # receives one JSON file an evaluation
     book: Callable[[str, str], ScoreBook]
-    fingerprint: str
-    account: str
+    fingerprint: str  # of all that results depend on besides library and problems
+    account: str  # the run's own, also among runs of one name
     strategy: Literal["epoch", "steps"] = "epoch"
     every_steps: int = 1
     mask: Mask = NO_SECRETS  # takes secrets out of the files

@@ -47,11 +47,7 @@ class Rate:
 def group_by_question(
     problems: Sequence[str], rewards: Rewards
 ) -> dict[str, tuple[float | None, ...]]:
-    """The tries of each question under its id.
-
-    A question that stands n times in a set (ids `x`, `x#2` …) is one question with n times
-    the tries: repeating it makes nothing surer about others.
-    """
+    """The tries of each question under its id; one that is repeated (`x`, `x#2` …) is one."""
     found: dict[str, tuple[float | None, ...]] = {}
     for problem, row in zip(problems, rewards, strict=True):
         question = problem.partition("#")[0]
@@ -104,22 +100,17 @@ def pass_curve(rewards: Rewards, most: int) -> tuple[Rate, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """After against before on the questions that have a known reward on both sides.
-
-    `difference` is in mean reward, [-1, 1], positive when after is better; wins, losses and
-    ties count questions and add up to `questions`; `p` is that of the exact sign test;
-    `left_out` counts questions that could not be paired.
-    """
+    """After against before on the questions that have a known reward on both sides."""
 
     questions: int
-    difference: float
+    difference: float  # in mean reward, [-1, 1]; positive when after is better
     interval: Interval
-    wins: int
+    wins: int  # questions, as are losses and ties
     losses: int
     ties: int
-    p: float
+    p: float  # of the exact sign test
     verdict: Outcome
-    left_out: int = 0
+    left_out: int = 0  # questions that could not be paired
 
 
 def compare(before: ByQuestion, after: ByQuestion, level: float = 0.95) -> Comparison | None:

@@ -106,11 +106,7 @@ class Gate:
                     self._draft.move_to(head)
 
     async def review(self, step: int) -> None:
-        """Return when no operation of the lesson is undecided, and none of its commit held.
-
-        Raises:
-            HoldExpired: the reviewers ended and something still is.
-        """
+        """Return when nothing of the lesson is undecided, nor its commit held; else HoldExpired."""
         await self.follow_head(step)
         self.hold.cancel_release()
         needed = await self._ask_reviewers(step, self.reviewers)
@@ -211,9 +207,6 @@ class Gate:
 
         Decisions that no longer fit without it are taken back too, and so are the
         gate's own rejections that would now fit.
-
-        Raises:
-            ConflictError: no decision about it stands.
         """
         async with self._lock:
             state = self.recorder.state
@@ -305,10 +298,9 @@ class Gate:
 
     @asynccontextmanager
     async def _lock_library(self) -> AsyncIterator[Committer]:
-        """The library under its lock; the run goes on while another process holds that.
+        """The library under its lock; raises LockedError after `LOCK_TIMEOUT_S`.
 
-        Raises:
-            LockedError: another process holds it for longer than `LOCK_TIMEOUT_S`.
+        The run goes on while another process holds that.
         """
         with ExitStack() as stack:
             loop = asyncio.get_running_loop()

@@ -186,11 +186,7 @@ class RuleReviewer:
 
 
 def read_rules(path: Path) -> RuleReviewer:
-    """Read a rule file.
-
-    Raises:
-        ConfigError: it is missing, no YAML, or says something rules cannot say.
-    """
+    """Raises ConfigError where it is missing, no YAML, or says something rules cannot say."""
     try:
         parsed = _RuleFile.model_validate(yaml.safe_load(path.read_text("utf-8")))
     except OSError as error:

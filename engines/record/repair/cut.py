@@ -30,15 +30,11 @@ _KIND = re.compile(rb'"kind":"(\w+)"')
 
 
 def cut_with_backup(path: Path, end: int) -> tuple[Path, str]:
-    """Cut a file and keep it as it was in `NAME.damaged-N`; returns that and what was cut.
-
-    Raises:
-        RecordError: it cannot be kept; nothing is cut then.
-    """
+    """Cut a file and keep it as it was in `NAME.damaged-N`; returns that and what was cut."""
     data = path.read_bytes()
     rest = data[end:]
     backup = free_name(path)
-    write_atomic(backup, data)
+    write_atomic(backup, data)  # where it cannot be kept, nothing is cut
     os.truncate(path, end)
     sync_folder(path.parent)
     return backup, _describe(path, rest)
