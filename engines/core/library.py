@@ -87,19 +87,18 @@ Reviewed = Sequence[tuple[Operation, Decision]]
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """Experiences in order of birth. `next_number` only ever grows.
+    """Experiences in order of birth.
 
     `curated` is what reviewers rejected or reworded, oldest first: it is no part of the
-    content, and no prompt of an agent shows it. `remembered` counts them from the beginning,
-    those included that have gone since.
+    content, and no prompt of an agent shows it.
     """
 
     name: str
     version: int = 0
     experiences: tuple[Experience, ...] = ()
-    next_number: int = 1
+    next_number: int = 1  # only ever grows
     curated: tuple[PastDecision, ...] = ()
-    remembered: int = 0
+    remembered: int = 0  # ideas curated from the beginning, also those that have gone since
 
     def as_of_memory(self, remembered: int | None) -> Library:
         """With what it remembered when the count stood there; None: all.

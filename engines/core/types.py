@@ -242,16 +242,15 @@ class Rollout:
 class Verdict:
     """A reward in [0, 1], or None where it could not be judged (never 0.0 for that).
 
-    `critique` is what the verifier says about the answer; `error` why there is no
-    reward, beginning with its kind: "timeout", "too long", "failed", "unparsable". Both
-    are None where there was nothing to judge. `usage` and `refs` are of models that judged.
+    `error` says why there is no reward, beginning with its kind: "timeout", "too long", "failed",
+    "unparsable". It is None where there was nothing to judge.
     """
 
     reward: float | None
-    critique: str | None = None
+    critique: str | None = None  # what the verifier says about the answer
     metrics: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
-    usage: Usage = NO_USAGE
+    usage: Usage = NO_USAGE  # of models that judged, as are the refs
     refs: tuple[RecordRef, ...] = ()
 
 

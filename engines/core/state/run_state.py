@@ -72,17 +72,13 @@ class StepState:
 
 @dataclass(slots=True)
 class ReviewerStats:
-    """How one reviewer decided, counted over decisions that were committed.
-
-    `flagged` of the approved and edited ones had flags; `times_s` is how long each decision
-    took that somebody measured.
-    """
+    """How one reviewer decided, counted over decisions that were committed."""
 
     approved: int = 0
     edited: int = 0
     rejected: int = 0
-    flagged: int = 0
-    times_s: list[float] = field(default_factory=list)
+    flagged: int = 0  # of the approved and edited ones
+    times_s: list[float] = field(default_factory=list)  # of decisions that somebody measured
 
     @property
     def n(self) -> int:
@@ -107,13 +103,7 @@ class ReviewerStats:
 
 @dataclass(slots=True)
 class RunState:
-    """The whole of a run as far as its journal goes.
-
-    `operations` are those that no commit has dealt with: the current lesson's and the
-    deferred ones of earlier steps. `decisions` are the standing ones about them, in
-    the order in which they were last made. `repairs` are replies that wait to be mended or
-    dropped, in sample order; `repaired` says what became of the others.
-    """
+    """The whole of a run as far as its journal goes."""
 
     started: ev.RunStarted | None = None
     status: Status = "new"
@@ -129,15 +119,16 @@ class RunState:
     base_version: int = 0  # of the library that the standing decisions are about
     content_hash: str = ""
     policy_version: int = 0
+    # Those that no commit has dealt with: the lesson's, and deferred ones of earlier steps.
     operations: dict[str, Operation] = field(default_factory=dict)
     own: set[str] = field(default_factory=set)  # ids of all that persons proposed so far
     deferred: set[str] = field(default_factory=set)
-    decisions: dict[str, Decision] = field(default_factory=dict)
+    decisions: dict[str, Decision] = field(default_factory=dict)  # standing, as last made
     flagged_stale: int | None = None  # version the head had moved to, while the lesson waits
     events: int = 0  # taken in so far: how far into the journal this state reaches
     losses: list[LostWork] = field(default_factory=list)
     lost: Counter[str] = field(default_factory=Counter)
-    repairs: dict[str, UnparsedReply] = field(default_factory=dict)
+    repairs: dict[str, UnparsedReply] = field(default_factory=dict)  # waiting, in sample order
     repaired: dict[str, str] = field(default_factory=dict)  # id → "mended by ann"
     withheld: int = 0  # ideas not proposed again, since they had been rejected
     curation: dict[str, ReviewerStats] = field(default_factory=dict)  # by reviewer

@@ -46,18 +46,17 @@ class StepHistory:
     """All that happened in one step, in the order of the journal.
 
     Step 0 holds what belongs to no step: evaluations before the first, commits after the end.
-    `reflections` holds two of a group that was tried again. `resubmissions` are about replies of
-    this step, also where a person answered in a later one.
     """
 
     step: int
     started: ev.StepStarted | None = None  # None: of step 0
     rollouts: dict[tuple[int, int], RolloutHistory] = field(default_factory=dict)
-    reflections: list[Reflection] = field(default_factory=list)
+    reflections: list[Reflection] = field(default_factory=list)  # two of a group tried again
     lesson: Lesson | None = None
     lesson_settings: Mapping[str, Any] = field(default_factory=dict)  # the lesson was made with
     planned_steps: int = 0  # of the whole run, as planned when the lesson was proposed
     proposed: list[ev.OperationProposed] = field(default_factory=list)
+    # About replies of this step, also where a person answered in a later one.
     resubmissions: list[ev.ReplyMended | ev.ReplyDropped] = field(default_factory=list)
     decisions: list[DecisionHistory] = field(default_factory=list)
     committed: ev.LessonCommitted | None = None  # of step 0: the latest one
@@ -93,18 +92,16 @@ class StepHistory:
 
 @dataclass(slots=True)
 class RunHistory:
-    """A run with all its steps. `settings` are those it last accepted.
-
-    `standing` holds the decisions that nobody has taken back, by operation, committed or not.
-    """
+    """A run with all its steps."""
 
     started: ev.RunStarted | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)  # as last accepted
     steps_per_epoch: int = 0
     planned_steps: int = 0
     policy_version: int = 0  # of the weights after its last commit
     trains_weights: bool = False
     steps: dict[int, StepHistory] = field(default_factory=dict)
+    # Decisions that nobody has taken back, by operation, committed or not.
     standing: dict[str, DecisionHistory] = field(default_factory=dict)
 
     @property
