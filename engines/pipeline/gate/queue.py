@@ -64,11 +64,11 @@ class OperationQueue:
             self.notify()
             return state.operations[wanted.id]
 
-    def _human_operation_id(self, wished: str) -> str:
+    def _human_operation_id(self, requested: str) -> str:
         state = self.recorder.state
-        match = _HUMAN_ID.fullmatch(wished)
-        if match and int(match[1]) <= state.step and wished not in state.own:
-            return wished
+        match = _HUMAN_ID.fullmatch(requested)
+        if match and int(match[1]) <= state.step and requested not in state.own:
+            return requested
         free = (human_operation_id(state.step, number) for number in itertools.count(1))
         return next(name for name in free if name not in state.own)
 
