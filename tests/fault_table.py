@@ -75,7 +75,7 @@ FAULTS = (
     Fault(
         "each further try of a call is charged with the tries before it",
         "engines/pipeline/budget.py",
-        "settle(paid - self._told)",
+        "settle(paid - self._charged)",
         "settle(paid)",
         (
             "tests/engines/pipeline/test_budget.py::test_a_lone_call_is_tried_again_as_often_as_its_budget_allows",

@@ -1,19 +1,26 @@
 """The value of an expression of whole numbers: +, -, * and round brackets.
 
-Owns what may be computed and its limits. Text of a model is parsed and walked, never
-evaluated as a program; no expression within the limits takes longer than a moment.
+Text of a model is parsed and walked, never evaluated as a program; no expression within the
+limits takes longer than a moment.
 """
 
 from __future__ import annotations
 
 import ast
+import operator
 import re
+from collections.abc import Callable
 
 MAX_CHARS = 200
 """Which bounds the depth of the walk as well."""
 MAX_DIGITS = 30
 """Of every number, the results in between included."""
 
+_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+}
 _LIMIT = 10**MAX_DIGITS
 # Python's grammar has more numbers (0x1f, 1_000, 1e3) and more white space.
 _ODD = re.compile(r"[^0-9+\-*() ]")
@@ -24,11 +31,7 @@ class ExpressionError(Exception):
 
 
 def value_of(expression: str) -> int:
-    """Compute.
-
-    Raises:
-        Uncomputable: it is no such expression, or beyond a limit.
-    """
+    """Raises ExpressionError where it is no such expression, or beyond a limit."""
     if len(expression) > MAX_CHARS:
         raise ExpressionError(f"the expression is longer than {MAX_CHARS} characters")
     if odd := _ODD.search(expression):
@@ -55,20 +58,12 @@ def _evaluate_node(node: ast.expr) -> int:
         case ast.UnaryOp(op=ast.UAdd(), operand=operand):
             return _evaluate_node(operand)
         case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult() as op, right=right):
-            value = _apply_operator(op, _evaluate_node(left), _evaluate_node(right))
+            apply = _OPERATORS[type(op)]
+            value = apply(_evaluate_node(left), _evaluate_node(right))
             if abs(value) >= _LIMIT:
                 raise _too_large_error()
             return value
     raise ExpressionError("only +, - and * of whole numbers are computed")
-
-
-def _apply_operator(op: ast.operator, one: int, other: int) -> int:
-    match op:
-        case ast.Add():
-            return one + other
-        case ast.Sub():
-            return one - other
-    return one * other
 
 
 def _too_large_error() -> ExpressionError:

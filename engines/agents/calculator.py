@@ -1,8 +1,5 @@
 """Two turns and more: the model may ask a calculator before it answers.
 
-Owns the conversation: what a request is, what the result says, when a try ends. Arithmetic
-is `arithmetic`'s. Knows nothing of training: whoever records the calls has each turn's ids.
-
 A request is a whole line `calc: EXPRESSION`, and a try ends with the first reply that has
 none: both are exact forms, never words somewhere in a text.
 """
@@ -14,7 +11,7 @@ import time
 from dataclasses import dataclass
 
 from engines.agents.arithmetic import ExpressionError, value_of
-from engines.agents.single_turn import prompt_messages, unusable_reason
+from engines.agents.single_turn import ended_attempt, prompt_messages, unusable_reason
 from engines.core.errors import ConfigError
 from engines.core.protocols import OnText, Policy
 from engines.core.types import NO_USAGE, Attempt, Job, Message, Sampling
@@ -32,9 +29,6 @@ class CalculatorLoop:
     The answer is the last reply, whatever stands in it: one that still requests something
     when the turns are used up is judged as it is. A reply that was cut ends the try, since
     half an expression is another expression.
-
-    Raises:
-        ConfigError: there are no turns, or too many.
     """
 
     instructions: str
@@ -43,11 +37,9 @@ class CalculatorLoop:
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_turns <= MAX_TURNS:
-            raise ConfigError(
-                "agent.max_turns",
-                f"it is {self.max_turns}, not from 1 to {MAX_TURNS}.",
-                "Set it to 2, for one calculation and an answer.",
-            )
+            cause = f"it is {self.max_turns}, not from 1 to {MAX_TURNS}."
+            move = "Set it to 2, for one calculation and an answer."
+            raise ConfigError("agent.max_turns", cause, move)
 
     async def attempt(self, job: Job, policy: Policy, on_text: OnText | None = None) -> Attempt:
         messages = prompt_messages(self.instructions, job.guidance, job.problem.question)
@@ -61,14 +53,7 @@ class CalculatorLoop:
             if expression is None or turn == self.max_turns:
                 break
             messages = (*messages, Message("user", result_line(expression)))
-        return Attempt(
-            messages=messages,
-            answer=reply.text if error is None else None,
-            status="failed" if error else "truncated" if cut else "ok",
-            usage=usage,
-            elapsed_s=round(time.monotonic() - began, 4),
-            error=error,
-        )
+        return ended_attempt(messages, reply, usage, began)
 
 
 def requested_expression(reply: str) -> str | None:

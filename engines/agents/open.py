@@ -14,16 +14,9 @@ KINDS = ("single_turn", "calculator")
 
 
 def open_agent(kind: str, instructions: str, sampling: Sampling, max_turns: int = 2) -> Agent:
-    """Make an agent.
+    """Make an agent of one of `KINDS`; `instructions` stand in front of the library's guidance.
 
-    Args:
-        kind: one of `KINDS`.
-        instructions: stand in front of the library's guidance.
-        sampling: of every reply.
-        max_turns: replies of one try at most; a single turn has one, whatever stands here.
-
-    Raises:
-        ConfigError: there is no such kind, or max_turns cannot be.
+    `max_turns` are the replies of one try at most; a single turn has one, whatever stands here.
     """
     match kind:
         case "single_turn":

@@ -1,8 +1,4 @@
-"""The simplest agent: one system prompt, one question, one reply.
-
-Owns how instructions and the library's guidance are put together, which is what makes
-a mounted `agent.yaml` and a library give the same prompt.
-"""
+"""The simplest agent: one system prompt, one question, one reply."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 from engines.core.protocols import OnText, Policy
-from engines.core.types import Attempt, Completion, Job, Message, Sampling
+from engines.core.types import Attempt, Completion, Job, Message, Sampling, Usage
 
 FILTERED = ("content_filter", "safety")
 """Finish reasons of a reply that was held back, in part or whole."""
@@ -27,16 +23,22 @@ class SingleTurn:
         messages = prompt_messages(self.instructions, job.guidance, job.problem.question)
         began = time.monotonic()
         reply = await policy.complete(messages, self.sampling, on_text)
-        error = unusable_reason(reply)
-        cut = reply.finish == "length"
-        return Attempt(
-            messages=(*messages, reply.as_message()),
-            answer=reply.text if error is None else None,
-            status="failed" if error else "truncated" if cut else "ok",
-            usage=reply.usage,
-            elapsed_s=round(time.monotonic() - began, 4),
-            error=error,
-        )
+        return ended_attempt((*messages, reply.as_message()), reply, reply.usage, began)
+
+
+def ended_attempt(
+    messages: tuple[Message, ...], last: Completion, usage: Usage, began: float
+) -> Attempt:
+    """A try that its last reply ended; `began` is in the time of `time.monotonic`."""
+    error = unusable_reason(last)
+    return Attempt(
+        messages=messages,
+        answer=last.text if error is None else None,
+        status="failed" if error else "truncated" if last.finish == "length" else "ok",
+        usage=usage,
+        elapsed_s=round(time.monotonic() - began, 4),
+        error=error,
+    )
 
 
 def unusable_reason(reply: Completion) -> str | None:
@@ -54,7 +56,7 @@ def unusable_reason(reply: Completion) -> str | None:
 
 
 def prompt_messages(instructions: str, guidance: str, question: str) -> tuple[Message, ...]:
-    """The request of a first turn; the system message is left out when it would be empty."""
+    """The request of a first turn, the same for a library and for a mounted `agent.yaml`."""
     system = "\n\n".join(part for part in (instructions.strip(), guidance) if part)
     user = Message("user", question)
     return (Message("system", system), user) if system else (user,)

@@ -1,8 +1,7 @@
 """JSON of the values: one encoder, and decoders built once from the type hints.
 
-Owns the mapping between frozen dataclasses and JSON. Decoding is for what we wrote
-ourselves (journal, records, socket); what people and models write goes through
-pydantic or `engines.core.text.reply`.
+Decoding is for what we wrote ourselves (journal, records, socket); what people and models write
+goes through pydantic or `engines.core.text.reply`.
 """
 
 from __future__ import annotations
@@ -45,17 +44,13 @@ def from_dict(cls: type[T], data: Mapping[str, Any]) -> T:
     Raises:
         ValueError: a field is missing, unknown or of another type.
     """
+    hint: Any = cls  # mypy does not count type variables as hashable
     try:
-        value = _decoder(_as_hint(cls))(data)
+        value = _decoder(hint)(data)
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"not a {cls.__name__}: {error}") from error
     assert isinstance(value, cls)
     return value
-
-
-def _as_hint(cls: Any) -> Any:
-    """A class as an annotation; mypy does not count type variables as hashable."""
-    return cls
 
 
 @functools.cache
@@ -117,13 +112,10 @@ def _fix_all_surrogates(value: Any) -> Any:
     if isinstance(value, str):
         return fix_surrogates(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            f.name: _fix_all_surrogates(getattr(value, f.name)) for f in dataclasses.fields(value)
-        }
+        value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {
-            _fix_all_surrogates(key): _fix_all_surrogates(entry) for key, entry in value.items()
-        }
+        fix = _fix_all_surrogates
+        return {fix(key): fix(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [_fix_all_surrogates(entry) for entry in value]
     return value

@@ -1,16 +1,4 @@
-"""The error tree.
-
-StudioError            the user can mend it: place, cause and next move in one sentence
-├── ConfigError        a run file, an override or an option
-├── DataError          a data set
-├── PolicyError        a model role that cannot be used at all (unknown, unreachable)
-├── VerifierError      a verifier that cannot be loaded
-├── RecordError        a run folder or library that cannot be read or written
-│   ├── DamagedError   a complete line that fails its checksum
-│   └── LockedError    another process writes there
-└── ConflictError      what is asked contradicts what is on disk
-CallFailed             one model call failed for good: a fact of practice, not a user error
-"""
+"""The errors: what a user can mend (`StudioError`), and a model call that failed (`CallFailed`)."""
 
 from __future__ import annotations
 
@@ -23,13 +11,7 @@ if TYPE_CHECKING:  # every command loads this page, and few need an event loop
 
 
 class StudioError(Exception):
-    """A mistake the user can mend.
-
-    Args:
-        place: file and line, option or object where it was found.
-        cause: what is wrong there.
-        move: what to do next.
-    """
+    """A mistake the user can mend: where it was found, what is wrong there, what to do next."""
 
     def __init__(self, place: str, cause: str, move: str) -> None:
         self.place, self.cause, self.move = place, cause, move
@@ -37,43 +19,42 @@ class StudioError(Exception):
 
 
 class ConfigError(StudioError):
-    pass
+    """In a run file, an override or an option."""
 
 
 class DataError(StudioError):
-    pass
+    """In a data set."""
 
 
 class PolicyError(StudioError):
-    pass
+    """A model role that cannot be used at all (unknown, unreachable)."""
 
 
 class VerifierError(StudioError):
-    pass
+    """A verifier that cannot be loaded."""
 
 
 class RecordError(StudioError):
-    pass
+    """A run folder or library that cannot be read or written."""
 
 
 class DamagedError(RecordError):
-    pass
+    """A complete line that fails its checksum."""
 
 
 class LockedError(RecordError):
-    pass
+    """Another process writes there."""
 
 
 class ConflictError(StudioError):
-    pass
+    """What is asked contradicts what is on disk."""
 
 
 class CallFailed(Exception):
     """A model call that gave no usable reply after its retries or within its deadline.
 
     `kind` is one word: "timeout", "refused", "status", "cut", "shape", "too long". `usage`
-    is what its tries may have cost, counted or else estimated: a reply that was cut is paid
-    for all the same.
+    is what its tries may have cost: a reply that was cut is paid for all the same.
     """
 
     def __init__(self, kind: str, text: str, usage: Usage = NO_USAGE) -> None:
@@ -93,4 +74,4 @@ def lost_usage(cut: CancelledError) -> Usage:
 
 def reported_usage(cut: CancelledError) -> Usage | None:
     """What the policy itself said of a call that was cancelled; None where it said nothing."""
-    return next((told for told in cut.args if isinstance(told, Usage)), None)
+    return next((usage for usage in cut.args if isinstance(usage, Usage)), None)

@@ -1,8 +1,7 @@
-"""Everything that can happen, as one tagged union.
+"""Everything that can happen, as one tagged union; `engines.core.state.fold` says what it means.
 
-Durable events make up the journals of runs and libraries; transient ones only reach
-whoever is watching. `engines.core.state.fold.fold` says what they mean. No event holds a
-clock time except `Decision.at`: the journal's envelope does.
+Durable events make up the journals of runs and libraries; transient ones only reach whoever is
+watching. No event holds a clock time except `Decision.at`: the journal's envelope does.
 """
 
 from __future__ import annotations
@@ -56,18 +55,16 @@ class RunResumed:
     """A new process took the run up; the settings that a resume may change come with it.
 
     `again`: tries of the step under way that failed are made again, unless their group was
-    learned from.
-
-    `prompts`: see `RunStarted`; empty in older journals, as there.
+    learned from; in older journals only an outage was made good.
     """
 
     pid: int
     epochs: int
     reviewer: str
     settings: Mapping[str, Any]
-    again: bool = False  # as in older journals, where only an outage was made good
+    again: bool = False
     steps_per_epoch: int | None = None  # None in older journals: as the run began
-    prompts: Mapping[str, str] = field(default_factory=dict)
+    prompts: Mapping[str, str] = field(default_factory=dict)  # see `RunStarted`
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +79,18 @@ class StepStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutFinished:
-    """A rollout ended, in whatever way. Its messages are the records in order.
-
-    `answer` is None where it is the text of the last record, as with most agents; `tail`
-    holds its last words, for display.
-    """
+    """A rollout ended, in whatever way. Its messages are the records in order."""
 
     step: int
     position: int
     index: int
     seed: int
     status: AttemptStatus
-    answer: str | None
+    answer: str | None  # None where it is the text of the last record, as with most agents
     error: str | None
     usage: Usage
     elapsed_s: float
-    tail: str = ""
+    tail: str = ""  # the last words of the answer, for display
     refs: tuple[RecordRef, ...] = ()
 
 
@@ -132,41 +125,30 @@ class LessonProposed:
 
 @dataclass(frozen=True, slots=True)
 class OperationDecided:
-    """`step` is the step under review, which for a deferred operation is a later one.
-
-    `usage` is what the lint of an edit has cost.
-    """
-
-    step: int
+    step: int  # the one under review, which for a deferred operation is a later one
     decision: Decision
-    usage: Usage = NO_USAGE
+    usage: Usage = NO_USAGE  # what the lint of an edit has cost
 
 
 @dataclass(frozen=True, slots=True)
 class OperationProposed:
-    """A person put an operation of their own into the queue; it is decided like any other.
+    """A person put an operation of their own into the queue; it is decided like any other."""
 
-    `step` is the last one that has begun, `usage` what the lint of it has cost.
-    """
-
-    step: int
+    step: int  # the last one that has begun
     operation: Operation
     reviewer: str = ""
-    usage: Usage = NO_USAGE
+    usage: Usage = NO_USAGE  # what its lint has cost
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyMended:
-    """A person mended a reply that could not be understood; these operations were in it.
+    """A person mended a reply that could not be understood; these operations were in it."""
 
-    `step` is the step under way, `repair` the id of the `Repair`, `usage` what their lint cost.
-    """
-
-    step: int
-    repair: str
+    step: int  # the one under way
+    repair: str  # id of the `UnparsedReply`
     operations: tuple[Operation, ...]
     reviewer: str = ""
-    usage: Usage = NO_USAGE
+    usage: Usage = NO_USAGE  # what their lint has cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,12 +201,7 @@ class StepFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationFinished:
-    """A pinned evaluation: after `step` (0: before the first), on one held-out set.
-
-    `fingerprint` covers what the result depends on besides problems, tries and versions;
-    `trouble` says why the first of the unjudged was not judged. `mean` is that of the
-    questions' own means; `usage` is what was paid.
-    """
+    """A pinned evaluation: after `step` (0: before the first), on one held-out set."""
 
     step: int
     data: str
@@ -233,10 +210,10 @@ class EvaluationFinished:
     k: int
     n: int  # rollouts with a known reward
     unjudged: int
-    mean: float | None
-    usage: Usage
-    fingerprint: str = ""
-    trouble: str = ""
+    mean: float | None  # of the questions' own means
+    usage: Usage  # what was paid
+    fingerprint: str = ""  # of what it depends on besides problems, tries and versions
+    trouble: str = ""  # why the first of the unjudged was not judged
     problems: tuple[str, ...] = ()  # ids, aligned with `rewards`
     rewards: tuple[tuple[float | None, ...], ...] = ()  # k of each problem
     total: Usage = NO_USAGE  # of all rollouts and judges, the reused ones included
@@ -248,8 +225,8 @@ class EvaluationFinished:
 class EngineOpened:
     """What an engine with weights of its own runs on, as it was first opened.
 
-    `facts` are JSON values: threads, device, dtype, digest of the base model, number of
-    parameters, of trainable ones, and versions. A resumed run uses the same threads.
+    `facts` are JSON values: threads (a resumed run uses the same), device, dtype, digest of the
+    base model, number of parameters, of trainable ones, and versions.
     """
 
     facts: Mapping[str, Any]
@@ -279,12 +256,11 @@ class RunContinued:
 class RunEnded:
     """The process let go of the run.
 
-    `how`: "finished", "stopped", "held", "failed" (nothing worked any more), "budget".
     `paid` is what its records add up to, also where no other event tells of it: calls that
     were cut, and replies to what never ended.
     """
 
-    how: str
+    how: str  # "finished", "stopped", "held", "failed" (nothing worked any more) or "budget"
     reason: str = ""
     under_way: Usage = NO_USAGE  # in older journals: paid in an evaluation that was cut
     paid: Usage | None = None  # None in older journals
@@ -320,32 +296,13 @@ class LibraryCommitted:
     limit: int | None = None
 
 
-DurableEvent = (
-    RunStarted
-    | RunResumed
-    | StepStarted
-    | RolloutFinished
-    | RolloutJudged
-    | GroupReflected
-    | LessonProposed
-    | OperationDecided
-    | OperationProposed
-    | ReplyMended
-    | ReplyDropped
-    | DecisionUndone
-    | LessonReturned
-    | LessonCommitted
-    | StepFinished
-    | EvaluationFinished
-    | EngineOpened
-    | CheckpointSaved
-    | RunPaused
-    | RunContinued
-    | RunEnded
-    | LibraryCreated
-    | LibraryCurated
-    | LibraryCommitted
-)
+RunEvent = RunStarted | RunResumed | RunPaused | RunContinued | RunEnded
+StepEvent = StepStarted | RolloutFinished | RolloutJudged | GroupReflected | StepFinished
+LessonEvent = LessonProposed | LessonReturned | LessonCommitted
+ReviewEvent = OperationDecided | OperationProposed | ReplyMended | ReplyDropped | DecisionUndone
+EngineEvent = EvaluationFinished | EngineOpened | CheckpointSaved
+LibraryEvent = LibraryCreated | LibraryCurated | LibraryCommitted
+DurableEvent = RunEvent | StepEvent | LessonEvent | ReviewEvent | EngineEvent | LibraryEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,11 +356,7 @@ def event_to_dict(event: DurableEvent | TransientEvent) -> dict[str, Any]:
 
 
 def event_from_dict(data: Mapping[str, Any]) -> Any:
-    """Inverse of `event_to_dict`.
-
-    Raises:
-        ValueError: the kind is unknown or a field does not fit.
-    """
+    """Inverse of `event_to_dict`; raises ValueError: unknown kind, or a field does not fit."""
     fields = dict(data)
     kind = fields.pop("kind", None)
     cls = _BY_NAME.get(str(kind))

@@ -1,7 +1,4 @@
-"""Names of what a lint can say of an operation; rules and reviewers decide by them.
-
-Owns the names only. `engines.training_free.lint` says when each is raised.
-"""
+"""Names of what a lint can say of an operation; `engines.training_free.lint` says when it does."""
 
 from __future__ import annotations
 

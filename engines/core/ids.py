@@ -25,12 +25,9 @@ def seed_for(run_seed: int, *parts: str | int) -> int:
 
 
 def call_seed(run_seed: int, key: CallKey) -> int:
-    """The seed of one call.
-
-    On a held-out problem it follows from the problem and the try alone, so that
-    evaluations before and after a step draw the same seeds, and so that adding problems
-    to a set leaves the others' results as they are.
-    """
+    """The seed of one call."""
     if key.problem:
+        # Evaluations before and after a step draw the same seeds, and problems that are added to
+        # a set leave the others' results as they are.
         return seed_for(run_seed, key.purpose, key.problem, key.index, key.turn)
     return seed_for(run_seed, key.purpose, key.epoch, key.step, key.position, key.index, key.turn)

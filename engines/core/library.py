@@ -1,7 +1,6 @@
 """The library of experiences: an immutable value and the only function that changes it.
 
-Owns ids, versions, objections, commit, diff and the text that goes in front of a
-prompt. Knows no files; `engines.record.libraries` keeps versions on disk.
+Knows no files; `engines.record.libraries` keeps versions on disk.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from engines.core.review_memory import (
     drop_own_decisions,
     new_past_decisions,
 )
-from engines.core.text.prompts import Prompt, load_prompt
+from engines.core.text.prompts import load_prompt
 from engines.core.text.sanitize import one_line
 from engines.core.types import Decision, Operation, OperationKind
 
@@ -56,17 +55,13 @@ class Experience:
 
 @dataclass(frozen=True, slots=True)
 class OperationOutcome:
-    """What a commit did with one decided operation.
-
-    `applied` is False for rejections and for approvals that no longer fitted;
-    `reason` then says why. `id` is the experience it was applied to.
-    """
+    """What a commit did with one decided operation."""
 
     operation_id: str
     kind: OperationKind
-    applied: bool
-    id: str | None = None
-    reason: str = ""
+    applied: bool  # False for rejections and for approvals that no longer fitted
+    id: str | None = None  # of the experience it was applied to
+    reason: str = ""  # why it was not applied
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,25 +87,23 @@ Reviewed = Sequence[tuple[Operation, Decision]]
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """Experiences in order of birth. `next_number` only ever grows.
+    """Experiences in order of birth.
 
     `curated` is what reviewers rejected or reworded, oldest first: it is no part of the
-    content, and no prompt of an agent shows it. `remembered` counts them from the beginning,
-    those included that have gone since.
+    content, and no prompt of an agent shows it.
     """
 
     name: str
     version: int = 0
     experiences: tuple[Experience, ...] = ()
-    next_number: int = 1
+    next_number: int = 1  # only ever grows
     curated: tuple[PastDecision, ...] = ()
-    remembered: int = 0
+    remembered: int = 0  # ideas curated from the beginning, also those that have gone since
 
     def as_of_memory(self, remembered: int | None) -> Library:
         """With what it remembered when the count stood there; None: all.
 
-        Rejections add to a version without making a new one, so that a version alone does
-        not say what a step that began with it was shown.
+        Rejections make no new version: it alone does not say what a step was shown.
         """
         if remembered is None or remembered >= self.remembered:
             return self
@@ -138,11 +131,9 @@ class Library:
         return digest([[e.id, e.text] for e in self.experiences], 8)
 
     def objection(self, operation: Operation, limit: int | None = None) -> str | None:
-        """Say why an operation does not fit this library, or None when it does.
+        """Say why an operation, edits included, does not fit this library, or None when it does.
 
-        Args:
-            operation: as it would be applied, edits included.
-            limit: the most experiences the library may hold.
+        `limit` is the most experiences the library may hold.
         """
         text = one_line(operation.text)
         match operation.kind:
@@ -174,18 +165,12 @@ class Library:
     def commit(
         self, reviewed: Reviewed, *, run: str = "", step: int = 0, limit: int | None = None
     ) -> CommitResult:
-        """Apply decided operations in the order given.
+        """Apply decided operations in the order given; deferred ones are ignored.
 
         An approval that does not fit the library as it stands at that point becomes
         an unapplied outcome with the objection as its reason. The version rises by
         one when any text changed, and not otherwise; rejections and edits of reviewers are
-        remembered in `curated` either way.
-
-        Args:
-            reviewed: operations with their decisions; deferred ones are ignored.
-            run: the run it happens in, "" outside runs.
-            step: the step of that run.
-            limit: the most experiences the library may hold.
+        remembered in `curated` either way. `run` is "" outside runs.
         """
         draft = replace(self, version=self.version + 1)
         outcomes = []
@@ -195,18 +180,13 @@ class Library:
             targets.append(target.text if target else "")
             if decision.action == "defer":
                 continue
-            wanted = effective_operation(operation, decision)
-            if decision.action == "reject":
-                outcomes.append(
-                    OperationOutcome(operation.id, wanted.kind, False, None, decision.reason)
-                )
-                continue
-            objection = draft.objection(wanted, limit)
-            if objection:
-                outcomes.append(OperationOutcome(operation.id, wanted.kind, False, None, objection))
-                continue
-            draft, touched = draft._apply(wanted, decision, run, step)
-            outcomes.append(OperationOutcome(operation.id, wanted.kind, True, touched))
+            wanted, touched = effective_operation(operation, decision), None
+            rejected = decision.action == "reject"
+            reason = decision.reason if rejected else draft.objection(wanted, limit) or ""
+            applied = not rejected and not reason
+            if applied:
+                draft, touched = draft._apply(wanted, decision, run, step)
+            outcomes.append(OperationOutcome(operation.id, wanted.kind, applied, touched, reason))
         # An addition deleted again in the same commit has still used up its id.
         changed = (draft.content_hash, draft.next_number) != (self.content_hash, self.next_number)
         after = draft if changed else self
@@ -265,35 +245,28 @@ class Library:
     ) -> tuple[Library, str | None]:
         text = one_line(wanted.text)
         mark = provenance(wanted, decision, self.version, run, step)
+        touched, entries, number = wanted.target, self.experiences, self.next_number
         match wanted.kind:
-            case "add" if wanted.target is not None:
+            case "add" if touched is not None:
                 # Brought back under its own id: the same experience, not another one.
-                back = Experience(wanted.target, text, self.version, self.version, (mark,))
-                entries = tuple(sorted((*self.experiences, back), key=_id_order))
-                return replace(self, experiences=entries), wanted.target
+                back = Experience(touched, text, self.version, self.version, (mark,))
+                entries = tuple(sorted((*entries, back), key=_id_order))
             case "add":
-                name = decision.assigned or f"E{self.next_number}"
-                if int(name.removeprefix("E")) < self.next_number:
-                    name = f"E{self.next_number}"  # used before, perhaps by one that is gone
-                born = Experience(name, text, self.version, self.version, (mark,))
-                number = max(self.next_number, int(name.removeprefix("E")) + 1)
-                return (
-                    replace(self, experiences=(*self.experiences, born), next_number=number),
-                    name,
-                )
+                # An assigned id that is lower was used before, perhaps by one that is gone.
+                number = max(number, int((decision.assigned or "E0").removeprefix("E")))
+                touched = f"E{number}"
+                born = Experience(touched, text, self.version, self.version, (mark,))
+                entries, number = (*entries, born), number + 1
             case "modify":
                 entries = tuple(
                     replace(e, text=text, revised=self.version, history=(*e.history, mark))
-                    if e.id == wanted.target
+                    if e.id == touched
                     else e
-                    for e in self.experiences
+                    for e in entries
                 )
-                return replace(self, experiences=entries), wanted.target
             case "delete":
-                entries = tuple(e for e in self.experiences if e.id != wanted.target)
-                return replace(self, experiences=entries), wanted.target
-            case "keep" | "weights":  # there is always an objection to the latter
-                return self, wanted.target
+                entries = tuple(e for e in entries if e.id != touched)
+        return replace(self, experiences=entries, next_number=number), touched
 
 
 def provenance(
@@ -328,21 +301,18 @@ def effective_operation(operation: Operation, decision: Decision) -> Operation:
     """The operation as it is applied: what an edit names replaces what was proposed."""
     kind = decision.kind or operation.kind
     target = decision.target if decision.target is not None else operation.target
-    merely_added = kind == "add" and operation.kind != "add"
-    return replace(
-        operation,
-        kind=kind,
-        target=None if merely_added else target,
-        text=decision.text if decision.text is not None else operation.text,
-    )
+    if kind == "add" and operation.kind != "add":
+        target = None
+    text = decision.text if decision.text is not None else operation.text
+    return replace(operation, kind=kind, target=target, text=text)
 
 
 def guidance_text(experiences: Iterable[tuple[str, str]]) -> str:
     """Render (id, text) pairs as the block that goes in front of a prompt."""
     lines = [f"[{name}] {one_line(text)}" for name, text in experiences]
-    return _guidance().render(experiences="\n".join(lines)) if lines else ""
+    if not lines:
+        return ""
+    return _load_prompt("engines.core", "guidance").render(experiences="\n".join(lines))
 
 
-@cache
-def _guidance() -> Prompt:
-    return load_prompt("engines.core", "guidance")
+_load_prompt = cache(load_prompt)

@@ -1,7 +1,6 @@
 """What the parts of the loop expect of each other.
 
-Owns no implementation. Every protocol has one contract suite in `tests/contract`
-that each implementation passes.
+Every protocol has one contract suite in `tests/contract` that each implementation passes.
 """
 
 from __future__ import annotations
@@ -46,25 +45,14 @@ class Policy(Protocol):
     @property
     def name(self) -> str:
         """The `scheme:model` it was opened with; part of every request hash."""
-        ...
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
     ) -> Completion:
-        """Answer once.
-
-        Raises:
-            CallFailed: no usable reply after retries, or the call's deadline passed.
-        """
-        ...
+        """Answer once; raises CallFailed without a usable reply after retries or in time."""
 
     async def ping(self) -> None:
-        """Return when the model answers.
-
-        Raises:
-            PolicyError: it does not; the message names endpoint and cause.
-        """
-        ...
+        """Return when the model answers; raises PolicyError, with endpoint and cause, else."""
 
     async def aclose(self) -> None: ...
 
@@ -74,11 +62,9 @@ class Reservation(Protocol):
 
     async def take(self) -> None:
         """Return once what a try may come to is reserved."""
-        ...
 
     def settle(self, spent: Usage) -> None:
         """Give back what was not spent; `spent` is what all tries of the call have cost."""
-        ...
 
 
 class Ledger(Protocol):
@@ -102,7 +88,6 @@ class Ledger(Protocol):
         The seed of `sampling` is replaced by the one that follows from the key. The
         record is on disk when this returns. Raises what `Policy.complete` raises.
         """
-        ...
 
 
 class Agent(Protocol):
@@ -110,19 +95,13 @@ class Agent(Protocol):
 
     async def attempt(self, job: Job, policy: Policy, on_text: OnText | None = None) -> Attempt:
         """Try. Raises what the policy raises; the rollout job makes that a fact."""
-        ...
 
 
 class Verifier(Protocol):
     """Scores attempts."""
 
     async def check(self) -> None:
-        """Return when it can be used at all; called before anything is spent.
-
-        Raises:
-            VerifierError: it cannot be loaded, or has not the signature it should have.
-        """
-        ...
+        """Return when it can be used at all, before anything is spent; raises VerifierError."""
 
     async def verify(self, problem: Problem, rollouts: Sequence[Rollout]) -> Sequence[Verdict]:
         """Judge rollouts of one problem, aligned with them; never raises for an answer.
@@ -130,7 +109,6 @@ class Verifier(Protocol):
         What cannot be judged has reward None and an error; reward None without an error
         says that there was nothing to judge.
         """
-        ...
 
     async def aclose(self) -> None: ...
 
@@ -139,12 +117,7 @@ class Engine(Protocol):
     """Turns scored groups into a lesson. Reflecting and consolidating change nothing."""
 
     def plan(self, total_steps: int) -> str:
-        """Go by a run of so many steps from here on.
-
-        Returns:
-            What a person should know of that, or "".
-        """
-        ...
+        """Go by a run of so many steps; returns what a person should know of that, or ""."""
 
     async def reflect(self, group: Group, library: Library) -> Reflection: ...
 
@@ -152,22 +125,15 @@ class Engine(Protocol):
         self, batch: Sequence[Group], reflections: Sequence[Reflection], library: Library
     ) -> Lesson:
         """Batch and reflections are aligned and in sample order."""
-        ...
 
     async def apply(self, update: WeightUpdate) -> int:
         """Make a computed update the current weights; returns the new policy version."""
-        ...
 
     async def save(self, folder: Path) -> str:
         """Write everything from which `restore` goes on to the same numbers.
 
-        Returns:
-            The digest of what was written; "" where the engine has no state of its own.
-
-        Raises:
-            RecordError: it could not be written.
+        Returns the digest of what was written; "" where the engine has no state of its own.
         """
-        ...
 
     async def restore(self, folder: Path) -> None:
         """Go on from what `save` wrote.
@@ -175,7 +141,6 @@ class Engine(Protocol):
         Raises:
             StudioError: it is not there, damaged or of another model; nothing has changed.
         """
-        ...
 
 
 class Linter(Protocol):
@@ -184,18 +149,13 @@ class Linter(Protocol):
     async def flags(
         self, operation: Operation, library: Library, others: Sequence[Operation] = ()
     ) -> tuple[Flag, ...]:
-        """What is noteworthy about an operation as it would be applied; never raises for it.
+        """What is noteworthy about an operation, with an edit put in; never raises for it.
 
-        Args:
-            operation: as proposed, or with an edit put in.
-            library: the draft it would be applied to.
-            others: operations that are under review beside it.
+        `library` is the draft it would be applied to, `others` are under review beside it.
         """
-        ...
 
     def take_usage(self) -> Usage:
         """What this has cost since it was last asked."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,12 +173,7 @@ class Embedder(Protocol):
     def name(self) -> str: ...
 
     async def embed(self, texts: Sequence[str]) -> EmbeddingResult:
-        """Embed texts; no text is paid for twice.
-
-        Raises:
-            CallFailed: no usable reply after retries, or the deadline passed.
-        """
-        ...
+        """Embed texts; no text is paid for twice. Raises CallFailed as `Policy.complete` does."""
 
 
 class Reviewer(Protocol):
@@ -230,4 +185,3 @@ class Reviewer(Protocol):
         `library` is the draft that holds every earlier decision of this lesson. What
         is left undecided at the end passes to the next reviewer.
         """
-        ...

@@ -1,7 +1,6 @@
 """What a library remembers of its reviewers: ideas that were rejected or reworded, and why.
 
-Owns which decisions are remembered, and which of them a step may know of. The memory is no part
-of a library's content, and no prompt of an agent shows it.
+The memory is no part of a library's content, and no prompt of an agent shows it.
 """
 
 from __future__ import annotations
@@ -16,26 +15,20 @@ from engines.core.types import GATE, RULES, Decision, Operation, OperationKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastDecision:
-    """What a reviewer made of an idea that was not taken as it came: rejected, or reworded.
-
-    `text` is the idea as it was proposed (of a delete, the id of its target), `became` the
-    wording it was given, "" where it was rejected. `problems` are those it was drawn from,
-    `target` the experience it was about and `target_text` what that said then. `step` is the
-    one that was committed, 0 outside.
-    """
+    """What a reviewer made of an idea that was not taken as it came: rejected, or reworded."""
 
     run: str
     operation_id: str
     kind: OperationKind
-    text: str
-    became: str
+    text: str  # as it was proposed; of a delete, the id of its target
+    became: str  # the wording it was given, "" where it was rejected
     reason: str
-    problems: tuple[str, ...]
+    problems: tuple[str, ...]  # ids of those it was drawn from
     reviewer: str
     at: float
-    target: str | None = None
-    target_text: str = ""  # "" also where it is not known: copied by an older release
-    step: int = 0
+    target: str | None = None  # the experience it was about
+    target_text: str = ""  # what that said then, "" also where an older release copied it
+    step: int = 0  # that was committed, 0 outside
     doubled: bool = False  # a rule rejected it, and it was flagged as a duplicate
 
     @property
@@ -55,12 +48,8 @@ def new_past_decisions(
 ) -> list[PastDecision]:
     """What a commit adds to the memory; a decision that is known already is not added again.
 
-    Args:
-        known: what is remembered.
-        decided: each operation as it was proposed and as it is applied, its decision, and what
-            its target said then.
-        run: the run of the commit, "" outside.
-        step: of that run.
+    `decided` holds each operation as it was proposed and as it is applied, its decision, and what
+    its target said then.
     """
     seen = {(one.run, one.operation_id, one.at) for one in known}
     return [

@@ -1,7 +1,6 @@
 """A setting of an engine: its default, its meaning and its bounds, written once.
 
-Owns how a field of a settings class is declared, and the refusal of a value out of bounds
-where such a class is made in code. The validation of run files reads the same declarations.
+The validation of run files reads the same declarations.
 """
 
 from __future__ import annotations
@@ -42,12 +41,9 @@ class SettingError(ConfigError, ValueError):
 
 
 def setting(default: T, meaning: str, **bounds: float | str) -> T:
-    """A field of a settings dataclass.
+    """A field of a settings dataclass; refusals quote its `meaning`, a few words.
 
-    Args:
-        default: its value where nothing else is said.
-        meaning: what it is, in a few words, as refusals quote it.
-        bounds: `gt`, `ge`, `lt` and `le` of a number; `min_length` and `pattern` of a text.
+    `bounds` are `gt`, `ge`, `lt` and `le` of a number, `min_length` and `pattern` of a text.
     """
     # The names are those of pydantic's Field, which reads this metadata.
     declared: T = field(default=default, metadata={"description": meaning, **bounds})
@@ -65,19 +61,11 @@ def is_derived(metadata: Any) -> bool:
 
 
 def check_bounds(settings: DataclassInstance, section: str) -> None:
-    """Refuse the first number out of bounds.
-
-    Raises:
-        SettingError: with the setting's name, its value and its bound.
-    """
+    """Refuse the first number out of bounds with a SettingError."""
     for declared in fields(settings):
         value = getattr(settings, declared.name)
         for name, (holds, where) in _BOUNDS.items():
             bound = declared.metadata.get(name)
             if value is not None and bound is not None and not holds(value, bound):
-                raise SettingError(
-                    section,
-                    declared.name,
-                    f"{value} is out of bounds.",
-                    f"Set it {where} {bound:g}: {declared.metadata['description']}.",
-                )
+                move = f"Set it {where} {bound:g}: {declared.metadata['description']}."
+                raise SettingError(section, declared.name, f"{value} is out of bounds.", move)

@@ -1,9 +1,4 @@
-"""The values that travel between the parts of the loop.
-
-Owns their shape and the few facts that follow from it alone. All are frozen and
-hold no clock, no chance and no I/O. `engines.core.codec` turns them into JSON
-and back.
-"""
+"""The values that travel between the parts of the loop; `engines.core.codec` makes JSON of them."""
 
 from __future__ import annotations
 
@@ -95,18 +90,14 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a conversation.
-
-    `token_ids` are the exact ids of a reply that a policy with weights of its own sampled, so
-    that a later turn is never tokenised from text again.
-    """
+    """One message of a conversation."""
 
     role: Role
     content: str
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str = ""
-    token_ids: tuple[int, ...] = ()
+    token_ids: tuple[int, ...] = ()  # as sampled: a later turn never tokenises the text again
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,17 +116,15 @@ class Sampling:
 class Completion:
     """One reply of a model.
 
-    `finish` is the endpoint's word for why it ended: "stop", "length",
-    "tool_calls", "content_filter" or whatever else it said. `token_ids` and
-    `logprobs` are aligned and present only where the policy owns its weights, as are
-    `prompt_ids`, the exact ids that it was shown. A log-probability is that of the sampling
+    `token_ids` and `logprobs` are aligned and present only where the policy owns its weights, as
+    are `prompt_ids`, the exact ids that it was shown. A log-probability is that of the sampling
     policy at its temperature: log_softmax(logits / T).
     """
 
     text: str
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
-    finish: str = "stop"
+    finish: str = "stop"  # or "length", "tool_calls", "content_filter": the endpoint's word
     usage: Usage = Usage()
     model: str = ""
     token_ids: tuple[int, ...] = ()
@@ -157,10 +146,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One reply inside a try, as ids: what was shown, what was sampled, and how likely it was.
-
-    `logprobs` are aligned with `token_ids`, see `Completion`.
-    """
+    """One reply inside a try, as ids; see `Completion`."""
 
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
@@ -170,11 +156,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class CallKey:
-    """Which reply of a run this is; unique within a run together with the request.
-
-    Calls for a held-out problem carry its id in `problem`: they are seeded and found again
-    by it, wherever in its set the problem stands.
-    """
+    """Which reply of a run this is; unique within a run together with the request."""
 
     purpose: Purpose
     epoch: int
@@ -182,7 +164,9 @@ class CallKey:
     position: int = NOT_ONE  # of the problem in its batch, from 0
     index: int = NOT_ONE  # of the rollout in its group, from 0
     turn: int = 0
-    problem: str = ""  # "" in practice
+    # Of a held-out problem, "" in practice: calls are seeded and found again by it, wherever in
+    # its set it stands.
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,20 +192,15 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One agent's try at a problem, without provenance.
-
-    `answer` is the text of the last reply, from which a verifier extracts what it
-    judges; None only when status is "failed". `turns` are there where the policy owns its
-    weights, also of a failed try.
-    """
+    """One agent's try at a problem, without provenance."""
 
     messages: tuple[Message, ...]
-    answer: str | None
+    answer: str | None  # the text of the last reply; None only when status is "failed"
     status: AttemptStatus = "ok"
     usage: Usage = Usage()
     elapsed_s: float = 0.0
     error: str | None = None
-    turns: tuple[Turn, ...] = ()
+    turns: tuple[Turn, ...] = ()  # where the policy owns its weights, also of a failed try
 
     @property
     def tool_calls(self) -> int:
@@ -263,17 +242,15 @@ class Rollout:
 class Verdict:
     """A reward in [0, 1], or None where it could not be judged (never 0.0 for that).
 
-    `critique` is what the verifier says about the answer; `error` why there is no
-    reward, beginning with its kind: "timeout", "too long", "failed", "unparsable". Both
-    are None where there was nothing to judge: the problem has no truth, or the verifier
-    has no opinion. `usage` and `refs` are of the models that were asked to judge.
+    `error` says why there is no reward, beginning with its kind: "timeout", "too long", "failed",
+    "unparsable". It is None where there was nothing to judge.
     """
 
     reward: float | None
-    critique: str | None = None
+    critique: str | None = None  # what the verifier says about the answer
     metrics: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
-    usage: Usage = NO_USAGE
+    usage: Usage = NO_USAGE  # of models that judged, as are the refs
     refs: tuple[RecordRef, ...] = ()
 
 
@@ -344,66 +321,51 @@ class Operation:
     """A proposed change of the library.
 
     `target` is the id of an existing experience; an add has none, or that of a deleted
-    experience which it brings back. `text` is the new
-    wording (empty for delete and keep); `evidence` the ids of the rollouts that
-    the proposal was drawn from, `problems` those of their problems; `proposer` the model
-    that wrote it.
+    experience which it brings back.
     """
 
     id: str
     kind: OperationKind
     target: str | None = None
-    text: str = ""
+    text: str = ""  # the new wording; empty for delete and keep
     rationale: str = ""
-    evidence: tuple[str, ...] = ()
-    proposer: str = ""
+    evidence: tuple[str, ...] = ()  # ids of the rollouts it was drawn from
+    proposer: str = ""  # the model that wrote it
     prompt_hash: str = ""
     flags: tuple[Flag, ...] = ()
-    problems: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()  # ids of those of its evidence
 
 
 @dataclass(frozen=True, slots=True)
 class WeightUpdate:
-    """A computed but not yet applied change of weights.
-
-    `handle` is the engine's own name for it; `note` says in words what is unusual about it.
-    One that goes back to weights of an earlier step names that step in `rollback_to`.
-    """
+    """A computed but not yet applied change of weights."""
 
     metrics: Mapping[str, float]
-    handle: str
-    note: str = ""
-    rollback_to: int | None = None
+    handle: str  # the engine's own name for it
+    note: str = ""  # what is unusual about it, in words
+    rollback_to: int | None = None  # the step to whose weights it goes back
 
 
 @dataclass(frozen=True, slots=True)
 class LostWork:
-    """Something that was paid for and could not be used: where, and why in words.
+    """Something that was paid for and could not be used."""
 
-    `kind`: "rollout", "verdict", "summary", "extraction", "consolidation" or
-    "proposal". `reply` is the text that could not be used, where there is one.
-    """
-
-    kind: str
+    kind: str  # "rollout", "verdict", "summary", "extraction", "consolidation" or "proposal"
     where: str
     reason: str
-    reply: str = ""
+    reply: str = ""  # the text that could not be used, where there is one
 
 
 @dataclass(frozen=True, slots=True)
 class UnparsedReply:
-    """A reply that could not be understood, waiting for a person to mend or drop it.
+    """A reply that could not be understood, waiting for a person to mend or drop it."""
 
-    `id` is that of the group it is about, or `s` and the step for a consolidation; `kind`
-    is the purpose of the call, `lost` counts its losses by their own kind. `reply` may be cut.
-    """
-
-    id: str
+    id: str  # of the group it is about, or `s` and the step for a consolidation
     step: int
-    kind: Literal["extraction", "consolidation"]
+    kind: Literal["extraction", "consolidation"]  # the purpose of the call
     reasons: tuple[str, ...]
-    reply: str
-    lost: tuple[str, ...] = ()
+    reply: str  # may be cut
+    lost: tuple[str, ...] = ()  # the kinds of its losses
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,11 +395,7 @@ class Reflection:
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What an engine took from a batch: operations, or one weight update.
-
-    `withheld` are operations that were not proposed, because a person rejected the same
-    idea before and nothing new speaks for it.
-    """
+    """What an engine took from a batch: operations, or one weight update."""
 
     step: int
     base_version: int
@@ -446,7 +404,7 @@ class Lesson:
     losses: tuple[LostWork, ...] = ()
     usage: Usage = Usage()
     refs: tuple[RecordRef, ...] = ()
-    withheld: tuple[Operation, ...] = ()
+    withheld: tuple[Operation, ...] = ()  # rejected before, and nothing new speaks for them
     prompt_hash: str = ""
 
 
@@ -456,8 +414,7 @@ class Decision:
 
     An edit carries the operation as it should be applied: kind, target and text.
     `assigned` is the id an approved addition receives; it is fixed with the decision,
-    so that an undo elsewhere never shifts it. `at` is seconds since the epoch, `took_s` how
-    long the reviewer looked at it. `flags` are those of the operation as it was edited.
+    so that an undo elsewhere never shifts it.
     """
 
     operation_id: str
@@ -467,17 +424,16 @@ class Decision:
     text: str | None = None
     reason: str = ""
     reviewer: str = ""
-    at: float = 0.0
+    at: float = 0.0  # seconds since the epoch
     assigned: str | None = None
-    took_s: float | None = None  # None: nobody looked, or nobody measured
-    flags: tuple[Flag, ...] = ()
+    took_s: float | None = None  # how long the reviewer looked; None: nobody did, or measured
+    flags: tuple[Flag, ...] = ()  # of the operation as it was edited
 
 
 def weights_operation(step: int, update: WeightUpdate) -> Operation:
     """A step's weight update as reviewers decide it; its text tells the figures in words."""
-    shown = [
-        f"{name} {update.metrics[name]:.4g}" for name in _TOLD_OF_UPDATES if name in update.metrics
-    ]
+    metrics = update.metrics
+    shown = [f"{name} {metrics[name]:.4g}" for name in _SHOWN_METRICS if name in metrics]
     if update.rollback_to is not None:
         shown.insert(0, f"back to the weights of step {update.rollback_to}")
     return Operation(
@@ -489,7 +445,7 @@ def weights_operation(step: int, update: WeightUpdate) -> Operation:
     )
 
 
-_TOLD_OF_UPDATES = ("reward", "loss", "kl", "clip_share", "entropy", "grad_norm", "length")
+_SHOWN_METRICS = ("reward", "loss", "kl", "clip_share", "entropy", "grad_norm", "length")
 
 
 def group_id(step: int, position: int) -> str:
@@ -516,9 +472,6 @@ def human_operation_id(step: int, number: int) -> str:
 
 
 def resubmitted_operation_id(repair: str, number: int) -> str:
-    """Of the operations in a mended reply: `op2.p3.1` of group s2p3, `op2.m1` of step 2's lesson.
-
-    No operation of a lesson is called so, and a reply is mended at most once.
-    """
+    """Of one in a mended reply: `op2.p3.1` of group s2p3, `op2.m1` of step 2's lesson."""
     step, _, position = repair.removeprefix("s").partition("p")
     return f"op{step}.p{position}.{number}" if position else f"op{step}.m{number}"

@@ -1,8 +1,4 @@
-"""Parquet and Arrow files as rows, through pyarrow.
-
-Owns the one import of pyarrow, which is an extra, and turning what JSON has no word for
-into what it has.
-"""
+"""Parquet and Arrow files as rows, through pyarrow, which is an extra."""
 
 from __future__ import annotations
 
@@ -19,22 +15,16 @@ _BATCH_ROWS = 1024
 
 
 def read_arrow_rows(path: Path, *, parquet: bool) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """Number, place and fields of each row.
-
-    Raises:
-        DataError: pyarrow is not installed, or the file is damaged.
-    """
+    """Number, place and fields of each row."""
     kind = "Parquet" if parquet else "Arrow"
     try:
         import pyarrow
         from pyarrow import ipc
         from pyarrow import parquet as parquet_files
     except ImportError as error:
-        raise DataError(
-            str(path),
-            f"{kind} needs pyarrow, which is not installed.",
-            "Run: pip install 'practice-studio[parquet]'.",
-        ) from error
+        cause = f"{kind} needs pyarrow, which is not installed."
+        move = "Run: pip install 'practice-studio[parquet]'."
+        raise DataError(str(path), cause, move) from error
     number = 0
     try:
         with pyarrow.OSFile(str(path)) as file:
@@ -51,9 +41,8 @@ def read_arrow_rows(path: Path, *, parquet: bool) -> Iterator[tuple[int, str, di
                     yield number, f"{path}, row {number}", to_json_value(row)
     except (pyarrow.ArrowException, OSError) as error:
         reason = str(error).strip().split("\n")[0].rstrip(".")
-        raise DataError(
-            str(path), f"It is no whole {kind} file: {reason}.", "Fetch or write it again."
-        ) from error
+        cause = f"It is no whole {kind} file: {reason}."
+        raise DataError(str(path), cause, "Fetch or write it again.") from error
 
 
 def _is_arrow_file(file: Any) -> bool:

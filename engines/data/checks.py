@@ -47,11 +47,8 @@ def check_rows(
 ) -> DataReport:
     """Look for what usually is a mistake in a data set.
 
-    Args:
-        numbered: its problems.
-        empty: lines or rows whose question is blank, which are no problems.
-        unit: what the numbers count.
-        logged: rows that are replies, and the questions they reply to.
+    `empty` are lines or rows whose question is blank, `logged` the number of rows that are replies
+    and of the questions they reply to.
     """
     by_question: dict[str, list[Numbered]] = {}
     by_content: dict[tuple[str, frozenset[str]], list[int]] = {}
@@ -84,8 +81,8 @@ def doubts_line(report: DataReport) -> str | None:
         ("that repeat another", sum(len(same) - 1 for same in report.duplicates)),
         ("that contradict each other", sum(len(same) for same in report.contradictory)),
     )
-    told = [f"{n} {report.unit}{'s' if n > 1 else ''} {what}" for what, n in found if n]
-    return ", ".join(told) or None
+    doubts = [f"{n} {report.unit}{'s' if n > 1 else ''} {what}" for what, n in found if n]
+    return ", ".join(doubts) or None
 
 
 def answer_set(problem: Problem) -> frozenset[str]:

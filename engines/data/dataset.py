@@ -1,9 +1,4 @@
-"""Data sets: files and folders read into problems.
-
-Owns the problems of a set as a whole: their numbers, repeats, and telling every bad row
-at once. What a row means is `fields`', where rows come from `rows`', and finding a set
-by name `source`'s. Does not decide the order of problems (`sampler`) and never writes.
-"""
+"""Data sets: files and folders read into problems, every bad row told at once."""
 
 from __future__ import annotations
 
@@ -30,22 +25,17 @@ def read_problems(
     needs_answer: bool = True,
     limit: int | None = None,
 ) -> tuple[Problem, ...]:
-    """Read a data set.
+    """Read a data set, in the order of the file.
 
-    Args:
-        source: a file (JSONL, a JSON array, CSV, Parquet), or one split of a folder.
-        fields: {"question": NAME, "answer": NAME} where the data has other names; a
-            dot looks inside an object ("extra_info.ground_truth").
-        needs_answer: False lets problems without a truth pass, with answer None.
-        limit: read only the first so many problems.
+    `fields` is {"question": NAME, "answer": NAME} where the data has other names; a dot looks
+    inside an object ("extra_info.ground_truth"). With `needs_answer` False problems without a
+    truth pass, with answer None.
 
-    Returns:
-        Problems in the order of the file. Texts lose surrounding white space. A number
-        becomes its shortest decimal text, and a whole float loses its ".0" (18.0 → "18":
-        the same number, as spreadsheets write it); true becomes "true". A list of
-        answers, or answers of source `nq` joined by "; ", give their first as answer
-        and all of them as meta["alternatives"]. A log with several rows for a question
-        gives it once, without the replies (`logged` says when a file is one).
+    Texts lose surrounding white space. A number becomes its shortest decimal text, and a whole
+    float loses its ".0" (18.0 → "18": the same number, as spreadsheets write it); true becomes
+    "true". A list of answers, or answers of source `nq` joined by "; ", give their first as
+    answer and all of them as meta["alternatives"]. A log with several rows for a question gives
+    it once, without the replies (`logged_problems` says when a file is one).
 
     Raises:
         DataError: with file and line or row; also for a file without any problem.
@@ -68,20 +58,12 @@ def read_numbered_problems(
 def check_dataset(
     source: DataSource | Path, *, fields: Mapping[str, str] | None = None
 ) -> DataReport:
-    """Read a data set and look for what usually is a mistake.
-
-    Blank questions and missing answers are told in the report.
-
-    Raises:
-        DataError: a row cannot be read at all, or there is no problem.
-    """
+    """Look for what usually is a mistake; raises DataError where a row cannot be read at all."""
     read = _read(source, fields, False, None)
     numbered = replace(read, blank=()).all_or_raise(source, None)
+    empty = [number for number, _ in read.blank]
     return check_rows(
-        numbered,
-        empty=[number for number, _ in read.blank],
-        unit=read.unit,
-        logged=(read.logged.rows, read.logged.questions),
+        numbered, empty=empty, unit=read.unit, logged=(read.logged.rows, read.logged.questions)
     )
 
 
@@ -98,9 +80,8 @@ class _ReadResult:
         if self.bad or self.blank:
             raise combine_errors(sorted((*self.bad, *self.blank), key=lambda b: b[0]), self.unit)
         if not self.found and limit != 0:
-            raise DataError(
-                str(source), "The file holds no problem.", "Add one problem a line or row."
-            )
+            cause, move = "The file holds no problem.", "Add one problem a line or row."
+            raise DataError(str(source), cause, move)
         return self.found
 
 
@@ -139,11 +120,12 @@ def _read(
 def _number_repeats(problems: Sequence[Numbered]) -> tuple[Numbered, ...]:
     """The same with the nth repeat of a content numbered in its id."""
     seen: dict[str, int] = {}
-    told = []
+    numbered = []
     for number, problem in problems:
         nth = seen[problem.id] = seen.get(problem.id, 0) + 1
-        told.append((number, replace(problem, id=f"{problem.id}#{nth}") if nth > 1 else problem))
-    return tuple(told)
+        name = f"{problem.id}#{nth}" if nth > 1 else problem.id
+        numbered.append((number, replace(problem, id=name)))
+    return tuple(numbered)
 
 
 def combine_errors(bad: Sequence[tuple[int, DataError]], unit: Unit) -> DataError:

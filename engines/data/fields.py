@@ -1,8 +1,4 @@
-"""Rows as problems: which field is the question, which the answer, and what they mean.
-
-Owns the tolerant field names, what a value means as text, and the content ids. Knows
-nothing of files; a place is handed in for the messages.
-"""
+"""Rows as problems: which field is the question, which the answer, and what they mean."""
 
 from __future__ import annotations
 
@@ -47,7 +43,6 @@ SINGLE_REPLIES = ("response", "completion", "output", "prediction", "generation"
 ID_BYTES = 5
 _ALPACA = "instruction"
 _ALPACA_ANSWERS = (*ANSWER_FIELDS, "output")
-_NQ = "nq"
 _MAPPED = "data.fields.{0}=NAME for a run file, --{0} NAME for `studio data`"
 
 
@@ -68,17 +63,10 @@ USUAL = FieldNames()
 
 
 def field_names(where: str, fields: Mapping[str, str]) -> FieldNames:
-    """The names to look for, from a map {"question": NAME, "answer": NAME}.
-
-    Raises:
-        DataError: the map names something else.
-    """
+    """The names to look for, from a map {"question": NAME, "answer": NAME}."""
     if unknown := sorted(set(fields) - {"question", "answer"}):
-        raise DataError(
-            f"fields of {where}",
-            f'"{unknown[0]}" cannot be mapped.',
-            'Map "question" or "answer"; every other field of a row is kept as it is.',
-        )
+        move = 'Map "question" or "answer"; every other field of a row is kept as it is.'
+        raise DataError(f"fields of {where}", f'"{unknown[0]}" cannot be mapped.', move)
     return FieldNames(
         (fields["question"],) if "question" in fields else QUESTION_FIELDS,
         (fields["answer"],) if "answer" in fields else ANSWER_FIELDS,
@@ -92,7 +80,7 @@ def parse_problem(
     """The problem a row holds; `source` where the row has none of its own.
 
     Whether fields named as replies are facts of the problem, its file as a whole tells
-    (`logged`); here they are fields like any other.
+    (`logged_problems`); here they are fields like any other.
 
     Raises:
         BlankQuestion: the question is empty or null.
@@ -108,7 +96,9 @@ def parse_problem(
     answer = None
     if answer_field is not None:
         value = get_field(row, answer_field)
-        if isinstance(value, str) and "; " in value and _is_natural_questions(row):
+        # Several answers to Natural Questions may stand joined in one text.
+        joined = "nq" in (row.get("source"), row.get("data_source"))
+        if joined and isinstance(value, str) and "; " in value:
             value = value.split("; ")
         if isinstance(value, list):
             texts = [field_text(place, answer_field, v) for v in value if v is not None]
@@ -135,11 +125,7 @@ def parse_problem(
 def parse_question(
     place: str, row: Mapping[str, Any], names: FieldNames
 ) -> tuple[tuple[str, ...], str]:
-    """The fields the question stands in, and its text.
-
-    Raises:
-        BlankQuestion, DataError: as `parse_problem`.
-    """
+    """The fields the question stands in, and its text; raises what `parse_problem` does."""
     name = next((name for name in names.question if get_field(row, name) is not None), None)
     alpaca = _ALPACA in row and name in (None, "input") and names.question is QUESTION_FIELDS
     fields: tuple[str, ...]
@@ -151,16 +137,14 @@ def parse_question(
     else:
         present = next((n for n in names.question if n in row), None)
         if present is None:
-            raise DataError(
-                place,
-                f'"{names.question[0]}" is missing; the fields are: {", ".join(row) or "none"}.',
-                f"Rename one, or name it: {_MAPPED.format('question')}.",
-            )
+            listed = ", ".join(row) or "none"
+            cause = f'"{names.question[0]}" is missing; the fields are: {listed}.'
+            move = f"Rename one, or name it: {_MAPPED.format('question')}."
+            raise DataError(place, cause, move)
         fields, text = (present,), ""
     if not text:
-        raise BlankQuestion(
-            place, f'"{fields[0]}" is empty.', "Write the question, or take the row out."
-        )
+        move = "Write the question, or take the row out."
+        raise BlankQuestion(place, f'"{fields[0]}" is empty.', move)
     return fields, text
 
 
@@ -179,11 +163,7 @@ def get_field(row: Mapping[str, Any], name: str) -> Any:
 
 
 def field_text(place: str, name: str, value: Any) -> str:
-    """A value as text, without surrounding white space.
-
-    Raises:
-        DataError: it is neither text nor number nor truth value.
-    """
+    """A text, number or truth value as text, without surrounding white space."""
     match value:
         case str():
             text = value.strip()
@@ -194,18 +174,14 @@ def field_text(place: str, name: str, value: Any) -> str:
         case int() | float():
             text = str(value)
         case _:
-            raise DataError(
-                place,
-                f'"{name}" holds {json_kind(value)}, not a text.',
-                "Write it as a text or a number, or name a field inside it in data.fields.",
-            )
+            move = "Write it as a text or a number, or name a field inside it in data.fields."
+            raise DataError(place, f'"{name}" holds {json_kind(value)}, not a text.', move)
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise DataError(
-                place, f'"{name}" holds half of a surrogate pair.', "Remove that character."
-            ) from error
+            cause = f'"{name}" holds half of a surrogate pair.'
+            raise DataError(place, cause, "Remove that character.") from error
     return text
 
 
@@ -219,11 +195,6 @@ def _no_answer_error(
     if not there:
         move = f"{move} Where it has another name: {_MAPPED.format('answer')}."
     return DataError(place, f'"{name}" is {cause}', move)
-
-
-def _is_natural_questions(row: Mapping[str, Any]) -> bool:
-    """Whether several answers to Natural Questions may stand joined by "; " in one text."""
-    return _NQ in (row.get("source"), row.get("data_source"))
 
 
 def _last_user_turn(value: Any) -> Any:

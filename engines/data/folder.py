@@ -1,8 +1,8 @@
 """A folder as the Hugging Face tools leave it: which splits it has and their files.
 
-Owns the layouts: `train.jsonl` beside `test.jsonl`, shards such as
-`data/train-00000-of-00002.parquet`, a folder for each split, and what `save_to_disk`
-writes (`dataset_dict.json`, `state.json`, `.arrow` files). Opens no data file.
+There may be `train.jsonl` beside `test.jsonl`, shards such as `data/train-00000-of-00002.parquet`,
+a folder for each split, and what `save_to_disk` writes (`dataset_dict.json`, `state.json`,
+`.arrow` files).
 
 Source: "Structure your repository" and `Dataset.save_to_disk` in the documentation of
     Hugging Face datasets.
@@ -38,32 +38,22 @@ _SHARD = re.compile(r"(?P<split>.+?)-(?P<number>\d{5})-of-(?P<of>\d{5})(-[0-9a-f
 
 
 def find_splits(folder: Path) -> Splits:
-    """The splits of a folder, by name.
-
-    Raises:
-        DataError: it holds no data, some of its data is missing, or what it holds is
-            not clear.
-    """
+    """The splits of a folder, by name; raises DataError where some is missing or not clear."""
     if (folder / "dataset_dict.json").is_file():
         return _saved_dict_splits(folder)
     if (folder / "state.json").is_file():
         return {"": _saved_files(folder)}
-    found: dict[str, list[Splits]] = {}
-    for splits in (
-        _splits_by_file(folder),
-        _splits_by_file(folder / "data"),
-        _splits_by_folder(folder),
-    ):
-        for split in splits:
-            found.setdefault(split, []).append(splits)
+    found: dict[str, list[tuple[Path, ...]]] = {}
+    by_file = _splits_by_file(folder), _splits_by_file(folder / "data")
+    for splits in (*by_file, _splits_by_folder(folder)):
+        for split, files in splits.items():
+            found.setdefault(split, []).append(files)
     if twice := next((split for split, among in found.items() if len(among) > 1), None):
-        files = [str(f.relative_to(folder)) for splits in found[twice] for f in splits[twice]]
-        raise DataError(
-            str(folder), f"Several files are the split {twice}: {', '.join(files)}.", "Keep one."
-        )
+        listed = ", ".join(str(f.relative_to(folder)) for files in found[twice] for f in files)
+        raise DataError(str(folder), f"Several files are the split {twice}: {listed}.", "Keep one.")
     if not found:
         raise _no_data_error(folder)
-    return {split: splits[0][split] for split, splits in sorted(found.items())}
+    return {split: files[0] for split, files in sorted(found.items())}
 
 
 def _no_data_error(folder: Path) -> DataError:
@@ -89,17 +79,12 @@ def broken_link_error(path: Path) -> DataError | None:
         leads = f"{os.readlink(path)} is not there"
     except OSError as error:
         leads = "it leads back to itself" if error.errno == ELOOP else f"{error.strerror}"
-    return DataError(
-        str(path), f"It is a broken link: {leads}.", "Mend the link, or fetch the file again."
-    )
+    move = "Mend the link, or fetch the file again."
+    return DataError(str(path), f"It is a broken link: {leads}.", move)
 
 
 def _data_files(folder: Path) -> list[Path]:
-    """The data files of a folder, by name.
-
-    Raises:
-        DataError: one is a link that leads nowhere.
-    """
+    """The data files of a folder, by name; raises DataError where one is a broken link."""
     found = []
     for path in sorted(folder.glob("*")):
         named = path.suffix in READABLE and path.name not in _ABOUT
@@ -140,16 +125,12 @@ def _complete_shards(split: str, found: Sequence[tuple[int, int, Path]]) -> tupl
     folder, of = found[0][2].parent, found[0][1]
     if len(set(numbers)) < len(numbers) or len({of for _, of, _ in found}) > 1:
         files = ", ".join(path.name for _, _, path in found)
-        raise DataError(
-            f"{folder}", f"Several files are the split {split}: {files}.", "Keep one of them."
-        )
+        cause = f"Several files are the split {split}: {files}."
+        raise DataError(f"{folder}", cause, "Keep one of them.")
     if numbers != list(range(of)):
         missing = ", ".join(str(n) for n in range(of) if n not in numbers)
-        raise DataError(
-            f"{folder}",
-            f"The split {split} has {len(numbers)} of its {of} shards; missing: {missing}.",
-            "Fetch the others.",
-        )
+        cause = f"The split {split} has {len(numbers)} of its {of} shards; missing: {missing}."
+        raise DataError(f"{folder}", cause, "Fetch the others.")
     return tuple(path for _, _, path in sorted(found))
 
 
@@ -157,9 +138,6 @@ def _splits_by_folder(folder: Path) -> Splits:
     """Folders that are splits, each with one file or with several.
 
     They are where one has a usual name, or files that are splits lie beside them.
-
-    Raises:
-        DataError: beside them lies a folder with splits of its own.
     """
     below = {f.name: f for f in _subfolders(folder) if f.name != "data"}
     beside = _data_files(folder) or _data_files(folder / "data")
@@ -170,11 +148,9 @@ def _splits_by_folder(folder: Path) -> Splits:
         theirs = [f for f in found.get(name, ()) if name not in USUAL and _split_name(f) in USUAL]
         theirs += [f for f in (below_it / "dataset_dict.json",) if f.is_file()]
         if theirs:
-            raise DataError(
-                str(folder),
-                f"It has splits, and its folder {name} has splits of its own: {theirs[0].name}.",
-                f"Give {folder / name}, or one file; or take that folder out.",
-            )
+            theirs_too = f"its folder {name} has splits of its own: {theirs[0].name}."
+            move = f"Give {folder / name}, or one file; or take that folder out."
+            raise DataError(str(folder), f"It has splits, and {theirs_too}", move)
     return found
 
 
@@ -189,42 +165,39 @@ def _split_name(path: Path) -> str:
 
 
 def _saved_dict_splits(folder: Path) -> Splits:
-    names = _read_metadata(folder / "dataset_dict.json", "splits")
+    listing = folder / "dataset_dict.json"
+    names = _read_metadata(listing, "splits")
     if not names:
-        raise DataError(str(folder / "dataset_dict.json"), "It lists no split.", "Save it again.")
+        raise DataError(str(listing), "It lists no split.", "Save it again.")
     unlisted = [f.name for f in _subfolders(folder) if f.name not in names and _split_files(f)]
     if unlisted:
-        raise DataError(
-            str(folder / "dataset_dict.json"),
-            f"It does not list the folder {unlisted[0]}, which holds data.",
-            "Add it to the splits there, or take the folder out.",
-        )
+        cause = f"It does not list the folder {unlisted[0]}, which holds data."
+        move = "Add it to the splits there, or take the folder out."
+        raise DataError(str(listing), cause, move)
     return {str(name): _saved_files(folder / str(name)) for name in names}
 
 
 def _saved_files(folder: Path) -> tuple[Path, ...]:
-    if not (folder / "state.json").is_file():
-        raise DataError(
-            str(folder / "state.json"), "There is no such file.", "Save the data set again."
-        )
-    listed = _read_metadata(folder / "state.json", "_data_files")
-    names = [entry.get("filename") for entry in listed if isinstance(entry, dict)]
+    listing = folder / "state.json"
+    if not listing.is_file():
+        raise DataError(str(listing), "There is no such file.", "Save the data set again.")
+    entries = _read_metadata(listing, "_data_files")
+    names = [entry.get("filename") for entry in entries if isinstance(entry, dict)]
     paths = tuple(folder / str(name) for name in names)
     if missing := [path for path in paths if not path.is_file()]:
         raise DataError(str(missing[0]), "state.json lists it, but it is missing.", "Save again.")
     if not paths:
-        raise DataError(str(folder / "state.json"), "It lists no data file.", "Save again.")
+        raise DataError(str(listing), "It lists no data file.", "Save again.")
     return paths
 
 
 def _read_metadata(path: Path, key: str) -> list[Any]:
     try:
-        told = json.loads(path.read_bytes())
+        metadata = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError(
-            str(path), f"It cannot be read as JSON: {error}.", "Save the data set again."
-        ) from error
-    value = told.get(key) if isinstance(told, dict) else None
+        cause = f"It cannot be read as JSON: {error}."
+        raise DataError(str(path), cause, "Save the data set again.") from error
+    value = metadata.get(key) if isinstance(metadata, dict) else None
     if not isinstance(value, list):
         raise DataError(str(path), f'It has no list "{key}".', "Save the data set again.")
     return value

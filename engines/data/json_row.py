@@ -1,7 +1,4 @@
-"""JSON as data sets hold it: numbers keep what is written, and no field stands twice.
-
-Owns the one parser of rows. Does not know of lines, files or what a field means.
-"""
+"""JSON as data sets hold it: numbers keep what is written, and no field stands twice."""
 
 from __future__ import annotations
 
@@ -62,9 +59,8 @@ def _parse_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         token = json.dumps(twice, ensure_ascii=False)
-        raise BadToken(
-            token, f"The field {token} stands twice in one object.", "Keep one, or rename one."
-        )
+        cause = f"The field {token} stands twice in one object."
+        raise BadToken(token, cause, "Keep one, or rename one.")
     return found
 
 

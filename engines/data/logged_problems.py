@@ -1,7 +1,7 @@
 """Logs read as problems: rows that are replies to one question become that question.
 
-Owns when a file is a log at all, which needs a look at all its rows: a column `output` or
-`response` alone is an ordinary column. Pure. The replies themselves are `rollout_log`'s.
+Whether a file is a log at all needs a look at all its rows: a column `output` or `response` alone
+is an ordinary column. The replies themselves are `rollout_log`'s.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from engines.core.types import Problem
 from engines.data.checks import Numbered
@@ -47,20 +46,17 @@ def drop_replies(
     Rows are replies to one question where question, answer, source and all fields but
     those of a reply are equal and the replies are not. A file is a log where at least half
     of its rows with a reply are such rows; one question that a data set repeats by
-    mistake stays a repeat, which `report.check` tells, and costs the others no column.
+    mistake stays a repeat, which `check_rows` tells, and costs the others no column.
 
     Returns:
         The problems, in order, and what was merged. Lists of replies (`rollouts`, …) are
         never facts of a problem; other fields leave only where the file is a log.
     """
-    held = [
-        at for at, (_, problem) in enumerate(found) if not names.replies.isdisjoint(problem.meta)
-    ]
-    if not held:
-        return tuple(found), LogCounts()
     groups: dict[str, list[int]] = {}
-    for at in held:
-        groups.setdefault(_question_key(found[at][1], names), []).append(at)
+    for at, (_, problem) in enumerate(found):
+        if not names.replies.isdisjoint(problem.meta):
+            groups.setdefault(_question_key(problem, names), []).append(at)
+    with_reply = {at for group in groups.values() for at in group}
     apart: set[str] = set()  # fields in which replies to one question differ
     logged = 0
     for group in groups.values():
@@ -68,16 +64,15 @@ def drop_replies(
         if not names.replies.isdisjoint(differing):
             logged += len(group)
             apart |= differing
-    is_log = logged * 2 >= len(held) and logged > 0
+    is_log = logged * 2 >= len(with_reply) and logged > 0
     dropped = {*names.replies, *_TOLD, *apart} if is_log else set()
     repeats = {at for group in groups.values() for at in group[1:]} if is_log else set()
-    with_reply = set(held)
     problems = tuple(
         (number, _strip_fields(problem, dropped) if at in with_reply else problem)
         for at, (number, problem) in enumerate(found)
         if at not in repeats
     )
-    return problems, LogCounts(len(held), len(groups)) if is_log else LogCounts()
+    return problems, LogCounts(len(with_reply), len(groups)) if is_log else LogCounts()
 
 
 def _question_key(problem: Problem, names: FieldNames) -> str:
@@ -99,7 +94,6 @@ def _differing_fields(problems: Sequence[Problem]) -> set[str]:
 
 
 def _strip_fields(problem: Problem, dropped: set[str]) -> Problem:
-    def is_kept(name: str, value: Any) -> bool:
-        return name not in dropped and not (name in LISTED_REPLIES and isinstance(value, list))
-
-    return replace(problem, meta={k: v for k, v in problem.meta.items() if is_kept(k, v)})
+    listed = {name for name in LISTED_REPLIES if isinstance(problem.meta.get(name), list)}
+    meta = {k: v for k, v in problem.meta.items() if k not in dropped and k not in listed}
+    return replace(problem, meta=meta)

@@ -1,7 +1,6 @@
 """Logs of rollouts, ours and other systems', as replies to each question.
 
-Owns what a logged reply looks like: one a row, or a list of them, as text or as chat
-messages. Does not look at logged rewards or answers: verdicts are made anew.
+Logged rewards and answers are not looked at: verdicts are made anew.
 """
 
 from __future__ import annotations
@@ -38,11 +37,9 @@ def read_rollout_log(path: Path) -> RolloutLog:
     except DataError as error:
         if not error.cause.startswith("It is not found. "):
             raise
-        raise DataError(
-            str(path),
-            "The rollout log cannot be read: there is no such file.",
-            "Correct the path after replay:, which is looked up beside the run file.",
-        ) from error
+        cause = "The rollout log cannot be read: there is no such file."
+        move = "Correct the path after replay:, which is looked up beside the run file."
+        raise DataError(str(path), cause, move) from error
     log: dict[str, list[Completion]] = {}
     for _, place, row in open_table(source).rows:
         if isinstance(row, DataError):
@@ -63,11 +60,8 @@ def _parse_replies(place: str, row: Mapping[str, Any]) -> list[Completion]:
     for name in LISTED_REPLIES:
         if (listed := row.get(name)) is not None:
             if not isinstance(listed, list) or not listed:
-                raise DataError(
-                    place,
-                    f'"{name}" is no list with something in it.',
-                    "Add the logged replies, or take the row out.",
-                )
+                move = "Add the logged replies, or take the row out."
+                raise DataError(place, f'"{name}" is no list with something in it.', move)
             return [_parse_reply(place, name, one, model) for one in listed]
     return [_parse_reply(place, "the row", row, model)]
 
@@ -87,11 +81,8 @@ def _parse_reply(place: str, where: str, logged: Any, model: Any) -> Completion:
         where, value, model = f'"{name}"', logged[name], logged.get("model") or model
     text = _reply_text(value)
     if text is None:
-        raise DataError(
-            place,
-            f"{where} holds neither a text nor chat messages with a turn of the assistant.",
-            "Write the reply as a text, or take the row out.",
-        )
+        cause = f"{where} holds neither a text nor chat messages with a turn of the assistant."
+        raise DataError(place, cause, "Write the reply as a text, or take the row out.")
     return Completion(text, usage=Usage(calls=1), model=str(model or ""))
 
 

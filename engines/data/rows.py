@@ -1,8 +1,7 @@
 """Files as rows: JSONL, a JSON array, CSV, and what `read_arrow_rows` reads.
 
-Owns recognising a format by content and extension, and the errors that say where a row
-stands. Does not know what a question is; `fields` does. A row that cannot be used is
-handed on as its error, so that one reading can name every bad row of a file.
+A row that cannot be used is handed on as its error, so that one reading can name every bad row
+of a file.
 """
 
 from __future__ import annotations
@@ -66,17 +65,13 @@ def open_table(source: DataSource | Path) -> Table:
     files = source.files()
     if len(files) == 1:
         return _open_file(files[0])
-    return Table("row", _join_shards(files))
-
-
-def _join_shards(files: tuple[Path, ...]) -> Iterator[Row]:
-    """The rows of all shards, counted through; places name the shard and its own number."""
+    # Shards are counted through; places name the shard and its own number.
     shards = (row for file in files for row in _open_file(file).rows)
-    return ((n, place, row) for n, (_, place, row) in enumerate(shards, start=1))
+    return Table("row", ((n, place, row) for n, (_, place, row) in enumerate(shards, start=1)))
 
 
 def _open_file(path: Path) -> Table:
-    head = _read_head(path)
+    head = _read_bytes(path, _HEAD_BYTES)
     suffix = path.suffix.lower()
     for magic, (cause, move) in _OTHERS.items():
         if head.startswith(magic):
@@ -109,11 +104,8 @@ def _refuse_misnamed(path: Path, data: bytes) -> None:
         looks, right = "CSV", ".csv"
     if looks:
         called = f"is called {path.suffix}" if path.suffix else "has no extension"
-        raise DataError(
-            str(path),
-            f"It looks like {looks}, but {called}.",
-            f"Rename it to {path.with_suffix(right).name}.",
-        )
+        move = f"Rename it to {path.with_suffix(right).name}."
+        raise DataError(str(path), f"It looks like {looks}, but {called}.", move)
 
 
 def _is_table(start: bytes) -> bool:
@@ -130,17 +122,10 @@ def _is_table(start: bytes) -> bool:
     return False
 
 
-def _read_head(path: Path) -> bytes:
+def _read_bytes(path: Path, most: int = -1) -> bytes:
     try:
         with path.open("rb") as file:
-            return file.read(_HEAD_BYTES)
-    except OSError as error:
-        raise _unreadable_error(path, error) from error
-
-
-def _read_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
+            return file.read(most)
     except OSError as error:
         raise _unreadable_error(path, error) from error
 
@@ -169,12 +154,17 @@ def _jsonl_rows(path: Path, data: bytes) -> Iterator[Row]:
         except DataError as error:
             yield number, place, DataError(place, error.cause, error.move)
         except UnicodeDecodeError as error:
-            yield number, place, _not_utf8_error(place, "line", error)
+            cause = f"The line is not UTF-8 (byte {error.start + 1})."
+            yield number, place, DataError(place, cause, "Save the file as UTF-8.")
 
 
-def _not_utf8_error(place: str, what: str, error: UnicodeDecodeError) -> DataError:
-    cause = f"The {what} is not UTF-8 (byte {error.start + 1})."
-    return DataError(place, cause, "Save the file as UTF-8.")
+def _decode_whole(path: Path, data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        cause = f"The file is not UTF-8 (byte {error.start + 1})."
+        raise DataError(f"{path}:{line}", cause, "Save the file as UTF-8.") from error
 
 
 def parse_json_object(line: str) -> dict[str, Any]:
@@ -182,46 +172,29 @@ def parse_json_object(line: str) -> dict[str, Any]:
     try:
         row = DECODER.decode(line)
     except json.JSONDecodeError as error:
-        raise DataError(
-            "",
-            f"The line is not JSON: {error.msg} at column {error.colno}.",
-            "A data set holds one JSON object a line.",
-        ) from error
+        cause = f"The line is not JSON: {error.msg} at column {error.colno}."
+        raise DataError("", cause, "A data set holds one JSON object a line.") from error
     except (ValueError, RecursionError) as error:
         raise DataError("", f"The line is not JSON: {error}.", "Mend the line.") from error
     if not isinstance(row, dict):
-        raise DataError(
-            "",
-            f"The line holds {json_kind(row)}, not an object.",
-            'Write {"question": …, "answer": …}, one object a line.',
-        )
+        move = 'Write {"question": …, "answer": …}, one object a line.'
+        raise DataError("", f"The line holds {json_kind(row)}, not an object.", move)
     return row
 
 
 def _array_rows(path: Path, data: bytes) -> Iterator[Row]:
     for number, row in enumerate(_parse_array(path, data), start=1):
         place = f"{path}, row {number}"
-        if isinstance(row, dict):
-            yield number, place, row
-        else:
-            yield (
-                number,
-                place,
-                DataError(
-                    place,
-                    f"The row holds {json_kind(row)}, not an object.",
-                    'Write {"question": …, "answer": …} for each row.',
-                ),
-            )
+        if not isinstance(row, dict):
+            move = 'Write {"question": …, "answer": …} for each row.'
+            row = DataError(place, f"The row holds {json_kind(row)}, not an object.", move)
+        yield number, place, row
 
 
 def _parse_array(path: Path, data: bytes) -> list[Any]:
+    text = _decode_whole(path, data)
     try:
-        text = data.decode()
         rows = DECODER.decode(text)
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise _not_utf8_error(f"{path}:{line}", "file", error) from error
     except BadToken as error:
         # The parser does not say where it is; the file mostly has such a token only once.
         once = text.count(error.token) == 1
@@ -229,11 +202,9 @@ def _parse_array(path: Path, data: bytes) -> list[Any]:
         place = f"{path}:{before.count(chr(10)) + 1}" if once else str(path)
         raise DataError(place, error.cause, error.move) from error
     except json.JSONDecodeError as error:
-        raise DataError(
-            f"{path}:{error.lineno}",
-            f"The file is not a JSON array: {error.msg} at column {error.colno}.",
-            "Mend it there, or write one JSON object a line without the brackets.",
-        ) from error
+        cause = f"The file is not a JSON array: {error.msg} at column {error.colno}."
+        move = "Mend it there, or write one JSON object a line without the brackets."
+        raise DataError(f"{path}:{error.lineno}", cause, move) from error
     except (ValueError, RecursionError) as error:
         raise DataError(str(path), f"The file is not a JSON array: {error}.", "Mend it.") from error
     assert isinstance(rows, list)  # it begins with a bracket
@@ -255,20 +226,13 @@ def _refuse_one_object(path: Path, data: bytes) -> None:
     except (DataError, UnicodeDecodeError):
         return
     lists = [name for name, value in whole.items() if isinstance(value, list)]
-    held = f' its field "{lists[0]}" may hold them' if lists else " perhaps of columns"
-    raise DataError(
-        str(path),
-        f"The file holds one object, not a list of rows;{held}.",
-        "Write the rows alone: [{…}, {…}], or one object a line.",
-    )
+    hint = f'its field "{lists[0]}" may hold them' if lists else "perhaps of columns"
+    cause = f"The file holds one object, not a list of rows; {hint}."
+    raise DataError(str(path), cause, "Write the rows alone: [{…}, {…}], or one object a line.")
 
 
 def _csv_rows(path: Path, data: bytes, delimiter: str) -> Iterator[Row]:
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise _not_utf8_error(f"{path}:{line}", "file", error) from error
+    text = _decode_whole(path, data)
     # The limit is the module's, not the reader's; logged replies pass its 128 KB.
     csv.field_size_limit(_LONGEST_CELL)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
@@ -280,31 +244,22 @@ def _csv_rows(path: Path, data: bytes, delimiter: str) -> Iterator[Row]:
         except StopIteration:
             return
         except csv.Error as error:
-            raise DataError(
-                f"{path}:{line + 1}",
-                f"The row that begins here is not CSV: {error}.",
-                'Put cells with commas, quotes or line breaks in quotes, and write " as "".',
-            ) from error
+            cause = f"The row that begins here is not CSV: {error}."
+            move = 'Put cells with commas, quotes or line breaks in quotes, and write " as "".'
+            raise DataError(f"{path}:{line + 1}", cause, move) from error
         first, line = line + 1, reader.line_num
         if not cells:
             continue
         if not header:
             header = _parse_header(f"{path}:{first}", cells)
-            one = delimiter == "," and len(header) == 1
-            if one and (other := _other_delimiter(header[0])):
-                yield from _csv_rows(path, data, other)
+            others = [mark for mark in (";", "\t") if mark in header[0]]
+            if delimiter == "," and len(header) == 1 and others:
+                yield from _csv_rows(path, data, others[0])
                 return
             continue
         number += 1
-        yield (
-            first,
-            f"{path}:{first} (row {number})",
-            _parse_cells(f"{path}:{first} (row {number})", header, cells),
-        )
-
-
-def _other_delimiter(name: str) -> str | None:
-    return next((mark for mark in (";", "\t") if mark in name), None)
+        place = f"{path}:{first} (row {number})"
+        yield first, place, _parse_cells(place, header, cells)
 
 
 def _parse_header(place: str, cells: list[str]) -> list[str]:
@@ -318,11 +273,9 @@ def _parse_header(place: str, cells: list[str]) -> list[str]:
 
 def _parse_cells(place: str, header: list[str], cells: list[str]) -> dict[str, Any] | DataError:
     if len(cells) != len(header):
-        return DataError(
-            place,
-            f"The row has {len(cells)} cells, but there are {len(header)} columns.",
-            "Put a cell that holds a comma in quotes, or add the missing cells.",
-        )
+        cause = f"The row has {len(cells)} cells, but there are {len(header)} columns."
+        move = "Put a cell that holds a comma in quotes, or add the missing cells."
+        return DataError(place, cause, move)
     # CSV has no null: an empty cell is one. A column without a name is pandas' index.
     return {name: cell or None for name, cell in zip(header, cells, strict=True) if name}
 
@@ -336,7 +289,4 @@ def json_kind(value: Any) -> str:
             return "an object"
         case list():
             return "a list"
-        case str():
-            return "a text"
-        case _:
-            return "a single value"
+    return "a text" if isinstance(value, str) else "a single value"

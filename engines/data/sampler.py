@@ -1,8 +1,6 @@
-"""The order in which a run meets its problems.
+"""The order in which a run meets its problems: step → indices of the problems in its batch.
 
-Owns one pure mapping: step → indices of the problems in its batch. Since it follows
-from (seed, epoch) alone, a resumed run needs no other cursor than its step. Holds no
-problems and does no I/O.
+It follows from (seed, epoch) alone: a resumed run needs no other cursor than its step.
 """
 
 from __future__ import annotations
@@ -16,26 +14,14 @@ from engines.core.ids import seed_for
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """Batches of a run; steps and epochs count from 1 over the whole run.
+    """Batches of a run; steps and epochs count from 1 over the whole run."""
 
-    Args:
-        n: problems in the data set.
-        batch_size: problems a step; the last batch of an epoch holds the remainder.
-        epochs: times every problem is met.
-        seed: of the run.
-        shuffle: False keeps the order of the file in every epoch.
-        truncate: use only the first so many problems of the file, cut before shuffling.
-
-    Raises:
-        ValueError: a count is not positive.
-    """
-
-    n: int
-    batch_size: int
-    epochs: int
-    seed: int
-    shuffle: bool = True
-    truncate: int | None = None  # None: all of them
+    n: int  # problems in the data set
+    batch_size: int  # problems a step; the last batch of an epoch holds the remainder
+    epochs: int  # times every problem is met
+    seed: int  # of the run
+    shuffle: bool = True  # False keeps the order of the file in every epoch
+    truncate: int | None = None  # only the first so many, cut before shuffling; None: all of them
 
     def __post_init__(self) -> None:
         for name in ("n", "batch_size", "epochs", "truncate"):

@@ -1,8 +1,4 @@
-"""Where data lies: a name becomes a file, or one split of a folder.
-
-Owns looking names up in the roots the caller gives (nothing is ambient) and the choice
-of a split. Does not read rows; `rows` does.
-"""
+"""Where data lies: a name becomes a file, or one split of a folder. `rows` reads it."""
 
 from __future__ import annotations
 
@@ -46,11 +42,7 @@ class DataSource:
         return str(self.path) if self.split is None else f"{self.path}:{self.split}"
 
     def files(self) -> tuple[Path, ...]:
-        """The files that hold its rows, in order; more than one where it is in shards.
-
-        Raises:
-            DataError: the folder has no such split.
-        """
+        """The files that hold its rows, in order; more than one where it is in shards."""
         if not self.path.is_dir():
             return (self.path,)
         splits = find_splits(self.path)
@@ -62,33 +54,23 @@ class DataSource:
 def resolve_data(name: str, roots: Sequence[Path], prefer: Sequence[str] = ()) -> DataSource:
     """Find what a data name means: a path, a bare name or NAME:SPLIT.
 
-    Args:
-        name: a bare name stands for NAME.jsonl, .json, .csv, .parquet or a folder.
-        roots: folders to look in, in order.
-        prefer: of the splits of a folder, the one to take where none is named, best first.
+    A bare name stands for NAME.jsonl, .json, .csv, .parquet or a folder. Where no split is named,
+    the first of `prefer` is taken that a folder has.
 
     Raises:
-        DataError: no root has it (names the nearest and the roots searched), or the
-            split is not there or not clear.
+        DataError: no root has it, or the split is not there or not clear.
     """
     found = locate(name, roots)
     if not found.path.is_dir():
         if found.split is not None:
-            raise DataError(
-                f'data set "{name}"',
-                f"{found.path} is one file and has no split {found.split}.",
-                f'Leave ":{found.split}" out.',
-            )
+            cause = f"{found.path} is one file and has no split {found.split}."
+            raise DataError(f'data set "{name}"', cause, f'Leave ":{found.split}" out.')
         return found
     return DataSource(found.path, choose_split(found, prefer))
 
 
 def choose_split(found: DataSource, prefer: Sequence[str] = ()) -> str | None:
-    """The split of a folder that is meant.
-
-    Raises:
-        DataError: there is no such split, or several and none is preferred.
-    """
+    """The split of a folder that is meant; raises DataError where it is not there or not clear."""
     splits = find_splits(found.path)
     if found.split is not None:
         if found.split not in splits:
@@ -97,22 +79,14 @@ def choose_split(found: DataSource, prefer: Sequence[str] = ()) -> str | None:
     # A folder with one split is that split; "" is a set that save_to_disk wrote on its own.
     name = next(iter(splits)) if len(splits) == 1 else next((s for s in prefer if s in splits), "")
     if not name and "" not in splits:
-        raise DataError(
-            str(found.path),
-            f"It has the splits {', '.join(splits)}, and none is named.",
-            f"Name one: {found.path.name}:{next(iter(splits))}.",
-        )
+        cause = f"It has the splits {', '.join(splits)}, and none is named."
+        move = f"Name one: {found.path.name}:{next(iter(splits))}."
+        raise DataError(str(found.path), cause, move)
     return name or None
 
 
 def locate(name: str, roots: Sequence[Path]) -> DataSource:
-    """`resolve_data` without choosing a split: the one written in the name, if any.
-
-    NAME:SPLIT that is nowhere else is the file NAME-SPLIT.
-
-    Raises:
-        DataError: no root has it.
-    """
+    """`resolve_data` without choosing a split: the one written in the name, if any."""
     whole, cut, split = name.rpartition(":")
     readings: list[tuple[str, str | None]] = [
         (name, None)
@@ -148,8 +122,11 @@ def list_sources(folder: Path) -> Iterator[DataSource]:
 
     Of two with one name, the first is what the name means.
     """
+    # A link that leads nowhere is listed too; what is wrong is told where it is read.
     found = [
-        path for path in folder.glob("*") if path.suffix in SUFFIXES and _is_file_or_broken(path)
+        path
+        for path in folder.glob("*")
+        if path.suffix in SUFFIXES and (path.is_file() or broken_link_error(path))
     ]
     found.sort(key=lambda path: SUFFIXES.index(path.suffix))
     found += [
@@ -163,11 +140,6 @@ def list_sources(folder: Path) -> Iterator[DataSource]:
         except DataError:
             splits = {"": ()}  # told where it is read
         yield from (DataSource(source.path, split or None) for split in splits)
-
-
-def _is_file_or_broken(path: Path) -> bool:
-    """A link that leads nowhere is listed too; what is wrong is told where it is read."""
-    return path.is_file() or broken_link_error(path) is not None
 
 
 def _candidate_paths(root: Path, given: Path, folder: bool) -> Iterator[Path]:
@@ -191,30 +163,22 @@ def _has_data(folder: Path) -> bool:
 
 def _no_split_error(path: Path, split: str, splits: Splits) -> DataError:
     named = [name for name in splits if name]
-    nearest = get_close_matches(split, named, n=1, cutoff=0.5)
-    if nearest:
+    move = f"It has: {', '.join(named)}." if named else f'Leave ":{split}" out.'
+    if nearest := get_close_matches(split, named, n=1, cutoff=0.5):
         move = f"Did you mean {path.name}:{nearest[0]}?"
-    else:
-        move = f"It has: {', '.join(named)}." if named else f'Leave ":{split}" out.'
     return DataError(str(path), f'It has no split "{split}".', move)
 
 
 def _not_found_error(name: str, roots: Sequence[Path]) -> DataError:
-    names = sorted({s.path.stem for root in roots if root.is_dir() for s in _nearby_sources(root)})
-    nearest = get_close_matches(Path(name).stem, names, n=1, cutoff=0.5)
-    if nearest:
+    nearby = (path for root in roots for path in root.glob("*") if path.suffix in SUFFIXES)
+    names = sorted({path.stem for path in nearby if broken_link_error(path) is None})
+    move = "Give the path of a file or of a data set's folder."
+    if nearest := get_close_matches(Path(name).stem, names, n=1, cutoff=0.5):
         move = f'Did you mean "{nearest[0]}"?'
     elif names:
         move = f"There are: {', '.join(names[:8])}."
-    else:
-        move = "Give the path of a file or of a data set's folder."
     searched = ", ".join(str(root) for root in roots) or "no folder"
     return DataError(f'data set "{name}"', f"It is not found. Searched: {searched}.", move)
-
-
-def _nearby_sources(root: Path) -> Iterator[DataSource]:
-    files = (path for path in root.glob("*") if path.suffix in SUFFIXES)
-    return (DataSource(path) for path in files if broken_link_error(path) is None)
 
 
 def _broken_link_error(

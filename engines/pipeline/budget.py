@@ -1,8 +1,6 @@
 """What may still be spent: every call is reserved before it is made.
 
-Owns the count of what is spent and what calls under way may come to at most. Fails
-closed: a call that does not fit is not made, and ends the run. Does not know where the
-limits stand or what was spent before; both are given.
+Fails closed: a call that does not fit is not made, and ends the run.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 import orjson
@@ -60,7 +58,7 @@ class BudgetLimits:
     cost_usd: float | None = None
 
     def __bool__(self) -> bool:
-        return any(limit is not None for limit in (self.calls, self.tokens, self.cost_usd))
+        return bool(self.amounts)
 
     @property
     def amounts(self) -> dict[str, float]:
@@ -69,23 +67,16 @@ class BudgetLimits:
 
     def first_exceeded(self, amounts: Amounts) -> str | None:
         """The first limit that these amounts are above, by name; None where all hold."""
-        if self.calls is not None and amounts.calls > self.calls:
-            return "calls"
-        if self.tokens is not None and amounts.tokens > self.tokens:
-            return "tokens"
-        # Sums of prices are not exact: a billionth of a dollar is nothing.
-        if self.cost_usd is not None and amounts.cost_usd > self.cost_usd + 1e-9:
-            return "cost_usd"
+        for name, limit in self.amounts.items():
+            # Sums of prices are not exact: a billionth of a dollar is nothing.
+            if getattr(amounts, name) > (limit + 1e-9 if name == "cost_usd" else limit):
+                return name
         return None
 
     def remaining(self, spent: Amounts) -> dict[str, float]:
         """What is left of each limit that is set, never below 0."""
-        pairs = (
-            ("calls", self.calls, spent.calls),
-            ("tokens", self.tokens, spent.tokens),
-            ("cost_usd", self.cost_usd, spent.cost_usd),
-        )
-        return {name: max(0, limit - used) for name, limit, used in pairs if limit is not None}
+        limits = ((name, getattr(self, name)) for name in ("calls", "tokens", "cost_usd"))
+        return {n: max(0, most - getattr(spent, n)) for n, most in limits if most is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,19 +111,22 @@ class CallPricing:
             cost_usd = self.cost_usd(usage.prompt_tokens, usage.completion_tokens)
         return Amounts(usage.calls, usage.tokens, cost_usd)
 
+    def usage_of(self, prompt_tokens: int, completion_tokens: int, calls: int = 1) -> Usage:
+        cost_usd = self.cost_usd(prompt_tokens, completion_tokens) if self.has_price else None
+        return Usage(prompt_tokens, completion_tokens, calls, cost_usd)
+
 
 def estimate_prompt_tokens(
     messages: Sequence[Message], tools: Sequence[Mapping[str, object]] = ()
 ) -> int:
     """An estimate of a request's tokens, rather too high than too low."""
-    held = sum(
-        len(message.content.encode("utf-8", "replace"))
-        + len(message.reasoning.encode("utf-8", "replace"))
+    size = sum(
+        len((message.content + message.reasoning).encode("utf-8", "replace"))
         + sum(len(call.arguments) + len(call.name) for call in message.tool_calls)
         for message in messages
     )
-    held += sum(len(orjson.dumps(dict(tool))) for tool in tools)
-    return -(-held // BYTES_A_TOKEN) + TOKENS_A_MESSAGE * len(messages)
+    size += sum(len(orjson.dumps(dict(tool))) for tool in tools)
+    return -(-size // BYTES_A_TOKEN) + TOKENS_A_MESSAGE * len(messages)
 
 
 class Budget:
@@ -141,13 +135,7 @@ class Budget:
     def __init__(
         self, limits: BudgetLimits, give_up: Callable[[str], None], spent: Amounts | None = None
     ) -> None:
-        """Nothing is checked before the first call is asked for.
-
-        Args:
-            limits: at least one is set.
-            give_up: ends the run, for the reason it is given; called once at most.
-            spent: by earlier processes.
-        """
+        """`give_up` ends the run for a reason, once at most; `spent` is by earlier processes."""
         self.limits = limits
         self.spent = spent or Amounts()
         self._give_up = give_up
@@ -165,11 +153,9 @@ class Budget:
     async def reserve(self, need: Amounts) -> Callable[[Amounts], None]:
         """Return once a call that may come to `need` fits; where it never will, end the run.
 
-        What is under way is awaited before the run is ended: it is paid for and will be
-        recorded. A call that does not fit waits for ever, to be cancelled with the run.
-
-        Returns:
-            What must be called, once, with what the call has cost.
+        What is under way is awaited before: it is paid for and will be recorded. A call that
+        does not fit waits for ever, to be cancelled with the run. Returns what must be called,
+        once, with what the call has cost.
         """
         while True:
             if self._never is None:
@@ -182,7 +168,9 @@ class Budget:
                     self._ended = True
                     self._give_up(self._refusal(self._never))
                 await asyncio.get_running_loop().create_future()
-            await self._wait_for_change()
+            settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(settled)
+            await settled
 
     def _grant(self, need: Amounts) -> Callable[[Amounts], None]:
         self._reserved += need
@@ -201,22 +189,18 @@ class Budget:
 
         return settle
 
-    async def _wait_for_change(self) -> None:
-        """Return after the next call has been settled."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
-        await waiter
-
     def _refusal(self, need: Amounts) -> str:
         """Why a call never fits, in words."""
         name = self.limits.first_exceeded(self.spent + need)
         assert name is not None
         limit, spent, more = (getattr(each, name) for each in (self.limits, self.spent, need))
+        least = spent + more
+        if isinstance(least, float):
+            least = math.ceil(least * 1e6) / 1e6  # it must fit below what is shown
         return (
-            f"budget.{name}={_format_amount(limit)}: {_format_amount(spent)} spent, the next "
-            f"call may take "
-            f"{_format_amount(more)}; it takes budget.{name}={_format_rounded_up(spent + more)} "
-            f"at least to go on"
+            f"budget.{name}={_format_amount(limit)}: {_format_amount(spent)} spent, the next call "
+            f"may take {_format_amount(more)}; it takes budget.{name}={_format_amount(least)} at "
+            f"least to go on"
         )
 
 
@@ -228,112 +212,6 @@ class ReservingPolicy(Protocol):
     """A policy that gives its reservation back between the tries of a call."""
 
     def with_reservation(self, reservation: Reservation) -> Policy: ...
-
-
-class BudgetedPolicy:
-    """A policy whose calls are reserved first, and each further try of a call again.
-
-    It belongs below `Throttled`: who waits for money then holds a slot, and who has
-    reserved is at work, so that neither can wait for the other. Waiting for money is no
-    part of any deadline.
-    """
-
-    def __init__(
-        self,
-        policy: Policy,
-        budget: Budget,
-        terms: CallPricing,
-        off: _EstimateCorrection | None = None,
-        aside: Aside = nullcontext,
-    ) -> None:
-        """Ask nothing yet.
-
-        Args:
-            policy: what is asked.
-            budget: of the run.
-            terms: of the policy.
-            off: what another view of the same policy has learnt of its estimates.
-            aside: entered while a call waits for money, so that no batch waits for its try.
-        """
-        self._policy = policy
-        self._budget = budget
-        self._terms = terms
-        self._off = off or _EstimateCorrection()
-        self._aside = aside
-
-    @property
-    def name(self) -> str:
-        return self._policy.name
-
-    def with_congestion(self, congestion: Congestion) -> Policy:
-        """The same budget round the policy as it is seen from certain slots."""
-        inner = with_congestion(self._policy, congestion)
-        return BudgetedPolicy(inner, self._budget, self._terms, self._off, self._aside)
-
-    async def complete(
-        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
-    ) -> Completion:
-        if is_replayed():  # paid for when it was recorded
-            return await self._policy.complete(messages, sampling, on_text)
-        asked = estimate_prompt_tokens(messages, sampling.tools)
-        prompt = self._off.corrected_estimate(asked)
-        limit = self._terms.reply_tokens(sampling.max_tokens)
-        need = Amounts(1, prompt + limit, self._terms.cost_usd(prompt, limit))
-        held = _CallReservation(self._budget, need, self._terms, self._aside)
-        policy = self._policy
-        if isinstance(policy, ReservingPolicy):
-            policy = policy.with_reservation(held)
-        await held.take()
-        spent = NO_USAGE
-        try:
-            reply = await policy.complete(messages, sampling, on_text)
-            if reply.usage.calls and not reply.usage.tokens:
-                reply = replace(reply, usage=_estimate_usage(prompt, reply, self._terms))
-            elif reply.usage.calls == 1:
-                self._off.learn_count(asked, reply.usage.prompt_tokens)
-            spent = reply.usage
-            return reply
-        except CallFailed as failed:
-            spent = failed.usage
-            raise
-        except asyncio.CancelledError as cut:
-            told = reported_usage(cut)
-            spent = told or NO_USAGE
-            if told is not None or isinstance(policy, ReservingPolicy):
-                raise
-            # It was sent, so it is likely charged for.
-            cost_usd = self._terms.cost_usd(prompt, 0) if self._terms.has_price else None
-            spent = Usage(prompt, 0, 1, cost_usd)
-            raise asyncio.CancelledError(spent) from None
-        finally:
-            held.settle(spent)
-
-    async def ping(self) -> None:
-        await self._policy.ping()
-
-    async def aclose(self) -> None:
-        await self._policy.aclose()
-
-
-class _CallReservation:
-    """The reservation of one call, taken anew for each of its tries."""
-
-    def __init__(self, budget: Budget, need: Amounts, terms: CallPricing, aside: Aside) -> None:
-        self._budget, self._need, self._terms, self._aside = budget, need, terms, aside
-        self._settle: Callable[[Amounts], None] | None = None
-        self._told = Amounts()
-
-    async def take(self) -> None:
-        if self._settle is None:
-            with pause_deadlines(), self._aside():
-                self._settle = await self._budget.reserve(self._need)
-
-    def settle(self, spent: Usage) -> None:
-        if self._settle is not None:
-            settle, self._settle = self._settle, None
-            paid = self._terms.amounts_of(spent)
-            settle(paid - self._told)
-            self._told = paid
 
 
 class _EstimateCorrection:
@@ -356,32 +234,107 @@ class _EstimateCorrection:
             self._times = max(self._times, (counted - self._more) / estimated)
 
 
-def earlier_amounts(paid: Iterable[tuple[str, Usage]], terms: Mapping[str, CallPricing]) -> Amounts:
-    """Add up what earlier processes paid.
+@dataclass(frozen=True, slots=True)
+class BudgetedPolicy:
+    """A policy whose calls are reserved first, and each further try of a call again.
 
-    Args:
-        paid: policy and usage of each record.
-        terms: by policy; they price what was recorded while no price was known.
+    It belongs below `Throttled`: who waits for money then holds a slot, and who has
+    reserved is at work, so that neither can wait for the other. Waiting for money is no
+    part of any deadline.
+    """
+
+    policy: Policy
+    budget: Budget
+    terms: CallPricing
+    aside: Aside = nullcontext  # entered while a call waits for money: no batch waits for its try
+    correction: _EstimateCorrection = field(default_factory=_EstimateCorrection)
+
+    @property
+    def name(self) -> str:
+        return self.policy.name
+
+    def with_congestion(self, congestion: Congestion) -> Policy:
+        """The same budget round the policy as it is seen from certain slots."""
+        return replace(self, policy=with_congestion(self.policy, congestion))
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, on_text: OnText | None = None
+    ) -> Completion:
+        if is_replayed():  # paid for when it was recorded
+            return await self.policy.complete(messages, sampling, on_text)
+        asked = estimate_prompt_tokens(messages, sampling.tools)
+        prompt = self.correction.corrected_estimate(asked)
+        need = self.terms.amounts_of(Usage(prompt, self.terms.reply_tokens(sampling.max_tokens), 1))
+        reservation = _CallReservation(self.budget, need, self.terms, self.aside)
+        policy = self.policy
+        if isinstance(policy, ReservingPolicy):
+            policy = policy.with_reservation(reservation)
+        await reservation.take()
+        spent = NO_USAGE
+        try:
+            reply = await policy.complete(messages, sampling, on_text)
+            if reply.usage.calls and not reply.usage.tokens:
+                # The endpoint counts nothing.
+                text = len((reply.text + reply.reasoning).encode("utf-8", "replace"))
+                usage = self.terms.usage_of(prompt, -(-text // BYTES_A_TOKEN), reply.usage.calls)
+                reply = replace(reply, usage=usage)
+            elif reply.usage.calls == 1:
+                self.correction.learn_count(asked, reply.usage.prompt_tokens)
+            spent = reply.usage
+            return reply
+        except CallFailed as failed:
+            spent = failed.usage
+            raise
+        except asyncio.CancelledError as cut:
+            reported = reported_usage(cut)
+            spent = reported or NO_USAGE
+            if reported is not None or isinstance(policy, ReservingPolicy):
+                raise
+            spent = self.terms.usage_of(prompt, 0)  # it was sent, so it is likely charged for
+            raise asyncio.CancelledError(spent) from None
+        finally:
+            reservation.settle(spent)
+
+    async def ping(self) -> None:
+        await self.policy.ping()
+
+    async def aclose(self) -> None:
+        await self.policy.aclose()
+
+
+@dataclass(slots=True)
+class _CallReservation:
+    """The reservation of one call, taken anew for each of its tries."""
+
+    budget: Budget
+    need: Amounts
+    terms: CallPricing
+    aside: Aside
+    _settle: Callable[[Amounts], None] | None = None  # None: nothing is reserved
+    _charged: Amounts = Amounts()  # for the tries so far
+
+    async def take(self) -> None:
+        if self._settle is None:
+            with pause_deadlines(), self.aside():
+                self._settle = await self.budget.reserve(self.need)
+
+    def settle(self, spent: Usage) -> None:
+        if self._settle is not None:
+            settle, self._settle = self._settle, None
+            paid = self.terms.amounts_of(spent)
+            settle(paid - self._charged)
+            self._charged = paid
+
+
+def earlier_amounts(paid: Iterable[tuple[str, Usage]], terms: Mapping[str, CallPricing]) -> Amounts:
+    """Add up what earlier processes paid, by policy and usage of each record.
+
+    `terms` price by policy what was recorded while no price was known.
     """
     unknown = CallPricing(0)
-    found = Amounts()
-    for policy, usage in paid:
-        found += terms.get(policy, unknown).amounts_of(usage)
-    return found
-
-
-def _estimate_usage(prompt: int, reply: Completion, terms: CallPricing) -> Usage:
-    """The usage of a reply whose endpoint counts nothing."""
-    text = len((reply.text + reply.reasoning).encode("utf-8", "replace"))
-    completion = -(-text // BYTES_A_TOKEN)
-    cost_usd = terms.cost_usd(prompt, completion) if terms.has_price else None
-    return Usage(prompt, completion, reply.usage.calls, cost_usd)
+    priced = (terms.get(policy, unknown).amounts_of(usage) for policy, usage in paid)
+    return sum(priced, Amounts())
 
 
 def _format_amount(amount: float) -> str:
     return str(amount) if isinstance(amount, int) else f"{amount:.6g}"
-
-
-def _format_rounded_up(amount: float) -> str:
-    """A limit that amount fits below."""
-    return str(amount) if isinstance(amount, int) else f"{math.ceil(amount * 1e6) / 1e6:.6g}"

@@ -1,8 +1,4 @@
-"""Checkpoints of an engine: when one is written, and which are kept.
-
-Owns `global_step_N` folders below a run and their journal lines. What is in one is the
-engine's; restoring is `engines.pipeline.replay_training`'s.
-"""
+"""Checkpoints of an engine: when a `global_step_N` folder is written, and which are kept."""
 
 from __future__ import annotations
 
@@ -19,29 +15,20 @@ from engines.pipeline.recorder import Recorder
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """Where checkpoints go, how often, and how many stay.
+    """Where checkpoints go, how often, and how many stay."""
 
-    `root` is the run's folder, `folder` lies below it. `save` writes the engine's whole state
-    as a folder, atomically, and returns its digest.
-    """
-
-    root: Path
-    folder: Path
-    save: Callable[[Path], Awaitable[str]]
+    root: Path  # the run's folder
+    folder: Path  # below it
+    save: Callable[[Path], Awaitable[str]]  # the engine's whole state, atomically; its digest
     every_steps: int | None = None  # None: at the end of each epoch
     keep: int = 3
     tell: Callable[[str], None] = lambda _: None
 
     def is_due(self, step: int, *, ends_epoch: bool, last: bool) -> bool:
-        """Whether the state after a step is kept; that after the last one always is."""
         return last or (ends_epoch if self.every_steps is None else step % self.every_steps == 0)
 
     async def write(self, recorder: Recorder, step: int) -> None:
-        """Save the state after a step, journal it, and remove what is not to be kept.
-
-        Raises:
-            RecordError: it cannot be written.
-        """
+        """Save the state after a step, journal it, and remove what is not to be kept."""
         if any(saved.step == step for saved in recorder.state.checkpoints):
             return
         place = self.folder / f"global_step_{step}"

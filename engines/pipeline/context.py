@@ -1,7 +1,4 @@
-"""The parts of one run, put together, and the small questions the loop asks of them.
-
-Owns no order of events; `engines.pipeline.step` and `engines.pipeline.run` do.
-"""
+"""The parts of one run, put together, and the small questions the loop asks of them."""
 
 from __future__ import annotations
 
@@ -9,16 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from engines.core.events import TextStreamed
 from engines.core.ids import call_seed
 from engines.core.library import Library
-from engines.core.protocols import Engine, OnText, Verifier
+from engines.core.protocols import Engine, Verifier
 from engines.core.types import NO_USAGE, CallKey, Job, Problem, Usage
 from engines.data.sampler import Sampler
 from engines.pipeline.budget import Budget
 from engines.pipeline.checkpoints import Checkpoints
 from engines.pipeline.control import RunControl
-from engines.pipeline.evaluation.evaluate import Evaluation
+from engines.pipeline.evaluation.evaluate import Evaluation, evaluate
 from engines.pipeline.gate.gate import Gate
 from engines.pipeline.recorder import Recorder
 from engines.pipeline.replay_training import HistorySegment
@@ -28,9 +24,7 @@ from engines.rollouts.manager import RolloutManager
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """Everything a run needs. `publish` writes what follows from a committed library.
-
-    `group_size` is 0 where nothing is rolled out, and the engine learns from the problems alone.
+    """Everything a run needs.
 
     The last five are of a policy that owns its weights. `cohort` says that it decodes all tries
     of a step together, so that a step that was cut is rolled out again in the same company;
@@ -41,7 +35,7 @@ class RunContext:
     run: str
     problems: tuple[Problem, ...]
     sampler: Sampler
-    group_size: int
+    group_size: int  # 0 where nothing is rolled out: the engine learns from the problems alone
     rollouts: RolloutManager
     verifier: Verifier
     engine: Engine
@@ -50,7 +44,7 @@ class RunContext:
     ledger: RecordLedger
     records: Path
     control: RunControl
-    publish: Callable[[Library], None]
+    publish: Callable[[Library], None]  # writes what follows from a committed library
     evaluation: Evaluation | None = None
     budget: Budget | None = None  # None: nothing limits what is spent
     paid_before: Usage = NO_USAGE  # by earlier processes of this run
@@ -72,9 +66,11 @@ class RunContext:
         assert self.recorder.state.started is not None
         return call_seed(self.recorder.state.started.seed, key)
 
-    def weights_digest(self) -> str:
-        """Of the policy's weights as they are now; "" where it owns none."""
-        return "" if self.weights is None else self.weights()
+    async def evaluate(self, measured: Evaluation, step: int) -> None:
+        """Evaluate the library and the weights as they are after this step."""
+        weights = "" if self.weights is None else self.weights()
+        await evaluate(measured, self.recorder, step, self.gate.library, weights)
+        self.publish(self.gate.library)  # another version may be the best now
 
     def tell_if_any(self, line: str) -> None:
         if line:
@@ -91,6 +87,3 @@ class RunContext:
         last = step in (self.sampler.total_steps, started.forked_steps)
         if self.checkpoints.is_due(step, ends_epoch=self.sampler.ends_epoch(step), last=last):
             await self.checkpoints.write(self.recorder, step)
-
-    def text_listener(self, key: CallKey) -> OnText:
-        return lambda text: self.recorder.emit(TextStreamed(key, text))

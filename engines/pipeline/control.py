@@ -1,7 +1,6 @@
 """Pause, step and stop: what a person can ask of a living run.
 
-Owns the brakes. Calls under way are never cut by a pause, however short; a stop cancels
-them, and what had been recorded is kept.
+Calls under way are never cut by a pause, however short; a stop cancels them.
 """
 
 from __future__ import annotations
@@ -43,12 +42,7 @@ class RunControl:
         await self._calling.wait()
 
     async def pause(self, now: bool = False) -> None:
-        """Begin nothing new; what is under way ends.
-
-        Args:
-            now: on the spot: of what is under way only the model calls end, and no further
-                one begins.
-        """
+        """Begin nothing new; what is under way ends, with `now` only its model calls."""
         if now:
             self._calling.clear()
         if self._open.is_set():
@@ -70,8 +64,8 @@ class RunControl:
         if after_step:
             self.stop_after_step = True
             self._release_all()
-        else:
-            self._cancel_main()
+        elif self._main is not None:
+            self._main.cancel()
 
     def give_up(self, how: Literal["failed", "budget"], reason: str) -> None:
         """End the run now, because going on makes no sense or is not allowed.
@@ -82,7 +76,8 @@ class RunControl:
             return
         self.ending, self.stop_reason = how, reason
         self.stop_after_step = False  # the step that was to be the last cannot be finished
-        self._cancel_main()
+        if self._main is not None:
+            self._main.cancel()
 
     async def finish_step(self, step: int) -> bool:
         """Called after each step; True when the run is to end here."""
@@ -90,10 +85,6 @@ class RunControl:
         if hold_after is not None and step >= hold_after:
             await self.pause()
         return self.stop_after_step
-
-    def _cancel_main(self) -> None:
-        if self._main is not None:
-            self._main.cancel()
 
     async def _go_on(self, steps: int | None) -> None:
         await self._recorder.record(RunContinued(steps))

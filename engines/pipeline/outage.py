@@ -1,8 +1,4 @@
-"""Notices that nothing works any more, so that a run ends before it has paid for nothing.
-
-Owns what counts as nothing: so many failures of one kind in a row. Reads events; what the
-end of a run means is the control's.
-"""
+"""Notices that nothing works any more, so that a run ends before it has paid for nothing."""
 
 from __future__ import annotations
 
@@ -11,8 +7,8 @@ from collections.abc import Callable
 from typing import Literal
 
 from engines.core import events as ev
-from engines.core.state.run_state import RunState, StepState
-from engines.core.types import KILLED, Lesson, Reflection
+from engines.core.state.run_state import RunState
+from engines.core.types import KILLED, Lesson
 
 Kind = Literal["rollout", "verdict", "reflection", "consolidation", "held-out rollout"]
 
@@ -51,10 +47,7 @@ class Outage:
     def report_failure(self, kind: Kind, cause: str, under_way: int | None = None) -> None:
         """One more failed, after its retries.
 
-        Args:
-            kind: what failed.
-            cause: why, in words.
-            under_way: others of its kind; None: those that were said to have begun.
+        `under_way` counts others of its kind; None: those that were said to have begun.
         """
         self.report_neutral(kind)
         self._streaks[kind] += 1
@@ -66,10 +59,8 @@ class Outage:
             most = 1 if max(before) >= FAILING else LESSONS_IN_A_ROW
         others = self._under_way[kind] if under_way is None else under_way
         if streak >= most and streak > others:
-            many = (
-                f"the last {streak} {kind}s" if streak > 1 else f"the calls before and the {kind}"
-            )
-            self._give_up(f"{many} failed: {cause}")
+            many = f"last {streak} {kind}s" if streak > 1 else f"calls before and the {kind}"
+            self._give_up(f"the {many} failed: {cause}")
 
     def watch(self, state: RunState) -> Callable[[ev.DurableEvent | ev.TransientEvent], None]:
         """A listener that reports what a run's events say; `state` is what they add up to."""
@@ -79,46 +70,36 @@ class Outage:
                 case ev.RolloutStarted():
                     self.report_start("rollout")
                 case ev.RolloutFinished(status="failed", error=str(why)) if why.startswith(KILLED):
-                    self.report_neutral(
-                        "rollout"
-                    )  # a person ended it: that says nothing of the model
+                    self.report_neutral("rollout")  # it says nothing of the model
                 case ev.RolloutFinished(status="failed"):
                     self.report_failure("rollout", event.error or "no reason was given")
                 case ev.RolloutFinished():
                     self.report_success("rollout")
-                case ev.RolloutJudged() if not _is_failed(state.steps[event.step], event):
-                    if event.verdict.reward is not None:
+                case ev.RolloutJudged(verdict=verdict):
+                    step = state.steps[event.step]
+                    rollout = step.rollouts.get((event.position, event.index))
+                    if rollout is not None and rollout.status == "failed":
+                        pass  # a rollout that failed has no verdict of its own
+                    elif verdict.reward is not None:
                         self.report_success("verdict")
-                    elif event.verdict.error is not None and not _is_incomparable(
-                        event.verdict.error
-                    ):
-                        step = state.steps[event.step]
+                    elif verdict.error is not None and not verdict.error.startswith("masked:"):
+                        # Where it is masked, only this one answer cannot be compared.
                         waiting = step.rollouts_done - len(step.verdicts)
-                        self.report_failure("verdict", event.verdict.error, waiting)
+                        self.report_failure("verdict", verdict.error, waiting)
                 case ev.GroupReflected(reflection=reflection):
-                    self._report_reflection(reflection, _count_to_reflect(state, event.step))
-                case ev.LessonProposed(lesson=lesson):
-                    self._report_lesson(lesson)
+                    # A reply that could not be understood is one: only calls that failed count.
+                    losses = reflection.losses
+                    if reflection.outcome == "used" or any(loss.reply for loss in losses):
+                        self.report_success("reflection")
+                    elif reflection.outcome == "failed" and losses:
+                        waiting = _count_to_reflect(state, event.step)
+                        self.report_failure("reflection", losses[0].reason, waiting)
+                case ev.LessonProposed(lesson=lesson) if has_failed_call(lesson):
+                    self.report_failure("consolidation", lesson.losses[0].reason)
+                case ev.LessonProposed(lesson=lesson) if lesson.refs:
+                    self.report_success("consolidation")
 
         return on_event
-
-    def _report_reflection(self, reflection: Reflection, waiting: int) -> None:
-        """A reply that could not be understood is one: only calls that failed count."""
-        if reflection.outcome == "used" or any(loss.reply for loss in reflection.losses):
-            self.report_success("reflection")
-        elif reflection.outcome == "failed" and reflection.losses:
-            self.report_failure("reflection", reflection.losses[0].reason, waiting)
-
-    def _report_lesson(self, lesson: Lesson) -> None:
-        if has_failed_call(lesson):
-            self.report_failure("consolidation", lesson.losses[0].reason)
-        elif lesson.refs:
-            self.report_success("consolidation")
-
-
-def _is_incomparable(error: str) -> bool:
-    """Nothing is wrong with the verifier: this one answer cannot be compared."""
-    return error.startswith("masked:")
 
 
 def has_failed_call(lesson: Lesson) -> bool:
@@ -132,9 +113,3 @@ def _count_to_reflect(state: RunState, number: int) -> int:
     step, started = state.steps[number], state.started
     judged = len(step.verdicts) // max(1, started.group_size) if started else 0
     return max(0, judged - len(step.reflections))
-
-
-def _is_failed(step: StepState, event: ev.RolloutJudged) -> bool:
-    """A rollout that failed has no verdict of its own."""
-    rollout = step.rollouts.get((event.position, event.index))
-    return rollout is not None and rollout.status == "failed"

@@ -1,32 +1,21 @@
-"""The one place where events enter: to disk first, then into the state, then to listeners.
-
-Owns that order. Knows no listener and no meaning.
-"""
+"""The one place where events enter: to disk first, then into the state, then to listeners."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Callable
 
 from engines.core.events import DurableEvent, TransientEvent
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
+from engines.record.journal import Journal
 
 Listener = Callable[[DurableEvent | TransientEvent], None]
-
-
-class EventLog(Protocol):
-    """Where durable events go; `engines.record.journal.Journal` is one."""
-
-    def append(self, event: DurableEvent) -> Awaitable[DurableEvent]:
-        """Write an event; what comes back is the event as it was written."""
-        ...
 
 
 class Recorder:
     """Records durable events and passes transient ones on."""
 
-    def __init__(self, journal: EventLog, state: RunState) -> None:
+    def __init__(self, journal: Journal, state: RunState) -> None:
         self._journal = journal
         self._listeners: list[Listener] = []
         self._text_readers: list[Callable[[], bool]] = []
@@ -37,9 +26,7 @@ class Recorder:
     ) -> Callable[[], None]:
         """Call `listener` with every event from now on; returns how to stop that.
 
-        Args:
-            listener: receives the events.
-            reads_text: whether anybody reads streamed text there now; None: nobody ever does.
+        `reads_text` says whether anybody reads streamed text there now; None: nobody ever does.
         """
         self._listeners.append(listener)
         if reads_text is not None:
@@ -65,11 +52,9 @@ class Recorder:
         """
         event = await self._journal.append(event)
         fold(self.state, event)
-        self._notify(event)
+        self.emit(event)
 
-    def emit(self, event: TransientEvent) -> None:
-        self._notify(event)
-
-    def _notify(self, event: DurableEvent | TransientEvent) -> None:
+    def emit(self, event: DurableEvent | TransientEvent) -> None:
+        """Pass an event on that is on disk already, or that is never written."""
         for listener in tuple(self._listeners):
             listener(event)

@@ -1,8 +1,6 @@
 """Brings an engine to where its journal is: the newest checkpoint, then each step once more.
 
-Owns the reading of steps out of journals and records, and the order in which an engine is
-restored, has lessons consolidated again and has those applied that were approved. Samples
-nothing, journals nothing.
+Samples nothing and journals nothing: lessons are consolidated again from what was recorded.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from engines.record.ledger import join_messages, read_record
 from engines.record.run_dir import RunDir, Workspace
 
 Tell = Callable[[str], None]
-_MOST_TOLD = 3
+_SHOWN_FIGURES = 3
 """Figures of a step that are named where they differ."""
 
 
@@ -44,8 +42,8 @@ class HistorySegment:
     def own_events(self) -> Iterable[ev.DurableEvent]:
         """Its events, up to the end of its last step."""
         for event in self.events():
-            of = event.step if isinstance(event, ev.StepStarted | ev.CheckpointSaved) else 0
-            if self.upto is not None and of > self.upto:
+            step = event.step if isinstance(event, ev.StepStarted | ev.CheckpointSaved) else 0
+            if self.upto is not None and step > self.upto:
                 return
             yield event
 
@@ -55,7 +53,6 @@ class HistorySegment:
         return first if isinstance(first, ev.RunStarted) else None
 
     def history(self) -> RunHistory:
-        """What happened in each of its steps."""
         return run_history(self.own_events())
 
     def checkpoints(self, history: RunHistory) -> list[tuple[int, Path]]:
@@ -67,13 +64,10 @@ class HistorySegment:
 def load_history(
     run: RunDir, workspace: Workspace, upto: int | None = None, *, to_restore: bool = False
 ) -> tuple[HistorySegment, ...]:
-    """The chapters behind a run, those of the runs it was forked from first.
+    """The segments of a run's history, those of the runs it was forked from first.
 
-    Args:
-        run: whose history it is.
-        workspace: where the runs are that it was forked from.
-        upto: its last step that belongs to it; None: all do.
-        to_restore: leave out runs that are gone where a later one has a checkpoint.
+    `upto` is its last step that belongs to it, None: all do. With `to_restore` runs that are gone
+    are left out where a later one has a checkpoint.
 
     Raises:
         ConflictError: a run that it was forked from is gone and needed.
@@ -89,39 +83,32 @@ def load_history(
         parent = workspace.run(started.forked_from)
         before = load_history(parent, workspace, adopted, to_restore=to_restore)
     except ConflictError:
-        if not to_restore or not any(
-            folder.exists() for _, folder in own.checkpoints(own.history())
-        ):
+        saved = own.checkpoints(own.history()) if to_restore else []
+        if not any(folder.exists() for _, folder in saved):
             raise
         before = ()  # what one of its own checkpoints holds need not be computed again
     return (*before, own)
 
 
-def policy_version_after(chapters: Sequence[HistorySegment]) -> int:
+def policy_version_after(segments: Sequence[HistorySegment]) -> int:
     """Of the weights at the end of a history: what a fork from there begins with."""
-    histories = (chapter.history() for chapter in reversed(chapters))
+    histories = (segment.history() for segment in reversed(segments))
     return next((found.policy_version for found in histories if found.started), 0)
 
 
 async def replay_training(
     engine: Engine,
-    chapters: Sequence[HistorySegment],
+    segments: Sequence[HistorySegment],
     problems: Sequence[Problem],
     tell: Tell = lambda _: None,
 ) -> None:
-    """Bring a freshly opened engine to the end of a history.
+    """Bring a freshly opened engine to the end of a history, as `load_history` gives it.
 
     Steps after the newest checkpoint that is whole are consolidated again from what was
     recorded, those without an update too, since an engine may count them; what had been
     approved is applied. A lesson that still waits is computed again, so that it can be. Each is
     computed for a run of as many steps as had been planned when it was proposed, and the last of
     those plans is the one that the engine is left with.
-
-    Args:
-        engine: as it was opened, with the weights a run begins with.
-        chapters: in order; see `load_history`.
-        problems: of all steps.
-        tell: hears which steps are computed again, and where that gave other figures.
 
     Raises:
         ConflictError: an update that was proposed cannot be computed again, or a problem of a
@@ -130,13 +117,13 @@ async def replay_training(
     """
     plans: dict[int, int] = {}
     saved: list[tuple[int, Path]] = []
-    for chapter in chapters:
-        history = chapter.history()
-        saved += chapter.checkpoints(history)
+    for segment in segments:
+        history = segment.history()
+        saved += segment.checkpoints(history)
         plans |= history.plans
     last = max(plans, default=0)
     at = await _restore_newest(engine, saved, tell)
-    _check_reached(chapters, at)
+    _check_reached(segments, at)
     if last:
         engine.plan(plans[last])
     if last <= at:
@@ -145,10 +132,10 @@ async def replay_training(
     steps = f"step {last}" if last == at + 1 else f"steps {at + 1} to {last}"
     tell(f"computing {steps} again from what was recorded, on {since}")
     known = {problem.id: problem for problem in problems}
-    for chapter in chapters:
-        replay = _Replay(engine, chapter.records, known, tell)
+    for segment in segments:
+        replay = _Replay(engine, segment.records, known, tell)
         state = RunState()
-        for event in chapter.own_events():
+        for event in segment.own_events():
             if isinstance(event, ev.LessonCommitted) and event.step > at:
                 now = state.steps.get(event.step)
                 if now is not None and now.lesson is not None:
@@ -159,21 +146,19 @@ async def replay_training(
                         await engine.apply(lesson.update)
             fold(state, event)
         now = state.current
-        if chapter.upto is None and state.under_review and now is not None and now.lesson:
+        if segment.upto is None and state.under_review and now is not None and now.lesson:
             engine.plan(plans[now.step])
             await replay.recompute_lesson(now, now.lesson, needed=True)
 
 
-def _check_reached(chapters: Sequence[HistorySegment], at: int) -> None:
+def _check_reached(segments: Sequence[HistorySegment], at: int) -> None:
     """Refuse to begin with the first weights where the history begins later."""
-    started = chapters[0].started() if chapters else None
+    started = segments[0].started() if segments else None
     if started is not None and started.forked_from and at < started.forked_steps:
-        raise ConflictError(
-            f"run {started.run}",
-            f"run {started.forked_from}, whose {started.forked_steps} steps it adopted, is gone, "
-            "and no checkpoint after them is whole.",
-            "Put that run or a checkpoint back, or begin anew with --restart-step 0.",
-        )
+        adopted = f"run {started.forked_from}, whose {started.forked_steps} steps it adopted"
+        cause = f"{adopted}, is gone, and no checkpoint after them is whole."
+        move = "Put that run or a checkpoint back, or begin anew with --restart-step 0."
+        raise ConflictError(f"run {started.run}", cause, move)
 
 
 async def _restore_newest(engine: Engine, saved: Sequence[tuple[int, Path]], tell: Tell) -> int:
@@ -209,12 +194,10 @@ class _Replay:
         lesson = await self.engine.consolidate(groups, reflections, library)
         if needed and recorded.update is not None and lesson.update is None:
             reason = lesson.losses[0].reason if lesson.losses else "it gave no update"
+            cause = "its weight update was proposed and cannot be computed again"
+            move = "Mend that and resume, or go on from earlier weights with --restart-step"
             raise ConflictError(
-                f"step {now.step}",
-                "its weight update was proposed and cannot be computed again: "
-                f"{reason.rstrip('.')}.",
-                f"Mend that and resume, or go on from earlier weights with "
-                f"--restart-step {now.step - 1}.",
+                f"step {now.step}", f"{cause}: {reason.rstrip('.')}.", f"{move} {now.step - 1}."
             )
         if differing := _differences_text(recorded, lesson):
             self.tell(f"step {now.step} was recomputed with other figures: {differing}")
@@ -223,11 +206,8 @@ class _Replay:
     def _load_group(self, now: StepState, position: int) -> Group:
         name = now.problems[position]
         if name not in self.known:
-            raise ConflictError(
-                f"step {now.step}",
-                f"it practised on problem {name}, which is not in the data any more.",
-                "Put the data set back as it was.",
-            )
+            cause = f"it practised on problem {name}, which is not in the data any more."
+            raise ConflictError(f"step {now.step}", cause, "Put the data set back as it was.")
         places = sorted(place for place in now.rollouts if place[0] == position)
         return Group(
             problem=self.known[name],
@@ -239,41 +219,39 @@ class _Replay:
         )
 
 
-def _differences_text(told: Lesson, again: Lesson) -> str:
+def _differences_text(recorded: Lesson, again: Lesson) -> str:
     """The figures that are not exactly the same, in words; "" where all are."""
-    if told.update is None or again.update is None:
-        if told.update is again.update:
+    if recorded.update is None or again.update is None:
+        if recorded.update is again.update:
             return ""
         return "an update where there had been none" if again.update else "no update"
-    before, after = told.update.metrics, again.update.metrics
+    before, after = recorded.update.metrics, again.update.metrics
     # As JSON, since that has one word for NaN and the infinities.
     found = [
         f"{name} {after.get(name)} instead of {before.get(name)}"
         for name in sorted({*before, *after})
         if dumps(before.get(name)) != dumps(after.get(name))
     ]
-    if told.update.rollback_to != again.update.rollback_to:
-        found.insert(0, f"back to {again.update.rollback_to} instead of {told.update.rollback_to}")
-    more = len(found) - _MOST_TOLD
-    return ", ".join(found[:_MOST_TOLD]) + (f" and {more} more" if more > 0 else "")
+    if recorded.update.rollback_to != again.update.rollback_to:
+        found.insert(
+            0, f"back to {again.update.rollback_to} instead of {recorded.update.rollback_to}"
+        )
+    more = len(found) - _SHOWN_FIGURES
+    return ", ".join(found[:_SHOWN_FIGURES]) + (f" and {more} more" if more > 0 else "")
 
 
 def load_rollout(records: Path, now: StepState, done: ev.RolloutFinished) -> Rollout:
-    """A rollout of an earlier process, its messages and turns put together from the records.
-
-    Raises:
-        RecordError: a record is damaged or gone.
-    """
+    """A rollout of an earlier process, its messages and turns put together from the records."""
     found = [read_record(records, ref) for ref in done.refs]
     messages = () if done.status == "failed" else join_messages(found)
     attempt = Attempt(
-        messages=messages,
-        answer=last_text(messages) if done.answer is None else done.answer,
-        status=done.status,
-        usage=done.usage,
-        elapsed_s=done.elapsed_s,
-        error=done.error,
-        turns=tuple(record.reply.turn for record in found if record.reply.turn is not None),
+        messages,
+        last_text(messages) if done.answer is None else done.answer,
+        done.status,
+        done.usage,
+        done.elapsed_s,
+        done.error,
+        tuple(record.reply.turn for record in found if record.reply.turn is not None),
     )
     return Rollout(
         attempt=attempt,

@@ -1,7 +1,4 @@
-"""A whole run: every step that is not done yet, and how it ended.
-
-Owns the order of steps and the endings. What one step does is `engines.pipeline.step`.
-"""
+"""A whole run: every step that is not done yet, and how it ended."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from typing import Literal
 
 from engines.core.events import RunEnded
 from engines.pipeline.context import RunContext
-from engines.pipeline.evaluation.evaluate import evaluate
 from engines.pipeline.replay_training import replay_training
 from engines.pipeline.reviewers.human import HoldExpired
 from engines.pipeline.step import practise_step
@@ -19,11 +15,7 @@ Ending = Literal["finished", "stopped", "held", "failed", "budget"]
 
 
 async def practise(practice: RunContext) -> Ending:
-    """Practise until the last step or whatever ends the run before; journals which it was.
-
-    Raises:
-        StudioError: nothing can be recorded any more; the run can be resumed.
-    """
+    """Practise until the last step or whatever ends the run before; journals which it was."""
     main = asyncio.current_task()
     assert main is not None
     practice.control.set_main_task(main)
@@ -52,9 +44,7 @@ async def _run_steps(practice: RunContext) -> Ending:
     assert state.started is not None
     begun_with = state.started.forked_steps  # 0 unless the run adopted steps of another
     if practice.evaluation and state.steps_finished == begun_with and state.current is None:
-        library, weights = practice.gate.library, practice.weights_digest()
-        await evaluate(practice.evaluation, practice.recorder, begun_with, library, weights)
-        practice.publish(practice.gate.library)
+        await practice.evaluate(practice.evaluation, begun_with)
     for step in range(state.steps_finished + 1, practice.sampler.total_steps + 1):
         await practice.control.wait_while_paused()
         await practise_step(practice, step)

@@ -21,7 +21,6 @@ from engines.core.state.run_state import StepState
 from engines.core.types import CallKey, Group, Problem, Reflection, Rollout, Verdict
 from engines.core.waiting.gather import gather_all
 from engines.pipeline.context import RunContext
-from engines.pipeline.evaluation.evaluate import evaluate
 from engines.pipeline.evaluation.metrics import low_contrast_warning
 from engines.pipeline.replay_training import last_text, load_rollout
 
@@ -43,18 +42,20 @@ class _Batch:
 
 
 async def practise_step(practice: RunContext, step: int) -> None:
-    """Practise one batch and commit what was approved of it.
-
-    Raises:
-        HoldExpired: the reviewers left operations undecided.
-        StudioError: nothing can be recorded any more.
-    """
+    """Practise one batch and commit what was approved of it; else raises HoldExpired."""
     now = await _begin_step(practice, step)
-    batch = await _practise_batch(practice, now)
-    await _propose(practice, now, batch)
-    await _review(practice, now)
-    await _commit(practice, now)
-    await _evaluate(practice, now)
+    if now.lesson is None and not now.committed:
+        await _propose(practice, now, await _practise_batch(practice, now))
+    if not now.committed:
+        waiting = {"open": len(practice.recorder.state.open_operations)}
+        practice.recorder.emit(ev.StageEntered(now.step, "review", waiting))
+        await practice.gate.review(step)
+    if not now.committed:  # the review may have found the step's commit in the library
+        await practice.gate.commit(step)
+    practice.publish(practice.gate.library)
+    measured = practice.evaluation
+    if measured is not None and measured.is_due(step, practice.sampler.ends_epoch(step)):
+        await practice.evaluate(measured, step)
     await practice.recorder.record(ev.StepFinished(now.epoch, step))
     await practice.save_if_due(step)
     practice.ledger.release_files()
@@ -80,9 +81,7 @@ async def _begin_step(practice: RunContext, step: int) -> StepState:
 
 
 async def _practise_batch(practice: RunContext, now: StepState) -> list[tuple[Group, Reflection]]:
-    """Roll out, judge and reflect on every problem at once, in sample order; [] once proposed."""
-    if now.lesson is not None or now.committed:
-        return []
+    """Roll out, judge and reflect on every problem at once, in sample order."""
     made = practice.group_size * len(practice.batch(now.step))
     rejoin = practice.cohort and len(now.rollouts) < made
     batch = _Batch(now, _visible_library(practice, now), rejoin)
@@ -109,15 +108,13 @@ async def _practise_group(
         _practise_rollout(practice, batch, problem, position, index)
         for index in range(practice.group_size)
     )
-    rollouts = tuple(rollout for rollout, _ in tries)
-    verdicts = tuple(verdict for _, verdict in tries)
     group = Group(
         problem=problem,
         epoch=now.epoch,
         step=now.step,
         position=position,
-        rollouts=rollouts,
-        verdicts=verdicts,
+        rollouts=tuple(rollout for rollout, _ in tries),
+        verdicts=tuple(verdict for _, verdict in tries),
     )
 
     reflection = now.reflections.get(position)
@@ -153,8 +150,6 @@ async def _propose(
     practice: RunContext, now: StepState, batch: Sequence[tuple[Group, Reflection]]
 ) -> None:
     """Consolidate the batch into a lesson and journal it whole, before any question is asked."""
-    if now.lesson is not None or now.committed:
-        return
     practice.recorder.emit(ev.StageEntered(now.step, "consolidation"))
     groups = [group for group, _ in batch]
     if now.step == 1 and practice.group_size and practice.recorder.state.trains_weights:
@@ -166,37 +161,16 @@ async def _propose(
     await asyncio.sleep(0)  # where this lesson ends the run, it ends here, uncommitted
 
 
-async def _review(practice: RunContext, now: StepState) -> None:
-    if not now.committed:
-        waiting = {"open": len(practice.recorder.state.open_operations)}
-        practice.recorder.emit(ev.StageEntered(now.step, "review", waiting))
-        await practice.gate.review(now.step)
-
-
-async def _commit(practice: RunContext, now: StepState) -> None:
-    if not now.committed:
-        await practice.gate.commit(now.step)
-    practice.publish(practice.gate.library)
-
-
-async def _evaluate(practice: RunContext, now: StepState) -> None:
-    measured = practice.evaluation
-    if measured is not None and measured.is_due(now.step, practice.sampler.ends_epoch(now.step)):
-        library, weights = practice.gate.library, practice.weights_digest()
-        await evaluate(measured, practice.recorder, now.step, library, weights)
-        practice.publish(practice.gate.library)  # another version may be the best now
-
-
 async def _roll_out(
     practice: RunContext, key: CallKey, problem: Problem, library: Library
 ) -> Rollout:
-    job = practice.job(key, problem, library)
-    seed = practice.seed(key)
-
-    def emit_started() -> None:
-        practice.recorder.emit(ev.RolloutStarted(key, problem.id))
-
-    attempt, refs = await practice.rollouts.roll_out(job, practice.text_listener(key), emit_started)
+    job, seed = practice.job(key, problem, library), practice.seed(key)
+    emit = practice.recorder.emit
+    attempt, refs = await practice.rollouts.roll_out(
+        job,
+        on_text=lambda text: emit(ev.TextStreamed(key, text)),
+        on_start=lambda: emit(ev.RolloutStarted(key, problem.id)),
+    )
     finished = ev.RolloutFinished(
         step=key.step,
         position=key.position,

@@ -1,7 +1,4 @@
-"""A file that is only appended to, with one fsync for all writes that wait together.
-
-Owns durability: what was appended is on disk when `append` returns.
-"""
+"""A file that is only appended to, with one fsync for all writes that wait together."""
 
 from __future__ import annotations
 
@@ -27,18 +24,16 @@ class Appender:
         if new:
             sync_folder(path.parent)
 
-    async def append(self, data: bytes) -> int:
-        """Return the data's offset once it is on disk; appends keep the order of their calls.
+    async def append(self, data: bytes) -> None:
+        """Return once the data is on disk; appends keep the order of their calls.
 
         Raises:
             RecordError: it could not be written; nothing of it is left in the file.
         """
-        offset, done = self.queue(data)
-        await asyncio.shield(done)
-        return offset
+        await asyncio.shield(self.queue(data)[1])
 
     def queue(self, data: bytes) -> tuple[int, asyncio.Future[None]]:
-        """Append without waiting; the future ends as `append` does, and need not be awaited."""
+        """Append without waiting, at which offset; the future ends as `append` does."""
         offset, self._next = self._next, self._next + len(data)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((data, done))
@@ -46,11 +41,10 @@ class Appender:
             self._flusher = asyncio.create_task(self._flush())
         return offset, done
 
-    def append_now(self, data: bytes) -> int:
-        """The same, without an event loop."""
-        offset, self._next = self._next, self._next + len(data)
+    def append_now(self, data: bytes) -> None:
+        """As `append`, without an event loop."""
+        self._next += len(data)
         self._write(data)
-        return offset
 
     def close(self) -> None:
         """Close the file, once what waits is written."""
@@ -117,20 +111,15 @@ def sync_folder(folder: Path) -> None:
 def make_folder(path: Path) -> None:
     """Create a folder and those above it, for its owner alone whatever the umask says.
 
-    All that we write may hold a secret that nobody could know, so names and contents are
-    nobody else's business; folders that are there already keep the mode they have.
-
-    Raises:
-        RecordError: it cannot be created there.
+    All that we write may hold a secret that nobody could know; folders that are there already
+    keep the mode they have.
     """
     try:
         make_private_folder(path)
     except OSError as error:
-        raise RecordError(
-            str(path),
-            f"the folder cannot be made ({error.strerror}).",
-            "Mend the permissions above it or choose another --workspace.",
-        ) from error
+        cause = f"the folder cannot be made ({error.strerror})."
+        move = "Mend the permissions above it or choose another --workspace."
+        raise RecordError(str(path), cause, move) from error
 
 
 def make_private_folder(path: Path) -> None:
@@ -152,11 +141,8 @@ def write_atomic(path: Path, data: bytes) -> None:
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise RecordError(
-            str(path),
-            f"cannot be written ({error.strerror}).",
-            "Make room or choose another place.",
-        ) from error
+        cause = f"cannot be written ({error.strerror})."
+        raise RecordError(str(path), cause, "Make room or choose another place.") from error
     sync_folder(path.parent)
 
 
@@ -165,8 +151,6 @@ def _open(path: Path) -> int:
         make_private_folder(path.parent)
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except OSError as error:
-        raise RecordError(
-            str(path),
-            f"cannot be opened for writing ({error.strerror}).",
-            "Mend its permissions or choose another --workspace.",
-        ) from error
+        cause = f"cannot be opened for writing ({error.strerror})."
+        move = "Mend its permissions or choose another --workspace."
+        raise RecordError(str(path), cause, move) from error

@@ -1,8 +1,7 @@
 """`catalogue.json`: a TinyDB over the workspace for quick listing.
 
-Owns nothing that the journals do not know better: rows carry the size of the journal
-they were made from and are made again when it has grown, so a lost or stale
-catalogue costs a second, never a fact.
+Rows carry the size of the journal they were made from and are made again when it has grown, so a
+lost or stale catalogue costs a second, never a fact.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from engines.core.codec import dumps
 from engines.core.errors import StudioError
 from engines.core.library import Library
 from engines.core.state.fold import fold_events
-from engines.core.state.run_state import RunState
 from engines.record.appender import make_folder, write_atomic
 from engines.record.run_dir import RunDir, Workspace
 
@@ -149,7 +147,7 @@ def run_row(run: RunDir) -> dict[str, Any]:
         "status": state.status,
         "ending": state.ending,
         "reason": state.reason,
-        "epoch": _epoch(state),
+        "epoch": state.steps[state.step].epoch if state.step in state.steps else 0,
         "epochs": state.epochs,
         "steps": state.steps_finished,
         "library": started.library if started else "",
@@ -168,7 +166,3 @@ def run_row(run: RunDir) -> dict[str, Any]:
         "last": entries[-1].at if entries else None,
         "journal_bytes": size,
     }
-
-
-def _epoch(state: RunState) -> int:
-    return state.steps[state.step].epoch if state.step in state.steps else 0

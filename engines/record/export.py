@@ -1,8 +1,6 @@
-"""The enhanced agent as a file that another run file can mount.
+"""`agent.yaml`: the enhanced agent as a file that another run file can mount.
 
-Owns the layout of `agent.yaml`: instructions, model and parameters, and the library's
-experiences. It holds no key: secrets are masked in every text, before it is folded into
-lines.
+It holds no key: secrets are masked in every text, before it is folded into lines.
 """
 
 from __future__ import annotations
@@ -22,14 +20,7 @@ from engines.record.appender import write_atomic
 def format_agent_yaml(
     agent: Mapping[str, Any], library: Library, run: str, mask: Mask = NO_SECRETS
 ) -> bytes:
-    """Render `agent.yaml`.
-
-    Args:
-        agent: what the run file says of the agent (name, instructions, model …).
-        library: the committed library.
-        run: the run it came from, "" outside runs.
-        mask: takes secrets out of every text.
-    """
+    """Render `agent.yaml`; `agent` is what the run file says of it, `run` "" outside runs."""
     head = (
         "# An agent enhanced by practice. To mount it, copy it to configs/agents/NAME.yaml in\n"
         "# the workspace and write in a run file:  defaults: [/agents/NAME@agent, _self_]\n"

@@ -1,7 +1,6 @@
-"""Append-only journal of a run or a library.
+"""Append-only journal of a run or a library: an event is on disk when `append` returns.
 
-Owns durability and order: an event is on disk when `append` returns, and each line is
-chained to the one before. Does not interpret events; `engines.core.state.fold` does.
+Each line is chained to the one before.
 """
 
 from __future__ import annotations
@@ -25,16 +24,9 @@ FORMAT = 3
 """Version of the line and event format that is written; every line carries its own."""
 
 
-def _add_defaults(envelope: dict[str, Any]) -> dict[str, Any]:
-    """An older format knew fewer fields: each new one says by its default that nobody noted it."""
-    return {**envelope, "v": envelope["v"] + 1}
-
-
-_MIGRATIONS: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    1: _add_defaults,
-    2: _add_defaults,  # format 3 names the hashes of prompt files where a run starts or resumes
-}
-"""From each older format to the next; a journal may hold lines of several."""
+OLDEST_FORMAT = 1
+"""An older format knew fewer fields: each new one says by its default that nobody noted it. A
+journal may hold lines of several; format 3 names the hashes of prompt files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +50,10 @@ class Journal:
         mask: Mask = NO_SECRETS,
         after: lines.StoredLine | None = None,
     ) -> None:
-        """Open, check and mend.
+        """Open or create, check and mend a journal.
 
-        Args:
-            path: the file; it is created when missing.
-            clock: gives the time stamp of an entry.
-            tell: is told what was cut from a torn end.
-            mask: takes secrets out of every line.
-            after: what stands before and at this line is known; None: nothing is.
+        `tell` is told what was cut from a torn end; what stands before and at line `after` is
+        known, None: nothing is.
 
         Raises:
             DamagedError: a complete line fails its check.
@@ -95,11 +83,7 @@ class Journal:
         return entries
 
     async def append(self, event: DurableEvent) -> DurableEvent:
-        """Return the event as it was written, which is without secrets, once it is on disk.
-
-        Raises:
-            RecordError: it could not be written.
-        """
+        """Return the event as it was written, which is without secrets, once it is on disk."""
         raw, event = self._encode_event(event)
         await self._file.append(raw)
         return event
@@ -129,42 +113,29 @@ class Journal:
 
 
 def read_journal(path: Path) -> Iterator[Entry]:
-    """The entries of a journal that another process may be writing; a torn end is left out.
-
-    Raises:
-        DamagedError: a complete line fails its check.
-        RecordError: a line is of a newer format.
-    """
+    """The entries of a journal that another process may be writing; a torn end is left out."""
     for line in lines.read(path, chained=True).lines:
         yield parse_entry(path, line)
 
 
 def parse_entry(path: Path, line: lines.StoredLine) -> Entry:
-    """What a whole line of a journal says, brought up to the present format.
+    """What a whole line of a journal says.
 
     Raises:
         RecordError: it is of a newer format, or says nothing this release knows.
     """
+    place = f"{path}:{line.number}"
+    move = "Update practice-studio, or use the release that wrote it; nothing was changed."
     data = orjson.loads(line.body)
     version = data.get("v")
-    while version in _MIGRATIONS:
-        data = _MIGRATIONS[version](data)
-        version = data["v"]
-    if version != FORMAT:
-        raise RecordError(
-            f"{path}:{line.number}",
-            f"this journal has format {version}, this studio reads formats "
-            f"{min(_MIGRATIONS)} to {FORMAT}.",
-            "Update practice-studio, or use the release that wrote it; nothing was changed.",
-        )
+    if version not in range(OLDEST_FORMAT, FORMAT + 1):
+        known = f"this studio reads formats {OLDEST_FORMAT} to {FORMAT}."
+        raise RecordError(place, f"this journal has format {version}, {known}", move)
     try:
         return Entry(data["seq"], data["at"], _parse_event(data))
     except (KeyError, ValueError) as error:
-        raise RecordError(
-            f"{path}:{line.number}",
-            f"this line is whole but cannot be read ({error}).",
-            "Update practice-studio, or use the release that wrote it; nothing was changed.",
-        ) from error
+        cause = f"this line is whole but cannot be read ({error})."
+        raise RecordError(place, cause, move) from error
 
 
 def _parse_event(envelope: Mapping[str, Any]) -> Any:

@@ -1,8 +1,7 @@
 """Every reply is paid for once: asked, recorded, and taken from the record ever after.
 
-Owns `records/step-NNNN.jsonl` (and `eval-NNNN.jsonl`). A record holds the key, the
-hash of the request, the messages that are new since the previous turn of the same try,
-and the reply. It is on disk before `ask` returns, hence before the journal names it.
+A record of `records/step-NNNN.jsonl` (or `eval-NNNN.jsonl`) is on disk before `ask` returns, hence
+before the journal names it.
 """
 
 from __future__ import annotations
@@ -11,13 +10,12 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import orjson
 
-from engines.core.codec import dumps, from_dict
+from engines.core.codec import dumps, from_dict, to_dict
 from engines.core.errors import CallFailed, ConflictError, lost_usage
 from engines.core.ids import call_seed, digest
 from engines.core.protocols import OnText, Policy
@@ -33,17 +31,17 @@ _Known = dict[tuple[CallKey, str], tuple[Completion, RecordRef]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One recorded reply. `messages[:base]` of the request are those of the turn before.
+    """One recorded reply.
 
     Where `lost` is not empty there was no usable reply: it says why, and `reply` holds
     nothing but what the tries may have cost. Such a record answers no later question.
     """
 
     key: CallKey
-    request: str = ""
+    request: str = ""  # its hash
     policy: str
-    base: int = 0
-    messages: tuple[Message, ...] = ()
+    base: int = 0  # messages of the request before this one are those of the turn before
+    messages: tuple[Message, ...] = ()  # that are new since that turn
     sampling: Sampling = field(default_factory=Sampling)
     reply: Completion = NO_REPLY
     elapsed_s: float = 0.0
@@ -51,32 +49,21 @@ class Record:
     lost: str = ""
 
 
+@dataclass(eq=False)
 class RecordLedger:
-    """Implements `engines.core.protocols.Ledger` on a folder of record files."""
+    """Implements `engines.core.protocols.Ledger` on a folder of record files.
 
-    def __init__(
-        self,
-        folder: Path,
-        run_seed: int,
-        *,
-        clock: Callable[[], float] = time.time,
-        tell: Callable[[str], None] = lambda _: None,
-        mask: Mask = NO_SECRETS,
-    ) -> None:
-        """Nothing is opened or written until something is asked.
+    Nothing is opened or written until something is asked.
+    """
 
-        Args:
-            folder: of the record files.
-            run_seed: what the seed of every call follows from.
-            clock: gives the time stamp of a record.
-            tell: is told what was mended.
-            mask: takes secrets out of replies and of what is written.
-        """
-        self._folder = folder
-        self._seed = run_seed
-        self._clock = clock
-        self._tell = tell
-        self._mask = mask
+    folder: Path
+    run_seed: int  # what the seed of every call follows from
+    _: KW_ONLY
+    clock: Callable[[], float] = time.time
+    tell: Callable[[str], None] = lambda _: None  # is told what was mended
+    mask: Mask = NO_SECRETS  # takes secrets out of replies and of what is written
+
+    def __post_init__(self) -> None:
         self._files: dict[str, Appender] = {}
         self._known: dict[str, _Known] = {}
         # Try → hashes of its latest request: the texts themselves would add up over a step.
@@ -98,7 +85,7 @@ class RecordLedger:
         """See `engines.core.protocols.Ledger.ask`."""
         name = record_file_name(key)
         known = self._open(name)
-        sampling = replace(sampling, seed=call_seed(self._seed, key))
+        sampling = replace(sampling, seed=call_seed(self.run_seed, key))
         request = request_hash(policy.name, messages, sampling)
         this_try = replace(key, turn=0)
         hashes = tuple(hash(message) for message in messages)
@@ -135,22 +122,21 @@ class RecordLedger:
             elapsed_s = round(time.monotonic() - began, 4)
             return self._write(replace(asked, reply=reply, elapsed_s=elapsed_s, lost=lost))
 
-        heard = None if on_text is None else self._mask.stream(on_text)
+        masked = None if on_text is None else self.mask.stream(on_text)
         try:
-            reply = await policy.complete(messages, asked.sampling, heard)
+            reply = await policy.complete(messages, asked.sampling, masked)
         except CallFailed as failed:
             if failed.usage.calls:
-                lost = Completion("", finish="lost", usage=failed.usage)
-                await asyncio.shield(write_reply(lost, str(failed))[2])
+                await asyncio.shield(write_reply(_lost_reply(failed.usage), str(failed))[2])
             raise
         except asyncio.CancelledError as cut:
             if (spent := lost_usage(cut)).calls:
                 # Written without waiting for it: who cancels must not be kept.
-                write_reply(Completion("", finish="lost", usage=spent), "cancelled")
+                write_reply(_lost_reply(spent), "cancelled")
             raise
         finally:
-            if heard is not None:
-                heard.flush()
+            if masked is not None:
+                masked.flush()
         reply, ref, written = write_reply(reply)
         await asyncio.shield(written)
         return reply, ref
@@ -161,8 +147,7 @@ class RecordLedger:
         Written without waiting for it, as a lost call is: nothing will ask for it again.
         """
         self._open(record_file_name(key))
-        reply = Completion("", finish="lost", usage=usage)
-        self._write(Record(key=key, policy=policy, reply=reply, lost=what))
+        self._write(Record(key=key, policy=policy, reply=_lost_reply(usage), lost=what))
 
     def release_files(self) -> None:
         """Close the files of a finished step and drop what was read from them."""
@@ -181,8 +166,8 @@ class RecordLedger:
         """Have a record written; the reply comes back as it is written, without secrets."""
         name, reply = record_file_name(record.key), record.reply
         self.paid += reply.usage
-        body = dumps(replace(record, at=self._clock()))
-        masked = self._mask.line(body)
+        body = dumps(replace(record, at=self.clock()))
+        masked = self.mask.line(body)
         if masked is not body:
             reply = from_dict(Record, orjson.loads(masked)).reply
         raw, checksum = lines.encode(masked)
@@ -191,7 +176,7 @@ class RecordLedger:
 
     def _open(self, name: str) -> _Known:
         if name not in self._known:
-            path = self._folder / name
+            path = self.folder / name
             known: _Known = {}
 
             def index_line(line: lines.StoredLine) -> None:
@@ -204,10 +189,14 @@ class RecordLedger:
             contents = lines.read(path, chained=False, visit=index_line)
             if contents.torn or contents.newline_missing:
                 lines.repair_end(path, contents)
-                self._tell(f"{path}: mended a last record that was being written")
+                self.tell(f"{path}: mended a last record that was being written")
             self._known[name] = known
             self._files[name] = Appender(path)
         return self._known[name]
+
+
+def _lost_reply(usage: Usage) -> Completion:
+    return Completion("", finish="lost", usage=usage)
 
 
 def record_file_name(key: CallKey) -> str:
@@ -217,39 +206,25 @@ def record_file_name(key: CallKey) -> str:
 
 def request_hash(policy: str, messages: Sequence[Message], sampling: Sampling) -> str:
     """Identifies a request: who is asked, what, and how the reply is drawn."""
-    asked = _to_plain(messages)
+    asked = [to_dict(message) for message in messages]
     for message in asked:
         if not message["token_ids"]:  # as if there were no such field: older records have none
             del message["token_ids"]
-    return digest([policy, asked, _to_plain(sampling)])
+    return digest([policy, asked, to_dict(sampling)])
 
 
 def read_record(folder: Path, ref: RecordRef) -> Record:
-    """Read one record back.
-
-    Raises:
-        DamagedError: it fails its checksum, or is not the record that the reference means.
-        ConflictError: the file is gone.
-    """
+    """Read one record back; raises DamagedError where it is another, ConflictError without file."""
     try:
         body = lines.read_at(folder / ref.file, ref.offset, ref.length, ref.digest)
     except FileNotFoundError as error:
-        raise ConflictError(
-            str(folder / ref.file),
-            "the journal refers to this file and it is not there.",
-            lines.RESTORE,
-        ) from error
+        cause = "the journal refers to this file and it is not there."
+        raise ConflictError(str(folder / ref.file), cause, lines.RESTORE) from error
     return from_dict(Record, orjson.loads(body))
 
 
 def read_usage(folder: Path) -> Iterator[tuple[str, Usage]]:
-    """Policy and usage of every record below a folder, lost calls included.
-
-    Counts what the journal does not name yet, and leaves out a last record that is torn.
-
-    Raises:
-        DamagedError: a record fails its checksum.
-    """
+    """Policy and usage of every whole record below a folder, lost calls included."""
     for path in sorted(folder.glob("*.jsonl")):
         found: list[tuple[str, Usage]] = []
 
@@ -278,7 +253,3 @@ def _shared_prefix(before: Sequence[int], now: Sequence[int]) -> int:
     """How many messages both begin with: an agent may rewrite its context between turns."""
     pairs = zip(before, now, strict=False)
     return next((n for n, (one, other) in enumerate(pairs) if one != other), len(before))
-
-
-def _to_plain(value: Any) -> Any:
-    return orjson.loads(dumps(value))

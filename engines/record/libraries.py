@@ -1,7 +1,6 @@
 """Libraries on disk: a journal of commits each, and one readable file per version.
 
-The journal is the truth; `vNNNN.yaml` files follow from it and are rewritten when
-missing. Everything that changes a library ends in `commit` here, under its lock.
+The journal is the truth; `vNNNN.yaml` files follow from it and are rewritten when missing.
 """
 
 from __future__ import annotations
@@ -65,16 +64,16 @@ class LibraryFolder:
         return lines.has_first_line(self.journal_path)
 
     def versions(self) -> tuple[Library, ...]:
-        """Every version, oldest first; index i holds version i.
+        """Every version, oldest first; index i holds version i."""
+        return tuple(library for library, _ in self.history())
+
+    def history(self) -> tuple[_Version, ...]:
+        """Every version with the commit that made it.
 
         Raises:
             DamagedError: a commit does not follow from the version before.
             ConflictError: there is no such library.
         """
-        return tuple(library for library, _ in self.history())
-
-    def history(self) -> tuple[tuple[Library, ev.LibraryCommitted | None], ...]:
-        """Every version with the commit that made it; None for version 0."""
         path, after = self.journal_path, self._resume_line()
         found = list(self.known.found)
         contents = lines.read(path, chained=True, after=after)
@@ -88,39 +87,28 @@ class LibraryFolder:
         return self.versions()[-1]
 
     def at(self, version: int) -> Library:
-        """One version.
-
-        Raises:
-            ConflictError: the library has no such version.
-        """
+        """Raises ConflictError where the library has no such version."""
         versions = self.versions()
-        if not 0 <= version < len(versions):
-            raise ConflictError(
-                f"library {self.name}@{version}",
-                f"its newest version is {len(versions) - 1}.",
-                f"Choose one from 0 to {len(versions) - 1}; if it was there before, "
-                f"run {lines.REPAIR}.",
-            )
+        newest = len(versions) - 1
+        if not 0 <= version <= newest:
+            move = f"Choose one from 0 to {newest}; if it was there before, run {lines.REPAIR}."
+            cause = f"its newest version is {newest}."
+            raise ConflictError(f"library {self.name}@{version}", cause, move)
         return versions[version]
 
     def create(self, start: Library | None, copied_from: str | None = None) -> Library:
         """Begin a library, empty or as a copy whose ids count on.
 
-        Raises:
-            ConflictError: a library of that name exists, or the name cannot be a folder.
+        Raises ConflictError where one of that name exists, or the name cannot be a folder.
         """
         check_name(self.name)
         with write_lock(self.path):
             if self.exists():
-                raise ConflictError(
-                    f"library {self.name}", "it exists already.", "Choose another library.name."
-                )
+                move = "Choose another library.name."
+                raise ConflictError(f"library {self.name}", "it exists already.", move)
+            start = start or Library(self.name)
             event = ev.LibraryCreated(
-                self.name,
-                start.next_number if start else 1,
-                start.experiences if start else (),
-                copied_from,
-                start.curated if start else (),
+                self.name, start.next_number, start.experiences, copied_from, start.curated
             )
             journal = Journal(self.journal_path, mask=self.mask)
             written = journal.append_now(event)
@@ -133,11 +121,7 @@ class LibraryFolder:
     def lock_for_commit(
         self, tell: Callable[[str], None] = lambda _: None, *, timeout_s: float = 10.0
     ) -> Iterator[Committer]:
-        """Hold the library's lock with its head at hand, ready to commit.
-
-        Raises:
-            LockedError: another process holds it for longer than `timeout_s`.
-        """
+        """Hold the library's lock with its head at hand; raises LockedError after `timeout_s`."""
         self._resume_line()  # where there is no such library, no lock is made for it
         with write_lock(self.path, timeout_s=timeout_s):
             after = self._resume_line()
@@ -148,17 +132,13 @@ class LibraryFolder:
                 journal.close()
 
     def _resume_line(self) -> lines.StoredLine | None:
-        """See `_Known.after`; raises ConflictError where there is no such library."""
+        """See `_ReadState`; raises ConflictError where there is no such library."""
         after = self.known.resume_line(self.journal_path)
-        if after is None:
-            self._check_exists()
-        return after
-
-    def _check_exists(self) -> None:
-        if not self.exists():
+        if after is None and not self.exists():
             others = sorted(p.parent.name for p in self.path.parent.glob("*/journal.jsonl"))
             known = f"There are: {', '.join(others)}." if others else "There is none yet."
             raise ConflictError(f"library {self.name}", "there is no such library.", known)
+        return after
 
 
 class Committer:
@@ -194,11 +174,7 @@ class Committer:
     def commit(
         self, reviewed: Reviewed, *, run: str = "", step: int = 0, limit: int | None = None
     ) -> CommitResult:
-        """Journal and apply; no line is written where nothing is changed or to be remembered.
-
-        Raises:
-            RecordError: the journal could not be written; nothing has changed.
-        """
+        """Journal and apply; no line is written where nothing is changed or to be remembered."""
         # Before, not while it is written: the hash of the content is that of what is read.
         reviewed = tuple(_mask_decision(pair, self._folder.mask) for pair in reviewed)
         done = self.head.commit(reviewed, run=run, step=step, limit=limit)
@@ -206,14 +182,11 @@ class Committer:
             library = self._remember(reviewed, run, step)
             done = CommitResult(library, done.outcomes)
         else:
-            settled = tuple(
-                (op, decision) for op, decision in reviewed if decision.action != "defer"
-            )
             event = ev.LibraryCommitted(
                 version=done.library.version,
                 run=run,
                 step=step,
-                reviewed=settled,
+                reviewed=tuple(pair for pair in reviewed if pair[1].action != "defer"),
                 content_hash=done.library.content_hash,
                 limit=limit,
             )
@@ -241,17 +214,10 @@ def _mask_decision(pair: tuple[Operation, Decision], mask: Mask) -> tuple[Operat
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that could not be a folder of its own.
-
-    Raises:
-        ConflictError: it could not.
-    """
+    """Refuse a name that could not be a folder of its own with a ConflictError."""
     if not _NAME.fullmatch(name):
-        raise ConflictError(
-            f"name {name!r}",
-            "it must be letters, digits, '.', '_' or '-', and begin with a letter or digit.",
-            "Choose another name.",
-        )
+        cause = "it must be letters, digits, '.', '_' or '-', and begin with a letter or digit."
+        raise ConflictError(f"name {name!r}", cause, "Choose another name.")
 
 
 def write_version(folder: Path, library: Library, run: str) -> None:
@@ -274,15 +240,12 @@ def version_path(folder: Path, version: int) -> Path:
     return folder / f"v{version:04d}.yaml"
 
 
-def _fold_into(
-    found: list[tuple[Library, ev.LibraryCommitted | None]], event: ev.DurableEvent, place: str
-) -> None:
+def _fold_into(found: list[_Version], event: ev.DurableEvent, place: str) -> None:
     try:
         library = fold_library(found[-1][0] if found else None, event)
     except (ValueError, StudioError) as error:
-        raise DamagedError(
-            place, f"{error}.", f"Restore the journal from a copy, or run {lines.REPAIR}."
-        ) from error
+        move = f"Restore the journal from a copy, or run {lines.REPAIR}."
+        raise DamagedError(place, f"{error}.", move) from error
     if isinstance(event, ev.LibraryCurated):
         found[-1] = (library, found[-1][1])
     else:

@@ -2,9 +2,8 @@ r"""One line of a journal or record file: JSON that carries its own length and c
 
     {"n":<bytes of e>,"h":"<checksum>","e":<the entry>}\n
 
-Owns the difference between a torn end (cut and told) and damage (refused with its
-number). In a chained file each checksum covers the one before, so that no line can be
-dropped, swapped or altered unseen.
+A torn end is cut and told, damage is refused with its number. In a chained file each checksum
+covers the one before, so that no line can be dropped, swapped or altered unseen.
 """
 
 from __future__ import annotations
@@ -69,11 +68,8 @@ def read(
 ) -> Contents:
     """Read and check a file; a missing one is empty.
 
-    Args:
-        path: the file.
-        chained: checksums cover their predecessors.
-        visit: called with each line instead of collecting them.
-        after: begin behind this line, which still `is_unchanged`.
+    In a `chained` file checksums cover their predecessors. `visit` is called with each line
+    instead of collecting them; reading begins behind line `after`, which still `is_unchanged`.
 
     Raises:
         DamagedError: a complete line fails its check.
@@ -94,22 +90,24 @@ def read(
         file.seek(offset)
         for raw in _raw_lines(file, path):
             number += 1
-            body, checksum = _verify(raw, chain if chained else "")
-            if body is None or checksum is None:
-                if raw.endswith(b"\n"):
-                    raise _damaged_error(path, number)
+            chain = chain if chained else ""
+            body, checksum = _verify(raw, chain)
+            newline_missing = body is None and not raw.endswith(b"\n")
+            if newline_missing:
                 # A last line that lacks nothing but its newline was paid for: keep it.
-                body, checksum = _verify(_complete_newline(raw), chain if chained else "")
-                if body is None or checksum is None:
-                    if _verify(trim_to_length(raw), chain if chained else "")[0] is not None:
-                        raise _damaged_error(path, number)  # a whole line that lost its newline
+                whole = _complete_newline(raw)
+                body, checksum = _verify(whole, chain)
+                if body is None and _verify(trim_to_length(raw), chain)[0] is None:
                     return Contents(tuple(lines), offset, raw)
-                take(StoredLine(number, offset, len(_complete_newline(raw)), checksum, body))
-                return Contents(tuple(lines), offset + len(_complete_newline(raw)), b"", True)
-            if not body.startswith(_FILLER):
+                raw = whole
+            if body is None:
+                raise _damaged_error(path, number)  # also a whole line that lost its newline
+            if not body.startswith(_FILLER) or newline_missing:
                 take(StoredLine(number, offset, len(raw), checksum, body))
             offset += len(raw)
             chain = checksum
+            if newline_missing:
+                return Contents(tuple(lines), offset, b"", True)
     return Contents(tuple(lines), offset)
 
 
@@ -126,17 +124,12 @@ def unreadable_error(path: Path, error: OSError) -> RecordError:
         move = "Move it away, or put the file back from a copy."
         return RecordError(str(path), "cannot be read: it is a folder.", move)
     move = "Mend its permissions." if isinstance(error, PermissionError) else "Mend the disk."
-    return RecordError(
-        str(path), f"cannot be read ({error.strerror}).", f"{move[:-1]}, or restore it from a copy."
-    )
+    move = f"{move[:-1]}, or restore it from a copy."
+    return RecordError(str(path), f"cannot be read ({error.strerror}).", move)
 
 
 def repair_end(path: Path, contents: Contents) -> None:
-    """Make a file end with a whole line: cut what is torn, put back a lost newline.
-
-    Raises:
-        RecordError: it cannot be written.
-    """
+    """Make a file end with a whole line: cut what is torn, put back a lost newline."""
     if not contents.torn and not contents.newline_missing:
         return
     try:
@@ -146,11 +139,9 @@ def repair_end(path: Path, contents: Contents) -> None:
                 file.write(b"\n")
                 os.fsync(file.fileno())
     except OSError as error:
-        raise RecordError(
-            str(path),
-            f"its torn end cannot be mended ({error.strerror}).",
-            "Make room or mend its permissions, then give the same command again.",
-        ) from error
+        cause = f"its torn end cannot be mended ({error.strerror})."
+        move = "Make room or mend its permissions, then give the same command again."
+        raise RecordError(str(path), cause, move) from error
 
 
 def is_unchanged(path: Path, line: StoredLine) -> bool:
@@ -176,26 +167,13 @@ def has_first_line(path: Path) -> bool:
 
 
 def read_at(path: Path, offset: int, length: int, digest: str = "") -> bytes:
-    """The body of one unchained line.
-
-    Args:
-        path: the file.
-        offset: where the line begins, in bytes.
-        length: of the line, in bytes.
-        digest: the checksum it must have; "" takes any line that is whole.
-
-    Raises:
-        DamagedError: it is not whole, or it is another line.
-    """
+    """The body of one unchained line; offset and length are in bytes, "" is any digest."""
     with path.open("rb") as file:
         file.seek(offset)
         body, found = _verify(file.read(length), "")
     if body is None or digest not in ("", found):
-        raise DamagedError(
-            f"{path} at byte {offset}",
-            "this record fails its checksum or is another than the journal names.",
-            RESTORE,
-        )
+        cause = "this record fails its checksum or is another than the journal names."
+        raise DamagedError(f"{path} at byte {offset}", cause, RESTORE)
     return body
 
 
@@ -216,20 +194,19 @@ def _complete_newline(raw: bytes) -> bytes:
     return announced if len(raw) in (len(announced) - 1, len(announced)) else raw
 
 
-def _verify(raw: bytes, chain: str) -> tuple[bytes | None, str | None]:
+def _verify(raw: bytes, chain: str) -> tuple[bytes | None, str]:
+    """The body of a line, None where it is not whole, and its checksum."""
     head = HEAD.match(raw)
     if head is None or not raw.endswith(TAIL):
-        return None, None
+        return None, ""
     body = raw[head.end() : -len(TAIL)]
     checksum = head[2].decode()
     if len(body) != int(head[1]) or digest_bytes(chain.encode() + body, 8) != checksum:
-        return None, None
+        return None, ""
     return body, checksum
 
 
 def _damaged_error(path: Path, number: int) -> DamagedError:
-    return DamagedError(
-        f"{path}:{number}",
-        "this line fails its checksum: the file was changed or the disk lost it.",
-        f"Restore it from a copy. `studio doctor` says what a repair would do, {REPAIR} does it.",
-    )
+    cause = "this line fails its checksum: the file was changed or the disk lost it."
+    move = f"Restore it from a copy. `studio doctor` says what a repair would do, {REPAIR} does it."
+    return DamagedError(f"{path}:{number}", cause, move)

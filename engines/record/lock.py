@@ -21,32 +21,19 @@ ANOTHER = "another process"
 
 @contextmanager
 def write_lock(folder: Path, *, timeout_s: float = 0.0, who: str = ANOTHER) -> Iterator[None]:
-    """Hold the folder's lock.
-
-    Args:
-        folder: where to write.
-        timeout_s: how long to wait for whoever holds it.
-        who: we are, in the words of somebody who is refused meanwhile.
-
-    Raises:
-        LockedError: another process holds it still after `timeout_s`.
-    """
+    """Hold the folder's lock; raises LockedError after `timeout_s`, saying who holds it."""
     try:
         make_private_folder(folder)
         lock = FileLock(folder / ".lock", mode=0o600)
         lock.acquire(timeout=timeout_s)
     except Timeout as error:
-        raise LockedError(
-            str(folder),
-            f"{_holder_name(folder)} is writing here.",
-            "Wait until it is done, or end it.",
-        ) from error
+        pid, holder = _read_holder(folder)
+        cause = f"{holder if pid is None else f'{holder} (pid {pid})'} is writing here."
+        raise LockedError(str(folder), cause, "Wait until it is done, or end it.") from error
     except OSError as error:
-        raise RecordError(
-            str(folder),
-            f"cannot be locked ({error.strerror}).",
-            "Mend its permissions or choose another --workspace.",
-        ) from error
+        cause = f"cannot be locked ({error.strerror})."
+        move = "Mend its permissions or choose another --workspace."
+        raise RecordError(str(folder), cause, move) from error
     name = folder / ".holder"
     try:
         with suppress(OSError):  # it only tells others who we are; a full disk must not matter
@@ -75,11 +62,6 @@ def is_held(folder: Path) -> bool:
 def holder_pid(folder: Path) -> int | None:
     """The process that says it is writing there; None where none does."""
     return _read_holder(folder)[0]
-
-
-def _holder_name(folder: Path) -> str:
-    pid, who = _read_holder(folder)
-    return who if pid is None else f"{who} (pid {pid})"
 
 
 def _read_holder(folder: Path) -> tuple[int | None, str]:

@@ -1,7 +1,4 @@
-"""The folder of a run and the workspace around it: where things lie, by name.
-
-Owns paths and the choice of run-ids. Opens nothing for writing.
-"""
+"""The folder of a run and the workspace around it: where things lie, by name."""
 
 from __future__ import annotations
 
@@ -128,11 +125,7 @@ class Workspace:
         return tuple(RunDir(path) for *_, path in sorted(placed))
 
     def run(self, run: str) -> RunDir:
-        """One run by its run-id.
-
-        Raises:
-            ConflictError: there is none of that id, or it could not be the name of one.
-        """
+        """Raises ConflictError where there is none of that id, or it cannot be the name of one."""
         check_name(run)
         folder = RunDir(self.runs_folder / run)
         if not folder.journal.exists():
@@ -158,9 +151,8 @@ class Workspace:
         """A folder for a new run of that name; nothing is created yet."""
         check_name(exp_id)
         numbered = self._run_ids_by_number(exp_id)
-        if not numbered:
-            return RunDir(self.runs_folder / exp_id)
-        return RunDir(self.runs_folder / f"{exp_id}-{max(numbered) + 1}")
+        name = f"{exp_id}-{max(numbered) + 1}" if numbered else exp_id
+        return RunDir(self.runs_folder / name)
 
     def _run_ids_by_number(self, exp_id: str) -> dict[int, str]:
         pattern = re.compile(re.escape(exp_id) + r"(?:-(\d+))?")
@@ -179,11 +171,7 @@ def _name_and_number(run: str) -> tuple[str, int]:
 
 
 def _first_line(folder: Path, most: int = -1) -> bytes:
-    """Of a run's journal.
-
-    Raises:
-        RecordError: it cannot be read.
-    """
+    """Of a run's journal; raises RecordError where it cannot be read."""
     path = folder / "journal.jsonl"
     try:
         with path.open("rb") as file:

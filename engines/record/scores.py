@@ -1,9 +1,7 @@
-"""Results of held-out rollouts, found again by content.
+"""Results of held-out rollouts, found again by content, so that none is paid for twice.
 
-Owns `evaluations/ID/scores.jsonl`. ID is the hash of all that a result depends on besides
-problem and try: model, sampling, instructions, experiences, verifier and seed. So an
-evaluation pays only for what nobody measured yet, whoever measured the rest: an earlier
-evaluation, an interrupted one, or a run.
+They lie in `evaluations/ID/scores.jsonl`. ID is the hash of all that a result depends on besides
+problem and try: model, sampling, instructions, experiences, verifier and seed.
 
 Several processes may add at a time; each writes whole lines. A line that was cut is
 skipped: what it told is worked out again from the recorded reply, or paid for once more.
@@ -60,9 +58,6 @@ class ScoreBook:
         """Open the book of `about`, plain JSON values; nothing is written yet.
 
         `mask` takes secrets out of what is written; the hash is of the values as they are.
-
-        Raises:
-            RecordError: it cannot be read.
         """
         self.path = folder / digest(about, ID_BYTES)
         self.under_way: dict[tuple[str, int], asyncio.Future[Any]] = {}
@@ -85,11 +80,7 @@ class ScoreBook:
         return len(wanted - self._known.keys())
 
     def add(self, score: Score) -> Score:
-        """Keep a score and return the one that stands, which is the first of its try.
-
-        Raises:
-            RecordError: it cannot be written.
-        """
+        """Keep a score and return the one that stands, which is the first of its try."""
         known = self.find(score.problem, score.index)
         if known is not None:
             return known
@@ -99,11 +90,9 @@ class ScoreBook:
             if os.write(self._open_file(), raw) < len(raw):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
-            raise RecordError(
-                str(self._file),
-                f"cannot be written ({error.strerror}).",
-                "Make room or mend its permissions, then give the same command again.",
-            ) from error
+            cause = f"cannot be written ({error.strerror})."
+            move = "Make room or mend its permissions, then give the same command again."
+            raise RecordError(str(self._file), cause, move) from error
         self._known[score.problem, score.index] = score
         return score
 
@@ -138,11 +127,9 @@ class ScoreBook:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise RecordError(
-                str(self._file),
-                f"cannot be read ({error.strerror}).",
-                "Mend its permissions, or take it away: it is measured anew then.",
-            ) from error
+            cause = f"cannot be read ({error.strerror})."
+            move = "Mend its permissions, or take it away: it is measured anew then."
+            raise RecordError(str(self._file), cause, move) from error
         whole = added[: added.rfind(b"\n") + 1]
         self._read_to += len(whole)
         for raw in whole.splitlines(keepends=True):

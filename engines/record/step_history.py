@@ -1,7 +1,4 @@
-"""The history of a run, read from its journal once and then only as far as it has grown.
-
-Reads; changes nothing. What events mean for a step is `engines.core.state.step_history`'s.
-"""
+"""The history of a run, read from its journal once and then only as far as it has grown."""
 
 from __future__ import annotations
 
@@ -20,12 +17,7 @@ class HistoryReader:
         self._history = RunHistory()
 
     def read(self) -> RunHistory:
-        """The history so far; the same object as before, unless the journal was cut meanwhile.
-
-        Raises:
-            DamagedError: a complete line fails its check.
-            RecordError: a line is of a newer format.
-        """
+        """The history so far; the same object as before, unless the journal was cut meanwhile."""
         journal = self._run.journal
         if self._last is not None and not lines.is_unchanged(journal, self._last):
             self._last, self._history = None, RunHistory()  # a repair cut it: begin again

@@ -1,8 +1,4 @@
-"""Makes rollouts: one concurrency limit, one deadline a task, every failure a fact.
-
-Owns what surrounds an agent's try: the slot it holds, the ledger its calls go
-through, and the status it ends with. Knows nothing of groups or rewards.
-"""
+"""Makes rollouts: one concurrency limit, one deadline a task, every failure a fact."""
 
 from __future__ import annotations
 
@@ -72,9 +68,8 @@ class RecordedPolicy:
         self.chars += len(reply.text) + len(reply.reasoning)
         self.chars += sum(len(call.arguments) for call in reply.tool_calls)
         if self.chars > TRAJECTORY_CHARS:
-            raise CallFailed(
-                "too long", f"the replies of one try have more than {TRAJECTORY_CHARS:,} characters"
-            )
+            text = f"the replies of one try have more than {TRAJECTORY_CHARS:,} characters"
+            raise CallFailed("too long", text)
         return reply
 
     async def ping(self) -> None:
@@ -102,7 +97,6 @@ class RolloutManager:
     """Rolls jobs out. `task_timeout_s` counts from the moment a job holds its slot.
 
     Waiting for money, or for a slot again that an endpoint had too much of, is not in it.
-
     `cleared` is awaited in the slot, so that a pause also holds jobs that had queued.
     `attending` is entered round each try: a policy that decodes many at once waits until
     all who attend have asked.
@@ -121,14 +115,8 @@ class RolloutManager:
     def kill(self, step: int, position: int, index: int, reason: str) -> bool:
         """End one rollout that is under way as a failed one; its group goes on.
 
-        Args:
-            step: the one under way.
-            position: of its problem in the batch.
-            index: in its group.
-            reason: what its error says: `KILLED` and who did it.
-
-        Returns:
-            False where no such rollout is under way: it waits, or has ended.
+        `reason` is what its error says: `KILLED` and who did it. False where no such rollout is
+        under way: it waits, or has ended.
         """
         for found, key in self._under_way.items():
             place = key.step, key.position, key.index
@@ -138,16 +126,9 @@ class RolloutManager:
         return False
 
     async def roll_out(
-        self,
-        job: Job,
-        on_text: OnText | None = None,
-        on_start: Callable[[], None] | None = None,
+        self, job: Job, on_text: OnText | None = None, on_start: Callable[[], None] | None = None
     ) -> tuple[Attempt, tuple[RecordRef, ...]]:
-        """Make one try, whatever comes of it; `on_start` is called once it holds a slot.
-
-        Raises:
-            StudioError: nothing can be recorded any more.
-        """
+        """Make one try, whatever comes of it; `on_start` is called once it holds a slot."""
         # Reflections come first (priority 0): they free nothing, but they end groups.
         async with self.slots.acquire((1, job.key.position, job.key.index)):
             if self.cleared is not None:

@@ -35,13 +35,13 @@ def rules(folder: Path) -> Reviewer:
 
 def outside(folder: Path) -> Reviewer:
     reviewer = HumanReviewer()
-    reviewer.set_done_check(lambda: True)
+    reviewer.is_done = lambda: True
     return reviewer
 
 
 def bounds(folder: Path) -> Reviewer:
     reviewer = MetricLimits(max_kl=1.0)
-    reviewer.set_metrics_source(lambda operation: {"kl": 2.0})
+    reviewer.metrics_of = lambda operation: {"kl": 2.0}
     return reviewer
 
 
@@ -97,5 +97,5 @@ async def test_a_hold_ends_only_when_something_is_still_undecided() -> None:
     reviewer = HumanReviewer(hold_s=0)
     with pytest.raises(HoldExpired):
         await decisions_of(reviewer, 0)
-    reviewer.set_done_check(lambda: True)
+    reviewer.is_done = lambda: True
     assert await decisions_of(reviewer, 0) == []

@@ -1,7 +1,7 @@
 """Which step's library did best on the held-out sets.
 
-Pure. Only measurements of one kind compete: the same sets, questions, tries and settings
-as the latest ones, so that no step wins by having been asked less.
+Only measurements of one kind compete: the same sets, questions, tries and settings as the latest
+ones, so that no step wins by having been asked less.
 """
 
 from __future__ import annotations
@@ -43,11 +43,9 @@ def comparable_evaluations(
 
 def _is_comparable(found: EvaluationFinished, latest: EvaluationFinished) -> bool:
     kind = (found.fingerprint, found.problems, found.k)
-    if kind != (latest.fingerprint, latest.problems, latest.k):
+    if kind != (latest.fingerprint, latest.problems, latest.k) or not found.problems:
         return False
-    if found.mean is None or not found.problems:
-        return False
-    return found.unjudged <= MOST_UNJUDGED * (found.n + found.unjudged)
+    return found.mean is not None and found.unjudged <= MOST_UNJUDGED * (found.n + found.unjudged)
 
 
 def _means(steps: Mapping[int, Mapping[str, EvaluationFinished]]) -> dict[int, float]:

@@ -1,7 +1,7 @@
 """What a run's events add up to: the one reducer behind resume, screens, report and diff.
 
-Owns the meaning of events. Holds rollouts only of the step under way; of finished
-steps it keeps counts, so that memory does not grow with the length of a run.
+Holds rollouts only of the step under way; of finished steps it keeps counts, so that memory does
+not grow with the length of a run.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
             step = state.steps[event.step]
             step.reflections[event.position] = event.reflection
             step.groups[event.outcome] += 1
-            _spend(state, step, event.reflection.usage)
+            _spend_at(state, event.step, event.reflection.usage)
             losses.count_losses(state, event.reflection.losses)
             losses.queue_unparsed_replies(state, event.step, "extraction", event.reflection.losses)
         case ev.LessonProposed():
@@ -79,12 +79,14 @@ def fold(state: RunState, event: ev.DurableEvent) -> RunState:
                 step.operations += 1
                 state.training[event.step] = event.lesson.update.metrics
             state.status = "reviewing"
-            _spend(state, step, event.lesson.usage)
+            _spend_at(state, event.step, event.lesson.usage)
             losses.count_losses(state, event.lesson.losses)
             losses.queue_unparsed_replies(state, event.step, "consolidation", event.lesson.losses)
             state.withheld += len(event.lesson.withheld)
         case ev.OperationDecided():
-            _fold_decision(state, event.decision)
+            # Taken out first: dicts keep the place of a key that is only overwritten.
+            state.decisions.pop(event.decision.operation_id, None)
+            state.decisions[event.decision.operation_id] = event.decision
             _spend_at(state, event.step, event.usage)
         case ev.OperationProposed():
             operation = event.operation
@@ -146,8 +148,7 @@ def fold_library(library: Library | None, event: ev.DurableEvent) -> Library:
     """Take one event of a library's journal in.
 
     Raises:
-        ValueError: the event does not belong there, or replaying it gives another
-            content than the journal says.
+        ValueError: it does not belong there, or gives another content than the journal says.
     """
     match event:
         case ev.LibraryCreated():
@@ -197,7 +198,7 @@ def _fold_rollout_finished(state: RunState, event: ev.RolloutFinished) -> None:
     step = state.steps[event.step]
     step.rollouts[event.position, event.index] = event
     step.rollouts_done += 1
-    _spend(state, step, event.usage)
+    _spend_at(state, event.step, event.usage)
     if event.status == "failed":
         step.failed += 1
         where = rollout_id(event.step, event.position, event.index)
@@ -207,7 +208,7 @@ def _fold_rollout_finished(state: RunState, event: ev.RolloutFinished) -> None:
 def _fold_rollout_judged(state: RunState, event: ev.RolloutJudged) -> None:
     step = state.steps[event.step]
     step.verdicts[event.position, event.index] = event.verdict
-    _spend(state, step, event.verdict.usage)
+    _spend_at(state, event.step, event.verdict.usage)
     if event.verdict.reward is not None:
         step.rewards.add(Rewards(event.verdict.reward, 1))
         return
@@ -217,12 +218,6 @@ def _fold_rollout_judged(state: RunState, event: ev.RolloutJudged) -> None:
         if event.verdict.error:  # without one there was nothing to judge by, as was agreed
             where = rollout_id(event.step, event.position, event.index)
             losses.count_losses(state, (LostWork("verdict", where, event.verdict.error),))
-
-
-def _fold_decision(state: RunState, decision: Decision) -> None:
-    # Taken out first: dicts keep the place of a key that is only overwritten.
-    state.decisions.pop(decision.operation_id, None)
-    state.decisions[decision.operation_id] = decision
 
 
 def _tally(state: RunState, operation: Operation | None, decision: Decision) -> None:
@@ -273,14 +268,7 @@ def _fold_commit(state: RunState, event: ev.LessonCommitted) -> None:
         step.outcomes = event.outcomes
 
 
-def _spend(state: RunState, step: StepState, usage: Usage) -> None:
-    step.usage += usage
-    state.usage += usage
-
-
 def _spend_at(state: RunState, step: int, usage: Usage) -> None:
-    """Of a lint: a run that was forked may have no step of its own yet."""
-    found = state.steps.get(step)
-    if found is not None:
-        found.usage += usage
+    if step in state.steps:  # a run that was forked may have none of its own at its first lint
+        state.steps[step].usage += usage
     state.usage += usage

@@ -1,8 +1,4 @@
-"""What a run lost, what waits to be mended of it, and what a resume tries again.
-
-Owns the bookkeeping of losses within a state, so that what is found again is taken back
-exactly as it was counted.
-"""
+"""What a run lost, what waits to be mended of it, and what a resume tries again."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ def count_losses(state: RunState, losses: Iterable[LostWork]) -> None:
 
 
 def _shorten_reply(loss: LostWork) -> LostWork:
-    """Without more of the reply than is shown, so that memory does not grow with replies."""
+    """So that memory does not grow with replies."""
     return replace(loss, reply=loss.reply[:KEPT_REPLY_CHARS])
 
 
@@ -73,23 +69,22 @@ def forget_failures(state: RunState) -> None:
             return
         step.lesson = None  # its call failed, so there is nothing of it to lose
         take_back_losses(state, lost)
-    settled = _resolved_groups(state, step)
-    again = {
+    resolved = _resolved_groups(state, step)
+    retried = {
         place
         for place, rollout in step.rollouts.items()
-        if place[0] not in settled
+        if place[0] not in resolved
         and (rollout.status == "failed" or _is_unjudged(step.verdicts.get(place)))
     }
-    groups = {position for position, _ in again}
+    groups = {position for position, _ in retried}
     groups |= {at for at, reflection in step.reflections.items() if reflection.outcome == "failed"}
-    _try_again(state, step, again, groups - settled)
+    _try_again(state, step, retried, groups - resolved)
 
 
 def forget_failed_tries(state: RunState) -> None:
     """What failed in the step under way beside what worked gets another try.
 
-    A group that was learned from stays as it is, and so does a reply that could not be
-    understood: the same would be read again.
+    A group that was learned from stays as it is.
     """
     step = state.current
     if step is None or step.committed or step.lesson is not None:
@@ -99,13 +94,14 @@ def forget_failed_tries(state: RunState) -> None:
         for at, reflection in step.reflections.items()
         if reflection.outcome == "failed" and at not in _resolved_groups(state, step)
     }
-    again = {
+    retried = {
         place
         for place, rollout in step.rollouts.items()
         if rollout.status == "failed" and (place[0] in failed or place[0] not in step.reflections)
     }
+    # The same reply would be read again.
     unread = {at for at in failed if any(loss.reply for loss in step.reflections[at].losses)}
-    _try_again(state, step, again, {position for position, _ in again} | (failed - unread))
+    _try_again(state, step, retried, {position for position, _ in retried} | (failed - unread))
 
 
 def _resolved_groups(state: RunState, step: StepState) -> set[int]:
@@ -114,7 +110,7 @@ def _resolved_groups(state: RunState, step: StepState) -> set[int]:
 
 
 def _try_again(
-    state: RunState, step: StepState, again: set[tuple[int, int]], groups: set[int]
+    state: RunState, step: StepState, retried: set[tuple[int, int]], groups: set[int]
 ) -> None:
     """Take back these rollouts or their verdicts, and what was drawn from these groups."""
     for position in groups & step.reflections.keys():
@@ -123,7 +119,7 @@ def _try_again(
         take_back_losses(state, reflection.losses)
         state.repairs.pop(group_id(step.step, position), None)
     step.groups = +step.groups
-    for place in again:
+    for place in retried:
         rollout, verdict = step.rollouts[place], step.verdicts.pop(place, None)
         where = rollout_id(step.step, *place)
         if rollout.status == "failed":

@@ -1,7 +1,4 @@
-"""What a run's journal adds up to, as values: the run, its steps, its reviewers' figures.
-
-Owns what can be asked of a state. What events do to it is `engines.core.state.fold.fold`'s.
-"""
+"""What a run's journal adds up to, as values: the run, its steps, its reviewers' figures."""
 
 from __future__ import annotations
 
@@ -75,17 +72,13 @@ class StepState:
 
 @dataclass(slots=True)
 class ReviewerStats:
-    """How one reviewer decided, counted over decisions that were committed.
-
-    `flagged` of the approved and edited ones had flags; `times_s` is how long each decision
-    took that somebody measured.
-    """
+    """How one reviewer decided, counted over decisions that were committed."""
 
     approved: int = 0
     edited: int = 0
     rejected: int = 0
-    flagged: int = 0
-    times_s: list[float] = field(default_factory=list)
+    flagged: int = 0  # of the approved and edited ones
+    times_s: list[float] = field(default_factory=list)  # of decisions that somebody measured
 
     @property
     def n(self) -> int:
@@ -110,14 +103,7 @@ class ReviewerStats:
 
 @dataclass(slots=True)
 class RunState:
-    """The whole of a run as far as its journal goes.
-
-    `operations` are those not yet settled by a commit: the current lesson's and the
-    deferred ones of earlier steps. `decisions` are the standing ones about them, in
-    the order in which they were last made. `repairs` are replies that could not be
-    understood and that nobody has mended or dropped yet, in sample order; `repaired` says
-    of the others what became of them.
-    """
+    """The whole of a run as far as its journal goes."""
 
     started: ev.RunStarted | None = None
     status: Status = "new"
@@ -133,15 +119,16 @@ class RunState:
     base_version: int = 0  # of the library that the standing decisions are about
     content_hash: str = ""
     policy_version: int = 0
+    # Those that no commit has dealt with: the lesson's, and deferred ones of earlier steps.
     operations: dict[str, Operation] = field(default_factory=dict)
     own: set[str] = field(default_factory=set)  # ids of all that persons proposed so far
     deferred: set[str] = field(default_factory=set)
-    decisions: dict[str, Decision] = field(default_factory=dict)
+    decisions: dict[str, Decision] = field(default_factory=dict)  # standing, as last made
     flagged_stale: int | None = None  # version the head had moved to, while the lesson waits
     events: int = 0  # taken in so far: how far into the journal this state reaches
     losses: list[LostWork] = field(default_factory=list)
     lost: Counter[str] = field(default_factory=Counter)
-    repairs: dict[str, UnparsedReply] = field(default_factory=dict)
+    repairs: dict[str, UnparsedReply] = field(default_factory=dict)  # waiting, in sample order
     repaired: dict[str, str] = field(default_factory=dict)  # id → "mended by ann"
     withheld: int = 0  # ideas not proposed again, since they had been rejected
     curation: dict[str, ReviewerStats] = field(default_factory=dict)  # by reviewer
@@ -181,31 +168,21 @@ class RunState:
     @property
     def undecided_operations(self) -> tuple[Operation, ...]:
         """Operations of the lesson under review that block its commit."""
-        return tuple(
-            op
-            for op in self.operations.values()
-            if op.id not in self.decisions and op.id not in self.deferred
-        )
+        waiting = self.operations.keys() - self.decisions.keys() - self.deferred
+        return tuple(op for op in self.operations.values() if op.id in waiting)
 
     @property
     def open_operations(self) -> tuple[Operation, ...]:
         """Every operation a person can still decide: undecided or deferred."""
-        return tuple(
-            op
-            for op in self.operations.values()
-            if op.id not in self.decisions or self.decisions[op.id].action == "defer"
-        )
+        decided = {key for key, made in self.decisions.items() if made.action != "defer"}
+        return tuple(op for op in self.operations.values() if op.id not in decided)
 
     @property
     def reviewed_operations(self) -> tuple[tuple[Operation, Decision], ...]:
         """Standing decisions that a commit would apply, in journal order."""
-        return tuple(
-            (self.operations[key], decision)
-            for key, decision in self.decisions.items()
-            if decision.action != "defer"
-            and key in self.operations
-            and self.operations[key].kind != "weights"
-        )
+        decisions = self.decisions.items()
+        made = ((self.operations.get(k), d) for k, d in decisions if d.action != "defer")
+        return tuple((op, decision) for op, decision in made if op and op.kind != "weights")
 
     @property
     def trains_weights(self) -> bool:
@@ -219,9 +196,9 @@ class RunState:
         Events know nothing of what is under way, and count a reply again that a new try
         reuses; so while a run goes on this is the greater of both.
         """
-        told = self.usage + self.under_way
-        if self.paid is None or (not self.ending and told.calls >= self.paid.calls):
-            return told
+        counted = self.usage + self.under_way
+        if self.paid is None or (not self.ending and counted.calls >= self.paid.calls):
+            return counted
         return self.paid
 
     @property

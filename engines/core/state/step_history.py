@@ -1,8 +1,7 @@
 """What happened in each step of a run: the second reducer, beside `fold`.
 
-Owns the whole story of every step: tries, verdicts, decisions that were taken back, commits.
-`fold` owns where the run stands, and empties a step once it is finished so that memory does not
-grow with a run; whoever shows, cites or computes again a step that is over reads it here.
+`fold` says where the run stands, and empties a step once it is finished; whoever shows, cites or
+computes again a step that is over reads it here.
 """
 
 from __future__ import annotations
@@ -12,14 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from engines.core import events as ev
-from engines.core.types import (
-    Decision,
-    Lesson,
-    Operation,
-    Reflection,
-    Verdict,
-    rollout_id,
-)
+from engines.core.types import Decision, Lesson, Operation, Reflection, Verdict, rollout_id
 
 Revocation = Literal["undone", "decided again", "asked again"]
 """Why a decision does not stand: a person took it back, made another one, or the library moved."""
@@ -54,18 +46,17 @@ class StepHistory:
     """All that happened in one step, in the order of the journal.
 
     Step 0 holds what belongs to no step: evaluations before the first, commits after the end.
-    `reflections` holds two of a group that was tried again. `resubmissions` are about replies of
-    this step, also where a person answered in a later one.
     """
 
     step: int
     started: ev.StepStarted | None = None  # None: of step 0
     rollouts: dict[tuple[int, int], RolloutHistory] = field(default_factory=dict)
-    reflections: list[Reflection] = field(default_factory=list)
+    reflections: list[Reflection] = field(default_factory=list)  # two of a group tried again
     lesson: Lesson | None = None
     lesson_settings: Mapping[str, Any] = field(default_factory=dict)  # the lesson was made with
     planned_steps: int = 0  # of the whole run, as planned when the lesson was proposed
     proposed: list[ev.OperationProposed] = field(default_factory=list)
+    # About replies of this step, also where a person answered in a later one.
     resubmissions: list[ev.ReplyMended | ev.ReplyDropped] = field(default_factory=list)
     decisions: list[DecisionHistory] = field(default_factory=list)
     committed: ev.LessonCommitted | None = None  # of step 0: the latest one
@@ -89,12 +80,8 @@ class StepHistory:
     @property
     def operations(self) -> tuple[Operation, ...]:
         """Every operation it brought: of its lesson, of resubmitted replies, and people's own."""
-        resubmitted = (
-            operation
-            for event in self.resubmissions
-            if isinstance(event, ev.ReplyMended)
-            for operation in event.operations
-        )
+        mended = [event for event in self.resubmissions if isinstance(event, ev.ReplyMended)]
+        resubmitted = (operation for event in mended for operation in event.operations)
         of_lesson = self.lesson.operations if self.lesson else ()
         return (*of_lesson, *resubmitted, *(event.operation for event in self.proposed))
 
@@ -105,18 +92,16 @@ class StepHistory:
 
 @dataclass(slots=True)
 class RunHistory:
-    """A run with all its steps. `settings` are those it last accepted.
-
-    `standing` holds the decisions that nobody has taken back, by operation, committed or not.
-    """
+    """A run with all its steps."""
 
     started: ev.RunStarted | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)  # as last accepted
     steps_per_epoch: int = 0
     planned_steps: int = 0
     policy_version: int = 0  # of the weights after its last commit
     trains_weights: bool = False
     steps: dict[int, StepHistory] = field(default_factory=dict)
+    # Decisions that nobody has taken back, by operation, committed or not.
     standing: dict[str, DecisionHistory] = field(default_factory=dict)
 
     @property
@@ -185,12 +170,6 @@ def fold_history(history: RunHistory, event: ev.DurableEvent) -> None:
             step.lesson, step.lesson_settings = event.lesson, history.settings
             step.planned_steps = history.planned_steps
             history.trains_weights = history.trains_weights or event.lesson.update is not None
-        case _:
-            _fold_practice(history, event)
-
-
-def _fold_practice(history: RunHistory, event: ev.DurableEvent) -> None:
-    match event:
         case ev.StepStarted():
             _step(history, event.step).started = event
         case ev.RolloutFinished():
@@ -209,8 +188,6 @@ def _fold_practice(history: RunHistory, event: ev.DurableEvent) -> None:
             _step(history, event.step).evaluations.append(event)
         case ev.CheckpointSaved():
             _step(history, event.step).checkpoint = event
-        case _:
-            pass
 
 
 def _step(history: RunHistory, step: int) -> StepHistory:

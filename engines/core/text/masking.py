@@ -1,9 +1,8 @@
 """Keys and secrets, kept out of whatever is written or shown.
 
-Owns what a secret looks like and how it is masked: by value, for those that a run was
-given, and by shape, for those that nobody announced. Text that holds none comes back as
-it is, so that nothing else is ever altered, and JSON stays JSON. A key that has no known
-shape and that nobody announced cannot be told from any other word.
+They are masked by value, where a run was given them, and by shape, where nobody announced them;
+a key of neither kind cannot be told from any other word. Text that holds none comes back as it
+is, and JSON stays JSON.
 """
 
 from __future__ import annotations
@@ -124,24 +123,17 @@ _Found = tuple[int, int]
 
 
 class Mask:
-    """Replaces secrets in text.
+    """Replaces secrets in text: these values, whatever they look like, and known shapes.
 
-    Args:
-        values: what must never be seen, whatever it looks like; very short ones and
-            placeholders (`PLACEHOLDERS`) are left to their shape.
+    Very short values and placeholders (`PLACEHOLDERS`) are left to their shape.
     """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        wanted = {
-            value
-            for value in values
-            if len(value) >= SHORTEST
-            and value.strip("*")
-            and value.lower() not in PLACEHOLDERS | PROTOCOL
-        }
+        known_words = PLACEHOLDERS | PROTOCOL
         spelled = {
             form
-            for value in wanted
+            for value in values
+            if len(value) >= SHORTEST and value.strip("*") and value.lower() not in known_words
             for part in _value_parts(value)
             for form in _encoded_forms(part)
         }

@@ -1,8 +1,6 @@
 """Prompt files and their strict rendering.
 
-A prompt is a Markdown file with front matter that lists its variables and what its
-reply must be. Text that comes from models, tools or data is quoted line by line, so
-that nothing inside it can pass for a heading or an instruction.
+A prompt is a Markdown file with front matter that lists its variables and what its reply must be.
 """
 
 from __future__ import annotations
@@ -30,11 +28,7 @@ class Prompt:
     hash: str
 
     def render(self, **values: str) -> str:
-        """Fill in every variable.
-
-        Raises:
-            ValueError: a variable is missing, or one is given that the prompt lacks.
-        """
+        """Fill in every variable; raises ValueError where the values are not those it lists."""
         missing, unused = self.variables - values.keys(), values.keys() - self.variables
         if missing or unused:
             raise ValueError(
@@ -44,11 +38,7 @@ class Prompt:
 
 
 def load_prompt(package: str, name: str) -> Prompt:
-    """Read `prompts/NAME.md` of a package.
-
-    Raises:
-        ValueError: its declared variables are not those of its body.
-    """
+    """Read `prompts/NAME.md` of a package."""
     return parse_prompt(name, (_folder(package) / f"{name}.md").read_text("utf-8"))
 
 
@@ -79,9 +69,9 @@ def parse_prompt(name: str, text: str) -> Prompt:
 
 
 def quote(text: str) -> str:
-    """Prefix every line with `| `, however lines are separated in it.
+    """Prefix every line with `| `, so that none can pass for a heading or an instruction.
 
     What hides or reorders text is shown by its code point: a model must not read more than
-    a person who looks at the same prompt, and neither must be told to ignore it.
+    a person who looks at the same prompt.
     """
     return "\n".join(f"| {escape_unsafe(line)}".rstrip() for line in text.splitlines() or [""])

@@ -1,14 +1,11 @@
-"""Reading JSON out of what a model wrote: lenient in form, strict in meaning.
-
-Owns finding the JSON (fences of any kind, prose around it, single objects, wrapped
-arrays) and the one repair turn. What the JSON must mean is the caller's `accept`.
-"""
+"""Reading JSON out of what a model wrote: lenient in form, strict in meaning."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -40,22 +37,17 @@ class ParsedReply(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class RepairResult(Generic[T]):
-    """The end of an exchange with at most one repair turn.
-
-    `problems` is what remained wrong after it; `reply` the last text; `refs` the
-    records of every turn; `lost` what a repair turn that failed has cost.
-    """
+    """The end of an exchange with at most one repair turn."""
 
     items: tuple[T, ...]
-    problems: tuple[str, ...]
-    reply: str
+    problems: tuple[str, ...]  # what remained wrong after it
+    reply: str  # the last text
     completions: tuple[Completion, ...]
     refs: tuple[RecordRef, ...]
-    lost: Usage = NO_USAGE
+    lost: Usage = NO_USAGE  # what a repair turn that failed has cost
 
     @property
     def usage(self) -> Usage:
-        """Of every turn."""
         return sum((completion.usage for completion in self.completions), self.lost)
 
 
@@ -72,9 +64,9 @@ def parse_objects(text: str) -> list[dict[str, Any]]:
     blocks = [block.strip() for block in reversed(_FENCE.findall(text))]
     whole = []
     for block in (*blocks, text.strip()):
-        for value in _decode_json(block):
-            rows = _as_rows(value)
-            if rows is not None:
+        with suppress(ValueError, RecursionError):
+            value = json.loads(block)
+            if (rows := _as_rows(value)) is not None:
                 return rows
             whole.append(value)
         # An earlier fence must not pass for the answer that a later one failed to be.
@@ -95,11 +87,7 @@ def parse_objects(text: str) -> list[dict[str, Any]]:
 
 
 def parse_experience_id(value: object) -> str | None:
-    """`E3` from "E3", "e3", "[E3]", "3" or 3; None from null, "" or "null".
-
-    Raises:
-        ReplyProblem: it names no experience in any of these ways.
-    """
+    """`E3` from "E3", "e3", "[E3]", "3" or 3; None from null, "" or "null"; else ReplyProblem."""
     if value is None or value == "" or str(value).strip().lower() in ("null", "none", "new"):
         return None
     match = _EXPERIENCE_ID.fullmatch(str(value).strip())
@@ -116,55 +104,34 @@ async def ask_with_repair(
 ) -> RepairResult[T]:
     """Ask once, and once more with what was wrong when anything was.
 
-    Args:
-        ask: called with the turn (0, then 1) and the messages.
-        messages: the first request.
-        parse: reads a reply; raises ReplyProblem when nothing can be read.
-        repair: the second user message, from the problem in words.
+    `ask` is called with the turn (0, then 1) and the messages, `parse` raises ReplyProblem when
+    nothing can be read, `repair` makes the second user message from the problem in words.
     """
     completion, ref = await ask(0, messages)
     parsed = _try_parse(parse, completion)
     if not parsed.problems:
         return RepairResult(parsed.items, (), completion.text, (completion,), (ref,))
-    again = [
-        *messages,
-        completion.as_message(),
-        Message("user", repair(" ".join(parsed.problems))),
-    ]
+    request = Message("user", repair(" ".join(parsed.problems)))
     try:
-        second, second_ref = await ask(1, again)
+        second, second_ref = await ask(1, [*messages, completion.as_message(), request])
     except CallFailed as error:
         *others, last = parsed.problems
         problems = (*others, f"{last} The repair turn failed: {error}.")
-        return RepairResult(
-            items=parsed.items,
-            problems=problems,
-            reply=completion.text,
-            completions=(completion,),
-            refs=(ref,),
-            lost=error.usage,
-        )
-    mended = _try_parse(parse, second)
+        text = completion.text
+        return RepairResult(parsed.items, problems, text, (completion,), (ref,), lost=error.usage)
+    repaired = _try_parse(parse, second)
     # A repair that came out worse must not cost what the first reply had right.
-    best = mended if len(mended.items) >= len(parsed.items) else parsed
-    text = second.text if best is mended else completion.text
+    best = repaired if len(repaired.items) >= len(parsed.items) else parsed
+    text = second.text if best is repaired else completion.text
     return RepairResult(best.items, best.problems, text, (completion, second), (ref, second_ref))
 
 
 def _try_parse(parse: Callable[[str], ParsedReply[T]], completion: Completion) -> ParsedReply[T]:
     try:
-        parsed = parse(completion.text)
+        return parse(completion.text)
     except ReplyProblem as problem:
         cut = " The reply was cut off at its length limit." if completion.finish == "length" else ""
         return ParsedReply((), (str(problem) + cut,))
-    return parsed
-
-
-def _decode_json(text: str) -> Iterator[Any]:
-    try:
-        yield json.loads(text)
-    except (ValueError, RecursionError):
-        return
 
 
 def _find_json_values(text: str, only_first: bool = False) -> list[Any]:
@@ -196,12 +163,9 @@ def _find_json_values(text: str, only_first: bool = False) -> list[Any]:
 def _as_rows(value: Any) -> list[dict[str, Any]] | None:
     if isinstance(value, dict):
         lists = [v for v in value.values() if isinstance(v, list)]
-        if (
-            len(lists) == 1
-            and all(isinstance(row, dict) for row in lists[0])
-            and (lists[0] or len(value) == 1)
-        ):
-            return lists[0]
+        rows = _as_rows(lists[0]) if len(lists) == 1 else None
+        if rows or (rows is not None and len(value) == 1):
+            return rows
         return [value] if value else None
     if isinstance(value, list) and all(isinstance(row, dict) for row in value):
         return value

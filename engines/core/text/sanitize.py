@@ -1,8 +1,8 @@
 r"""Text from models, tools, data and people, so that what is read is what is there.
 
-Owns what counts as hidden or steering, and how it is shown: by its code point, as `\u202e`.
-Nothing is dropped, because a gap would hide that something was there; and nothing is
-decoded, because hidden text that is spelled out would be an instruction again.
+What is hidden or steers is shown by its code point, as `\u202e`. Nothing is dropped, because a
+gap would hide that something was there; and nothing is decoded, because hidden text that is
+spelled out would be an instruction again.
 
 What stands where its script needs it stays as it is: joiners within Arabic, Indic and
 emoji sequences, one variation selector after a character that has variants, the tags of
@@ -49,10 +49,7 @@ _JOINED = (
 
 
 def escape_unsafe(text: str) -> str:
-    """Show by code point what steers, reorders, hides or breaks lines unseen.
-
-    New lines and tabs stay. Markup is not its business: print such text as plain.
-    """
+    """Show by code point what steers, reorders, hides or breaks lines unseen; new lines stay."""
     if (text.isascii() and text.isprintable()) or not _SUSPECT.search(text):
         return text
     flags = {at for found in _FLAGS.finditer(text) for at in range(*found.span())}
@@ -108,7 +105,6 @@ def _is_picture(char: str) -> bool:
 def one_line(text: str) -> str:
     """Fold white space and show what is hidden: an experience is one line of a prompt.
 
-    A person approves what can be seen, so nothing else may come into a library: neither a
-    model nor an editor nor an import can bring along what only the next model would read.
+    A person approves what can be seen, so nothing else may come into a library.
     """
     return escape_unsafe(" ".join(fix_surrogates(text).split()))

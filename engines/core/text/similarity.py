@@ -1,8 +1,4 @@
-"""How alike two texts are, offline, and what changed between them word by word.
-
-Owns one similarity, one word diff and one way to cut a text into words for n-grams, used by
-the engine, the gate and the screens.
-"""
+"""How alike two texts are, offline, and what changed between them word by word."""
 
 from __future__ import annotations
 
@@ -83,27 +79,23 @@ def word_diff(before: str, after: str) -> tuple[Change, ...]:
     old, new = _TOKEN.findall(before), _TOKEN.findall(after)
     if max(len(old), len(new)) > 2 * _MAX_WORDS:  # a token is a word or a gap
         old, new = _SENTENCE.findall(before), _SENTENCE.findall(after)
-    return tuple(_word_changes(old, new))
+    changes: list[Change] = []
+    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    for tag, i, j, k, m in matcher.get_opcodes():
+        if tag == "equal":
+            changes.append(("same", "".join(old[i:j])))
+            continue
+        if i < j:
+            changes.append(("cut", "".join(old[i:j])))
+        if k < m:
+            changes.append(("new", "".join(new[k:m])))
+    return tuple(changes)
 
 
 def format_changes(changes: Sequence[Change]) -> str:
     """Render as `[-old-]` and `{+new+}`, readable without any colour."""
     marks = {"same": "{}", "cut": "[-{}-]", "new": "{{+{}+}}"}
     return "".join(marks[kind].format(text) for kind, text in changes)
-
-
-def _word_changes(old: list[str], new: list[str]) -> list[Change]:
-    out: list[Change] = []
-    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
-    for tag, i, j, k, m in matcher.get_opcodes():
-        if tag == "equal":
-            out.append(("same", "".join(old[i:j])))
-            continue
-        if i < j:
-            out.append(("cut", "".join(old[i:j])))
-        if k < m:
-            out.append(("new", "".join(new[k:m])))
-    return out
 
 
 @lru_cache(maxsize=4096)  # 1 KB each; as many as a library remembers, and those of a lesson
@@ -124,8 +116,6 @@ def _sketch(text: str) -> tuple[int, int]:
 @lru_cache(maxsize=512)  # a lesson compares each text with every other one
 def features(text: str) -> frozenset[tuple[str, int]]:
     """Words and trigrams, each with which of its repeats it is: a bag as a set.
-
-    Of a text longer than any experience should be, only the beginning counts.
 
     Two such sets intersect at the speed of C, five times that of counters.
     """

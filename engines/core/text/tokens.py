@@ -1,8 +1,4 @@
-"""How many tokens a text may be, where nobody has counted.
-
-Pure. An estimate for reservations and for calls that were lost, never for what an
-endpoint has counted itself.
-"""
+"""How many tokens a text may be, where no endpoint has counted them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Deadlines that stand still while something is waited for that is nobody's fault.
 
-Owns what counts: a model that is slow does, waiting for money or for a slot does not. Every
-deadline that a piece of work runs under is known in its context, also to tasks it starts.
+A model that is slow counts, waiting for money or for a slot does not. Every deadline that a piece
+of work runs under is known in its context, also to tasks it starts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Knows whether the call at hand repeats one whose reply is recorded and paid for.
-
-Owns that mark and nothing that follows from it; tasks that the call starts carry it too.
-"""
+"""Whether the call at hand repeats one whose reply is recorded; its tasks know it, too."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Evaluation: a pinned library on problems that practice never sees.
+"""Evaluation: a pinned library on problems that practice never sees, in a run or outside.
 
-Owns the measuring of one held-out set, inside a run or outside. Shares no setting with
-practice and changes nothing. What was measured before, by whomever, is not paid for
-again (`engines.record.scores`).
+Changes nothing. What was measured before, by whomever, is not paid for again
+(`engines.record.scores`).
 """
 
 from __future__ import annotations
@@ -35,14 +34,11 @@ LONGEST_NAME = 200
 
 @dataclass(frozen=True, slots=True)
 class HeldOutSet:
-    """One set, by a name that no other set of the run has.
-
-    `left_out` counts the problems of its file that a limit keeps from it.
-    """
+    """One set, by a name that no other set of the run has."""
 
     name: str
     problems: tuple[Problem, ...]
-    left_out: int = 0
+    left_out: int = 0  # problems of its file that a limit keeps from it
 
     @property
     def questions(self) -> int:
@@ -72,14 +68,11 @@ class PinnedVersion:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The result of one set: rewards aligned with its problems, k each.
+    """The result of one set."""
 
-    `paid` is what this measuring cost, `total` what all its rollouts cost, whoever paid.
-    """
-
-    rewards: tuple[tuple[float | None, ...], ...]
-    paid: Usage = NO_USAGE
-    total: Usage = NO_USAGE
+    rewards: tuple[tuple[float | None, ...], ...]  # aligned with its problems, k each
+    paid: Usage = NO_USAGE  # what this measuring cost
+    total: Usage = NO_USAGE  # what all its rollouts cost, whoever paid
     tool_calls: int = 0
     reused: int = 0
     trouble: str = ""  # why the first of the unjudged was not judged
@@ -91,25 +84,23 @@ class Measurement:
 
     @property
     def unjudged_count(self) -> int:
-        return sum(reward is None for row in self.rewards for reward in row) - self.missing
+        return sum(map(len, self.rewards)) - self.known_count - self.missing
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """What a run evaluates, how, and when.
 
-    `folder` receives one JSON file an evaluation; `book` opens the scores of a guidance and
-    the digest of the weights that were prompted with it, "" where the policy owns none;
-    `fingerprint` covers all that results depend on besides library and problems; `account`
-    is the run's own, also among runs of one name.
+    `book` opens the scores of a guidance and the digest of the weights that were prompted with
+    it, "" where the policy owns none.
     """
 
     sets: tuple[HeldOutSet, ...]
     measuring: MeasurementSetup
-    folder: Path
+    folder: Path  # receives one JSON file an evaluation
     book: Callable[[str, str], ScoreBook]
-    fingerprint: str
-    account: str
+    fingerprint: str  # of all that results depend on besides library and problems
+    account: str  # the run's own, also among runs of one name
     strategy: Literal["epoch", "steps"] = "epoch"
     every_steps: int = 1
     mask: Mask = NO_SECRETS  # takes secrets out of the files
@@ -131,24 +122,19 @@ async def measure(
 ) -> Measurement:
     """Roll out and judge what the book does not know yet, and add it to the book.
 
-    Args:
-        measuring: model, verifier, seed and tries.
-        book: of exactly this model, verifier, seed and guidance.
-        problems: of one set.
-        pinned: the library.
-        step: of the run it belongs to; names the record file.
-        payer: on whose account it goes. A score that this very payer paid for before it was
-            cut off counts as paid, not as reused.
-        tell: called after each rollout that ended, judged or not.
+    The book is of exactly this model, verifier, seed and guidance. `step` names the record file.
+    A score that this very `payer` paid for before it was cut off counts as paid, not as reused.
+    `tell` is called after each rollout that ended, judged or not.
     """
 
-    async def measure_one(problem: Problem, content: str, key: CallKey) -> _TryResult:
+    async def measure_one(at: int, problem: Problem, content: str, index: int) -> _TryResult:
+        key = CallKey("evaluation", 0, step, at, index, problem=problem.id)
         found = await _try_once(measuring, book, _Try(problem, content, key, pinned, payer))
         tell()
         return found
 
     tried = await gather_all(
-        measure_one(problem, content, CallKey("evaluation", 0, step, at, index, problem=problem.id))
+        measure_one(at, problem, content, index)
         for at, (problem, content) in enumerate((p, problem_digest(p)) for p in problems)
         for index in range(measuring.k)
     )
@@ -181,10 +167,7 @@ def partial_measurement(book: ScoreBook, problems: Sequence[Problem], k: int) ->
 async def evaluate(
     evaluation: Evaluation, recorder: Recorder, step: int, library: Library, weights: str = ""
 ) -> None:
-    """Evaluate a run's library and weights on every set that this step has no result for yet.
-
-    `weights` is the digest of those the policy has now, "" where it owns none.
-    """
+    """Evaluate a run's library and weights on every set that this step has no result for yet."""
     state = recorder.state
     done = {found.data for found in state.evaluations if found.step == step}
     pinned = PinnedVersion(library.guidance(), library.version, state.policy_version)
@@ -281,9 +264,8 @@ async def _try_once(measuring: MeasurementSetup, book: ScoreBook, one: _Try) -> 
 
 async def _score_rollout(measuring: MeasurementSetup, one: _Try) -> Score | _TryResult:
     """A new rollout's score, or what it cost where it could not be judged."""
-    pinned = one.pinned
-    versions = (pinned.policy_version, pinned.library_version)
-    job = Job(one.problem, pinned.guidance, one.key, *versions)
+    versions = (one.pinned.policy_version, one.pinned.library_version)
+    job = Job(one.problem, one.pinned.guidance, one.key, *versions)
     outage = measuring.outage or Outage(lambda _: None)
     attempt, _ = await measuring.rollouts.roll_out(
         job, on_start=lambda: outage.report_start("held-out rollout")

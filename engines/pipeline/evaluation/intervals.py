@@ -1,8 +1,4 @@
-"""How far a mean over questions can be trusted.
-
-Owns the intervals of such a mean and of a mean of paired changes. One value stands for one
-question, whatever number of tries it rests on.
-"""
+"""How far a mean over questions can be trusted; one value stands for one question."""
 
 from __future__ import annotations
 
@@ -39,8 +35,6 @@ def interval_of(values: Sequence[float], level: float = 0.95) -> Interval | None
 
     It holds the truth as often as it says but for few questions of which few differ: 0.91
     instead of 0.95 (simulated) for 20 questions, four tries each, all right 9 times in 10.
-
-    None with no values.
     """
     if not values:
         return None

@@ -1,8 +1,6 @@
 """What rewards on held-out questions amount to: mean@k, pass@k, whether a change helped.
 
-Owns the rates, the paired comparison with its verdict, and what a set could show at all.
-Each of them counts questions, because the tries at one question are not independent of each
-other. Knows rewards only: not what was evaluated, nor what was changed.
+Each figure counts questions, because the tries at one question are not independent.
 """
 
 from __future__ import annotations
@@ -49,11 +47,7 @@ class Rate:
 def group_by_question(
     problems: Sequence[str], rewards: Rewards
 ) -> dict[str, tuple[float | None, ...]]:
-    """The tries of each question under its id.
-
-    A question that stands n times in a set (ids `x`, `x#2` …) is one question with n times
-    the tries: repeating it makes nothing surer about others.
-    """
+    """The tries of each question under its id; one that is repeated (`x`, `x#2` …) is one."""
     found: dict[str, tuple[float | None, ...]] = {}
     for problem, row in zip(problems, rewards, strict=True):
         question = problem.partition("#")[0]
@@ -68,11 +62,7 @@ def question_means(rewards: Rewards) -> tuple[float, ...]:
 
 
 def mean_at_k(rewards: Rewards) -> float | None:
-    """mean@k: the mean over questions of the mean of their known tries.
-
-    Each question weighs the same however many of its tries could be judged. None where
-    nothing could be.
-    """
+    """mean@k: the mean over questions of the mean of their known tries; None without any."""
     means = question_means(rewards)
     return math.fsum(means) / len(means) if means else None
 
@@ -86,10 +76,6 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     """The unbiased chance that one of k tries is right, when c of n were.
 
     1 - C(n-c, k) / C(n, k), in whole numbers: no n makes it overflow or lose digits.
-
-    Raises:
-        ValueError: unless 1 <= k <= n and 0 <= c <= n.
-
     Source: arXiv:2107.03374 eq. 1.
     """
     if not (1 <= k <= n and 0 <= c <= n):
@@ -99,11 +85,7 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 
 def pass_rate(rewards: Rewards, k: int, level: float = 0.95) -> Rate:
-    """pass@k: the mean of `pass_at_k` over the questions with at least k known tries.
-
-    The value is None where no question has that many. The interval is clustered by
-    question, like that of the mean.
-    """
+    """pass@k: the mean of `pass_at_k` over the questions with at least k known tries."""
     counts = [(len(row), sum(r >= RIGHT_FROM for r in row)) for row in map(_known_rewards, rewards)]
     values = [pass_at_k(n, right, k) for n, right in counts if n >= k]
     if not values:
@@ -118,40 +100,28 @@ def pass_curve(rewards: Rewards, most: int) -> tuple[Rate, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """After against before on the questions that have a known reward on both sides.
-
-    `difference` is in mean reward, [-1, 1], positive when after is better; wins, losses and
-    ties count questions and add up to `questions`; `p` is that of the exact sign test;
-    `left_out` counts questions that could not be paired.
-    """
+    """After against before on the questions that have a known reward on both sides."""
 
     questions: int
-    difference: float
+    difference: float  # in mean reward, [-1, 1]; positive when after is better
     interval: Interval
-    wins: int
+    wins: int  # questions, as are losses and ties
     losses: int
     ties: int
-    p: float
+    p: float  # of the exact sign test
     verdict: Outcome
-    left_out: int = 0
+    left_out: int = 0  # questions that could not be paired
 
 
 def compare(before: ByQuestion, after: ByQuestion, level: float = 0.95) -> Comparison | None:
-    """Pair two evaluations by question and say whether the second is better.
+    """Pair two evaluations by question and say whether the second is better; None without a pair.
 
-    The difference is the mean over questions of (mean after - mean before), its interval
-    clustered by question (`paired_interval_of`). The sign test counts the questions that
-    differ, ties left out; with one try a side it is McNemar's exact test.
-
-    The verdict is "helps" or "hurts" only when the interval lies on one side of 0 *and*
-    p <= α. Each guards the other: where a handful of questions differ, all one way, the
-    t-interval is too sure of itself while the exact test still needs six of them; and the
-    sign test sees only how many questions moved, the interval also how far. Where
-    nothing has an effect each question is as likely to win as to lose, so the exact test alone
-    misleads in at most α of such comparisons, and the verdict in no more.
-
-    Returns:
-        None where no question has a known reward on both sides.
+    The difference is the mean over questions of (mean after - mean before). The verdict is "helps"
+    or "hurts" only when its interval (`paired_interval_of`) lies on one side of 0 *and* p <= α of
+    the sign test over questions that differ. Each guards the other: where a handful of questions
+    differ, all one way, the t-interval is too sure of itself while the exact test still needs six
+    of them; and the sign test sees only how many questions moved, the interval also how far. Where
+    nothing has an effect the exact test alone misleads in at most α of comparisons.
     """
     changes = _paired_changes(before, after)
     if not changes:
@@ -191,15 +161,7 @@ def minimum_detectable_effect(questions: int, k: int) -> float:
     8 and 256 questions of 1 to 4 tries the effect was noticed in 68 to 83 of 100 simulated
     comparisons (80 are meant; six questions of four tries: 60).
 
-    Args:
-        questions: M, how many there are on both sides.
-        k: tries a question, on each side.
-
-    Returns:
-        A difference in (0, 1], or `math.inf` where not even 1 would show.
-
-    Raises:
-        ValueError: k below 1.
+    `k` is the tries a question on each side. `math.inf` says that not even 1 would show.
     """
     if k < 1:
         raise ValueError("a question is tried at least once")
@@ -235,11 +197,7 @@ def low_contrast_warning(informative: int, groups: int) -> str:
 
 
 def _paired_changes(before: ByQuestion, after: ByQuestion) -> tuple[float, ...]:
-    pairs = (
-        (_known_rewards(before[name]), _known_rewards(after[name]))
-        for name in before
-        if name in after
-    )
+    pairs = ((_known_rewards(row), _known_rewards(after.get(q, ()))) for q, row in before.items())
     return tuple(math.fsum(b) / len(b) - math.fsum(a) / len(a) for a, b in pairs if a and b)
 
 

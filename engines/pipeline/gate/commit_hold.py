@@ -1,7 +1,6 @@
 """The hold of a commit: a person looks once more at a decided lesson before it is committed.
 
-Owns whether the lesson under review may be committed. Nothing of it is journalled: whoever
-holds must be there.
+Nothing of it is journalled: whoever holds must be there.
 """
 
 from __future__ import annotations

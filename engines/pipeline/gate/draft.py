@@ -1,13 +1,13 @@
 """The draft: the library as the standing decisions would leave it.
 
-Owns what a decision is checked against: what speaks against an operation, what a linter flags
-about it, and which id an addition gets. Journals nothing; the gate does.
+A decision is checked against it: what objects to an operation, what a linter flags about it, and
+which id an addition gets. Journals nothing; the gate does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from engines.core.library import CommitResult, Library, Reviewed, effective_operation
 from engines.core.protocols import Linter
@@ -15,38 +15,25 @@ from engines.core.state.run_state import RunState
 from engines.core.types import GATE, NO_USAGE, Decision, Flag, Operation, Usage
 
 
+@dataclass(slots=True, eq=False)
 class Draft:
     """The base version of a run's library with the standing decisions applied to it."""
 
-    def __init__(
-        self,
-        state: RunState,
-        base: Library,
-        *,
-        run: str,
-        limit: int | None,
-        linter: Linter | None,
-    ) -> None:
-        """Stand on `base`; `limit` is the most experiences the library may hold."""
-        self._state = state
-        self._base = base
-        self._run = run
-        self._limit = limit
-        self._linter = linter
-        self._library: Library | None = None  # None: to be made from the standing decisions
-
-    @property
-    def base(self) -> Library:
-        return self._base
+    state: RunState
+    base: Library
+    run: str
+    limit: int | None  # the most experiences the library may hold
+    linter: Linter | None
+    _library: Library | None = None  # None: to be made from the standing decisions
 
     @property
     def library(self) -> Library:
         if self._library is None:
-            self._library = self.apply(self._base, self._state.reviewed_operations)
+            self._library = self.apply(self.base, self.state.reviewed_operations)
         return self._library
 
     def move_to(self, base: Library) -> None:
-        self._base, self._library = base, None
+        self.base, self._library = base, None
 
     def discard(self) -> None:
         """Make it anew from the standing decisions when it is next asked for."""
@@ -58,24 +45,22 @@ class Draft:
             self._library = self.apply(self._library, [(operation, decision)])
 
     def apply(self, library: Library, reviewed: Reviewed) -> Library:
-        drafted = library.commit(reviewed, run=self._run, limit=self._limit).library
-        return replace(drafted, version=self._base.version + 1)
+        drafted = library.commit(reviewed, run=self.run, limit=self.limit).library
+        return replace(drafted, version=self.base.version + 1)
 
     def preview_commit(self) -> CommitResult:
         """What a commit of the standing decisions would make of the base."""
-        return self._base.commit(self._state.reviewed_operations, run=self._run, limit=self._limit)
+        return self.base.commit(self.state.reviewed_operations, run=self.run, limit=self.limit)
 
     def check(
         self, operation: Operation, decision: Decision
     ) -> tuple[Operation, Library, str | None]:
         """The operation as it would be applied, the draft without it, and what speaks against."""
         draft = self.library
-        if operation.id in self._state.decisions:
+        if operation.id in self.state.decisions:
             # Its own earlier decision must not stand in the way of a new one.
-            reviewed = self._state.reviewed_operations
-            draft = self.apply(
-                self._base, [pair for pair in reviewed if pair[0].id != operation.id]
-            )
+            others = [pair for pair in self.state.reviewed_operations if pair[0].id != operation.id]
+            draft = self.apply(self.base, others)
         wanted = effective_operation(operation, decision)
         return wanted, draft, self.objection(wanted, draft)
 
@@ -86,13 +71,13 @@ class Draft:
             return "an addition names no experience"
         if wanted.kind == "weights":
             return "only an engine proposes weights"
-        return (draft or self.library).objection(wanted, self._limit)
+        return (draft or self.library).objection(wanted, self.limit)
 
     def first_misfit(self) -> str | None:
         """An operation whose standing decision does not follow from those before it."""
-        draft = self._base
-        for operation, decision in self._state.reviewed_operations:
-            objection = draft.objection(effective_operation(operation, decision), self._limit)
+        draft = self.base
+        for operation, decision in self.state.reviewed_operations:
+            objection = draft.objection(effective_operation(operation, decision), self.limit)
             if decision.action in ("approve", "edit") and objection:
                 return operation.id
             if decision.reviewer == GATE and decision.reason != objection:
@@ -105,36 +90,31 @@ class Draft:
 
         One that an undo freed may be given again: whatever rested on it was asked again.
         """
-        taken = [int(d.assigned[1:]) for d in self._state.decisions.values() if d.assigned]
-        return f"E{max(self._base.next_number, *(number + 1 for number in taken), 1)}"
+        taken = [int(d.assigned[1:]) for d in self.state.decisions.values() if d.assigned]
+        return f"E{max(self.base.next_number, *(number + 1 for number in taken), 1)}"
 
     async def lint(
-        self,
-        operation: Operation,
-        draft: Library | None = None,
-        beside: Sequence[Operation] = (),
+        self, operation: Operation, draft: Library | None = None, beside: Sequence[Operation] = ()
     ) -> tuple[Flag, ...]:
-        """What is noteworthy about an operation as it would be applied.
+        """What is noteworthy about an operation with an edit put in.
 
-        Args:
-            operation: with an edit put in.
-            draft: the library without it; None: the draft as it is now.
-            beside: operations that are not in the journal yet.
+        `draft` is the library without it, None the draft as it is now; operations `beside` are not
+        in the journal yet.
         """
-        if self._linter is None:
+        if self.linter is None:
             return ()
-        others = [op for op in self._state.open_operations if op.id != operation.id]
+        others = [op for op in self.state.open_operations if op.id != operation.id]
         # An approved addition is found in the draft; of a target only its new text would be.
         others += [
             op
-            for op, decision in self._state.reviewed_operations
+            for op, decision in self.state.reviewed_operations
             if decision.action != "reject"
             and op.id != operation.id
             and operation.target is not None
             and effective_operation(op, decision).target == operation.target
         ]
-        return await self._linter.flags(operation, draft or self.library, (*others, *beside))
+        return await self.linter.flags(operation, draft or self.library, (*others, *beside))
 
     def take_lint_usage(self) -> Usage:
         """What linting has cost since this was last asked."""
-        return self._linter.take_usage() if self._linter is not None else NO_USAGE
+        return self.linter.take_usage() if self.linter is not None else NO_USAGE

@@ -1,8 +1,7 @@
-"""The gate: the only way into a library.
+"""The gate: the only way into a library. No mode goes round it; only the reviewers differ.
 
-Owns review and commit: it asks the reviewers in turn, checks each decision against the
-draft that holds the earlier ones, journals it, and calls `Library.commit` once
-nothing is undecided. No mode goes round it; only the reviewers differ.
+Asks the reviewers in turn, checks each decision against the draft that holds the earlier ones,
+journals it, and calls `Library.commit` once nothing is undecided.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 
 from engines.core import events as ev
 from engines.core.errors import ConflictError, LockedError
@@ -34,59 +33,38 @@ LOCK_TIMEOUT_S = 10.0
 _LOCK_POLL_S = 0.05
 
 
+@dataclass(eq=False)
 class Gate:
-    """Review and commit of one run.
+    """Review and commit of one run, on its library as the run's journal knows it.
 
     `queue` takes in what people add to the lesson under review, `hold` says whether its commit
     waits for a person.
     """
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        folder: LibraryFolder,
-        reviewers: Sequence[Reviewer],
-        *,
-        run: str,
-        limit: int | None = None,
-        clock: Callable[[], float] = time.time,
-        linter: Linter | None = None,
-        apply: weights.Apply | None = None,
-    ) -> None:
-        """Stand on the library as the run's journal knows it.
+    recorder: Recorder
+    folder: LibraryFolder
+    reviewers: Sequence[Reviewer]  # asked in turn
+    _: KW_ONLY
+    run: str
+    limit: int | None = None  # the most experiences the library may hold
+    clock: Callable[[], float] = time.time
+    linter: Linter | None = None
+    apply: weights.Apply | None = None  # None where no engine is at hand
 
-        Args:
-            recorder: of the run.
-            folder: of the library.
-            reviewers: asked in turn.
-            run: its id.
-            limit: the most experiences the library may hold.
-            clock: gives the time of a decision.
-            linter: what a reviewer should look at; None: nothing.
-            apply: carries out approved weight updates; None where no engine is at hand.
-        """
-        self._apply = apply
-        self._recorder = recorder
-        self._folder = folder
-        self._reviewers = tuple(reviewers)
-        self._people = tuple(one for one in reviewers if isinstance(one, HumanReviewer))
-        self._run = run
-        self._limit = limit
-        self._clock = clock
-        state = recorder.state
-        base = folder.head() if state.started is None else folder.at(state.base_version)
+    def __post_init__(self) -> None:
+        state = self.recorder.state
+        base = self.folder.head() if state.started is None else self.folder.at(state.base_version)
+        self._people = [one for one in self.reviewers if isinstance(one, HumanReviewer)]
         # One decision at a time: each is checked against the draft of those before it.
         self._lock = asyncio.Lock()
-        self._draft = Draft(state, base, run=run, limit=limit, linter=linter)
-        self.hold = CommitHold(recorder, self._draft)
-        self.queue = OperationQueue(recorder, self._draft, self._lock, self._notify)
-        for person in self._people:
-            person.set_done_check(lambda: not recorder.state.undecided_operations)
-        for reviewer in self._reviewers:
-            if isinstance(reviewer, MetricLimits):
-                reviewer.set_metrics_source(
-                    lambda operation: weights.update_metrics(recorder.state, operation)
-                )
+        self._draft = Draft(state, base, self.run, self.limit, self.linter)
+        self.hold = CommitHold(self.recorder, self._draft)
+        self.queue = OperationQueue(self.recorder, self._draft, self._lock, self._notify)
+        for reviewer in self.reviewers:
+            if isinstance(reviewer, HumanReviewer):
+                reviewer.is_done = lambda: not state.undecided_operations
+            elif isinstance(reviewer, MetricLimits):
+                reviewer.metrics_of = lambda operation: weights.update_metrics(state, operation)
 
     @property
     def library(self) -> Library:
@@ -94,7 +72,7 @@ class Gate:
         return self._draft.base
 
     def at(self, version: int) -> Library:
-        return self.library if version == self.library.version else self._folder.at(version)
+        return self.library if version == self.library.version else self.folder.at(version)
 
     def draft(self) -> Library:
         """The library as the standing decisions would leave it."""
@@ -103,20 +81,19 @@ class Gate:
     async def follow_head(self, step: int) -> Library:
         """Stand on the library's head, as it is on disk now, and return it.
 
-        Where it has moved since the decisions were made, what the move touched is taken
-        back. Where the move is this step's own commit, cut off before the run's journal
-        told of it, it is told now.
+        Where it has moved, what the move touched is asked again. Where the move is this step's
+        own commit, cut off before the run's journal told of it, it is told now.
         """
         async with self._lock:
-            state = self._recorder.state
+            state = self.recorder.state
             if state.started is not None:
                 self._draft.move_to(self.at(state.base_version))
             while True:
                 async with self._lock_library() as library:
                     head = library.head
-                    done = library.earlier_commit(self._run, step, self.library.version)
+                    done = library.earlier_commit(self.run, step, self.library.version)
                 if done is not None and step in state.steps:
-                    if not weights.can_carry_out(state, step, self._apply):
+                    if not weights.can_carry_out(state, step, self.apply):
                         return self.library  # the process that trains will tell of it
                     await self._finish_commit(step, done)
                 elif head.version == self.library.version:
@@ -129,54 +106,42 @@ class Gate:
                     self._draft.move_to(head)
 
     async def review(self, step: int) -> None:
-        """Return when no operation of the lesson is undecided, and none of its commit held.
-
-        Raises:
-            HoldExpired: the reviewers ended and something still is.
-        """
+        """Return when nothing of the lesson is undecided, nor its commit held; else HoldExpired."""
         await self.follow_head(step)
         self.hold.cancel_release()
-        needed = await self._ask_reviewers(step, self._reviewers)
+        needed = await self._ask_reviewers(step, self.reviewers)
         # What a person takes back while the commit is held is theirs, not the rules', to decide.
         while needed and not await self.hold.wait_for_release(step):
             await self._ask_reviewers(step, self._people)
 
     async def _ask_reviewers(self, step: int, reviewers: Sequence[Reviewer]) -> bool:
         """Let each reviewer decide what is left; returns whether a person was needed."""
-        needed = False
+        state, needed = self.recorder.state, False
+        lesson = state.steps[step].lesson if step in state.steps else None
+        has_lesson = lesson is not None and bool(lesson.operations or lesson.update)
         for number, reviewer in enumerate(reviewers):
-            left = len(self._recorder.state.undecided_operations)
+            left = len(state.undecided_operations)
             if isinstance(reviewer, HumanReviewer):
-                needed = needed or bool(left) or (not number and self._has_lesson(step))
-            if number and left and isinstance(reviewer, HumanReviewer):
-                # Those before it had their say: only now is it known that a person is needed.
-                self._recorder.emit(ev.StageEntered(step, "hold", {"undecided": left}))
-            for operation in self._recorder.state.open_operations:
+                needed = needed or bool(left) or (not number and has_lesson)
+                if number and left:
+                    # Those before it had their say: only now is it known that a person is needed.
+                    self.recorder.emit(ev.StageEntered(step, "hold", {"undecided": left}))
+            for operation in state.open_operations:
                 # Each is asked against the draft that holds the answers before it, and what
                 # has been decided by then, here or from outside, is asked nobody else.
-                if self.queue.is_decided(operation):
+                if operation.id in state.decisions or operation.id not in state.operations:
                     continue
                 async for decision in reviewer.review((operation,), self.draft()):
                     await self._record_decision(decision, unless_decided=True)
         return needed
 
-    def _has_lesson(self, step: int) -> bool:
-        found = self._recorder.state.steps.get(step)
-        lesson = found.lesson if found is not None else None
-        return lesson is not None and bool(lesson.operations or lesson.update)
-
     async def defer_undecided(self, reviewer: str) -> int:
-        """Put off what is undecided, so that the rest can be committed; returns how many.
-
-        A weight update cannot be put off, and stays undecided.
-        """
-        deferred = 0
-        while left := [
-            op for op in self._recorder.state.undecided_operations if op.kind != "weights"
-        ]:
+        """Put off what is undecided, weight updates excepted; returns how many."""
+        state, deferred = self.recorder.state, 0
+        while left := [op for op in state.undecided_operations if op.kind != "weights"]:
             decision = Decision(left[0].id, "defer", reviewer=reviewer)
-            settled = await self._record_decision(decision, unless_decided=True)
-            deferred += settled.decision.action == "defer"
+            result = await self._record_decision(decision, unless_decided=True)
+            deferred += result.decision.action == "defer"
         return deferred
 
     async def decide(self, decision: Decision) -> DecisionResult:
@@ -186,47 +151,37 @@ class Gate:
         with the objection as its reason.
 
         Raises:
-            ConflictError: no such operation is open, or a weight update is to be edited or put
-                off.
+            ConflictError: no such operation is open, or a weight update is edited or put off.
         """
         return await self._record_decision(decision)
 
     async def lint(self, decision: Decision) -> DecisionPreview:
-        """Tell of an edit what `decide` would find, before it is decided.
-
-        Raises:
-            ConflictError: as `decide` would.
-        """
+        """What `decide` would find; raises what it would."""
         async with self._lock:
             operation = self.queue.open_operation(decision.operation_id)
-            if operation.kind == "weights":
-                weights.check_decision(decision)
-            if operation.kind == "weights" or decision.action in ("reject", "defer"):
-                return DecisionPreview()
-            wanted, draft, objection = self._draft.check(operation, decision)
-            if objection or decision.action != "edit":
-                return DecisionPreview(objection or "")
-            return DecisionPreview(flags=await self._draft.lint(wanted, draft))
+            found = await self._resolve(operation, decision)
+            refused = found.decision.action != decision.action
+            return DecisionPreview(found.decision.reason if refused else "", found.decision.flags)
 
     async def _record_decision(
         self, decision: Decision, *, unless_decided: bool = False
     ) -> DecisionResult:
         async with self._lock:
-            state = self._recorder.state
+            state = self.recorder.state
             if unless_decided and decision.operation_id in state.decisions:
                 return DecisionResult(state.decisions[decision.operation_id], "decided already")
             operation = self.queue.open_operation(decision.operation_id)
             superseded = operation.id in state.decisions
-            settled = await self._resolve(operation, replace(decision, at=self._clock()))
+            result = await self._resolve(operation, replace(decision, at=self.clock()))
             paid = self._draft.take_lint_usage()
-            await self._recorder.record(ev.OperationDecided(state.step, settled.decision, paid))
+            await self.recorder.record(ev.OperationDecided(state.step, result.decision, paid))
             if operation.kind != "weights":  # no draft holds those, and nothing rests on one
                 if superseded:
                     await self._take_back_misfits(operation.id)
                 else:
-                    self._draft.add(operation, settled.decision)
+                    self._draft.add(operation, result.decision)
             self._notify()
-            return settled
+            return result
 
     async def _resolve(self, operation: Operation, decision: Decision) -> DecisionResult:
         """A decision as it is journalled, with the gate's note on it."""
@@ -252,17 +207,13 @@ class Gate:
 
         Decisions that no longer fit without it are taken back too, and so are the
         gate's own rejections that would now fit.
-
-        Raises:
-            ConflictError: no decision about it stands.
         """
         async with self._lock:
-            state = self._recorder.state
+            state = self.recorder.state
             if operation_id not in state.decisions:
-                raise ConflictError(
-                    f"operation {operation_id}", "no decision about it stands.", "Nothing to undo."
-                )
-            await self._recorder.record(ev.DecisionUndone(state.step, operation_id))
+                cause = "no decision about it stands."
+                raise ConflictError(f"operation {operation_id}", cause, "Nothing to undo.")
+            await self.recorder.record(ev.DecisionUndone(state.step, operation_id))
             undone = (operation_id, *await self._take_back_misfits(operation_id))
             self.hold.cancel_release()  # who takes something back is not done
             self._notify()
@@ -271,24 +222,23 @@ class Gate:
     async def _take_back_misfits(self, changed: str) -> list[str]:
         """Take back what no longer follows once the decision about `changed` is another."""
         undone: list[str] = []
-        step = self._recorder.state.step
+        step = self.recorder.state.step
         self._draft.discard()
         while misfit := self._draft.first_misfit():
             undone.append(misfit)
-            await self._recorder.record(ev.DecisionUndone(step, misfit, f"rested on {changed}"))
+            await self.recorder.record(ev.DecisionUndone(step, misfit, f"rested on {changed}"))
         self._draft.discard()
         return undone
 
     async def commit(self, step: int) -> CommitResult:
         """Apply every standing decision as one version, library journal first.
 
-        Where the head has moved since the lesson was proposed, the lesson goes back to
-        review, flagged, and is committed on the new head.
+        Where the head has moved, the lesson goes back to review and is committed on the new one.
 
         Raises:
             HoldExpired: the reviewers leave an operation of the step undecided.
         """
-        state = self._recorder.state
+        state = self.recorder.state
         now = state.steps.get(step)
         if now is not None and now.committed:  # found and told of by `follow_head`
             return CommitResult(self.library, now.outcomes)
@@ -307,22 +257,22 @@ class Gate:
     async def _try_commit(self, step: int) -> tuple[CommitResult | None, Library]:
         """Commit on the head, unless it has moved; the head comes second."""
         async with self._lock_library() as library:
-            reviewed = self._recorder.state.reviewed_operations
-            done = library.earlier_commit(self._run, step, self.library.version)
+            reviewed = self.recorder.state.reviewed_operations
+            done = library.earlier_commit(self.run, step, self.library.version)
             if done is None and library.head.version == self.library.version:
-                done = library.commit(reviewed, run=self._run, step=step, limit=self._limit)
+                done = library.commit(reviewed, run=self.run, step=step, limit=self.limit)
             return done, library.head
 
     async def _finish_commit(self, step: int, done: CommitResult) -> CommitResult:
         """Carry out what was decided about weights, then tell of the commit.
 
-        Cut off before it is told, it is found again in the library, and the weights are
-        computed and changed again.
+        Cut off in between, the commit is found again in the library, and the weights are computed
+        and changed again.
         """
-        version, carried_out = await weights.carry_out(self._recorder.state, step, self._apply)
+        version, carried_out = await weights.carry_out(self.recorder.state, step, self.apply)
         done = CommitResult(done.library, (*done.outcomes, *carried_out))
         self._draft.move_to(done.library)
-        await self._recorder.record(
+        await self.recorder.record(
             ev.LessonCommitted(
                 step,
                 done.library.version,
@@ -336,29 +286,28 @@ class Gate:
 
     async def _return_lesson(self, step: int, head: Library) -> None:
         """Move to a newer head: what it touched is asked again, the rest stands there."""
-        base, reviewed = self.library, self._recorder.state.reviewed_operations
-        moved = rebase_decisions(reviewed, base, head, run=self._run, limit=self._limit)
+        base, reviewed = self.library, self.recorder.state.reviewed_operations
+        moved = rebase_decisions(reviewed, base, head, run=self.run, limit=self.limit)
         self._draft.move_to(head)
-        await self._recorder.record(
+        await self.recorder.record(
             ev.LessonReturned(step, base.version, head.version, moved.asked_again)
         )
         for decision in moved.reassigned:
-            await self._recorder.record(ev.OperationDecided(step, decision))
+            await self.recorder.record(ev.OperationDecided(step, decision))
         self._notify()
 
     @asynccontextmanager
     async def _lock_library(self) -> AsyncIterator[Committer]:
-        """The library under its lock; the run goes on while another process holds that.
+        """The library under its lock; raises LockedError after `LOCK_TIMEOUT_S`.
 
-        Raises:
-            LockedError: another process holds it for longer than `LOCK_TIMEOUT_S`.
+        The run goes on while another process holds that.
         """
         with ExitStack() as stack:
             loop = asyncio.get_running_loop()
             until = loop.time() + LOCK_TIMEOUT_S
             while True:
                 try:
-                    library = stack.enter_context(self._folder.lock_for_commit(timeout_s=0.0))
+                    library = stack.enter_context(self.folder.lock_for_commit(timeout_s=0.0))
                     break
                 except LockedError:
                     if loop.time() >= until:

@@ -1,7 +1,4 @@
-"""Decisions on a library whose head has moved: which stand, and which are asked again.
-
-Pure. Journalling it is the gate's.
-"""
+"""Decisions on a library whose head has moved: which stand, and which are asked again. Pure."""
 
 from __future__ import annotations
 
@@ -13,23 +10,16 @@ from engines.core.types import GATE, Decision
 
 @dataclass(frozen=True, slots=True)
 class Rebase:
-    """What a moved head does to the standing decisions.
+    """What a moved head does to the standing decisions."""
 
-    `asked_again` are ids of operations; `reassigned` are approvals that stand, with another id
-    for the experience they add.
-    """
-
-    asked_again: tuple[str, ...]
-    reassigned: tuple[Decision, ...]
+    asked_again: tuple[str, ...]  # ids of operations
+    reassigned: tuple[Decision, ...]  # approvals that add their experience under another id
 
 
 def rebase_decisions(
     reviewed: Reviewed, base: Library, head: Library, *, run: str, limit: int | None
 ) -> Rebase:
-    """Put decisions that were made on `base` onto `head`, in their order.
-
-    What the move touched, and what no longer fits, is asked again.
-    """
+    """Put decisions that were made on `base` onto `head`, in their order."""
     draft = head
     asked_again: list[str] = []
     reassigned: list[Decision] = []
@@ -43,6 +33,7 @@ def rebase_decisions(
             if decision.reviewer == GATE and decision.reason != objection:
                 asked_again.append(operation.id)
             continue
+        # What the move touched, and what no longer fits, is asked again.
         if objection or not _is_untouched(wanted.target, base, head, new_ids):
             asked_again.append(operation.id)
             continue

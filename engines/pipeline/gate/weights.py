@@ -1,8 +1,4 @@
-"""The weight update of a lesson, as the gate has it decided and carries it out.
-
-Owns what can be decided about one and what its commit does to the engine. When that is, and
-everything about libraries, is the gate's.
-"""
+"""The weight update of a lesson: what can be decided about it, and what its commit does."""
 
 from __future__ import annotations
 
@@ -20,19 +16,12 @@ UNDECIDED = "no decision about it was left in the journal"
 
 
 def check_decision(decision: Decision) -> None:
-    """Refuse what cannot be decided about a weight update.
-
-    Raises:
-        ConflictError: it is neither approved nor rejected as it is.
-    """
+    """Raises ConflictError where a weight update is neither approved nor rejected as it is."""
     reworded = (decision.kind, decision.target, decision.text) != (None, None, None)
     if decision.action in ("edit", "defer") or reworded:
         asked = "deferred" if decision.action == "defer" else "edited"
-        raise ConflictError(
-            f"operation {decision.operation_id}",
-            f"a weight update cannot be {asked}: the next step would rest on it.",
-            "Approve or reject it.",
-        )
+        cause = f"a weight update cannot be {asked}: the next step would rest on it."
+        raise ConflictError(f"operation {decision.operation_id}", cause, "Approve or reject it.")
 
 
 def update_metrics(state: RunState, operation: Operation) -> Mapping[str, float]:
@@ -51,18 +40,9 @@ def can_carry_out(state: RunState, step: int, apply: Apply | None) -> bool:
 async def carry_out(
     state: RunState, step: int, apply: Apply | None
 ) -> tuple[int, tuple[OperationOutcome, ...]]:
-    """Carry out what was decided about the step's update.
+    """Carry out what was decided about the step's update; `apply` is None without an engine.
 
-    Args:
-        state: of the run, its decisions standing.
-        step: the one that is committed.
-        apply: None in a process without an engine.
-
-    Returns:
-        The policy version since, and what became of the update; () where there is none.
-
-    Raises:
-        ConflictError: it was approved, and there is no engine.
+    Returns the policy version since, and what became of the update; () where there is none.
     """
     update = _pending_update(state, step)
     if update is None:
@@ -70,11 +50,8 @@ async def carry_out(
     name = update_id(step)
     if _is_approved(state, step):
         if apply is None:
-            raise ConflictError(
-                f"operation {name}",
-                "its weights can be changed only by the process that trains them.",
-                "Go on with the run.",
-            )
+            cause = "its weights can be changed only by the process that trains them."
+            raise ConflictError(f"operation {name}", cause, "Go on with the run.")
         return await apply(update), (OperationOutcome(name, "weights", True),)
     decision = state.decisions.get(name)
     reason = UNDECIDED if decision is None else decision.reason
@@ -90,9 +67,5 @@ def _pending_update(state: RunState, step: int) -> WeightUpdate | None:
 
 
 def _is_approved(state: RunState, step: int) -> bool:
-    decision = state.decisions.get(update_id(step))
-    return (
-        _pending_update(state, step) is not None
-        and decision is not None
-        and decision.action == "approve"
-    )
+    decision = state.decisions.get(update_id(step)) if _pending_update(state, step) else None
+    return decision is not None and decision.action == "approve"

@@ -1,8 +1,4 @@
-"""Who decides: everything by itself, or a person outside this process.
-
-Owns no journalling and no draft of its own beyond what it is shown; the gate does both.
-Rules are in `engines.pipeline.reviewers.rules`.
-"""
+"""Who decides: everything by itself, or a person outside this process."""
 
 from __future__ import annotations
 
@@ -46,8 +42,7 @@ class HoldExpired(Exception):
 class HumanReviewer:
     """Waits for decisions that reach the gate from outside (socket, screen).
 
-    `settled` tells when nothing is undecided any more. It yields nothing itself:
-    whoever decides outside wants the gate's answer to the very decision.
+    It yields nothing itself: whoever decides outside wants the gate's answer to the very decision.
     """
 
     name = "wait"
@@ -55,10 +50,7 @@ class HumanReviewer:
     def __init__(self, hold_s: float | None = None) -> None:
         self._hold_s = hold_s
         self._changed = asyncio.Event()
-        self._settled: Callable[[], bool] = lambda: False
-
-    def set_done_check(self, settled: Callable[[], bool]) -> None:
-        self._settled = settled
+        self.is_done: Callable[[], bool] = lambda: False  # set by the gate
 
     def notify(self) -> None:
         """Something was decided or undone."""
@@ -67,18 +59,13 @@ class HumanReviewer:
     async def review(
         self, operations: Sequence[Operation], library: Library
     ) -> AsyncIterator[Decision]:
-        """Hold until settled.
-
-        Raises:
-            HoldExpired: `hold_s` passed without it.
-        """
+        """Hold until nothing is undecided; raises HoldExpired where `hold_s` passes before."""
         try:
             async with asyncio.timeout(self._hold_s):
-                while not self._settled():
+                while not self.is_done():
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError as error:
             raise HoldExpired from error
-        nothing: tuple[Decision, ...] = ()
-        for decision in nothing:  # what makes this an iterator
+        for decision in tuple[Decision, ...]():  # what makes this an iterator
             yield decision

@@ -1,8 +1,4 @@
-"""`MetricLimits`: rejects a weight update whose figures are out of bounds, without asking anyone.
-
-Owns the two limits. Everything else, library operations included, is left to whoever comes
-next.
-"""
+"""`MetricLimits`: rejects a weight update whose figures are out of bounds, and nothing else."""
 
 from __future__ import annotations
 
@@ -22,32 +18,24 @@ _NAMES = {
 class MetricLimits:
     """Rejects updates that lead too far.
 
-    Both KL figures are of what an update leads to, so one that was rejected leaves no trace in
-    the next one's.
-
-    Args:
-        max_kl: the most mean KL divergence from the reference, in nats a token, and the most of
-            one step, which tells where the other cannot; None: any finite one.
-        max_grad_norm: the most gradient norm before clipping; None: any finite one.
+    `max_kl` is the most mean KL divergence from the reference, in nats a token, and the most of
+    one step, which tells where the other cannot; `max_grad_norm` the most gradient norm before
+    clipping. None: any finite one. Both KL figures are of what an update leads to, so one that
+    was rejected leaves no trace in the next one's.
     """
 
     name = "bounds"
 
     def __init__(self, max_kl: float | None = None, max_grad_norm: float | None = None) -> None:
         self._limits = {"kl": max_kl, "kl_step": max_kl, "grad_norm": max_grad_norm}
-        self._figures: Callable[[Operation], Mapping[str, float]] = lambda _: {}
-
-    def set_metrics_source(self, figures: Callable[[Operation], Mapping[str, float]]) -> None:
-        """Say where the metrics of an update are found; the gate does."""
-        self._figures = figures
+        self.metrics_of: Callable[[Operation], Mapping[str, float]] = lambda _: {}  # the gate's
 
     async def review(
         self, operations: Sequence[Operation], library: Library
     ) -> AsyncIterator[Decision]:
         for operation in operations:
-            found = self._figures(operation) if operation.kind == "weights" else {}
-            reason = self._objection(found)
-            if reason:
+            found = self.metrics_of(operation) if operation.kind == "weights" else {}
+            if reason := self._objection(found):
                 yield Decision(operation.id, "reject", reason=reason, reviewer=self.name)
 
     def _objection(self, found: Mapping[str, float]) -> str:

@@ -1,7 +1,7 @@
 """`rules:FILE`: what passes by itself, what is rejected with which reason, what waits.
 
-Owns the file format. The first rule whose conditions all hold decides; an operation
-that no rule settles goes on to the next reviewer.
+The first rule whose conditions all hold decides; an operation that no rule decides goes on to
+the next reviewer.
 
     rules:
       - when: {kind: delete}
@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
@@ -161,19 +162,19 @@ class _RuleFile(BaseModel):
     rules: tuple[Rule, ...]
 
 
+@dataclass(frozen=True, slots=True)
 class RuleReviewer:
     """Decides by rules, in the order of the operations."""
 
-    def __init__(self, rules: Sequence[Rule], name: str) -> None:
-        self._rules = tuple(rules)
-        self.name = name
+    rules: tuple[Rule, ...]
+    name: str
 
     async def review(
         self, operations: Sequence[Operation], library: Library
     ) -> AsyncIterator[Decision]:
         for operation in operations:
             weights = operation.kind == "weights"
-            for number, rule in enumerate(self._rules, 1):
+            for number, rule in enumerate(self.rules, 1):
                 if weights and not rule.when.can_match_weights:
                     continue
                 if not rule.when.are_met(operation, library):
@@ -185,18 +186,12 @@ class RuleReviewer:
 
 
 def read_rules(path: Path) -> RuleReviewer:
-    """Read a rule file.
-
-    Raises:
-        ConfigError: it is missing, no YAML, or says something rules cannot say.
-    """
+    """Raises ConfigError where it is missing, no YAML, or says something rules cannot say."""
     try:
-        data = yaml.safe_load(path.read_text("utf-8"))
-        parsed = _RuleFile.model_validate(data)
+        parsed = _RuleFile.model_validate(yaml.safe_load(path.read_text("utf-8")))
     except OSError as error:
-        raise ConfigError(
-            str(path), f"cannot be read ({error.strerror}).", "Name a rule file after `rules:`."
-        ) from error
+        cause = f"cannot be read ({error.strerror})."
+        raise ConfigError(str(path), cause, "Name a rule file after `rules:`.") from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(str(path), f"is not YAML ({error}).", "Mend it.") from error
     except ValidationError as error:
@@ -236,16 +231,12 @@ def _line_number(path: Path, loc: Sequence[str | int]) -> int:
     line = 1
     for part in loc:
         if isinstance(node, yaml.MappingNode):
-            found = [(key, value) for key, value in node.value if key.value == part]
-            if not found:
-                break
-            line = found[0][0].start_mark.line + 1
-            node = found[0][1]
+            found = next((pair for pair in node.value if pair[0].value == part), None)
         elif isinstance(node, yaml.SequenceNode) and isinstance(part, int):
-            if part >= len(node.value):
-                break
-            node = node.value[part]
-            line = node.start_mark.line + 1
+            found = next(((entry, entry) for entry in node.value[part : part + 1]), None)
         else:
             break
+        if found is None:
+            break
+        line, node = found[0].start_mark.line + 1, found[1]
     return line

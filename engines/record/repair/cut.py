@@ -1,10 +1,8 @@
-"""Cutting a file, told of before and kept as it was.
-
-Owns what a cut takes away, in words, and the copy beside.
-"""
+"""Cutting a file, told of before and kept as it was."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections import Counter
@@ -32,48 +30,42 @@ _KIND = re.compile(rb'"kind":"(\w+)"')
 
 
 def cut_with_backup(path: Path, end: int) -> tuple[Path, str]:
-    """Cut a file and keep it as it was in `NAME.damaged-N`; returns that and what was cut.
-
-    Raises:
-        RecordError: it cannot be kept; nothing is cut then.
-    """
+    """Cut a file and keep it as it was in `NAME.damaged-N`; returns that and what was cut."""
     data = path.read_bytes()
     rest = data[end:]
-    aside = free_name(path)
-    write_atomic(aside, data)
+    backup = free_name(path)
+    write_atomic(backup, data)  # where it cannot be kept, nothing is cut
     os.truncate(path, end)
     sync_folder(path.parent)
-    return aside, _describe(path, rest)
+    return backup, _describe(path, rest)
 
 
 def cut_move(path: Path, end: int) -> str:
     """What a repair would do: nothing is cut that was not told of before."""
     with path.open("rb") as file:
         file.seek(end)
-        told = _describe(path, file.read())
+        lost = _describe(path, file.read())
     after = "a resume makes what it can again from the recorded replies."
     if not _is_journal(path):
         after = "a resume asks again for those that it still needs."
     return (
         f"Restore it from a copy, or run {lines.REPAIR}: it keeps a copy and cuts here, "
-        f"which takes away {told}; {after}"
+        f"which takes away {lost}; {after}"
     )
 
 
 def mend_by_cut(folder: Path, path: Path, end: int) -> Callable[[], str]:
     def mend() -> str:
         with write_lock(folder):
-            aside, told = cut_with_backup(path, end)
-        return f"cut; {aside.name} is the file as it was; cut: {told}"
+            backup, lost = cut_with_backup(path, end)
+        return f"cut; {backup.name} is the file as it was; cut: {lost}"
 
     return mend
 
 
 def free_name(path: Path) -> Path:
-    number = 1
-    while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
-        number += 1
-    return aside
+    names = (path.with_name(f"{path.name}.damaged-{number}") for number in itertools.count(1))
+    return next(name for name in names if not name.exists())
 
 
 def _describe(path: Path, rest: bytes) -> str:
@@ -82,13 +74,10 @@ def _describe(path: Path, rest: bytes) -> str:
         replies = max(1, rest.count(b"\n"))
         return "1 reply" if replies == 1 else f"{replies} replies"
     kinds = Counter(_WORDS.get(kind.decode()) for kind in _KIND.findall(rest))
-    told = ", ".join(_count_text(kinds[word], word) for word in _WORDS.values() if kinds[word])
-    return told or f"{len(rest)} bytes that hold nothing of weight"
+    counts = [(kinds[word], word) for word in _WORDS.values() if kinds[word]]
+    counted = ", ".join(f"{n} {word}" if n == 1 else f"{n} {word}s" for n, word in counts)
+    return counted or f"{len(rest)} bytes that hold nothing of weight"
 
 
 def _is_journal(path: Path) -> bool:
     return path.name == "journal.jsonl"
-
-
-def _count_text(n: int, what: str) -> str:
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"

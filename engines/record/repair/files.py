@@ -49,17 +49,16 @@ def file_troubles(path: Path, *, chained: bool, folder: Path) -> Iterator[Troubl
     contents = found.contents
     assert contents is not None
     if (contents.torn or contents.newline_missing) and not is_held(folder):
+        cause = f"its last {len(contents.torn)} bytes are a line that was never finished."
+        done = "cut"
+        if contents.newline_missing:
+            cause, done = "its last line lacks its newline.", "its last line is whole again"
 
         def mend_end() -> str:
             with write_lock(folder):
                 lines.repair_end(path, lines.read(path, chained=chained))
-            return "its last line is whole again" if contents.newline_missing else "cut"
+            return done
 
-        cause = (
-            "its last line lacks its newline."
-            if contents.newline_missing
-            else f"its last {len(contents.torn)} bytes are a line that was never finished."
-        )
         move = "Nothing need be done: whoever writes there next mends it."
         yield Trouble(str(path), cause, move, mend_end, damage=False)
 

@@ -1,8 +1,9 @@
-"""A library: its journal, then the version files that follow from it."""
+"""What is wrong with a library."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from engines.core import events as ev
@@ -51,40 +52,25 @@ def _version_file_troubles(folder: LibraryFolder, versions: list[Library]) -> It
         if wanted is None or wanted not in text:
             cause = "it is no version that the library's journal tells of."
             move = f"{lines.REPAIR} moves it aside."
-            yield Trouble(
-                str(path), cause, move, _mend_by_moving(folder, path, library), alone=True
-            )
+            mend = partial(_rewrite, folder, path, library)
+            yield Trouble(str(path), cause, move, mend, alone=True)
     for path, library in known.items():
         if not path.exists():
             cause = "this version's readable file is missing."
             move = f"{lines.REPAIR} writes it again from the journal."
-            mend = _mend_by_writing(folder, library)
+            mend = partial(_rewrite, folder, path, library)
             yield Trouble(str(path), cause, move, mend, damage=False, alone=True)
 
 
-def _mend_by_moving(
-    folder: LibraryFolder, path: Path, library: Library | None
-) -> Callable[[], str]:
-    def mend() -> str:
-        with write_lock(folder.path):
-            aside = free_name(path)
-            path.rename(aside)
-            if library is not None:
-                write_version(folder.path, library, _committing_run(folder, library.version))
-        return f"moved to {aside.name}" + (", and written again" if library else "")
-
-    return mend
-
-
-def _mend_by_writing(folder: LibraryFolder, library: Library) -> Callable[[], str]:
-    def mend() -> str:
-        with write_lock(folder.path):
-            write_version(folder.path, library, _committing_run(folder, library.version))
-        return "written again from the journal"
-
-    return mend
-
-
-def _committing_run(folder: LibraryFolder, version: int) -> str:
-    commit = folder.history()[version][1]
-    return commit.run if commit else ""
+def _rewrite(folder: LibraryFolder, path: Path, library: Library | None) -> str:
+    """Move what is there aside, write the version that belongs there, and say so."""
+    done = "written again from the journal"
+    with write_lock(folder.path):
+        if path.exists():
+            moved = free_name(path)
+            path.rename(moved)
+            done = f"moved to {moved.name}" + (", and written again" if library else "")
+        if library is not None:
+            commit = folder.history()[library.version][1]
+            write_version(folder.path, library, commit.run if commit else "")
+    return done

@@ -1,20 +1,27 @@
-"""A run: its journal and records, alone, together, and with its library."""
+"""What is wrong with a run: its journal and records, alone, together, and with its library."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
 
 from engines.core import events as ev
-from engines.core.errors import RecordError
+from engines.core.errors import RecordError, StudioError
+from engines.core.library import Library
 from engines.core.state.fold import fold
 from engines.core.state.run_state import RunState
 from engines.core.types import RecordRef
-from engines.record.journal import Entry
+from engines.record import lines
+from engines.record.journal import parse_entry
+from engines.record.libraries import LibraryFolder
+from engines.record.lines import StoredLine
+from engines.record.repair.cut import cut_move, mend_by_cut
 from engines.record.repair.files import examine, file_troubles, read_entry
-from engines.record.repair.history import library_mismatches
-from engines.record.repair.replies import note_shown, reference_troubles, shown_troubles
 from engines.record.repair.trouble import Trouble
 from engines.record.run_dir import RunDir, Workspace
+
+_LineEvent = tuple[StoredLine, ev.DurableEvent]
 
 
 def run_troubles(run: RunDir, workspace: Workspace) -> Iterator[Trouble]:
@@ -26,32 +33,168 @@ def run_troubles(run: RunDir, workspace: Workspace) -> Iterator[Trouble]:
         except RecordError as error:  # a folder, say: there is more to look at
             yield Trouble(error.place, error.cause, error.move)
     found = examine(run.journal, chained=True)
-    entries: list[Entry] = []
+    events: list[_LineEvent] = []
     for line in found.lines:
         entry = read_entry(run.journal, line)
         if isinstance(entry, Trouble):
             yield entry
             return
-        entries.append(entry)
+        events.append((line, entry.event))
     if found.error is not None:
         return
     state = RunState()
-    steps: list[tuple[int, ev.DurableEvent]] = []  # the step under way, by line
-    shown: dict[str, list[RecordRef]] = {}  # what no resume reads again, by file
-    for at, entry in enumerate(entries):
-        if isinstance(entry.event, ev.StepStarted):
-            note_shown(shown, steps)
-        steps.append((at, entry.event))
-        fold(state, entry.event)
-    if _is_step_done(state):
-        note_shown(shown, steps)
-    yield from reference_troubles(run, steps, found.lines)
-    yield from shown_troubles(run, shown)
-    if state.started is not None:
-        yield from library_mismatches(run, workspace, state, entries, found.lines)
-
-
-def _is_step_done(state: RunState) -> bool:
-    """Whether nothing reads the replies of the newest step again but to show them."""
+    needed: list[tuple[StoredLine, RecordRef]] = []  # replies of the step under way
+    shown: list[RecordRef] = []  # what no resume reads again
+    for line, event in events:
+        if isinstance(event, ev.StepStarted):
+            shown += (ref for _, ref in needed)
+            needed = []
+        needed += ((line, ref) for ref in _record_refs(event))
+        fold(state, event)
     now = state.current
-    return now is None or now.lesson is not None or now.committed
+    if now is None or now.lesson is not None or now.committed:
+        shown += (ref for _, ref in needed)
+        needed = []
+    yield from _reference_troubles(run, needed)
+    yield from _shown_troubles(run, shown)
+    if state.started is not None:
+        yield from _library_mismatches(run, workspace, state, events)
+
+
+def _record_refs(event: ev.DurableEvent) -> tuple[RecordRef, ...]:
+    match event:
+        case ev.RolloutFinished():
+            return event.refs
+        case ev.RolloutJudged():
+            return event.verdict.refs
+        case ev.GroupReflected():
+            return event.reflection.refs
+        case ev.LessonProposed():
+            return event.lesson.refs
+    return ()
+
+
+def _shown_troubles(run: RunDir, shown: Sequence[RecordRef]) -> Iterator[Trouble]:
+    """Replies that are named and gone, and that a run can be taken up without."""
+    for name in sorted({ref.file for ref in shown}):
+        refs = [ref for ref in shown if ref.file == name]
+        path = run.records / name
+        checksums, whole = _checksums(path)
+        gone = sum(checksums.get(ref.offset) != ref.digest for ref in refs)
+        if gone and whole:  # damage is told of where record files are looked at
+            there = "some of it is" if path.exists() else "it is"
+            yield Trouble(
+                str(path),
+                f"{there} gone: {gone} of {len(refs)} replies that the journal names.",
+                "The run needs none of them to go on. Restore the file from a copy if they are "
+                "to be shown again; nothing else brings them back.",
+                damage=False,
+            )
+
+
+def _reference_troubles(
+    run: RunDir, needed: Sequence[tuple[StoredLine, RecordRef]]
+) -> Iterator[Trouble]:
+    """The first reply that the step under way needs and that is not there, or not for long.
+
+    What stands behind damage goes with the cut of its file: its loss is told of before.
+    """
+    read_checksums = cache(_checksums)
+    for line, ref in needed:
+        path = run.records / ref.file
+        if read_checksums(path)[0].get(ref.offset) != ref.digest:
+            where = ", which is not there."
+            if path.exists():
+                where = f" at byte {ref.offset} that is not there, or behind damage."
+            cause = f"it names a reply in {ref.file}{where}"
+            mend = mend_by_cut(run.path, run.journal, line.offset)
+            move = cut_move(run.journal, line.offset)
+            yield Trouble(f"{run.journal}:{line.number}", cause, move, mend)
+            return
+
+
+def _checksums(path: Path) -> tuple[dict[int, str], bool]:
+    """The checksum of each record by its offset up to any damage, and whether there is none."""
+    found: dict[int, str] = {}
+
+    def note_checksum(line: StoredLine) -> None:
+        found[line.offset] = line.digest
+
+    try:
+        lines.read(path, chained=False, visit=note_checksum)
+    except RecordError:
+        return found, False
+    return found, True
+
+
+def _library_mismatches(
+    run: RunDir, workspace: Workspace, state: RunState, events: Sequence[_LineEvent]
+) -> Iterator[Trouble]:
+    """A run against the versions of its library, after one of the two was cut."""
+    assert state.started is not None
+    folder = workspace.library(state.started.library)
+    if not folder.exists():
+        cause = f"it commits to library {folder.name}, which is gone."
+        move = f"Restore {folder.path} from a copy, or begin a new run with --restart-step 0."
+        yield Trouble(str(run.journal), cause, move)
+        return
+    try:
+        versions = folder.versions()
+    except StudioError:
+        return  # told of where libraries are looked at
+    for line, event in events:
+        if _is_consistent(event, versions):
+            continue
+        place = f"{run.journal}:{line.number}"
+        cause = f"it stands on a version that library {folder.name} does not have."
+        if isinstance(event, ev.RunStarted):
+            move = "Restore the library from a copy, or begin a new run with --restart-step 0."
+            yield Trouble(place, cause, move)
+        else:
+            mend = mend_by_cut(run.path, run.journal, line.offset)
+            yield Trouble(place, cause, cut_move(run.journal, line.offset), mend)
+        return
+    yield from _untold_version_troubles(run, state, folder)
+
+
+def _is_consistent(event: ev.DurableEvent, versions: Sequence[Library]) -> bool:
+    match event:
+        case ev.LessonCommitted(library_version=version):
+            known = version < len(versions)
+            return known and versions[version].content_hash == event.content_hash
+        case ev.RunStarted(library_version=version) | ev.StepStarted(library_version=version):
+            return version < len(versions)
+        case ev.LessonReturned(head=version) | ev.EvaluationFinished(library_version=version):
+            return version < len(versions)
+    return True
+
+
+def _untold_version_troubles(
+    run: RunDir, state: RunState, folder: LibraryFolder
+) -> Iterator[Trouble]:
+    """Versions this run made in steps that its journal, since it was cut, does not know of."""
+    now = state.current
+    # The gate recognises the commit of the step under way by itself.
+    under_way = now.step if now is not None and not now.committed else 0
+    commits = (commit for _, commit in folder.history() if commit is not None)
+    later = [commit for commit in commits if commit.version > state.library_version]
+    own = (c.version for c in later if c.run == run.run and c.step not in (0, under_way))
+    first = next(own, None)
+    if first is None:
+        return
+    place = f"library {folder.name}@{first}"
+    cause = f"run {run.run} made it in a step that its journal no longer tells of."
+    if any(commit.version > first and commit.run != run.run for commit in later):
+        move = (
+            f"Versions of others stand on it, so begin a new run: --restart-step 0 "
+            f"library.start={folder.name}@{folder.head().version}"
+        )
+        yield Trouble(place, cause, move)
+        return
+    for line in examine(folder.journal_path, chained=True).lines:
+        event = parse_entry(folder.journal_path, line).event
+        if isinstance(event, ev.LibraryCommitted) and event.version == first:
+            move = f"{lines.REPAIR} sets it aside; a resume makes it again."
+            mend = mend_by_cut(folder.path, folder.journal_path, line.offset)
+            yield Trouble(place, cause, move, mend)
+            return
