@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine
 
 from engines.core import events as ev
 from engines.core.errors import StudioError
@@ -32,52 +31,10 @@ LEAVE_S = 1.0
 """Longer than this no process that hangs keeps a screen from closing."""
 
 
-class RequestQueue:
-    """What was asked of the run: one request after another, in the order of the keys."""
-
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        self._waiting: asyncio.Queue[Coroutine[object, object, None]] = asyncio.Queue()
-
-    def put(self, work: Coroutine[object, object, None]) -> None:
-        self._waiting.put_nowait(work)
-
-    async def wait(self) -> None:
-        """Wait until everything asked so far was answered."""
-        await self._waiting.join()
-
-    async def process(self) -> None:
-        """Answer requests until cancelled; what is refused is told."""
-        while True:
-            work = await self._waiting.get()
-            try:
-                await work
-            except StudioError as error:
-                self._host.tell(str(error), "failed")
-            self._host.redraw_soon()
-            self._waiting.task_done()
-
-    def ask(self, session: Session | None, work: Callable[[Session], Awaitable[str]]) -> None:
-        """Ask a run, and tell what it answered."""
-        if session is None:
-            self._host.tell("no run is open here: 5 lists them, 0 starts one", "failed")
-            return
-
-        async def tell_answer() -> None:
-            self._host.tell(await work(session))
-
-        self.put(tell_answer())
-
-
 class Attachment:
-    """One run at a time.
+    """One run at a time: `session`, or `run` once `attach` has opened it.
 
-    Args:
-        app: runs the tasks; the same object as the host.
-        host: draws, and says what happened.
-        navigation: its pages hear every message.
-        session: to begin with; None: `attach` opens one.
-        run: that will be attached to.
+    `app` and `host` are the same object; the pages of `navigation` hear every message.
     """
 
     def __init__(
@@ -109,7 +66,6 @@ class Attachment:
         return self.session is not None and self.session.living
 
     def status(self, *, starting: bool) -> SessionStatus:
-        """What the header says beside the run's state."""
         session, now = self.session, self._host.clock()
         eta = ""
         if session is not None and not session.state.undecided_operations:
@@ -132,10 +88,7 @@ class Attachment:
     # -- opening and closing -------------------------------------------------------------
 
     def attach(self, run: str) -> None:
-        """Leave the run that is shown, if any, and show this one."""
-        self._app.run_worker(
-            self._attach_to(run), exclusive=True, group="attach", exit_on_error=True
-        )
+        self._app.run_worker(self._attach_to(run), exclusive=True, group="attach")
 
     async def _attach_to(self, run: str) -> None:
         # Imported late: the first frame waits for no module of a run.
@@ -159,8 +112,8 @@ class Attachment:
             return OfflineSession(workspace, folder, person, linter=linter)
 
         self.listen(LiveSession(folder, person, fallback=open_offline))
-        if self._navigation.page_name == "start":
-            self._navigation.open_page("live")
+        if self._host.page_name == "start":
+            self._host.open_page("live")
 
     def listen(self, session: Session) -> None:
         """Show this session, and handle its messages as they come."""
@@ -170,17 +123,17 @@ class Attachment:
         self._throughput = Throughput()
         self._reader = asyncio.create_task(self._read_messages(session))
 
-    async def close(self) -> str:
-        """Save the drafts and close the session; returns its last words, "" where it has none."""
+    async def close(self) -> None:
+        """Save the drafts and close the session."""
         session, self.session = self.session, None
         self.drafts.save()
         if self._reader is not None:
             self._reader.cancel()
             self._reader = None
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LEAVE_S):
-                return await session.close() if session is not None else ""
-        return ""
+        if session is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LEAVE_S):
+                    await session.close()
 
     # -- messages ------------------------------------------------------------------------
 
@@ -203,21 +156,20 @@ class Attachment:
             case TextReceived(pieces=pieces):
                 self._throughput.add_pieces(pieces, now)
             case SnapshotReceived():
-                if self.session is not None and self.session.living:
+                if self.session is not None and self.is_living:
                     self._app.run_worker(self._ask_budget(self.session))
                 self.drafts.writes = self.session is None or self.session.controls
                 self._app.call_after_refresh(self._restore_place)
             case ControllerChanged(mine=mine, who=who):
                 self._change_controller(mine, who)
-            case Disconnected(ended=True) if (
-                self.state is not None and self.state.ending == "finished"
-            ):
-                self._is_ready = False
-                self._host.tell("the run is finished, and its process has ended")
             case Disconnected(reason=reason, ended=ended):
                 self._is_ready = False
-                how = "" if ended else "; trying again"
-                self._host.tell(f"{reason}{how}", "" if ended else "failed")
+                if not ended:
+                    self._host.tell(f"{reason}; trying again", "failed")
+                elif self.state is not None and self.state.ending == "finished":
+                    self._host.tell("the run is finished, and its process has ended")
+                else:
+                    self._host.tell(reason)
         for page in self._navigation.pages:
             page.handle_message(message)
         self._host.redraw_soon()
@@ -240,7 +192,7 @@ class Attachment:
         elif not mine:
             self.drafts.save()
         self.drafts.writes = mine
-        if not mine and (self.session is None or self.session.living):
+        if not mine and (self.session is None or self.is_living):
             self._host.tell(f"{who or 'nobody'} decides now; T takes over")
 
     def _restore_place(self) -> None:
@@ -248,11 +200,11 @@ class Attachment:
         if self.drafts.restored:
             return
         self.drafts.restored = True
-        wanted, cursor = self.drafts.left_at
+        page, cursor = self.drafts.left_at
         navigation = self._navigation
-        is_page = any(wanted == page.scope for page in navigation.pages)
+        is_page = any(page == known.scope for known in navigation.pages)
         if is_page and navigation.page_name in ("live", "start"):
-            navigation.open_page(wanted, cursor, keep_trail=True)
+            navigation.open_page(page, cursor, keep_trail=True)
         self.drafts.page = navigation.page_name
 
     async def _ask_budget(self, session: Session) -> None:
