@@ -2,8 +2,7 @@
 
 Textual 8.2.8 sends a changed part of a row from the left edge of its widget on, and its colours
 with every piece; a widget that is drawn anew is sent whole. Here the cells that the terminal
-shows are known, and only others are sent. Owns that picture of the terminal, and no screen:
-`Screen._compositor` still says what is to be drawn.
+shows are known, and only others are sent.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _NEAR = 12
 """Columns up to which a step to the right is shorter than a place."""
 _BRIDGE = 6
 """Cells that stay and are sent all the same, where a step over them takes no less."""
-_BLANKS = re.compile(" {14,}")
+_BLANKS = re.compile("( {14,})")
 """So many are shorter erased (ECH and a step) than written."""
 
 
@@ -77,12 +76,10 @@ def _style_codes(style: Style, colors: ColorSystem | None) -> str:
     """Its numbers; the terminal's own colours need none after a reset."""
     if colors is None:
         return ""
-    fore, back = style.color, style.bgcolor
-    plain = style.without_color + Style(
-        color=None if fore is None or fore.is_default else fore,
-        bgcolor=None if back is None or back.is_default else back,
+    color, bgcolor = (
+        None if one is None or one.is_default else one for one in (style.color, style.bgcolor)
     )
-    return plain._make_ansi_codes(colors)
+    return (style.without_color + Style(color=color, bgcolor=bgcolor))._make_ansi_codes(colors)
 
 
 @lru_cache(maxsize=4096)
@@ -155,10 +152,7 @@ class ScreenBuffer:
         self._whole = None
 
     def check_size(self, size: Size) -> None:
-        """Before an update: forget all where the terminal has another size than it was drawn at.
-
-        Its rows have moved, and what is drawn for the old size meanwhile lies anywhere.
-        """
+        """Before an update: forget all where the terminal's size changed, since its rows moved."""
         if self._whole != size:
             self._rows.clear()
 
@@ -204,10 +198,7 @@ class ScreenBuffer:
         return changed
 
     def write(self, writer: _Writer, y: int, changed: Iterable[tuple[int, int]]) -> None:
-        """Send the cells that changed in a row, and those between that cost no more.
-
-        What follows a disputed cell may have been drawn over by it, and is sent again.
-        """
+        """Send the cells that changed in a row, and those between that cost no more."""
         chars, codes = self._rows[y]
         done = 0
         for begin, end in _merge_near_spans(chars, sorted(changed)):
@@ -215,10 +206,8 @@ class ScreenBuffer:
                 begin -= 1
             while end < len(chars) and chars[end] == "":
                 end += 1
-            if not _join_chars(chars[begin:end]).isascii() and any(
-                map(_has_ambiguous_width, chars[begin:end])
-            ):
-                end = len(chars)
+            if any(map(_has_ambiguous_width, chars[begin:end])):
+                end = len(chars)  # what follows may have been drawn over
             at = max(begin, done)
             done = max(end, done)
             while at < end:
@@ -254,21 +243,19 @@ def _changed_spans(
 
 def _merge_near_spans(
     chars: Sequence[str | None], changed: Iterable[tuple[int, int]]
-) -> Iterable[tuple[int, int]]:
-    begin = end = -1
+) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
     for low, high in changed:
-        if begin >= 0 and low - end <= _BRIDGE and None not in chars[end:low]:
-            end = max(end, high)
-            continue
-        if begin >= 0:
-            yield begin, end
-        begin, end = low, high
-    if begin >= 0:
-        yield begin, end
+        begin, end = merged[-1] if merged else (0, -_BRIDGE - 1)
+        if low - end <= _BRIDGE and None not in chars[end:low]:
+            merged[-1] = begin, max(end, high)
+        else:
+            merged.append((low, high))
+    return merged
 
 
 def _write(writer: _Writer, chars: Sequence[str | None], codes: str, x: int, y: int) -> None:
-    """Send cells of one colour; each disputed one where it belongs, on blanks."""
+    """Send cells of one colour; each of ambiguous width where it belongs, on blanks."""
     if (text := _join_chars(chars)).isascii():
         _write_plain(writer, text, codes, x, y)
         return
@@ -293,29 +280,23 @@ def _write(writer: _Writer, chars: Sequence[str | None], codes: str, x: int, y: 
 
 
 def _write_plain(writer: _Writer, text: str, codes: str, x: int, y: int) -> None:
-    at = x
-    pieces = _BLANKS.finditer(text) if not codes else iter(())
-    done = 0
-    for found in pieces:
-        if before := text[done : found.start()]:
-            writer.move(at, y)
-            size = cell_len(before)
-            writer.write_text(before, codes, size)
-            at += size
-        writer.move(at, y)
-        writer.erase(len(found[0]))
-        at += len(found[0])
-        done = found.end()
-    if rest := text[done:]:
-        writer.move(at, y)
-        writer.write_text(rest, codes, cell_len(rest))
+    # The odd pieces are what the pattern found; they are erased only in the terminal's colours.
+    for number, piece in enumerate([text] if codes else _BLANKS.split(text)):
+        size = cell_len(piece)
+        if piece:
+            writer.move(x, y)
+            if number % 2:
+                writer.erase(size)
+            else:
+                writer.write_text(piece, codes, size)
+        x += size
 
 
 class CompactUpdate(CompositorUpdate):
     """A `ChopsUpdate` or `LayoutUpdate` of Textual, written as above."""
 
     def __init__(
-        self, update: ChopsUpdate | LayoutUpdate, picture: ScreenBuffer, size: Size | None = None
+        self, update: ChopsUpdate | LayoutUpdate, picture: ScreenBuffer, size: Size | None
     ) -> None:
         self._update, self._picture, self._size = update, picture, size
 
@@ -349,18 +330,12 @@ class CompactUpdate(CompositorUpdate):
 
 
 def compact_update(renderable: Any, picture: ScreenBuffer, size: Size | None = None) -> Any:
-    """The same update, to be written tightly; anything else as it is, and then nothing is known.
+    """What Textual would send, to be written tightly; after anything else nothing is known.
 
-    Args:
-        renderable: what Textual would send.
-        picture: of the terminal; where nothing of it is known all is sent.
-        size: the terminal's now; None where it never changes.
+    `size` is the terminal's now; None where it never changes.
     """
     if type(renderable) in (ChopsUpdate, LayoutUpdate):
         return CompactUpdate(renderable, picture, size)
     if renderable is not None:
         picture.forget()
     return renderable
-
-
-__all__ = ["CompactUpdate", "ScreenBuffer", "compact_update"]
