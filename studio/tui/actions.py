@@ -1,7 +1,4 @@
-"""What the keys do that work on every page, and the screen that hears them.
-
-Owns one line an action. What an action means is the navigation's, the run's or the app's.
-"""
+"""What the keys do that work on every page, and the screen that hears them."""
 
 from __future__ import annotations
 
@@ -93,29 +90,28 @@ class MainScreen(Screen[None], inherit_bindings=False):  # tab is a key of the t
 
     # -- the run -------------------------------------------------------------------------
 
+    def _control(self, command: str, answer: str, **options: bool) -> None:
+        """Send the run a command, and tell the answer once it was taken."""
+
+        async def send_request(session: Session) -> str:
+            await session.control(command, **options)
+            return answer
+
+        self._host.ask_run(send_request)
+
     def action_pause(self) -> None:
         session = self._host.session
-        paused = session is not None and session.state.status == "paused"
-
-        async def send_request(session: Session) -> str:
-            await session.control("resume" if paused else "pause")
-            return "going on" if paused else "paused: nothing new begins (p goes on)"
-
-        self._host.ask_run(send_request)
+        if session is not None and session.state.status == "paused":
+            self._control("resume", "going on")
+        else:
+            self._control("pause", "paused: nothing new begins (p goes on)")
 
     def action_pause_now(self) -> None:
-        async def send_request(session: Session) -> str:
-            await session.control("pause", now=True)
-            return "paused: tries under way hold at their next call (p goes on)"
-
-        self._host.ask_run(send_request)
+        told = "paused: tries under way hold at their next call (p goes on)"
+        self._control("pause", told, now=True)
 
     def action_step(self) -> None:
-        async def send_request(session: Session) -> str:
-            await session.control("step")
-            return "one batch through its commit, then it holds"
-
-        self._host.ask_run(send_request)
+        self._control("step", "one batch through its commit, then it holds")
 
     def action_stop(self) -> None:
         self.run_worker(self._stop())
@@ -130,14 +126,11 @@ class MainScreen(Screen[None], inherit_bindings=False):  # tab is a key of the t
             return
         keys = {"s": "after this step", "n": "now; what is recorded is kept"}
         told = [line("Everything recorded is kept; the run can be resumed.")]
-        if not (key := await self._host.confirm("Stop the run?", told, keys)):
-            return
-
-        async def send_request(session: Session) -> str:
-            await session.control("stop", after_step=key == "s")
-            return "it ends after this step" if key == "s" else "it ends now"
-
-        self._host.ask_run(send_request)
+        key = await self._host.confirm("Stop the run?", told, keys)
+        if key == "s":
+            self._control("stop", "it ends after this step", after_step=True)
+        elif key:
+            self._control("stop", "it ends now", after_step=False)
 
     def action_take_over(self) -> None:
         async def send_request(session: Session) -> str:

@@ -1,7 +1,4 @@
-"""Starts a run's process from the screen, and waits until it says which run it is.
-
-Owns what is under way of that. `studio.tui.attachment` shows the run once it is there.
-"""
+"""Starts a run's process from the screen, and waits until it says which run it is."""
 
 from __future__ import annotations
 
@@ -20,14 +17,9 @@ if TYPE_CHECKING:
 
 
 class RunStarter:
-    """At most one run is being started.
+    """At most one run is being started; `app` and `host` are the same object.
 
-    Args:
-        app: runs the tasks, and is left where its only run could not be started.
-        host: the same object; draws, and says what happened.
-        navigation: finds the start page, which shows why a run could not be started.
-        attachment: shows the run.
-        starting: a process that was started before the screen opened.
+    `starting` is a process that was started before the screen opened.
     """
 
     def __init__(
@@ -52,7 +44,7 @@ class RunStarter:
     def wait_for(self, starting: StartingProcess) -> None:
         """Attach to the run of this process once it is ready."""
         self.starting = starting
-        self._app.run_worker(self._wait_for(starting), exit_on_error=True)
+        self._app.run_worker(self._wait_for(starting))
 
     async def _wait_for(self, starting: StartingProcess) -> None:
         from studio.run.detached import ReadyRun
@@ -81,17 +73,13 @@ class RunStarter:
         self._host.redraw_soon()
 
     def start_run(self, arguments: Sequence[str]) -> None:
-        """Start a run's process and attach to it; errors are shown on the start page.
-
-        Args:
-            arguments: of `studio headless`, such as `["rehearsal", "--review", "wait"]`.
-        """
-        if self._arguments == (asked := tuple(arguments)):
+        """Start a run's process and attach to it; errors are shown on the start page."""
+        if self._arguments == tuple(arguments):
             self._host.tell("it is being started already")
             return
-        self._arguments = asked
+        self._arguments = tuple(arguments)
         # After every decision that was asked for before.
-        self._host.queue_request(self._start_run(asked))
+        self._host.queue_request(self._start_run(self._arguments))
         self._host.redraw_soon()
 
     async def _start_run(self, arguments: tuple[str, ...]) -> None:
@@ -102,11 +90,9 @@ class RunStarter:
         try:
             if session is not None:
                 await session.release_lock()  # else the process finds its run taken, by us
-            starting = detached.start(arguments, self._host.workspace.path)
+            self.wait_for(detached.start(arguments, self._host.workspace.path))
         except StudioError as error:
             self._arguments = ()
             self.show_refusal(str(error))
-            return
-        self.starting = starting
-        self._host.draw_now()
-        self.wait_for(starting)
+        else:
+            self._host.draw_now()
