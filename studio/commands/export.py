@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from engines.core.errors import ConfigError
+from studio.commands import AsJson, Run, open_workspace
+from studio.report.tables import print_json
+from studio.secrets.sanitize import sanitize
+
 
 def export(
     context: typer.Context,
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Run-id, see `studio runs list`.")],
+    run: Run,
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="A new or empty folder.")],
     merged: Annotated[
         bool, typer.Option("--merged", help="Base model and adapter as one model.")
@@ -24,16 +31,9 @@ def export(
         str | None,
         typer.Option(metavar="SERVER", help="Print the command that serves it, and run it: vllm."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: AsJson = False,
 ) -> None:
     """Export trained weights with tokenizer and model card."""
-    import shlex
-    import sys
-
-    from engines.core.errors import ConfigError
-    from engines.record.run_dir import Workspace
-    from studio.report.tables import print_json
-    from studio.secrets.sanitize import sanitize
     from studio.training import export as exporting
 
     if merged == adapter:
@@ -44,7 +44,7 @@ def export(
     if serve_with is not None:
         exporting.check_server(serve_with)
     taken = exporting.prepare_export(
-        Workspace(context.obj),
+        open_workspace(context),
         run,
         to.expanduser().absolute(),
         "merged" if merged else "adapter",

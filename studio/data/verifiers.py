@@ -1,7 +1,6 @@
 """The verifiers one can name: the built-in ones, and the functions of files.
 
-Owns reading a file for its functions. A file is parsed and never run: listing
-verifiers must not have side effects.
+A file is parsed and never run: listing verifiers must not have side effects.
 """
 
 from __future__ import annotations
@@ -10,13 +9,13 @@ import ast
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from engines.record.run_dir import Workspace
 from engines.verifiers.foreign.signature import FORMS, detect_signature
 from studio.config.loading import LoadedRun
+from studio.data.catalogue import bundled_folder
 
 _BUILT_IN = {
     "math": "Is the stated answer mathematically the expected one?",
@@ -62,7 +61,7 @@ def listed_verifiers(workspace: Workspace) -> tuple[ListedVerifier, ...]:
 
 
 def shipped_verifiers() -> Path:
-    return Path(str(files("sample_data"))) / "verifiers"
+    return bundled_folder() / "verifiers"
 
 
 def verifier_folders(loaded: LoadedRun, workspace: Workspace) -> tuple[Path, ...]:
@@ -86,8 +85,8 @@ def _list_folder(folder: Path, where: str, hidden_by: set[str]) -> Iterator[List
         except OSError as error:
             found, trouble = [], f"it cannot be read: {error.strerror or error}"
         if trouble:
-            trouble = f"{file}: {trouble}"
-            yield ListedVerifier(file.stem, None, "", "", shown, str(file), trouble)
+            told = f"{file}: {trouble}"
+            yield ListedVerifier(file.stem, None, where=shown, path=str(file), trouble=told)
         for function, kind, about in found:
             yield ListedVerifier(file.stem, kind, function, about, shown, str(file))
 

@@ -1,7 +1,6 @@
 """Which rollouts of a run cite which experience, as `[E14]` in what the model wrote.
 
-Reads a run's journal and records; changes nothing. A model that was not asked to cite may
-never do it: then there is nothing to count, and no use to show.
+A model that was not asked to cite may never do it: then there is no use to show.
 """
 
 from __future__ import annotations
@@ -52,11 +51,7 @@ class Citations:
         self.unread = 0  # rollouts whose record is gone or damaged
 
     def refresh(self) -> None:
-        """Read what the run has journalled since.
-
-        Raises:
-            StudioError: its journal cannot be read.
-        """
+        """Read what the run has journalled since."""
         with self._reading:
             self.unread = 0
             for step in self._history.read().steps.values():

@@ -1,7 +1,6 @@
-"""The app: one screen on a workspace, put together from its parts.
+"""The app: one screen on a workspace, put together from its parts; it implements `Host`.
 
-Owns the order in which they start and end, and implements `studio.tui.host.Host`. Knows nothing
-about practice; pages render, the run decides.
+Knows nothing about practice: pages render, the run decides.
 """
 
 from __future__ import annotations

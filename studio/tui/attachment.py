@@ -1,7 +1,4 @@
-"""The run that the screen is attached to: its session, drafts and rate, and its messages.
-
-Owns opening and closing the session. Knows nothing about practice: pages render, the run decides.
-"""
+"""The run that the screen is attached to: its session, drafts and rate, and its messages."""
 
 from __future__ import annotations
 

@@ -146,10 +146,7 @@ def _load_file(path: Path) -> Any:
 
 
 def merge_texts(known: Texts, ours: Texts, theirs: Texts) -> Texts:
-    """Ours where it is another than both knew at first, else theirs; a text that is gone is gone.
-
-    `theirs` is as the file has it.
-    """
+    """Ours where it is not what both began with, else theirs; a text that is gone is gone."""
     out = {}
     for key in (*ours, *(key for key in theirs if key not in ours)):
         text = theirs.get(key) if ours.get(key) == known.get(key) else ours.get(key)

@@ -248,8 +248,7 @@ def remap_keys(changes: Mapping[str, str], place: str) -> tuple[Key, ...]:
     """The table with other keys for some ids.
 
     Raises:
-        ConfigError: an id is unknown, a key is one that stays unbound, or two that are
-            heard at the same time share a key; both are named.
+        ConfigError: an id is unknown, a key stays unbound, or two that are heard at once share one.
     """
     known = {key.id: key for key in KEYS}
     for name, keys in changes.items():

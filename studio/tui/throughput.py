@@ -1,7 +1,4 @@
-"""How fast a run goes, as the screen's own clock sees it: tokens a second, time left.
-
-Owns no clock: every method is told the time, in seconds of any monotonic clock.
-"""
+"""How fast a run goes: tokens a second, time left; in seconds of any monotonic clock."""
 
 from __future__ import annotations
 

@@ -154,11 +154,7 @@ def choose_theme(environ: Mapping[str, str], setting: str | None = None) -> str:
 
 
 def needs_ascii(environ: Mapping[str, str], encoding: str | None) -> bool:
-    """Whether lines and signs beyond ASCII could not be shown.
-
-    The encoding is that of the stream that is drawn on, None where it has none; the locale
-    decides, as it does for the terminal.
-    """
+    """Whether signs beyond ASCII could not be shown, by locale and the stream's encoding."""
     if (encoding or "").lower().replace("-", "").replace("_", "") not in ("utf8", "utf8mb4"):
         return True
     locale = environ.get("LC_ALL") or environ.get("LC_CTYPE") or environ.get("LANG") or ""

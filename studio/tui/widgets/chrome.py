@@ -40,12 +40,7 @@ class Chrome(Widget):
 
 
 def footer_line(keys: Sequence[Key], width: int) -> Line:
-    """Keys with their labels, the most important ones where not all fit; help always.
-
-    Args:
-        keys: in reading order; `rank` says which go last.
-        width: in cells.
-    """
+    """Keys with their labels, those of the lowest rank left away where not all fit."""
     shown = [key for key in keys if key.rank]
     while True:
         spans: list[Span] = [(" ", "")]

@@ -69,10 +69,7 @@ class EditBox(TextArea):
         self.warned = ""  # the text about which something was said; handed in again it stands
 
     def render_line(self, y: int) -> Strip:
-        """As Textual draws it, without what terminals and Textual measure differently.
-
-        What is edited keeps its joiners and marks; only the picture goes without them.
-        """
+        """As Textual draws it, without the joiners and marks that terminals measure differently."""
         strip = super().render_line(y)
         if all(segment.text.isascii() for segment in strip):
             return strip

@@ -1,7 +1,4 @@
-"""Drawing lines by the line, so that only lines that changed are sent to the terminal.
-
-`LineView` scrolls text; `studio.tui.widgets.row_list.RowList` adds a cursor.
-"""
+"""Lines that scroll; only those that changed are sent to the terminal."""
 
 from __future__ import annotations
 
@@ -27,10 +24,7 @@ from studio.tui.keymap import bindings
 
 @lru_cache(maxsize=1024)
 def strip_of(of: Line, width: int, base: Style, theme: str) -> Strip:
-    """Exactly `width` cells of a line, as every terminal draws them.
-
-    The one way from a line to segments: what a view left unsettled is settled here.
-    """
+    """Exactly `width` cells of a line: the one way from a line to segments, for every terminal."""
     settled = tuple((flatten(text), style) for text, style in of)
     segments = [
         Segment(text, base + themes.style(style, theme) if style else base)
@@ -131,23 +125,24 @@ class LineView(ScrollView, can_focus=True):
         at = y + round(self.scroll_y)
         return strip_of(self.line_at(at), self.size.width, self.rich_style, self.app.theme)
 
-    def _scroll_by(self, rows: int) -> None:
+    def _step(self, rows: int) -> None:
+        """Move down so many rows, or up; a list moves its cursor."""
         self.scroll_to(y=self.scroll_y + rows, animate=False)
 
     def action_down(self) -> None:
-        self._scroll_by(1)
+        self._step(1)
 
     def action_up(self) -> None:
-        self._scroll_by(-1)
+        self._step(-1)
 
     def action_page_down(self) -> None:
-        self._scroll_by(max(1, self.size.height // 2))
+        self._step(max(1, self.size.height // 2))
 
     def action_page_up(self) -> None:
-        self._scroll_by(-max(1, self.size.height // 2))
+        self._step(-max(1, self.size.height // 2))
 
     def action_top(self) -> None:
-        self.scroll_to(y=0, animate=False)
+        self._step(-len(self._lines))
 
     def action_bottom(self) -> None:
-        self.scroll_to(y=len(self._lines), animate=False)
+        self._step(len(self._lines))
