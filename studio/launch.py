@@ -21,14 +21,7 @@ import typer
 from engines.core.errors import ConfigError, StudioError
 from engines.record.run_dir import Workspace
 from studio import exit_codes
-from studio.commands import (
-    AcceptChanges,
-    EventsAsJson,
-    Name,
-    Overrides,
-    RestartStep,
-    RunFile,
-)
+from studio.commands import AcceptChanges, EventsAsJson, Name, Overrides, RestartStep, RunFile
 from studio.config.loading import LoadedRun, load_run
 from studio.config.source import Source, parse_source
 from studio.estimate.dry_run import tell_estimate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -16,8 +17,7 @@ app = typer.Typer(
 )
 
 Name = Annotated[
-    str,
-    typer.Argument(metavar="NAME[:SPLIT]", help="A path, or a name as run files have it."),
+    str, typer.Argument(metavar="NAME[:SPLIT]", help="A path, or a name as run files have it.")
 ]
 Question = Annotated[
     str | None, typer.Option("--question", metavar="FIELD", help="Field of the question.")
@@ -35,7 +35,7 @@ def list_data(context: typer.Context, json: AsJson = False) -> None:
     found = listed_data(open_workspace(context))
     rows = [(e.name, "-" if e.n is None else str(e.n), e.where, e.path) for e in found]
     text = table(("NAME", "N", "FROM", "PATH"), rows)
-    print_result([entry.data for entry in found], text, json=json)
+    print_result([asdict(entry) for entry in found], text, json=json)
     for entry in found:
         if entry.trouble:
             print(f"note: {entry.trouble}", file=sys.stderr)
@@ -133,7 +133,7 @@ def verifiers(context: typer.Context, json: AsJson = False) -> None:
     rows = [
         (e.listed_name, e.kind or "-", e.function or "-", e.where, e.about or "-") for e in found
     ]
-    print_result([entry.data for entry in found], table(headings, rows, fold=4), json=json)
+    print_result([asdict(entry) for entry in found], table(headings, rows, fold=4), json=json)
     for entry in found:
         if entry.trouble:
             print(f"note: {entry.trouble}", file=sys.stderr)

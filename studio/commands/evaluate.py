@@ -30,8 +30,7 @@ def evaluate(
         typer.Option(metavar="FILE", help="An agent.yaml: its instructions and experiences."),
     ] = None,
     baseline: Annotated[
-        str | None,
-        typer.Option(metavar="NAME[@V]|none", help="Experiences to compare with."),
+        str | None, typer.Option(metavar="NAME[@V]|none", help="Experiences to compare with.")
     ] = None,
     k: Annotated[
         int | None, typer.Option(min=1, help="Tries a problem instead of evaluation.k.")
@@ -57,10 +56,6 @@ def evaluate(
     )
     loaded = load_eval(source, context.obj, agent=agent, k=k)
     plan = plan_eval(
-        loaded,
-        open_workspace(context),
-        library=library,
-        baseline=baseline,
-        agent=agent is not None,
+        loaded, open_workspace(context), library=library, baseline=baseline, agent=agent is not None
     )
     return run_eval(plan, json=json)

@@ -92,10 +92,7 @@ def run(
     return show(context.obj, starting=start(words, context.obj))
 
 
-def attach(
-    context: typer.Context,
-    run: NewestRun = None,
-) -> int:
+def attach(context: typer.Context, run: NewestRun = None) -> int:
     """Open the screen on a run; one without a process is opened from its journal."""
     from studio.workspace.run_control import choose_run
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from engines.core.errors import ConfigError, ConflictError, DataError
 from engines.core.ids import digest_bytes
@@ -32,10 +31,6 @@ class ListedData:
     where: str  # "workspace", "bundled", or "hidden" behind one of the workspace
     path: str
     trouble: str = ""
-
-    @property
-    def data(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,8 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from engines.record.run_dir import Workspace
 from engines.verifiers.foreign.signature import FORMS, detect_signature
@@ -44,10 +43,6 @@ class ListedVerifier:
     def listed_name(self) -> str:
         """The name as it is listed: a file's own, so that it is told from a built-in one."""
         return Path(self.path).name if self.path else self.name
-
-    @property
-    def data(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def listed_verifiers(workspace: Workspace) -> tuple[ListedVerifier, ...]:

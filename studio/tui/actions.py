@@ -46,11 +46,8 @@ class MainScreen(Screen[None], inherit_bindings=False):  # tab is a key of the t
     def action_goto(self) -> None:
         self.run_worker(self._navigation.ask_target(self.app.focused))
 
-    def action_next_pane(self) -> None:
-        self._navigation.move_pane_focus(1)
-
-    def action_previous_pane(self) -> None:
-        self._navigation.move_pane_focus(-1)
+    def action_move_pane_focus(self, by: int) -> None:
+        self._navigation.move_pane_focus(by)
 
     def action_jump(self) -> None:
         self.run_worker(self._navigation.jump_to_pane())
@@ -71,13 +68,7 @@ class MainScreen(Screen[None], inherit_bindings=False):  # tab is a key of the t
 
         self.app.push_screen(SettingsScreen())
 
-    def action_copy(self) -> None:
-        self._copy(whole=False)
-
-    def action_copy_pane(self) -> None:
-        self._copy(whole=True)
-
-    def _copy(self, *, whole: bool) -> None:
+    def action_copy(self, whole: bool) -> None:
         from studio.tui.terminal.clipboard import copy_text
 
         self._host.tell(copy_text(self._host, self._navigation.page().text_to_copy(whole)))

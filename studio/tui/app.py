@@ -40,7 +40,6 @@ from studio.tui.pages.runs.page import RunsPage
 from studio.tui.pages.start.page import StartPage
 from studio.tui.painter import Painter, is_small
 from studio.tui.palette import commands
-from studio.tui.run_starter import RunStarter
 from studio.tui.settings.file import ScreenSettings
 from studio.tui.terminal.frame_clock import install_frame_clock
 from studio.tui.terminal.look import apply_look, register_themes
@@ -67,12 +66,8 @@ class StudioApp(TerminalApp, inherit_bindings=False):
     ]
     ENABLE_COMMAND_PALETTE = False  # its binding would open Textual's own palette
     ALLOW_SELECT = False  # the terminal selects; shift-drag where the mouse is taken
-    HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012  (Textual declares it so)
-        (0, "-tiny"),
-        (60, "-narrow"),
-        (100, "-wide"),
-        (140, "-very-wide"),
-    ]
+    # Lists, as Textual declares them.
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (60, "-narrow"), (100, "-wide"), (140, "-very-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (16, "-short"), (30, "-tall")]  # noqa: RUF012
 
     def __init__(
@@ -95,8 +90,9 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         self.keys: tuple[Key, ...] = KEYS
         self._requests: asyncio.Queue[Coroutine[object, object, None]] = asyncio.Queue()
         self.navigation = Navigation(self, self)
-        self.attachment = Attachment(self, self, self.navigation, session=session, run=run)
-        self.starter = RunStarter(self, self, self.navigation, self.attachment, starting=starting)
+        self.attachment = Attachment(
+            self, self, self.navigation, session=session, run=run, starting=starting
+        )
         self.painter = Painter(self, self, self.navigation, self.attachment)
         self._interrupted_at = float("-inf")
 
@@ -120,7 +116,7 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         # After ctrl+z and fg the terminal is another page; Textual draws only what changed.
         self.app_resume_signal.subscribe(self, lambda _: self.redraw_all())
         self.apply_settings()
-        has_run = self.session or self.attachment.shown_run or self.starter.is_starting
+        has_run = self.session or self.attachment.shown_run or self.attachment.starting
         self.open_page("live" if has_run else "start")
         self.run_worker(self._process_requests())
         self.call_after_refresh(self._open_first_run)
@@ -129,8 +125,8 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         """After the first frame: nothing may hold that up."""
         self.navigation.is_drawn = True
         attachment = self.attachment
-        if self.starter.starting is not None:
-            self.starter.wait_for(self.starter.starting)
+        if attachment.starting is not None:
+            attachment.wait_for(attachment.starting)
         elif attachment.shown_run is not None:
             attachment.attach(attachment.shown_run)
         elif attachment.session is not None:
@@ -172,7 +168,7 @@ class StudioApp(TerminalApp, inherit_bindings=False):
 
     @property
     def session_status(self) -> SessionStatus:
-        return self.attachment.status(starting=self.starter.is_starting)
+        return self.attachment.status
 
     @property
     def drafts(self) -> Drafts:
@@ -226,7 +222,7 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         self.attachment.attach(run)
 
     def start_run(self, arguments: Sequence[str]) -> None:
-        self.starter.start_run(arguments)
+        self.attachment.start_run(arguments)
 
     def ask_run(self, work: Callable[[Session], Awaitable[str]]) -> None:
         session = self.session  # as it is now: the queue may reach the request later

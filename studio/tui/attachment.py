@@ -1,9 +1,11 @@
-"""The run that the screen is attached to: its session, drafts and rate, and its messages."""
+"""The run that the screen shows: starting its process, its session, drafts, rate and messages."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from engines.core import events as ev
 from engines.core.errors import StudioError
@@ -21,15 +23,19 @@ from studio.tui.drafts import Drafts
 from studio.tui.header import SessionStatus
 from studio.tui.host import Host
 from studio.tui.navigation import Navigation
+from studio.tui.pages.start.page import StartPage
 from studio.tui.terminal.textual_parts import TerminalApp
 from studio.tui.throughput import Throughput
+
+if TYPE_CHECKING:
+    from studio.run.detached import StartingProcess
 
 LEAVE_S = 1.0
 """Longer than this no process that hangs keeps a screen from closing."""
 
 
 class Attachment:
-    """One run at a time: `session`, or `run` once `attach` has opened it.
+    """One run at a time: `session`, `run` once it is attached to, or the one that is `starting`.
 
     `app` and `host` are the same object; the pages of `navigation` hear every message.
     """
@@ -42,6 +48,7 @@ class Attachment:
         *,
         session: Session | None = None,
         run: str | None = None,
+        starting: StartingProcess | None = None,
     ) -> None:
         self._app, self._host, self._navigation = app, host, navigation
         self.session = session
@@ -53,6 +60,9 @@ class Attachment:
         self._is_ready = False  # everything is decided, the commit waits
         self._is_cut = False  # the connection to the process; it is being tried again
         self._reader: asyncio.Task[None] | None = None
+        self.starting = starting
+        self._arguments: tuple[str, ...] = ()  # what a start under way was asked with
+        self._came_from_start = False  # errors are shown on the start page, then
 
     @property
     def state(self) -> RunState | None:
@@ -62,7 +72,8 @@ class Attachment:
     def is_living(self) -> bool:
         return self.session is not None and self.session.living
 
-    def status(self, *, starting: bool) -> SessionStatus:
+    @property
+    def status(self) -> SessionStatus:
         session, now = self.session, self._host.clock()
         eta = ""
         if session is not None and not session.state.undecided_operations:
@@ -71,7 +82,7 @@ class Attachment:
             living=self.is_living,
             drives=session is not None and session.controls,
             driver=session.controller if session is not None else "",
-            starting=starting,
+            starting=self.starting is not None or bool(self._arguments),
             opening=session is not None and session.state.started is None,
             parted=self._is_cut,
             ready=self._is_ready,
@@ -81,6 +92,64 @@ class Attachment:
             pace_tokens_per_s=session.pace_tokens_per_s if session is not None else None,
             eta=eta,
         )
+
+    # -- starting ------------------------------------------------------------------------
+
+    def wait_for(self, starting: StartingProcess) -> None:
+        """Attach to the run of this process once it is ready."""
+        self.starting = starting
+        self._app.run_worker(self._wait_for(starting))
+
+    async def _wait_for(self, starting: StartingProcess) -> None:
+        from studio.run.detached import ReadyRun
+
+        self._host.tell("starting: reading the run file, sending the model a first request …")
+        outcome = await starting.wait_ready()
+        if self.starting is starting:
+            self.starting, self._arguments = None, ()
+        if isinstance(outcome, ReadyRun):
+            if outcome.warning:
+                self._host.tell(outcome.warning, "flag")
+            elif outcome.text:
+                self._host.tell("; ".join(outcome.text.splitlines()))
+            self.attach(outcome.run)
+        elif self._came_from_start:
+            self.show_refusal(outcome.text)
+        else:
+            self._app.exit(outcome.code)
+
+    def show_refusal(self, text: str) -> None:
+        """A run could not be started from here: say why, whole, where it was asked for."""
+        self._host.tell(text, "failed")
+        page = self._navigation.page("start")
+        if isinstance(page, StartPage):
+            page.show_refusal(text)
+        self._host.redraw_soon()
+
+    def start_run(self, arguments: Sequence[str]) -> None:
+        """Start a run's process and attach to it; errors are shown on the start page."""
+        if self._arguments == tuple(arguments):
+            self._host.tell("it is being started already")
+            return
+        self._arguments = tuple(arguments)
+        # After every decision that was asked for before.
+        self._host.queue_request(self._start_run(self._arguments))
+        self._host.redraw_soon()
+
+    async def _start_run(self, arguments: tuple[str, ...]) -> None:
+        from studio.run import detached
+
+        self._came_from_start = True
+        session = self.session
+        try:
+            if session is not None:
+                await session.release_lock()  # else the process finds its run taken, by us
+            self.wait_for(detached.start(arguments, self._host.workspace.path))
+        except StudioError as error:
+            self._arguments = ()
+            self.show_refusal(str(error))
+        else:
+            self._host.draw_now()
 
     # -- opening and closing -------------------------------------------------------------
 

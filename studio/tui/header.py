@@ -126,10 +126,7 @@ def _run_fields(
     if facts.tokens_per_s:
         tokens += f"{' ' if narrow else ', '}{tokens_text(facts.tokens_per_s)}/s"
         tokens += " shown" if facts.rate_of_shown and not narrow else ""
-    fields: list[tuple[int, Span]] = [
-        (2, (fit(sanitize(started.run), 24), "")),
-        (1, (where, "")),
-    ]
+    fields: list[tuple[int, Span]] = [(2, (fit(sanitize(started.run), 24), "")), (1, (where, ""))]
     if spent.cost_usd is not None:  # an unknown price is no price of nothing
         most = f" of ${budget['cost_usd']:,.2f}" if "cost_usd" in budget else ""
         fields.append((3, (f"${spent.cost_usd:,.2f}{most}", "")))

@@ -76,11 +76,11 @@ KEYS: tuple[Key, ...] = (
         ("filter", "slash", "filter", "Show only what holds these words.", 3),
         ("goto", "g", "go to", "Go to an id such as op2.1, E14 or s1p0; g again: the top.", 1),
         ("back", "escape", "back", "Clear the filter, close what is open, or go back.", 0),
-        ("next_pane", "tab", "pane", "Next pane.", 0),
-        ("previous_pane", "shift+tab", "pane", "Previous pane.", 0),
+        ("next_pane", "tab", "pane", "Next pane.", 0, "move_pane_focus(1)"),
+        ("previous_pane", "shift+tab", "pane", "Previous pane.", 0, "move_pane_focus(-1)"),
         ("jump", "ctrl+w", "jump", "Jump to a pane by its letter.", 0),
-        ("copy", "y", "copy", "Copy the item under the cursor.", 0),
-        ("copy_pane", "Y", "copy all", "Copy the whole pane.", 0),
+        ("copy", "y", "copy", "Copy the item under the cursor.", 0, "copy(False)"),
+        ("copy_pane", "Y", "copy all", "Copy the whole pane.", 0, "copy(True)"),
         ("settings", "f2", "settings", "Theme, keys, notification.", 0),
         ("take_over", "T", "take over", "Decide here; who decided before observes.", 0),
         ("redraw", "ctrl+l", "redraw", "Draw everything anew.", 0),
@@ -233,11 +233,10 @@ def bindings(*scopes: str) -> list[Binding]:
             key.keys,
             key.action,
             key.label,
-            show=key.rank > 0,
-            tooltip=key.tooltip,
+            key.rank > 0,
             id=key.id,
-            # So that a list that has the focus does not take them.
-            priority=key.id == "global.interrupt",
+            tooltip=key.tooltip,
+            priority=key.id == "global.interrupt",  # else a list that has the focus takes it
         )
         for scope in scopes
         for key in keys_of_scope(scope)

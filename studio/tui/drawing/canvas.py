@@ -52,11 +52,11 @@ class StreamCanvas(Widget, can_focus=True):
         self.follow = True
         self.caption = ""  # title of the wall's box; without one it has no box
         self._glyphs = choose_glyphs(ascii)
-        self._mode: Mode = "group"
+        self.mode: Mode = "group"
         self._columns: int | None = None
         self._panes: dict[str, Pane] = {}
         self._order: tuple[str, ...] = ()
-        self._chosen: str | None = None
+        self.focused_id: str | None = None  # the pane that keys mean
         self._boxes: dict[str, Box] = {}  # of the panes on screen
         self._bands: dict[int, list[str]] = {}  # rows of cells → panes in them, left to right
         self._strips: dict[int, Strip] = {}
@@ -65,15 +65,6 @@ class StreamCanvas(Widget, can_focus=True):
         self._turn = 0
 
     # -- what there is -----------------------------------------------------------------------
-
-    @property
-    def mode(self) -> Mode:
-        return self._mode
-
-    @property
-    def focused_id(self) -> str | None:
-        """The pane that keys mean."""
-        return self._chosen
 
     @property
     def visible_ids(self) -> tuple[str, ...]:
@@ -106,15 +97,15 @@ class StreamCanvas(Widget, can_focus=True):
         for gone in self._panes.keys() - set(order):
             del self._panes[gone]
         before, self._order, self._columns = self._order, order, columns
-        if self._chosen not in self._panes:
-            at = before.index(self._chosen) if self._chosen in before else 0
-            self._chosen = order[min(at, len(order) - 1)] if order else None
+        if self.focused_id not in self._panes:
+            at = before.index(self.focused_id) if self.focused_id in before else 0
+            self.focused_id = order[min(at, len(order) - 1)] if order else None
         self._arrange()
 
     def set_mode(self, mode: Mode) -> None:
         """Zoom: one line each, a grid, or the focused one alone."""
-        if mode != self._mode:
-            self._mode, self.follow = mode, True
+        if mode != self.mode:
+            self.mode, self.follow = mode, True
             self._arrange()
 
     def set_caption(self, caption: str) -> None:
@@ -145,7 +136,7 @@ class StreamCanvas(Widget, can_focus=True):
                 one comes first, the others in turn. None: all of them.
             heads: titles too where only their count of tokens changed.
         """
-        first = [self._chosen] if self._chosen in self._boxes else []
+        first = [self.focused_id] if self.focused_id in self._boxes else []
         others = [id for id in self._boxes if id not in first]
         turn = self._turn % max(1, len(others))
         regions: list[Region] = []
@@ -166,11 +157,11 @@ class StreamCanvas(Widget, can_focus=True):
 
     def focus_pane(self, id: str) -> None:
         """Let keys mean this pane, and bring it on screen."""
-        if id not in self._panes or id == self._chosen:
+        if id not in self._panes or id == self.focused_id:
             return
-        before, self._chosen = self._chosen, id
+        before, self.focused_id = self.focused_id, id
         self.follow = True
-        if self._mode == "solo" or id not in self._boxes:
+        if self.mode == "solo" or id not in self._boxes:
             self._arrange()
         else:
             boxes = [self._boxes[at] for at in (before, id) if at in self._boxes]
@@ -179,40 +170,42 @@ class StreamCanvas(Widget, can_focus=True):
 
     def move_focus(self, dx: int, dy: int) -> str | None:
         """To the pane beside, above or below; returns its id. Solo and wall know one direction."""
-        if self._chosen is None:
+        if self.focused_id is None:
             return None
-        at = self._order.index(self._chosen)
+        at = self._order.index(self.focused_id)
         per_row = 1
-        if self._mode == "group" and self._boxes:
+        if self.mode == "group" and self._boxes:
             first = next(iter(self._boxes.values()))
             per_row = sum(box.y == first.y for box in self._boxes.values())
         target = at + dx + dy * per_row
         if 0 <= target < len(self._order):
             self.focus_pane(self._order[target])
-        return self._chosen
+        return self.focused_id
 
     def toggle_follow(self) -> bool:
         """Stay where the text is, or go on with its end."""
         self.follow = not self.follow
         if not self.follow:
             self._scrolled = self._scroll_range()[1]
-        self._repaint(self._chosen)
+        self._repaint(self.focused_id)
         return self.follow
 
     def scroll_rows(self, rows: int) -> None:
         """Move within the text of the focused pane, in solo; at its end it is followed again."""
-        if self._mode != "solo" or self._chosen not in self._boxes:
+        if self.mode != "solo" or self.focused_id not in self._boxes:
             return
         least, most = self._scroll_range()
         start = most if self.follow else self._scrolled
         self._scrolled = min(max(start + rows, least), most)
         self.follow = rows > 0 and self._scrolled == most
-        self._repaint(self._chosen)
+        self._repaint(self.focused_id)
 
     def _scroll_range(self) -> tuple[int, int]:
-        if self._chosen not in self._boxes:
+        if self.focused_id not in self._boxes:
             return 0, 0
-        return self._panes[self._chosen].scroll_range(max(1, self._boxes[self._chosen].height - 2))
+        return self._panes[self.focused_id].scroll_range(
+            max(1, self._boxes[self.focused_id].height - 2)
+        )
 
     def on_resize(self, event: events.Resize) -> None:
         self._arrange()
@@ -237,10 +230,10 @@ class StreamCanvas(Widget, can_focus=True):
         """Place the panes anew and draw everything."""
         before = self.visible_ids
         columns, rows = self.size
-        at = self._order.index(self._chosen) if self._chosen in self._order else 0
-        if self._mode == "solo":
+        at = self._order.index(self.focused_id) if self.focused_id in self._order else 0
+        if self.mode == "solo":
             boxes = [Box(at, 0, 0, columns, rows)] if self._order and columns and rows else []
-        elif self._mode == "wall":
+        elif self.mode == "wall":
             edge = self._border_width
             width, height = columns - 2 * edge, rows - 2 * edge
             shown = visible_range(len(self._order), height if width > 0 else 0, at)
@@ -284,16 +277,16 @@ class StreamCanvas(Widget, can_focus=True):
         now = pane.model if heads else replace(pane.model, tokens=pane.head.tokens)
         if now != pane.head:
             pane.head = pane.model
-            if self._mode != "wall":
+            if self.mode != "wall":
                 regions.append(_title_region(box))
-        if self._mode == "wall":
+        if self.mode == "wall":
             pane.lead, text = pane.wall_parts(box.width, self._glyphs)
             new, left, top = [pane.lead + text], box.x, box.y
         else:
             left, top, room = box.x + 1, box.y + 1, box.width - 2
             has_footer = _has_footer(pane, box)
             height = box.height - 2 - has_footer
-            start = self._scrolled if self._mode == "solo" and not self.follow else None
+            start = self._scrolled if self.mode == "solo" and not self.follow else None
             new = pane.visible_rows(room, height, self._glyphs, start) if height > 0 else []
             if has_footer:
                 new = [*new, *[""] * (height - len(new)), crop(pane.head.footer, room)]
@@ -335,7 +328,7 @@ class StreamCanvas(Widget, can_focus=True):
     def _make_strip(self, y: int) -> Strip:
         columns, rows = self.size
         signs = self._glyphs
-        edge = self._border_width if self._mode == "wall" else 0
+        edge = self._border_width if self.mode == "wall" else 0
         if edge and y == 0:
             spans = [(signs.top_border(self.caption, columns), "")]
         elif edge and y == rows - 1:
@@ -352,16 +345,16 @@ class StreamCanvas(Widget, can_focus=True):
         """The cells of a pane in one row."""
         pane, box = self._panes[id], self._boxes[id]
         signs = self._glyphs
-        if self._mode == "wall":
+        if self.mode == "wall":
             drawn = pane.shown[0] if pane.shown else ""
-            style = "focus" if id == self._chosen else pane.head.state
+            style = "focus" if id == self.focused_id else pane.head.state
             rest = pad(drawn[len(pane.lead) :], box.width - cell_width(pane.lead))
             return [(pane.lead, style), (rest, "")]
         if y == box.y:
             title = pane.title(signs, with_footer=not _has_footer(pane, box))
             border = signs.top_border(title, box.width)
             inner = border[3:].rstrip(signs.h + signs.tr).rstrip()
-            style = "focus" if id == self._chosen else pane.head.state
+            style = "focus" if id == self.focused_id else pane.head.state
             return [(border[:3], ""), (inner, style), (border[3 + len(inner) :], "")]
         if y == box.y + box.height - 1:
             return [(signs.bottom_border(box.width), "")]

@@ -75,54 +75,7 @@ def style(name: str, theme: str = ANSI) -> Style:
     return Style.parse(f"{attributes} {colour}".strip() or "none")
 
 
-def _rgb_theme(name: str) -> Theme:
-    colours = _COLOURS[name]
-    dark = name == DARK
-    return Theme(
-        name=name,
-        dark=dark,
-        primary=colours["active"],
-        secondary=colours["changed"],
-        accent=colours["active"],
-        warning=colours["warning"],
-        error=colours["bad"],
-        success=colours["good"],
-        foreground=colours["text"],
-        background=BACKGROUNDS[name],
-        surface=BACKGROUNDS[name],
-        panel="#1d252e" if dark else "#ecece6",
-        boost="#1d252e" if dark else "#ecece6",
-        text_alpha=1.0,
-    )
-
-
-def _sixteen_colour_theme(name: str) -> Theme:
-    plain = "ansi_default"
-    colours = {role: f"ansi_{colour}" for role, colour in _COLOURS[name].items()}
-    return Theme(
-        name=name,
-        ansi=True,
-        dark=True,
-        primary=colours.get("active", plain),
-        secondary=colours.get("changed", plain),
-        accent=colours.get("active", plain),
-        warning=colours.get("warning", plain),
-        error=colours.get("bad", plain),
-        success=colours.get("good", plain),
-        foreground=plain,
-        background=plain,
-        surface=plain,
-        panel=plain,
-        boost=plain,
-        variables={
-            **BUILTIN_THEMES["ansi-dark"].variables,  # some that Textual's own CSS asks for
-            **dict.fromkeys(_PLAIN_VARIABLES, plain),
-            "block-cursor-text-style": "reverse",
-            "input-cursor-text-style": "reverse",
-        },
-    )
-
-
+_PLAIN = "ansi_default"
 _PLAIN_VARIABLES = (
     "border-blurred",
     *(
@@ -131,7 +84,40 @@ _PLAIN_VARIABLES = (
         for ground in ("foreground", "background")
     ),
 )
-THEMES = (*map(_rgb_theme, BACKGROUNDS), *map(_sixteen_colour_theme, (ANSI, MONO)))
+
+
+def _make_theme(name: str) -> Theme:
+    has_rgb = name in BACKGROUNDS
+    colours = {role: f"{'' if has_rgb else 'ansi_'}{c}" for role, c in _COLOURS[name].items()}
+    background = BACKGROUNDS.get(name, _PLAIN)
+    panel = {DARK: "#1d252e", LIGHT: "#ecece6"}.get(name, _PLAIN)
+    plain_variables = {
+        **BUILTIN_THEMES["ansi-dark"].variables,  # some that Textual's own CSS asks for
+        **dict.fromkeys(_PLAIN_VARIABLES, _PLAIN),
+        "block-cursor-text-style": "reverse",
+        "input-cursor-text-style": "reverse",
+    }
+    return Theme(
+        name=name,
+        ansi=not has_rgb,
+        dark=name != LIGHT,
+        primary=colours.get("active", _PLAIN),
+        secondary=colours.get("changed", _PLAIN),
+        accent=colours.get("active", _PLAIN),
+        warning=colours.get("warning", _PLAIN),
+        error=colours.get("bad", _PLAIN),
+        success=colours.get("good", _PLAIN),
+        foreground=colours.get("text", _PLAIN),
+        background=background,
+        surface=background,
+        panel=panel,
+        boost=panel,
+        text_alpha=1.0 if has_rgb else 0.95,
+        variables={} if has_rgb else plain_variables,
+    )
+
+
+THEMES = tuple(_make_theme(name) for name in NAMES)
 
 
 def choose_theme(environ: Mapping[str, str], setting: str | None = None) -> str:

@@ -140,5 +140,5 @@ class SettingsScreen(ModalScreen[None]):
         self._say("kept in screen.yaml")
 
     def _say(self, text: str) -> None:
-        told = one_line(text, 60).replace("[", "(")
-        self.query_one(Vertical).border_subtitle = f"{told}   enter changes   esc leaves"
+        shown = one_line(text, 60).replace("[", "(")
+        self.query_one(Vertical).border_subtitle = f"{shown}   enter changes   esc leaves"

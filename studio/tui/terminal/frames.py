@@ -161,16 +161,14 @@ class ScreenBuffer:
         self._whole = size
 
     def put(
-        self, strip: Iterable[Segment], place: tuple[int, int], x1: int, x2: int,
-        colors: ColorSystem | None,
-    ) -> list[tuple[int, int]]:  # fmt: skip
-        """Draw the cells from `x1` to `x2` of a strip that begins at a place; which changed."""
-        x, y = place
+        self, strip: Iterable[Segment], x: int, y: int, x1: int, x2: int, colors: ColorSystem | None
+    ) -> list[int]:
+        """Draw the cells from `x1` to `x2` of a strip that begins at (x, y); which changed."""
         chars, codes = self._rows.setdefault(y, ([], []))
         if len(chars) < x2:
             codes += [""] * (x2 - len(chars))
             chars += [None] * (x2 - len(chars))
-        changed: list[tuple[int, int]] = []
+        changed: list[int] = []
         for text, style, control in strip:
             if control or not text:
                 continue
@@ -187,7 +185,8 @@ class ScreenBuffer:
             if style is not None:
                 code = (_blank_codes if text.isspace() else _style_codes)(style, colors)
             if chars[begin:end] != new or codes[begin:end] != [code] * (end - begin):
-                changed += _changed_spans(chars, codes, begin, new, code)
+                cells_at = enumerate(new, begin)
+                changed += [at for at, c in cells_at if chars[at] != c or codes[at] != code]
                 # Of a wide character that is half overwritten the other half is gone.
                 if begin and chars[begin] == "" != new[0]:
                     chars[begin - 1] = None
@@ -197,11 +196,11 @@ class ScreenBuffer:
                 codes[begin:end] = [code] * (end - begin)
         return changed
 
-    def write(self, writer: _Writer, y: int, changed: Iterable[tuple[int, int]]) -> None:
+    def write(self, writer: _Writer, y: int, changed: Iterable[int]) -> None:
         """Send the cells that changed in a row, and those between that cost no more."""
         chars, codes = self._rows[y]
         done = 0
-        for begin, end in _merge_near_spans(chars, sorted(changed)):
+        for begin, end in _spans(chars, sorted(changed)):
             while begin and chars[begin] == "":
                 begin -= 1
             while end < len(chars) and chars[end] == "":
@@ -227,31 +226,16 @@ def _is_same_style(chars: Sequence[str | None], codes: Sequence[str], at: int, t
     return codes[to] == codes[at] or chars[to] == ""
 
 
-def _changed_spans(
-    chars: list[str | None], codes: list[str], begin: int, new: Sequence[str], code: str
-) -> list[tuple[int, int]]:
-    out: list[tuple[int, int]] = []
-    for at, char in enumerate(new, begin):
-        if chars[at] == char and codes[at] == code:
-            continue
-        if out and out[-1][1] == at:
-            out[-1] = (out[-1][0], at + 1)
+def _spans(chars: Sequence[str | None], columns: Iterable[int]) -> list[tuple[int, int]]:
+    """Columns in order as spans, from and to, with what is bridged between them."""
+    spans: list[tuple[int, int]] = []
+    for at in columns:
+        begin, end = spans[-1] if spans else (0, -_BRIDGE - 1)
+        if at - end <= _BRIDGE and None not in chars[end:at]:
+            spans[-1] = begin, at + 1
         else:
-            out.append((at, at + 1))
-    return out
-
-
-def _merge_near_spans(
-    chars: Sequence[str | None], changed: Iterable[tuple[int, int]]
-) -> list[tuple[int, int]]:
-    merged: list[tuple[int, int]] = []
-    for low, high in changed:
-        begin, end = merged[-1] if merged else (0, -_BRIDGE - 1)
-        if low - end <= _BRIDGE and None not in chars[end:low]:
-            merged[-1] = begin, max(end, high)
-        else:
-            merged.append((low, high))
-    return merged
+            spans.append((at, at + 1))
+    return spans
 
 
 def _write(writer: _Writer, chars: Sequence[str | None], codes: str, x: int, y: int) -> None:
@@ -306,20 +290,20 @@ class CompactUpdate(CompositorUpdate):
     def render_segments(self, console: Console) -> str:
         writer, colors = _Writer(), console._color_system
         update, picture = self._update, self._picture
-        changed: dict[int, list[tuple[int, int]]] = {}
+        changed: dict[int, list[int]] = {}
         if self._size is not None:
             picture.check_size(self._size)
         if isinstance(update, LayoutUpdate):
             x, y, right, _ = update.region.corners
             for row, strips in enumerate(update.strips, y):
                 line = chain.from_iterable(strips)
-                changed[row] = picture.put(line, (x, row), x, right, colors)
+                changed[row] = picture.put(line, x, row, x, right, colors)
         else:
             for y, x1, x2 in update.spans:
                 line_of = zip(update.chop_ends[y], update.chops[y].items(), strict=False)
                 for end, (x, strip) in line_of:
                     if strip is not None and x < x2 and end > x1:
-                        put = picture.put(strip, (x, y), max(x, x1), min(end, x2), colors)
+                        put = picture.put(strip, x, y, max(x, x1), min(end, x2), colors)
                         changed.setdefault(y, []).extend(put)
         for y, of_row in changed.items():
             if of_row:

@@ -20,22 +20,18 @@ class Chrome(Widget):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._lines: list[Line] = []
-
-    @property
-    def lines(self) -> Sequence[Line]:
-        return self._lines
+        self.lines: list[Line] = []
 
     def show_line(self, at: int, shown: Line) -> None:
         """Draw one of the lines, if it differs."""
-        while len(self._lines) <= at:
-            self._lines.append(())
-        if self._lines[at] != shown:
-            self._lines[at] = shown
+        while len(self.lines) <= at:
+            self.lines.append(())
+        if self.lines[at] != shown:
+            self.lines[at] = shown
             self.refresh(Region(0, at, self.size.width, 1))
 
     def render_line(self, y: int) -> Strip:
-        shown = self._lines[y] if y < len(self._lines) else ()
+        shown = self.lines[y] if y < len(self.lines) else ()
         return strip_of(shown, self.size.width, self.rich_style, self.app.theme)
 
 

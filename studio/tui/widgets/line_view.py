@@ -74,7 +74,7 @@ class LineView(ScrollView, can_focus=True):
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
-        self._lines: list[Line] = []
+        self.lines: list[Line] = []
         self._folded_for = 0  # the room there was when lines were last shown
 
     def on_resize(self) -> None:
@@ -91,35 +91,31 @@ class LineView(ScrollView, can_focus=True):
             redraw()
 
     @property
-    def lines(self) -> Sequence[Line]:
-        return self._lines
-
-    @property
     def line_width(self) -> int:
         """Cells a line may take; before its place is known, those of the whole screen."""
         return self.scrollable_content_region.width or max(1, self.app.size.width)
 
     def show_lines(self, lines: Sequence[Line]) -> None:
         """Show these; only those that differ from before are drawn again."""
-        old, self._lines = self._lines, list(lines)
+        old, self.lines = self.lines, list(lines)
         self._folded_for = self.line_width
-        if len(old) != len(self._lines):
-            self.virtual_size = Size(self.line_width, len(self._lines))
+        if len(old) != len(self.lines):
+            self.virtual_size = Size(self.line_width, len(self.lines))
         top = round(self.scroll_y)
         for y in range(self.size.height):
             at = y + top
             before = old[at] if at < len(old) else None
-            after = self._lines[at] if at < len(self._lines) else None
+            after = self.lines[at] if at < len(self.lines) else None
             if before != after:
                 self.refresh(Region(0, y, self.size.width, 1))
 
     def text(self) -> str:
         """All of it, as `copy_pane` gives it."""
-        return "\n".join(plain_text(line).rstrip() for line in self._lines)
+        return "\n".join(plain_text(line).rstrip() for line in self.lines)
 
     def line_at(self, at: int) -> Line:
         """How line `at` is drawn; a list puts its cursor there."""
-        return self._lines[at] if at < len(self._lines) else ()
+        return self.lines[at] if at < len(self.lines) else ()
 
     def render_line(self, y: int) -> Strip:
         at = y + round(self.scroll_y)
@@ -142,7 +138,7 @@ class LineView(ScrollView, can_focus=True):
         self._step(-max(1, self.size.height // 2))
 
     def action_top(self) -> None:
-        self._step(-len(self._lines))
+        self._step(-len(self.lines))
 
     def action_bottom(self) -> None:
-        self._step(len(self._lines))
+        self._step(len(self.lines))

@@ -28,37 +28,33 @@ class RowList(LineView):
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
-        self._rows: list[Row] = []
+        self.rows: list[Row] = []
         self._at = -1
         self.chosen: frozenset[str] = frozenset()  # rows of a range, marked `*`
 
     @property
-    def rows(self) -> Sequence[Row]:
-        return self._rows
-
-    @property
     def key(self) -> str:
         """What is under the cursor, "" for nothing."""
-        return self._rows[self._at].key if 0 <= self._at < len(self._rows) else ""
+        return self.rows[self._at].key if 0 <= self._at < len(self.rows) else ""
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return tuple(row.key for row in self._rows if row.key)
+        return tuple(row.key for row in self.rows if row.key)
 
     def show_rows(self, rows: Sequence[Row], key: str | None = None) -> None:
         """Show these, the cursor on `key` or where it was, else on the nearest row left."""
         before = self.key
-        self._rows = list(rows)
+        self.rows = list(rows)
         found = self._find(before if key is None else key)
         self._at = self._nearest_row(self._at) if found is None else found
-        self.show_lines([self._row_line(number) for number in range(len(self._rows))])
+        self.show_lines([self._row_line(number) for number in range(len(self.rows))])
         self._scroll_to_cursor()
         if self.key != before:
             self.post_message(self.Moved(self, self.key))
 
     def mark_range(self, keys: frozenset[str]) -> None:
         self.chosen = keys
-        self.show_lines([self._row_line(number) for number in range(len(self._rows))])
+        self.show_lines([self._row_line(number) for number in range(len(self.rows))])
 
     def go_to(self, key: str) -> bool:
         """Put the cursor on a row; False where there is none of that key."""
@@ -68,17 +64,17 @@ class RowList(LineView):
         return True
 
     def _find(self, key: str) -> int | None:
-        keys = [row.key for row in self._rows]
+        keys = [row.key for row in self.rows]
         return keys.index(key) if key and key in keys else None
 
     def _nearest_row(self, at: int) -> int:
         """The first row from `at` on that can be chosen, else the last one before it, else -1."""
-        choosable = [number for number, row in enumerate(self._rows) if row.key]
-        at = min(max(at, 0), len(self._rows) - 1)
+        choosable = [number for number, row in enumerate(self.rows) if row.key]
+        at = min(max(at, 0), len(self.rows) - 1)
         return next((n for n in choosable if n >= at), choosable[-1] if choosable else -1)
 
     def _row_line(self, number: int) -> Line:
-        row = self._rows[number]
+        row = self.rows[number]
         here = number == self._at
         mark = ">" if here else "*" if row.key and row.key in self.chosen else " "
         if not here:
@@ -86,12 +82,12 @@ class RowList(LineView):
         return ((mark + " ", "focus"), *((text, style or "title") for text, style in row.line))
 
     def _move(self, number: int) -> None:
-        if number == self._at or not 0 <= number < len(self._rows):
+        if number == self._at or not 0 <= number < len(self.rows):
             return
         old, self._at = self._at, number
         for changed in (old, number):
-            if 0 <= changed < len(self._lines):
-                self._lines[changed] = self._row_line(changed)
+            if 0 <= changed < len(self.lines):
+                self.lines[changed] = self._row_line(changed)
                 y = changed - round(self.scroll_y)
                 if 0 <= y < self.size.height:
                     self.refresh(Region(0, y, self.size.width, 1))
@@ -109,8 +105,8 @@ class RowList(LineView):
 
     def _step(self, rows: int) -> None:
         """Over rows that stand for something; others are headings."""
-        numbers = range(self._at + 1, len(self._rows)) if rows > 0 else range(self._at - 1, -1, -1)
-        choosable = [number for number in numbers if self._rows[number].key]
+        numbers = range(self._at + 1, len(self.rows)) if rows > 0 else range(self._at - 1, -1, -1)
+        choosable = [number for number in numbers if self.rows[number].key]
         if passed := choosable[: abs(rows)]:
             self._move(passed[-1])
 
@@ -119,5 +115,5 @@ class RowList(LineView):
 
     def on_click(self, event: Click) -> None:
         at = event.y + round(self.scroll_y)
-        if 0 <= at < len(self._rows) and self._rows[at].key:
+        if 0 <= at < len(self.rows) and self.rows[at].key:
             self._move(at)

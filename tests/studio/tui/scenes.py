@@ -314,7 +314,7 @@ async def _starting(stage: Stage) -> None:
             await asyncio.Event().wait()
 
     stage.app.open_page("live")
-    stage.app.starter.wait_for(Waiting())  # type: ignore[arg-type]
+    stage.app.attachment.wait_for(Waiting())  # type: ignore[arg-type]
     await stage.rest()
 
 
