@@ -138,9 +138,9 @@ def _run_without_parser(words: Sequence[str]) -> bool:
     folder = os.environ.get("STUDIO_WORKSPACE") or "practice"
     if words[:1] == ["--workspace"] and len(words) > 1:
         folder, words = words[1], words[2:]
-    asked = control.parse_status(words)
+    status = control.parse_status(words)
     try:
-        return asked is not None and control.print_status(Path(folder).expanduser(), *asked)
+        return status is not None and control.print_status(Path(folder).expanduser(), *status)
     except BrokenPipeError:  # `head` has read enough
         silence_stream(sys.stdout)
         return True

@@ -43,7 +43,7 @@ def export(
         raise ConfigError("--best", "--step names a checkpoint too.", "Give one of them.")
     if serve_with is not None:
         exporting.check_server(serve_with)
-    taken = exporting.prepare_export(
+    exported = exporting.prepare_export(
         open_workspace(context),
         run,
         to.expanduser().absolute(),
@@ -51,18 +51,18 @@ def export(
         step=step,
         best=best,
     )
-    taken.write()
+    exported.write()
     print(
-        sanitize(f"{taken.kind} of run {run}, step {taken.found.step}: {taken.folder}"),
+        sanitize(f"{exported.kind} of run {run}, step {exported.found.step}: {exported.folder}"),
         file=sys.stderr,
     )
-    if taken.note:
-        print(f"warning: {taken.note}", file=sys.stderr)
-    command = None if serve_with is None else taken.command(serve_with)
+    if exported.note:
+        print(f"warning: {exported.note}", file=sys.stderr)
+    command = None if serve_with is None else exported.command(serve_with)
     if json:
-        print_json({**taken.facts, "command": command})
+        print_json({**exported.facts, "command": command})
     else:
-        print(sanitize(shlex.join(command) if command else str(taken.folder)))
+        print(sanitize(shlex.join(command) if command else str(exported.folder)))
     sys.stdout.flush()  # before a server takes the terminal over
     if command and not exporting.serve(command):
         print("vLLM is not installed here: run that command where it is.", file=sys.stderr)

@@ -86,9 +86,9 @@ def run(
     check_terminal("studio run")
     # The new process checks the rest: reading the run file twice would take a second.
     options = {"name": name, "restart-step": restart_step, "review": review}
-    given = [f"--{option}={value}" for option, value in options.items() if value is not None]
+    choices = [f"--{option}={value}" for option, value in options.items() if value is not None]
     changes = ["--accept-changes"] if accept_changes else []
-    words = [*given, *changes, "--", runfile, *(overrides or [])]
+    words = [*choices, *changes, "--", runfile, *(overrides or [])]
     return show(context.obj, starting=start(words, context.obj))
 
 
@@ -141,21 +141,21 @@ def show(
     """
     from studio.run.detached import RefusedStart
 
-    left, code = (screen or _load_screen())(workspace, run=run, starting=starting)
+    closed, code = (screen or _load_screen())(workspace, run=run, starting=starting)
     outcome = starting.outcome if starting is not None else None
     if isinstance(outcome, RefusedStart):
         print(outcome.text, file=sys.stderr)
         return outcome.code
     if outcome is not None and outcome.warning:  # it may have scrolled by on the screen
         print(outcome.warning, file=sys.stderr)
-    shown = left.shown_run or (outcome.run if outcome is not None else None)
+    shown = closed.shown_run or (outcome.run if outcome is not None else None)
     if code:
         return code
     if shown is None:
         if starting is not None:
             print("the run is being started, and goes on by itself: studio", file=sys.stderr)
         return exit_codes.DONE
-    return _print_outcome(workspace, shown, ended=bool(left.ended_here))
+    return _print_outcome(workspace, shown, ended=bool(closed.ended_here))
 
 
 def _load_screen() -> Screen:

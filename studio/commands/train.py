@@ -59,7 +59,7 @@ def train(
             f"--stage {stage}", "there is no such stage.", "Choose sft, grpo, all or distil."
         )
     source = parse_source("studio train", "practice", runfile, overrides, example="grpo-tiny")
-    asked = stages.TrainRequest(
+    request = stages.TrainRequest(
         open_workspace(context),
         source,
         name=name,
@@ -68,4 +68,4 @@ def train(
         accept_changes=accept_changes,
         json=json,
     )
-    return asyncio.run(stages.train(asked, cast("stages.Stage", stage)))
+    return asyncio.run(stages.train(request, cast("stages.Stage", stage)))

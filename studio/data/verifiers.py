@@ -80,8 +80,8 @@ def _list_folder(folder: Path, where: str, hidden_by: set[str]) -> Iterator[List
         except OSError as error:
             found, trouble = [], f"it cannot be read: {error.strerror or error}"
         if trouble:
-            told = f"{file}: {trouble}"
-            yield ListedVerifier(file.stem, None, where=shown, path=str(file), trouble=told)
+            text = f"{file}: {trouble}"
+            yield ListedVerifier(file.stem, None, where=shown, path=str(file), trouble=text)
         for function, kind, about in found:
             yield ListedVerifier(file.stem, kind, function, about, shown, str(file))
 
@@ -94,8 +94,10 @@ def _find_functions(file: Path) -> Iterator[tuple[str, str, str]]:
     about = _first_line(tree)
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name[0] != "_":
-            given = node.args
-            names = [a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+            arguments = node.args
+            names = [
+                a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+            ]
             if kind := detect_signature(names):
                 yield node.name, kind, _first_line(node) or about
 

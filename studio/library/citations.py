@@ -77,8 +77,10 @@ class Citations:
             for ref in refs:
                 path = self._records / ref.file
                 reply = orjson.loads(lines.read_at(path, ref.offset, ref.length, ref.digest))
-                said = reply["reply"]
-                cited |= find_cited_ids(said["text"]) | find_cited_ids(said.get("reasoning", ""))
+                written = reply["reply"]
+                cited |= find_cited_ids(written["text"]) | find_cited_ids(
+                    written.get("reasoning", "")
+                )
         except (OSError, StudioError):
             self.unread += 1
         self._cited[name] = (refs, cited)

@@ -76,8 +76,8 @@ def set_comparisons(older: FoundVersion, newer: FoundVersion) -> tuple[SetCompar
         if first and last and first != last and first.fingerprint == last.fingerprint:
             done = compare(question_rewards(first), question_rewards(last))
             verdict = f"{difference_text(done)} {done.verdict}" if done is not None else ""
-        texts = (evaluation_text(e) if e is not None else "" for e in (first, last))
-        comparisons.append(SetComparison(name, *texts, verdict))
+        old, new = (evaluation_text(e) if e is not None else "" for e in (first, last))
+        comparisons.append(SetComparison(name, old, new, verdict))
     return tuple(comparisons)
 
 

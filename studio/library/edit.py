@@ -81,8 +81,8 @@ def requested_change(
 ) -> Change | None:
     """The one change a command line asks for; None when the editor saved nothing new."""
     place = f"library {head.name}"
-    asked = [option for option in (text, add, delete or None) if option is not None]
-    if len(asked) > 1 or (experience is None) == (add is None):
+    options = [option for option in (text, add, delete or None) if option is not None]
+    if len(options) > 1 or (experience is None) == (add is None):
         cause = "it takes ID with --text TEXT, ID with --delete, ID alone, or --add TEXT."
         raise ConflictError(place, cause, "Give one of them.")
     if add is not None:

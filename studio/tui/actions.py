@@ -98,8 +98,8 @@ class MainScreen(Screen[None], inherit_bindings=False):  # tab is a key of the t
             self._control("pause", "paused: nothing new begins (p goes on)")
 
     def action_pause_now(self) -> None:
-        told = "paused: tries under way hold at their next call (p goes on)"
-        self._control("pause", told, now=True)
+        answer = "paused: tries under way hold at their next call (p goes on)"
+        self._control("pause", answer, now=True)
 
     def action_step(self) -> None:
         self._control("step", "one batch through its commit, then it holds")
@@ -116,8 +116,8 @@ class MainScreen(Screen[None], inherit_bindings=False):  # tab is a key of the t
             self._host.tell("no process of a run is there to stop", "failed")
             return
         keys = {"s": "after this step", "n": "now; what is recorded is kept"}
-        told = [line("Everything recorded is kept; the run can be resumed.")]
-        key = await self._host.confirm("Stop the run?", told, keys)
+        lines = [line("Everything recorded is kept; the run can be resumed.")]
+        key = await self._host.confirm("Stop the run?", lines, keys)
         if key == "s":
             self._control("stop", "it ends after this step", after_step=True)
         elif key:

@@ -130,6 +130,6 @@ class HelpScreen(ModalScreen[None]):
     def action_copy(self) -> None:
         from studio.tui.terminal.clipboard import copy_text
 
-        told = copy_text(self.host, self.query_one(LineView).text())
-        self.host.tell(told)
-        self.query_one(Vertical).border_subtitle = one_line(told, 60).replace("[", "(")
+        answer = copy_text(self.host, self.query_one(LineView).text())
+        self.host.tell(answer)
+        self.query_one(Vertical).border_subtitle = one_line(answer, 60).replace("[", "(")

@@ -76,13 +76,13 @@ class Painter:
             for scope in ("loop", "global") if status.living else ("global",):
                 shown += keys_of_scope(scope, keys)
         self._bottom.show_line(1, footer_line(shown, size.width))
-        said = self._last_action
+        shown_action = self._last_action
         if not is_small(size):
             self._is_told_small = False
         elif not self._is_told_small:
             text = f"terminal is {size.width}x{size.height}, studio wants 80x24"
-            said = line((f" {text} (works from 60x16)", "flag"))
-        self._bottom.show_line(0, said)
+            shown_action = line((f" {text} (works from 60x16)", "flag"))
+        self._bottom.show_line(0, shown_action)
 
     @property
     def _bottom(self) -> Chrome:

@@ -40,7 +40,7 @@ def value_text(settings: ScreenSettings, name: str) -> str:
         return "auto"
     if isinstance(value, bool):
         return "on" if value else "off"
-    return str(value) or "none"  # the command
+    return str(value) or "none"
 
 
 def with_next_value(settings: ScreenSettings, name: str) -> ScreenSettings:
