@@ -49,6 +49,7 @@ class FrameClock:
         self.low_bandwidth = low_bandwidth
         self.pacer = pacer
         self.written = 0  # bytes, all of them
+        self.held = 0  # beats at which nothing was drawn for want of budget
         self.buffer = ScreenBuffer()
         self.canvases: list[StreamCanvas] = []
         self._queued, self._probe, self._unpaced = queued, probe, unpaced
@@ -91,6 +92,7 @@ class FrameClock:
                 canvas.flush(heads=heads)
         elif shown:
             budget = self.pacer.allowed_bytes(time.monotonic(), queued=self._queued())
+            self.held += budget <= 0
             while shown and budget > 0:
                 budget -= shown.pop(0).flush(budget, heads=heads)
                 if budget <= 0:
