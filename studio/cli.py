@@ -32,7 +32,7 @@ from studio.commands import (
     start,
     train,
 )
-from studio.errors import DESCRIBED, describe_error, os_error_text
+from studio.errors import describe_error, os_error_text
 from studio.process import harden, open_streams, silence_stream
 from studio.secrets.output import forget, mask_output, mask_tracebacks, remember
 from studio.secrets.rules import environment_secrets
@@ -115,9 +115,9 @@ def run(arguments: Sequence[str]) -> int:
     with mask_output():
         try:
             return _carry_out(arguments)
-        except DESCRIBED as error:
+        except BaseException as error:
             if (described := describe_error(error)) is None:
-                raise
+                raise  # a bug
             text, code = described
             if text:
                 _tell(text)
@@ -138,9 +138,9 @@ def _run_without_parser(words: Sequence[str]) -> bool:
     folder = os.environ.get("STUDIO_WORKSPACE") or "practice"
     if words[:1] == ["--workspace"] and len(words) > 1:
         folder, words = words[1], words[2:]
-    asked = control.parse_status(words)
+    status = control.parse_status(words)
     try:
-        return asked is not None and control.print_status(Path(folder).expanduser(), *asked)
+        return status is not None and control.print_status(Path(folder).expanduser(), *status)
     except BrokenPipeError:  # `head` has read enough
         silence_stream(sys.stdout)
         return True

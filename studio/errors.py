@@ -13,16 +13,6 @@ import typer
 from engines.core.errors import StudioError
 from studio import exit_codes
 
-DESCRIBED = (
-    StudioError,
-    typer.TyperException,
-    typer.Abort,
-    KeyboardInterrupt,
-    OSError,
-    RuntimeError,
-    SystemExit,
-)
-"""What `describe_error` knows, at least in part; nothing else need be caught."""
 _MOVES = {
     errno.ENOSPC: "Make room and try again.",
     errno.EDQUOT: "Make room and try again.",

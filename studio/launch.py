@@ -1,7 +1,6 @@
 """`accelerate launch … -m studio.launch RUNFILE`: one training run in several processes.
 
-Owns what each process does: rank 0 is `studio train`, the others only compute and have no run
-file, no journal and no screen. Reads the environment, where accelerate says which process this is.
+Rank 0 is `studio train`; the others only compute and have no run file, no journal and no screen.
 """
 
 from __future__ import annotations
@@ -22,14 +21,7 @@ import typer
 from engines.core.errors import ConfigError, StudioError
 from engines.record.run_dir import Workspace
 from studio import exit_codes
-from studio.commands.headless import (
-    AcceptChanges,
-    EventsAsJson,
-    Name,
-    Overrides,
-    RestartStep,
-    RunFile,
-)
+from studio.commands import AcceptChanges, EventsAsJson, Name, Overrides, RestartStep, RunFile
 from studio.config.loading import LoadedRun
 from studio.config.source import Source, parse_source
 from studio.estimate.dry_run import tell_estimate
@@ -102,11 +94,7 @@ def launch(
 
 
 def apply_launch_config(source: Source, loaded: LoadedRun, process: LaunchedProcess) -> Source:
-    """Take settings that the run file leaves open from the config of accelerate.
-
-    Raises:
-        ConfigError: the run file trains nothing, or the two contradict each other.
-    """
+    """Take settings that the run file leaves open from the config of accelerate."""
     config = loaded.config
     if not config.trains or config.practice.algorithm != "grpo":
         raise ConfigError(

@@ -1,8 +1,8 @@
 """This process as the operating system has it: its streams, its user, what others may read of it.
 
-Clearing the dumpable flag means that no core file is left and that another process of the same
-user can neither attach nor read memory or environment. It hides nothing from the administrator,
-and children that run other programs begin with the flag set again.
+Without the dumpable flag no core file is left, and no other process of the same user can attach
+or read memory or environment. It hides nothing from the administrator, and children that run
+other programs begin with the flag set again.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ _PR_SET_DUMPABLE = 4
 
 def harden() -> None:
     """Clear the dumpable flag where the platform has one; nothing happens elsewhere."""
-    _prctl(_PR_SET_DUMPABLE, 0)
+    _prctl(_PR_SET_DUMPABLE)
 
 
 def is_hardened() -> bool | None:
     """Whether the flag is cleared; None where the platform has none."""
-    found = _prctl(_PR_GET_DUMPABLE, 0)
+    found = _prctl(_PR_GET_DUMPABLE)
     return None if found is None else found == 0
 
 
-def _prctl(option: int, argument: int) -> int | None:
+def _prctl(option: int) -> int | None:
     if sys.platform != "linux":
         return None
     try:
         import ctypes
 
         # The C library that is loaded already: looking for it by name starts a compiler.
-        found: int = ctypes.CDLL(None).prctl(option, argument, 0, 0, 0)
+        found: int = ctypes.CDLL(None).prctl(option, 0, 0, 0, 0)
     except (ImportError, OSError, AttributeError):  # an interpreter without ctypes
         return None
     return found if found >= 0 else None

@@ -8,24 +8,25 @@ from typing import Annotated, Any
 
 import typer
 
+from studio.commands import AsObject, open_workspace
+from studio.report.tables import print_json
+
 app = typer.Typer(help="Show and control a living run.", no_args_is_help=True)
 
 Run = Annotated[str | None, typer.Argument(help="Run-id; default: the newest living run.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command()
-def status(context: typer.Context, run: Run = None, json: AsJson = False) -> None:
+def status(context: typer.Context, run: Run = None, json: AsObject = False) -> None:
     """Where a run stands, from its process or, without one, from its journal."""
     from studio.session import client
     from studio.workspace.run_control import choose_run
 
     if print_status(context.obj, run, json):
         return
-    from engines.record.run_dir import Workspace  # a good third of the whole start
     from studio.session.status import status_of
 
-    folder = choose_run(Workspace(context.obj), run)
+    folder = choose_run(open_workspace(context), run)
     alive = client.is_alive(folder)
     answer = client.ask(folder, "status") if alive else status_of(folder.state())
     _show({**answer, "alive": alive}, json)
@@ -57,12 +58,11 @@ def parse_status(words: Sequence[str]) -> tuple[str | None, bool] | None:
 
 
 @app.command()
-def watch(context: typer.Context, run: Run = None, json: AsJson = False) -> None:
+def watch(context: typer.Context, run: Run = None, json: AsObject = False) -> None:
     """Follow a living run as plain lines, or as its event stream with --json."""
-    from engines.record.run_dir import Workspace
     from studio.workspace.run_control import choose_run, follow
 
-    follow(choose_run(Workspace(context.obj), run), as_json=json)
+    follow(choose_run(open_workspace(context), run), as_json=json)
 
 
 @app.command()
@@ -72,20 +72,20 @@ def pause(
     now: Annotated[
         bool, typer.Option("--now", help="At once: no further call of a model begins.")
     ] = False,
-    json: AsJson = False,
+    json: AsObject = False,
 ) -> None:
     """Begin no new rollout; what is under way goes on to its end."""
     _ask(context, run, json, "pause", now=now)
 
 
 @app.command()
-def resume(context: typer.Context, run: Run = None, json: AsJson = False) -> None:
+def resume(context: typer.Context, run: Run = None, json: AsObject = False) -> None:
     """Go on after a pause."""
     _ask(context, run, json, "resume")
 
 
 @app.command()
-def step(context: typer.Context, run: Run = None, json: AsJson = False) -> None:
+def step(context: typer.Context, run: Run = None, json: AsObject = False) -> None:
     """Go on through the next commit, then pause."""
     _ask(context, run, json, "step")
 
@@ -97,7 +97,7 @@ def stop(
     after_step: Annotated[
         bool, typer.Option("--after-step", help="End once the step under way is committed.")
     ] = False,
-    json: AsJson = False,
+    json: AsObject = False,
 ) -> None:
     """End a run; everything recorded is kept and it can be resumed."""
     _ask(context, run, json, "stop", after_step=after_step)
@@ -107,12 +107,8 @@ def _ask(context: typer.Context, run: str | None, json: bool, do: str, **more: A
     from studio.session import client
     from studio.workspace.run_control import choose_run, find_live_run
 
-    if (place := find_live_run(context.obj, run)) is not None:
-        _show(client.ask(place, do, **more), json)
-        return
-    from engines.record.run_dir import Workspace
-
-    _show(client.ask(choose_run(Workspace(context.obj), run), do, **more), json)
+    place = find_live_run(context.obj, run) or choose_run(open_workspace(context), run)
+    _show(client.ask(place, do, **more), json)
 
 
 def _show(answer: dict[str, Any], json: bool) -> None:
@@ -120,8 +116,6 @@ def _show(answer: dict[str, Any], json: bool) -> None:
     from studio.workspace.run_control import status_lines
 
     if json:
-        from studio.report.tables import print_json
-
         print_json(strip_envelope(answer))
     else:
         print("\n".join(status_lines(answer)))

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
+
+from studio.commands import AsJson, open_workspace
+from studio.report.tables import print_json, print_result, table
+from studio.secrets.sanitize import sanitize
 
 app = typer.Typer(
     help="List, add, show and check data sets.", no_args_is_help=True, rich_markup_mode=None
 )
 
 Name = Annotated[
-    str,
-    typer.Argument(metavar="NAME[:SPLIT]", help="A path, or a name as run files have it."),
+    str, typer.Argument(metavar="NAME[:SPLIT]", help="A path, or a name as run files have it.")
 ]
 Question = Annotated[
     str | None, typer.Option("--question", metavar="FIELD", help="Field of the question.")
@@ -21,20 +25,17 @@ Question = Annotated[
 Answer = Annotated[
     str | None, typer.Option("--answer", metavar="FIELD", help="Field of the answer.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("list")
 def list_data(context: typer.Context, json: AsJson = False) -> None:
     """List the workspace's data sets and the bundled ones."""
-    from engines.record.run_dir import Workspace
     from studio.data.catalogue import listed_data
-    from studio.report.tables import print_result, table
 
-    found = listed_data(Workspace(context.obj))
+    found = listed_data(open_workspace(context))
     rows = [(e.name, "-" if e.n is None else str(e.n), e.where, e.path) for e in found]
     text = table(("NAME", "N", "FROM", "PATH"), rows)
-    print_result([entry.data for entry in found], text, json=json)
+    print_result([asdict(entry) for entry in found], text, json=json)
     for entry in found:
         if entry.trouble:
             print(f"note: {entry.trouble}", file=sys.stderr)
@@ -56,13 +57,10 @@ def add(
     json: AsJson = False,
 ) -> None:
     """Check data and copy it into the workspace as JSONL."""
-    from engines.record.run_dir import Workspace
     from studio.data.catalogue import add_data, field_names
-    from studio.report.tables import print_json
-    from studio.secrets.sanitize import sanitize
 
     fields = field_names(question, answer)
-    added = add_data(Workspace(context.obj), file, name, fields)
+    added = add_data(open_workspace(context), file, name, fields)
     if json:
         rows = [{"name": a.name, "path": str(a.path), "n": a.n, "new": a.new} for a in added]
         print_json(rows[0] if len(rows) == 1 else rows)
@@ -96,12 +94,10 @@ def preview(
     """Show the first problems as practice would meet them."""
     from engines.data.dataset import read_numbered_problems
     from engines.data.rows import open_table
-    from engines.record.run_dir import Workspace
     from studio.data.catalogue import field_names, find_data
     from studio.data.text import preview_text, problem_data
-    from studio.report.tables import print_result
 
-    source = find_data(name, Workspace(context.obj))
+    source = find_data(name, open_workspace(context))
     fields = field_names(question, answer)
     shown = read_numbered_problems(source, fields=fields, needs_answer=False, limit=n)
     rows = [problem_data(line, problem) for line, problem in shown]
@@ -118,12 +114,10 @@ def check(
 ) -> None:
     """Look for usual mistakes in a data set."""
     from engines.data.dataset import check_dataset
-    from engines.record.run_dir import Workspace
     from studio.data.catalogue import field_names, find_data
     from studio.data.text import report_data, report_text
-    from studio.report.tables import print_result
 
-    source = find_data(name, Workspace(context.obj))
+    source = find_data(name, open_workspace(context))
     report = check_dataset(source, fields=field_names(question, answer))
     about = source.stem, str(source), report
     print_result(report_data(*about), report_text(*about), json=json)
@@ -132,16 +126,14 @@ def check(
 @app.command()
 def verifiers(context: typer.Context, json: AsJson = False) -> None:
     """List the verifiers: built-in, in the workspace's verifiers/, shipped."""
-    from engines.record.run_dir import Workspace
     from studio.data.verifiers import listed_verifiers
-    from studio.report.tables import print_result, table
 
-    found = listed_verifiers(Workspace(context.obj))
+    found = listed_verifiers(open_workspace(context))
     headings = ("NAME", "KIND", "FUNCTION", "FROM", "ABOUT")
     rows = [
         (e.listed_name, e.kind or "-", e.function or "-", e.where, e.about or "-") for e in found
     ]
-    print_result([entry.data for entry in found], table(headings, rows, fold=4), json=json)
+    print_result([asdict(entry) for entry in found], table(headings, rows, fold=4), json=json)
     for entry in found:
         if entry.trouble:
             print(f"note: {entry.trouble}", file=sys.stderr)

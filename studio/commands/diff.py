@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Literal
 
 import typer
+
+from engines.core.errors import ConfigError
+from studio.commands import open_workspace
+from studio.report.tables import print_json
 
 
 def diff(
@@ -18,10 +23,6 @@ def diff(
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Compare libraries: NAME@V, RUN@epoch:N, RUN@step:N or a FILE each."""
-    import sys
-
-    from engines.core.errors import ConfigError
-    from engines.record.run_dir import Workspace
     from studio.library import diff as diffing
     from studio.library.references import find_version
 
@@ -29,12 +30,10 @@ def diff(
         raise ConfigError(
             "--json", f"it contradicts --format {format}.", "Leave one of the two out."
         )
-    workspace = Workspace(context.obj)
+    workspace = open_workspace(context)
     older, newer = find_version(a, workspace), find_version(b, workspace)
     match "json" if json else format:
         case "json":
-            from studio.report.tables import print_json
-
             print_json(diffing.as_data(older, newer))
         case "html":
             sys.stdout.write(diffing.as_html(older, newer))

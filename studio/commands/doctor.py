@@ -6,20 +6,21 @@ from typing import Annotated
 
 import typer
 
+from studio import exit_codes
+from studio.commands import AsObject, open_workspace
+from studio.report.tables import print_result
+
 
 def doctor(
     context: typer.Context,
     repair: Annotated[
         bool, typer.Option("--repair", help="Repair what can be repaired; what is cut is kept.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: AsObject = False,
 ) -> int:
     """Check journals, records, libraries and the machine; exit 2 where something is damaged."""
     from dataclasses import replace
 
-    from engines.record.run_dir import Workspace
-    from studio import exit_codes
-    from studio.report.tables import print_result
     from studio.workspace.doctor import Finding, diagnose
     from studio.workspace.doctor_text import doctor_data, doctor_text
     from studio.workspace.preflight import machine_facts, machine_troubles
@@ -28,7 +29,7 @@ def doctor(
     around = tuple(
         Finding(t.place, t.cause, t.move, t.damage) for t in machine_troubles(context.obj, machine)
     )
-    found = diagnose(Workspace(context.obj), repair=repair)
+    found = diagnose(open_workspace(context), repair=repair)
     found = replace(found, findings=(*found.findings, *around))
     text = doctor_text(found, machine, repair=repair)
     print_result(doctor_data(found, machine), text, json=json)

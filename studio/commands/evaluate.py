@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from engines.core.errors import ConfigError
-from studio.commands.headless import Overrides
+from studio.commands import AsObject, Overrides, open_workspace
 
 
 def evaluate(
@@ -30,8 +30,7 @@ def evaluate(
         typer.Option(metavar="FILE", help="An agent.yaml: its instructions and experiences."),
     ] = None,
     baseline: Annotated[
-        str | None,
-        typer.Option(metavar="NAME[@V]|none", help="Experiences to compare with."),
+        str | None, typer.Option(metavar="NAME[@V]|none", help="Experiences to compare with.")
     ] = None,
     k: Annotated[
         int | None, typer.Option(min=1, help="Tries a problem instead of evaluation.k.")
@@ -43,10 +42,9 @@ def evaluate(
     config_name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Which of its configs/eval, as math/NAME.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: AsObject = False,
 ) -> int:
     """Measure experiences on held-out sets; pays only for what is not measured yet."""
-    from engines.record.run_dir import Workspace
     from studio.config.source import parse_source
     from studio.evaluation.evaluate import load_eval, plan_eval
     from studio.evaluation.session import run_eval
@@ -58,10 +56,6 @@ def evaluate(
     )
     loaded = load_eval(source, context.obj, agent=agent, k=k)
     plan = plan_eval(
-        loaded,
-        Workspace(context.obj),
-        library=library,
-        baseline=baseline,
-        agent=agent is not None,
+        loaded, open_workspace(context), library=library, baseline=baseline, agent=agent is not None
     )
     return run_eval(plan, json=json)

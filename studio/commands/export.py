@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from engines.core.errors import ConfigError
+from studio.commands import AsJson, Run, open_workspace
+from studio.report.tables import print_json
+from studio.secrets.sanitize import sanitize
+
 
 def export(
     context: typer.Context,
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Run-id, see `studio runs list`.")],
+    run: Run,
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="A new or empty folder.")],
     merged: Annotated[
         bool, typer.Option("--merged", help="Base model and adapter as one model.")
@@ -24,16 +31,9 @@ def export(
         str | None,
         typer.Option(metavar="SERVER", help="Print the command that serves it, and run it: vllm."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: AsJson = False,
 ) -> None:
     """Export trained weights with tokenizer and model card."""
-    import shlex
-    import sys
-
-    from engines.core.errors import ConfigError
-    from engines.record.run_dir import Workspace
-    from studio.report.tables import print_json
-    from studio.secrets.sanitize import sanitize
     from studio.training import export as exporting
 
     if merged == adapter:
@@ -43,26 +43,26 @@ def export(
         raise ConfigError("--best", "--step names a checkpoint too.", "Give one of them.")
     if serve_with is not None:
         exporting.check_server(serve_with)
-    taken = exporting.prepare_export(
-        Workspace(context.obj),
+    exported = exporting.prepare_export(
+        open_workspace(context),
         run,
         to.expanduser().absolute(),
         "merged" if merged else "adapter",
         step=step,
         best=best,
     )
-    taken.write()
+    exported.write()
     print(
-        sanitize(f"{taken.kind} of run {run}, step {taken.found.step}: {taken.folder}"),
+        sanitize(f"{exported.kind} of run {run}, step {exported.found.step}: {exported.folder}"),
         file=sys.stderr,
     )
-    if taken.note:
-        print(f"warning: {taken.note}", file=sys.stderr)
-    command = None if serve_with is None else taken.command(serve_with)
+    if exported.note:
+        print(f"warning: {exported.note}", file=sys.stderr)
+    command = None if serve_with is None else exported.command(serve_with)
     if json:
-        print_json({**taken.facts, "command": command})
+        print_json({**exported.facts, "command": command})
     else:
-        print(sanitize(shlex.join(command) if command else str(taken.folder)))
+        print(sanitize(shlex.join(command) if command else str(exported.folder)))
     sys.stdout.flush()  # before a server takes the terminal over
     if command and not exporting.serve(command):
         print("vLLM is not installed here: run that command where it is.", file=sys.stderr)

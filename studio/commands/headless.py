@@ -1,7 +1,4 @@
-"""`studio headless`: practise in this process, without a screen.
-
-Owns the arguments that `studio run`, `studio train` and `studio.launch` share with it.
-"""
+"""`studio headless`: practise in this process, without a screen."""
 
 from __future__ import annotations
 
@@ -10,25 +7,16 @@ from typing import Annotated
 import typer
 
 from engines.core.errors import ConfigError
+from studio.commands import (
+    AcceptChanges,
+    EventsAsJson,
+    Name,
+    Overrides,
+    RestartStep,
+    RunFile,
+    open_workspace,
+)
 
-RunFile = Annotated[str | None, typer.Argument(metavar="RUNFILE|PRESET", help="What to practise.")]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to override.")
-]
-Name = Annotated[str | None, typer.Option(help="Name of the run instead of exp_id.")]
-RestartStep = Annotated[
-    str | None,
-    typer.Option(
-        metavar="null|0|N",
-        help="null resumes the newest run of the name (default), 0 starts a new one, N "
-        "starts a new one that adopts the first N steps.",
-    ),
-]
-AcceptChanges = Annotated[
-    bool,
-    typer.Option("--accept-changes", help="Resume although settings that change results differ."),
-]
-EventsAsJson = Annotated[bool, typer.Option("--json", help="Print the event stream on stdout.")]
 _Resume = Annotated[str | None, typer.Option(metavar="RUN", help="Resume this run by its run-id.")]
 _Review = Annotated[
     str | None,
@@ -71,7 +59,6 @@ def headless(
     """Practise without a screen; starts or resumes a run."""
     import asyncio
 
-    from engines.record.run_dir import Workspace
     from studio.config.source import parse_source
     from studio.estimate.dry_run import print_dry_run, tell_estimate
     from studio.run.headless import run_headless
@@ -93,7 +80,7 @@ def headless(
     if ready_fd is not None:
         take_pipe(ready_fd)
     request = RunRequest(
-        workspace=Workspace(context.obj),
+        workspace=open_workspace(context),
         source=source,
         name=name,
         restart_step=restart_step,

@@ -7,23 +7,25 @@ from typing import Annotated
 
 import typer
 
+from engines.core.errors import ConflictError
+from studio.commands import AsJson, open_workspace
+from studio.process import login_name
+from studio.report.tables import print_json, print_result
+from studio.secrets.sanitize import sanitize
+
 app = typer.Typer(
     help="What was learned, how it came about, and changes by hand.", no_args_is_help=True
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a library.")]
 
 
 @app.command("list")
 def list_libraries(context: typer.Context, json: AsJson = False) -> None:
     """Every library of the workspace."""
-    from engines.record.run_dir import Workspace
     from studio.library.text import library_row
-    from studio.report.tables import print_json
-    from studio.secrets.sanitize import sanitize
 
-    rows = [library_row(folder) for folder in Workspace(context.obj).libraries()]
+    rows = [library_row(folder) for folder in open_workspace(context).libraries()]
     if json:
         print_json(rows)
         return
@@ -48,12 +50,10 @@ def show(
     json: AsJson = False,
 ) -> None:
     """One version: its experiences and where each comes from."""
-    from engines.record.run_dir import Workspace
     from studio.library.references import find_version
     from studio.library.text import library_data, library_lines
-    from studio.report.tables import print_result
 
-    library = find_version(reference, Workspace(context.obj)).library
+    library = find_version(reference, open_workspace(context)).library
     print_result(library_data(library), "\n".join(library_lines(library)), json=json)
 
 
@@ -67,12 +67,10 @@ def history(
     json: AsJson = False,
 ) -> None:
     """Every commit, with operations, evidence and who decided."""
-    from engines.record.run_dir import Workspace
     from studio.library.references import library_folder
     from studio.library.text import check_experience, history_data, history_lines
-    from studio.report.tables import print_result
 
-    folder = library_folder(name, Workspace(context.obj))
+    folder = library_folder(name, open_workspace(context))
     check_experience(folder, experience)
     text = "\n".join(history_lines(folder, experience) or ["nothing"])
     print_result(history_data(folder, experience), text, json=json)
@@ -97,7 +95,6 @@ def edit(
     """Change, add or delete one experience; recorded as a decided operation."""
     from studio.library.edit import commit_changes, requested_change
     from studio.library.references import library_folder
-    from studio.process import login_name
     from studio.review.editor import edit_text
     from studio.secrets.workspace import masking_workspace
 
@@ -118,10 +115,8 @@ def revert(
     reason: Annotated[str, typer.Option(help="Why; recorded with the decisions.")] = "",
 ) -> None:
     """Make a new version with the texts of an older one; nothing is lost."""
-    from engines.core.errors import ConflictError
     from studio.library.edit import commit_changes, revert_changes
     from studio.library.references import library_folder
-    from studio.process import login_name
     from studio.secrets.workspace import masking_workspace
 
     name, _, number = reference.rpartition("@")

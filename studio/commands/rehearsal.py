@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
+
+from studio import exit_codes
+from studio.commands import AsObject
+from studio.report.tables import print_json
 
 app = typer.Typer(
     help="The scripted stand-in for a model.", no_args_is_help=True, rich_markup_mode=None
@@ -19,7 +24,7 @@ def rehearsal() -> None:
 @app.command("serve")
 def serve_replies(
     port: Annotated[int, typer.Option(help="Where to listen; 0 takes any free port.")] = 8311,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: AsObject = False,
 ) -> int:
     """Serve scripted replies (rehearsal) to any OpenAI client until Ctrl-C."""
     import asyncio
@@ -28,19 +33,12 @@ def serve_replies(
 
 
 async def _serve_until_stopped(port: int, *, json: bool) -> int:
-    """Serve until Ctrl-C or SIGTERM, which is the only way it ends: exit code 130.
-
-    Raises:
-        ConfigError: the port cannot be had.
-    """
+    """Serve until Ctrl-C or SIGTERM, which is the only way it ends: exit code 130."""
     import asyncio
     import contextlib
     import signal
-    import sys
 
     from engines.policies.rehearsal.server import serve
-    from studio import exit_codes
-    from studio.report.tables import print_json
 
     def print_ready(base_url: str) -> None:
         if json:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
+from studio.commands import NewestRun
+from studio.process import login_name
+from studio.report.tables import wrap_text
+
 
 def review(
     context: typer.Context,
-    run: Annotated[
-        str | None, typer.Argument(help="Run-id; default: the newest living run, else the newest.")
-    ] = None,
+    run: NewestRun = None,
     wait: Annotated[
         bool, typer.Option("--wait", help="Stay for the run's next steps, until it ends.")
     ] = False,
@@ -21,11 +24,8 @@ def review(
     Replies that could not be understood come last: mend them, or let them go.
     """
     import shutil
-    import sys
 
-    from studio.process import login_name
     from studio.report.progress import to_stderr
-    from studio.report.tables import wrap_text
     from studio.review.editor import edit_text
     from studio.review.review_run import RunReview, open_session
     from studio.run.linter import LazyLinter

@@ -7,21 +7,20 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="List, show and remove runs.", no_args_is_help=True, rich_markup_mode=None)
+from engines.core.errors import ConfigError
+from studio.commands import AsJson, Run, open_workspace
+from studio.report.tables import print_json, print_result
+from studio.secrets.sanitize import sanitize
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="Run-id, see `studio runs list`.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+app = typer.Typer(help="List, show and remove runs.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command("list")
 def list_runs(context: typer.Context, json: AsJson = False) -> None:
     """List the runs, newest first, and what waits for a decision."""
-    from engines.record.run_dir import Workspace
-    from studio.report.tables import print_json
-    from studio.secrets.sanitize import sanitize
     from studio.workspace.listing import listed_runs, runs_table
 
-    found = listed_runs(Workspace(context.obj))
+    found = listed_runs(open_workspace(context))
     if json:
         print_json([run.data for run in found])
     elif found:
@@ -50,12 +49,9 @@ def show(
     json: AsJson = False,
 ) -> None:
     """Show one run: how it went, step by step, and where its files are."""
-    from engines.core.errors import ConfigError
-    from engines.record.run_dir import Workspace
     from studio.report.rollout import rollout_facts, rollout_text
     from studio.report.run import run_facts, run_text
     from studio.report.step import step_facts, step_text
-    from studio.report.tables import print_result
     from studio.session.client import is_alive
 
     if prompts and step is None:
@@ -64,7 +60,7 @@ def show(
         )
     if rollout is not None and step is not None:
         raise ConfigError("--rollout", "it shows a rollout, --step a step.", "Give one of them.")
-    workspace = Workspace(context.obj)
+    workspace = open_workspace(context)
     folder = workspace.run(run)
     if rollout is not None:
         facts = rollout_facts(folder, rollout)
@@ -85,12 +81,9 @@ def rm(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Remove a run and all its records; its library stays."""
-    from engines.core.errors import ConfigError
-    from engines.record.run_dir import Workspace
-    from studio.secrets.sanitize import sanitize
     from studio.workspace.removal import check_removable, library_of, remove_run
 
-    workspace = Workspace(context.obj)
+    workspace = open_workspace(context)
     folder = workspace.run(run)
     library = library_of(folder)
     check_removable(folder, workspace)

@@ -1,7 +1,6 @@
 """`studio`, `studio run` and `studio attach`: the commands that open the screen.
 
-Owns whether it can be drawn, what is printed once it is left, and the exit code. Draws nothing;
-`studio.tui.app` does.
+They know whether it can be drawn, what is printed once it is left, and the exit code.
 """
 
 from __future__ import annotations
@@ -17,7 +16,15 @@ import typer
 
 from engines.core.errors import ConfigError
 from studio import exit_codes
-from studio.commands.headless import AcceptChanges, Name, Overrides, RestartStep, RunFile
+from studio.commands import (
+    AcceptChanges,
+    Name,
+    NewestRun,
+    Overrides,
+    RestartStep,
+    RunFile,
+    open_workspace,
+)
 
 if TYPE_CHECKING:
     from studio.run.detached import StartingProcess
@@ -79,23 +86,17 @@ def run(
     check_terminal("studio run")
     # The new process checks the rest: reading the run file twice would take a second.
     options = {"name": name, "restart-step": restart_step, "review": review}
-    given = [f"--{option}={value}" for option, value in options.items() if value is not None]
+    choices = [f"--{option}={value}" for option, value in options.items() if value is not None]
     changes = ["--accept-changes"] if accept_changes else []
-    words = [*given, *changes, "--", runfile, *(overrides or [])]
+    words = [*choices, *changes, "--", runfile, *(overrides or [])]
     return show(context.obj, starting=start(words, context.obj))
 
 
-def attach(
-    context: typer.Context,
-    run: Annotated[
-        str | None, typer.Argument(help="Run-id; default: the newest living run, else the newest.")
-    ] = None,
-) -> int:
+def attach(context: typer.Context, run: NewestRun = None) -> int:
     """Open the screen on a run; one without a process is opened from its journal."""
-    from engines.record.run_dir import Workspace
     from studio.workspace.run_control import choose_run
 
-    folder = choose_run(Workspace(context.obj), run)
+    folder = choose_run(open_workspace(context), run)
     folder.state()  # a damaged journal is reported before the screen is drawn
     check_terminal("studio attach")
     return show(context.obj, run=folder.run)
@@ -135,32 +136,26 @@ def show(
 ) -> int:
     """Open the screen; once it is closed, print how to come back or how the run ended.
 
-    Args:
-        workspace: the folder of runs.
-        run: to be attached to.
-        starting: a run that is being started; with neither it is the start screen.
-        screen: what to open; None: the real one.
-
-    Returns:
-        The exit code: that of a run that ended meanwhile, else 0.
+    `screen` is what to open, None for the real one. The exit code is that of a run that ended
+    meanwhile, else 0.
     """
     from studio.run.detached import RefusedStart
 
-    left, code = (screen or _load_screen())(workspace, run=run, starting=starting)
+    closed, code = (screen or _load_screen())(workspace, run=run, starting=starting)
     outcome = starting.outcome if starting is not None else None
     if isinstance(outcome, RefusedStart):
         print(outcome.text, file=sys.stderr)
         return outcome.code
     if outcome is not None and outcome.warning:  # it may have scrolled by on the screen
         print(outcome.warning, file=sys.stderr)
-    shown = left.shown_run or (outcome.run if outcome is not None else None)
+    shown = closed.shown_run or (outcome.run if outcome is not None else None)
     if code:
         return code
     if shown is None:
         if starting is not None:
             print("the run is being started, and goes on by itself: studio", file=sys.stderr)
         return exit_codes.DONE
-    return _print_outcome(workspace, shown, ended=bool(left.ended_here))
+    return _print_outcome(workspace, shown, ended=bool(closed.ended_here))
 
 
 def _load_screen() -> Screen:

@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
-from studio.commands.headless import Overrides
+from studio.commands import AsJson, AsObject, Overrides, open_workspace
+from studio.report.tables import print_result, table
+from studio.secrets.sanitize import sanitize
 
 presets = typer.Typer(
     help="The run files people start from.", no_args_is_help=True, rich_markup_mode=None
@@ -16,12 +18,11 @@ presets = typer.Typer(
 
 
 @presets.command("list")
-def list_presets(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def list_presets(json: AsJson = False) -> None:
     """List the presets; `studio init PRESET` writes one out to be edited."""
-    from studio import presets as bundled
-    from studio.report.tables import print_result, table
+    from studio.presets import list_presets as find_presets
 
-    found = bundled.list_presets()
+    found = find_presets()
     data = [{"name": name, "about": about} for name, about in found]
     print_result(data, table(("PRESET", "WHAT IT IS"), found, fold=1), json=json)
 
@@ -35,8 +36,7 @@ def init(
     """Write a commented run file to start from; never overwrites one."""
     from shlex import quote
 
-    from studio.presets.run_file import write_run_file
-    from studio.secrets.sanitize import sanitize
+    from studio.presets import write_run_file
 
     file = write_run_file(preset, to.expanduser() if to else None)
     written = sanitize(quote(str(file)))
@@ -63,13 +63,12 @@ def try_once(
         str | None,
         typer.Option(metavar="NAME[@V]|none", help="Experiences; default: as the run begins."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: AsObject = False,
 ) -> int:
     """Take one problem from prompt to verdict; keeps nothing."""
     import asyncio
     from functools import partial
 
-    from engines.record.run_dir import Workspace
     from studio.config.loading import load_run
     from studio.evaluation.trial import Trial, choose_problem, run_trial
     from studio.evaluation.trial_text import (
@@ -80,7 +79,6 @@ def try_once(
         trial_data,
     )
     from studio.report.progress import to_stderr
-    from studio.report.tables import print_result
     from studio.run.budget import limits_of
     from studio.run.library_start import choose_library
 
@@ -88,7 +86,7 @@ def try_once(
     if limits_of(loaded.config):
         to_stderr("note: a try asks once and keeps nothing, so the budget is not kept either")
     chosen = choose_problem(loaded, problem, question, answer)
-    workspace = Workspace(context.obj)
+    workspace = open_workspace(context)
     trial = Trial(loaded, chosen, *choose_library(loaded, workspace, library))
     if json:
         tried = asyncio.run(run_trial(trial, workspace))

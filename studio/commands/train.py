@@ -7,13 +7,14 @@ from typing import Annotated, cast
 import typer
 
 from engines.core.errors import ConfigError
-from studio.commands.headless import (
+from studio.commands import (
     AcceptChanges,
     EventsAsJson,
     Name,
     Overrides,
     RestartStep,
     RunFile,
+    open_workspace,
 )
 
 STAGES = ("sft", "grpo", "all", "distil")
@@ -50,7 +51,6 @@ def train(
     """
     import asyncio
 
-    from engines.record.run_dir import Workspace
     from studio.config.source import parse_source
     from studio.run.plan import RunRequest
     from studio.training import stages
@@ -61,7 +61,7 @@ def train(
         )
     source = parse_source("studio train", "practice", runfile, overrides, example="grpo-tiny")
     asked = RunRequest(
-        workspace=Workspace(context.obj),
+        workspace=open_workspace(context),
         source=source,
         name=name,
         restart_step=restart_step,

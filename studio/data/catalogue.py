@@ -1,18 +1,13 @@
-"""The data sets of a workspace and those that are bundled, by name.
-
-Owns where names are looked up on the command line, and adding files. What a data set
-may look like is `engines.data`'s.
-"""
+"""The data sets of a workspace and those that are bundled: finding them by name, adding files."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from engines.core.errors import ConfigError, ConflictError, DataError
 from engines.core.ids import digest_bytes
@@ -36,10 +31,6 @@ class ListedData:
     where: str  # "workspace", "bundled", or "hidden" behind one of the workspace
     path: str
     trouble: str = ""
-
-    @property
-    def data(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +56,7 @@ def field_names(question: str | None, answer: str | None) -> dict[str, str]:
 
 
 def find_data(name: str, workspace: Workspace) -> DataSource:
-    """Find a data set as the `data.practice` of a run file would.
-
-    Raises:
-        DataError: it is nowhere.
-    """
+    """Find a data set as the `data.practice` of a run file would."""
     own = (workspace.datasets, bundled_folder())
     # A path is relative to the current folder; a bare name is looked up by name first.
     typed = os.sep in name or "." in name
@@ -88,48 +75,33 @@ def listed_data(workspace: Workspace) -> tuple[ListedData, ...]:
 def add_data(
     workspace: Workspace, name_or_path: str, name: str | None, fields: Mapping[str, str]
 ) -> tuple[AddedData, ...]:
-    """Check data and copy it into the workspace.
+    """Check data and copy it into the workspace as datasets/<name>.jsonl.
 
     A JSONL file is copied byte for byte; anything else becomes JSONL row by row, with all
     its fields. Where `fields` names unusual fields, they are renamed in the copy, so that
-    run files need not name them again.
-
-    Args:
-        workspace: gets datasets/<name>.jsonl.
-        name_or_path: a file, a folder (each of its splits is added as NAME-SPLIT), or
-            FOLDER:SPLIT.
-        name: what to call it; the file's or folder's name unless given.
-        fields: as `read_numbered_problems` takes them.
+    run files need not name them again. Of a folder each split is added as NAME-SPLIT.
 
     Raises:
         DataError: the data cannot be practised on.
         ConfigError: the name cannot be one, or belongs to other content.
-        RecordError: a copy cannot be written.
     """
     found = locate(name_or_path, (Path.cwd(),))
     if found.path.is_dir() and found.split is None:
         splits = find_splits(found.path)
-        several = len(splits) > 1
-        sources = [DataSource(found.path, split or None) for split in splits]
         called = name if name is not None else found.path.resolve().name
-        names = [f"{called}-{s.split}" if several else called for s in sources]
+        names = [f"{called}-{split}" if len(splits) > 1 else called for split in splits]
+        sources = [DataSource(found.path, split or None) for split in splits]
     else:
         sources = [resolve_data(name_or_path, (Path.cwd(),))]
         names = [name if name is not None else sources[0].stem]
     # All are checked before the first is written, so that half a folder is never added.
-    ready = [
-        _prepare(workspace, source, called, fields)
-        for source, called in zip(sources, names, strict=True)
-    ]
+    ready = [_prepare(workspace, *one, fields) for one in zip(sources, names, strict=True)]
     return tuple(_write_data(workspace, *one) for one in ready)
-
-
-_Ready = tuple[Path, bytes, tuple[Numbered, ...]]
 
 
 def _prepare(
     workspace: Workspace, source: DataSource, called: str, fields: Mapping[str, str]
-) -> _Ready:
+) -> tuple[Path, bytes, tuple[Numbered, ...]]:
     numbered = read_numbered_problems(source, fields=fields, needs_answer=False)
     data = _canonical_jsonl(source, numbered, fields)
     target = workspace.datasets / f"{_check_data_name(called)}.jsonl"
@@ -169,7 +141,7 @@ def _canonical_jsonl(
     table = open_table(source)
     if table.verbatim and not fields:
         return source.files()[0].read_bytes()
-    problems = {number: problem for number, problem in numbered}
+    problems = dict(numbered)
     rows = []
     for number, _, row in table.rows:
         if isinstance(row, DataError):  # cannot be: `numbered` was read from the same rows

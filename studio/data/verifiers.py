@@ -1,7 +1,6 @@
 """The verifiers one can name: the built-in ones, and the functions of files.
 
-Owns reading a file for its functions. A file is parsed and never run: listing
-verifiers must not have side effects.
+A file is parsed and never run: listing verifiers must not have side effects.
 """
 
 from __future__ import annotations
@@ -9,14 +8,13 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from importlib.resources import files
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from engines.record.run_dir import Workspace
 from engines.verifiers.foreign.signature import FORMS, detect_signature
 from studio.config.loading import LoadedRun
+from studio.data.catalogue import bundled_folder
 
 _BUILT_IN = {
     "math": "Is the stated answer mathematically the expected one?",
@@ -46,10 +44,6 @@ class ListedVerifier:
         """The name as it is listed: a file's own, so that it is told from a built-in one."""
         return Path(self.path).name if self.path else self.name
 
-    @property
-    def data(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def listed_verifiers(workspace: Workspace) -> tuple[ListedVerifier, ...]:
     """The built-in ones, the workspace's, then the shipped ones."""
@@ -62,7 +56,7 @@ def listed_verifiers(workspace: Workspace) -> tuple[ListedVerifier, ...]:
 
 
 def shipped_verifiers() -> Path:
-    return Path(str(files("sample_data"))) / "verifiers"
+    return bundled_folder() / "verifiers"
 
 
 def verifier_folders(loaded: LoadedRun, workspace: Workspace) -> tuple[Path, ...]:
@@ -86,8 +80,8 @@ def _list_folder(folder: Path, where: str, hidden_by: set[str]) -> Iterator[List
         except OSError as error:
             found, trouble = [], f"it cannot be read: {error.strerror or error}"
         if trouble:
-            trouble = f"{file}: {trouble}"
-            yield ListedVerifier(file.stem, None, "", "", shown, str(file), trouble)
+            text = f"{file}: {trouble}"
+            yield ListedVerifier(file.stem, None, where=shown, path=str(file), trouble=text)
         for function, kind, about in found:
             yield ListedVerifier(file.stem, kind, function, about, shown, str(file))
 
@@ -100,8 +94,10 @@ def _find_functions(file: Path) -> Iterator[tuple[str, str, str]]:
     about = _first_line(tree)
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name[0] != "_":
-            given = node.args
-            names = [a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+            arguments = node.args
+            names = [
+                a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+            ]
             if kind := detect_signature(names):
                 yield node.name, kind, _first_line(node) or about
 

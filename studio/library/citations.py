@@ -1,13 +1,12 @@
 """Which rollouts of a run cite which experience, as `[E14]` in what the model wrote.
 
-Reads a run's journal and records; changes nothing. A model that was not asked to cite may
-never do it: then there is nothing to count, and no use to show.
+A model that was not asked to cite may never do it: then there is no use to show.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from threading import Lock
 
@@ -48,22 +47,18 @@ class Citations:
         self._history = HistoryReader(run)
         self._reading = Lock()  # pages refresh it in worker threads
         self._cited: dict[str, tuple[tuple[RecordRef, ...], frozenset[str]]] = {}
-        self._uses: dict[str, Citation] = {}
+        self.rollouts: dict[str, Citation] = {}  # also those that cite nothing
         self.unread = 0  # rollouts whose record is gone or damaged
 
     def refresh(self) -> None:
-        """Read what the run has journalled since.
-
-        Raises:
-            StudioError: its journal cannot be read.
-        """
+        """Read what the run has journalled since."""
         with self._reading:
             self.unread = 0
             for step in self._history.read().steps.values():
                 epoch = step.started.epoch if step.started else 0
                 for rollout in step.rollouts.values():
                     self._read(rollout.id, rollout.finished.refs)
-                    self._uses[rollout.id] = Citation(rollout.id, epoch, rollout.reward)
+                    self.rollouts[rollout.id] = Citation(rollout.id, epoch, rollout.reward)
 
     def by_experience(self, experiences: Collection[str]) -> dict[str, tuple[Citation, ...]]:
         """The uses of each of these that is cited at all, in the order they were journalled."""
@@ -71,13 +66,8 @@ class Citations:
         found: dict[str, list[Citation]] = {}
         for rollout, (_, names) in self._cited.items():
             for name in names & wanted:
-                found.setdefault(name, []).append(self._uses[rollout])
+                found.setdefault(name, []).append(self.rollouts[rollout])
         return {name: tuple(uses) for name, uses in found.items()}
-
-    @property
-    def rollouts(self) -> Mapping[str, Citation]:
-        """Every rollout with its reward, whether it cites anything or not."""
-        return self._uses
 
     def _read(self, name: str, refs: tuple[RecordRef, ...]) -> None:
         if name in self._cited and self._cited[name][0] == refs:
@@ -87,8 +77,10 @@ class Citations:
             for ref in refs:
                 path = self._records / ref.file
                 reply = orjson.loads(lines.read_at(path, ref.offset, ref.length, ref.digest))
-                said = reply["reply"]
-                cited |= find_cited_ids(said["text"]) | find_cited_ids(said.get("reasoning", ""))
+                written = reply["reply"]
+                cited |= find_cited_ids(written["text"]) | find_cited_ids(
+                    written.get("reasoning", "")
+                )
         except (OSError, StudioError):
             self.unread += 1
         self._cited[name] = (refs, cited)

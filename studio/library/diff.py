@@ -1,7 +1,4 @@
-"""The difference of two libraries as lines, as JSON and as a page.
-
-Pure; the difference itself is `Library.diff`.
-"""
+"""The difference of two libraries (`Library.diff`) as lines, as JSON and as a page: pure."""
 
 from __future__ import annotations
 
@@ -72,36 +69,35 @@ def set_comparisons(older: FoundVersion, newer: FoundVersion) -> tuple[SetCompar
     """
     before = {e.data: e for e in older.measured}
     after = {e.data: e for e in newer.measured}
-    found = []
+    comparisons = []
     for name in {**before, **after}:
         first, last = before.get(name), after.get(name)
         verdict = ""
         if first and last and first != last and first.fingerprint == last.fingerprint:
             done = compare(question_rewards(first), question_rewards(last))
             verdict = f"{difference_text(done)} {done.verdict}" if done is not None else ""
-        shown, then = (evaluation_text(e) if e is not None else "" for e in (first, last))
-        found.append(SetComparison(name, shown, then, verdict))
-    return tuple(found)
+        old, new = (evaluation_text(e) if e is not None else "" for e in (first, last))
+        comparisons.append(SetComparison(name, old, new, verdict))
+    return tuple(comparisons)
 
 
 def as_lines(older: FoundVersion, newer: FoundVersion) -> list[DiffLine]:
-    """The text form."""
     found = newer.library.diff(older.library)
     sides = f"{sanitize(older.label)} -> {sanitize(newer.label)}"
-    weights = weights_lines(older, newer)
-    lines = [DiffLine(f"{sides}  {diff_counts_text(found)}" if not weights else sides)]
-    lines += [DiffLine(text) for text in weights]
-    for side, which in ((older, "before"), (newer, "after")):
-        lines += [DiffLine(f"{which}: {sanitize(result)}") for result in side.evaluations]
-    if weights:
-        lines += [
-            DiffLine(f"{sanitize(one.data)}: {one.verdict}")
-            for one in set_comparisons(older, newer)
-            if one.verdict
-        ]
-        return lines
+    results = [sanitize(text) for text in _result_lines(older, newer)]
+    if weights := weights_lines(older, newer):
+        compared = [one for one in set_comparisons(older, newer) if one.verdict]
+        verdicts = [f"{sanitize(one.data)}: {one.verdict}" for one in compared]
+        return [DiffLine(text) for text in (sides, *weights, *results, *verdicts)]
+    head = [DiffLine(text) for text in (f"{sides}  {diff_counts_text(found)}", *results)]
     changes = [DiffLine(text, _COLOURS[text[0]]) for text in diff_lines(found)]
-    return lines + (changes or [DiffLine("no experience differs")])
+    return head + (changes or [DiffLine("no experience differs")])
+
+
+def _result_lines(older: FoundVersion, newer: FoundVersion) -> list[str]:
+    """The held-out results of both, not yet sanitized."""
+    before = [f"before: {result}" for result in older.evaluations]
+    return before + [f"after: {result}" for result in newer.evaluations]
 
 
 def weights_lines(older: FoundVersion, newer: FoundVersion) -> list[str]:
@@ -148,14 +144,8 @@ def as_html(older: FoundVersion, newer: FoundVersion) -> str:
     ]
     rows += [_html_row("added", e.id, f"<ins>{_escape_html(e.text)}</ins>") for e in found.added]
     title = f"{_escape_html(older.label)} → {_escape_html(newer.label)}"
-    results = "".join(
-        f"<p>{which}: {_escape_html(result)}</p>"
-        for side, which in ((older, "before"), (newer, "after"))
-        for result in side.evaluations
-    )
-    results = (
-        "".join(f"<p>{_escape_html(text)}</p>" for text in weights_lines(older, newer)) + results
-    )
+    texts = (*weights_lines(older, newer), *_result_lines(older, newer))
+    results = "".join(f"<p>{_escape_html(text)}</p>" for text in texts)
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         f"<title>{title}</title><style>"

@@ -1,7 +1,6 @@
-"""Changing a library by hand, in the same form as practice changes it.
+"""Changing a library by hand: operations that a person proposes and approves at once.
 
-Every edit is an operation that a person proposed and approved at once, committed under
-the library's lock and recorded in its journal.
+They are committed under the library's lock and recorded in its journal, as those of practice are.
 """
 
 from __future__ import annotations
@@ -28,22 +27,15 @@ def commit_changes(
     reason: str,
     clock: Callable[[], float] = time.time,
 ) -> Library:
-    """Commit changes as decided operations; returns the new head.
+    """Commit changes to the head as decided operations; returns the new head.
 
-    Args:
-        workspace: where the library lies.
-        name: of the library.
-        changes: given the head, the changes; an addition with a target brings it back.
-        person: who decides.
-        reason: recorded with every decision.
-        clock: gives the time of the decisions.
+    An addition with a target brings it back.
 
     Raises:
         ConflictError: a change does not fit; nothing is committed.
     """
     with workspace.library(name).lock_for_commit() as library:
-        head = library.head
-        draft = head
+        draft = head = library.head
         reviewed: list[tuple[Operation, Decision]] = []
         for number, (kind, target, text) in enumerate(changes(head), 1):
             operation = Operation(
@@ -69,10 +61,11 @@ def revert_changes(older: Library) -> Callable[[Library], Sequence[Change]]:
 
     def changes(head: Library) -> Sequence[Change]:
         diff = head.diff(older)
-        deletes: list[Change] = [("delete", e.id, "") for e in diff.added]
-        modifies: list[Change] = [("modify", old.id, old.text) for old, _ in diff.modified]
-        adds: list[Change] = [("add", e.id, e.text) for e in diff.removed]
-        return [*deletes, *modifies, *adds]
+        return [
+            *(("delete", e.id, "") for e in diff.added),
+            *(("modify", old.id, old.text) for old, _ in diff.modified),
+            *(("add", e.id, e.text) for e in diff.removed),
+        ]
 
     return changes
 
@@ -86,26 +79,18 @@ def requested_change(
     add: str | None,
     edit: Callable[[str], str | None],
 ) -> Change | None:
-    """The one change a command line asks for; None when the editor saved nothing new.
-
-    Raises:
-        ConflictError: it asks for none, for two at once, or names no experience.
-    """
-    asked = [option for option in (text, add, delete or None) if option is not None]
-    if len(asked) > 1 or (experience is None) == (add is None):
-        raise ConflictError(
-            f"library {head.name}",
-            "it takes ID with --text TEXT, ID with --delete, ID alone, or --add TEXT.",
-            "Give one of them.",
-        )
+    """The one change a command line asks for; None when the editor saved nothing new."""
+    place = f"library {head.name}"
+    options = [option for option in (text, add, delete or None) if option is not None]
+    if len(options) > 1 or (experience is None) == (add is None):
+        cause = "it takes ID with --text TEXT, ID with --delete, ID alone, or --add TEXT."
+        raise ConflictError(place, cause, "Give one of them.")
     if add is not None:
         return "add", None, add
     found = head.get(experience)
     if found is None:
         known = ", ".join(e.id for e in head.experiences) or "it is empty"
-        raise ConflictError(
-            f"library {head.name}", f"it holds no {experience}.", f"There are: {known}."
-        )
+        raise ConflictError(place, f"it holds no {experience}.", f"There are: {known}.")
     if delete:
         return "delete", found.id, ""
     wanted = text if text is not None else edit(found.text)

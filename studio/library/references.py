@@ -1,8 +1,7 @@
 """Finds the version of a library that a person names.
 
 `NAME@V`, `NAME` (its head), `RUN@epoch:N`, `RUN@step:N`, `RUN@last`, `RUN@best` (on the
-held-out sets), a file that holds experiences (`agent.yaml`, `vNNNN.yaml`), or `neutral`, which
-is bundled.
+held-out sets), a file that holds experiences (`agent.yaml`, `vNNNN.yaml`), or a bundled one.
 """
 
 from __future__ import annotations
@@ -37,12 +36,7 @@ class FoundVersion:
 
 
 def find_version(reference: str, workspace: Workspace) -> FoundVersion:
-    """Resolve a reference.
-
-    Raises:
-        ConflictError: no such library, version, run or step.
-        DataError: a file is given that holds no experiences.
-    """
+    """The version that a reference names; ConflictError or DataError where it names none."""
     name, at, rest = reference.rpartition("@")
     if at and rest.isdecimal() and len(rest) > 18:
         raise ConflictError(reference, "no library has so many versions.", "Write NAME@V.")
@@ -70,21 +64,13 @@ def find_version(reference: str, workspace: Workspace) -> FoundVersion:
 
 
 def library_folder(name: str, workspace: Workspace) -> LibraryFolder:
-    """The folder of a library that a person names.
-
-    Raises:
-        ConflictError: it could not be the name of a library of this workspace.
-    """
+    """The folder of a library that a person names."""
     check_name(name)
     return workspace.library(name)
 
 
 def version_at(state: RunState, step: int) -> int:
-    """The library version a run's step left behind; step 0 is before the first.
-
-    Raises:
-        ConflictError: the run has not committed that step.
-    """
+    """The library version a run's step left behind; step 0 is before the first."""
     assert state.started is not None
     if step <= state.started.forked_steps:
         return state.started.library_version
@@ -127,9 +113,8 @@ def _find_in_run(
                 reference, f"the run has {state.epochs} epochs.", f"Choose 0 to {state.epochs}."
             )
     if step < started.forked_steps and started.forked_from is not None:
-        adopted = _find_in_run(
-            workspace.run(started.forked_from), "step", str(step), workspace, reference
-        )
+        parent = workspace.run(started.forked_from)
+        adopted = _find_in_run(parent, "step", str(step), workspace, reference)
         return replace(adopted, label=f"{reference} ({adopted.label})")
     version = version_at(state, step)
     library = workspace.library(started.library).at(version)

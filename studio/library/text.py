@@ -65,11 +65,7 @@ def origin_line(mark: Provenance) -> str:
 
 
 def check_experience(folder: LibraryFolder, experience: str | None) -> None:
-    """Refuse an id that no version of the library has.
-
-    Raises:
-        ConflictError: no version has it.
-    """
+    """Refuse an id that no version of the library has."""
     ids = dict.fromkeys(e.id for library in folder.versions() for e in library.experiences)
     if experience is not None and experience not in ids:
         raise ConflictError(
@@ -141,10 +137,9 @@ def _commit_lines(
         for operation, decision in commit.reviewed:
             if decision.action == "reject":
                 what = sanitize(operation.text or operation.target or "")
+                who, why = sanitize(decision.reviewer), sanitize(decision.reason)
                 lines.append(f"  x {operation.id}  {operation.kind} {what}")
-                lines.append(
-                    f"      rejected by {sanitize(decision.reviewer)}: {sanitize(decision.reason)}"
-                )
+                lines.append(f"      rejected by {who}: {why}")
     return lines
 
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
+
+from engines.core.errors import ConfigError
+
+_EXP_ID = re.compile(r"^exp_id:.*$", re.MULTILINE)
 
 
 def presets_folder() -> Path:
@@ -22,3 +28,33 @@ def list_presets() -> tuple[tuple[str, str], ...]:
         (path.stem, path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ").strip())
         for path in sorted(presets_folder().glob("*.yaml"))
     )
+
+
+def write_run_file(preset: str, to: Path | None) -> Path:
+    """Write a preset, comments and all, named after its new file; returns the file.
+
+    The run's name follows the file's: two files of one name would resume each other's runs.
+    """
+    source = preset_path(preset)
+    if source is None:
+        names = [name for name, _ in list_presets()]
+        close = get_close_matches(preset, names, n=1)
+        move = f'Did you mean "{close[0]}"?' if close else f"There are: {', '.join(names)}."
+        raise ConfigError(f'preset "{preset}"', "There is no preset of that name.", move)
+    target = to or Path(f"{preset}.yaml")
+    text = source.read_text(encoding="utf-8")
+    named = re.sub(r"[^A-Za-z0-9._-]", "-", target.stem).lstrip("._-") or preset
+    try:
+        with target.open("x", encoding="utf-8") as file:
+            file.write(_EXP_ID.sub(f"exp_id: {_quote_name(named)}", text, count=1))
+    except OSError as error:
+        cause = f"it cannot be written ({error.strerror})."
+        if isinstance(error, FileExistsError):
+            cause = "it exists already and is never overwritten."
+        raise ConfigError(str(target), cause, "Choose another file with --to FILE.") from error
+    return target
+
+
+def _quote_name(name: str) -> str:
+    """YAML would read `2024` or `on` as something else than a name."""
+    return name if re.fullmatch(r"[A-Za-z][A-Za-z-]{3,}", name) else f'"{name}"'

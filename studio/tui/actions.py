@@ -1,7 +1,4 @@
-"""What the keys do that work on every page, and the screen that hears them.
-
-Owns one line an action. What an action means is the navigation's, the run's or the app's.
-"""
+"""What the keys do that work on every page, and the screen that hears them."""
 
 from __future__ import annotations
 
@@ -49,11 +46,8 @@ class MainScreen(Screen[None], inherit_bindings=False):  # tab is a key of the t
     def action_goto(self) -> None:
         self.run_worker(self._navigation.ask_target(self.app.focused))
 
-    def action_next_pane(self) -> None:
-        self._navigation.move_pane_focus(1)
-
-    def action_previous_pane(self) -> None:
-        self._navigation.move_pane_focus(-1)
+    def action_move_pane_focus(self, by: int) -> None:
+        self._navigation.move_pane_focus(by)
 
     def action_jump(self) -> None:
         self.run_worker(self._navigation.jump_to_pane())
@@ -74,13 +68,7 @@ class MainScreen(Screen[None], inherit_bindings=False):  # tab is a key of the t
 
         self.app.push_screen(SettingsScreen())
 
-    def action_copy(self) -> None:
-        self._copy(whole=False)
-
-    def action_copy_pane(self) -> None:
-        self._copy(whole=True)
-
-    def _copy(self, *, whole: bool) -> None:
+    def action_copy(self, whole: bool) -> None:
         from studio.tui.terminal.clipboard import copy_text
 
         self._host.tell(copy_text(self._host, self._navigation.page().text_to_copy(whole)))
@@ -93,29 +81,28 @@ class MainScreen(Screen[None], inherit_bindings=False):  # tab is a key of the t
 
     # -- the run -------------------------------------------------------------------------
 
+    def _control(self, command: str, answer: str, **options: bool) -> None:
+        """Send the run a command, and tell the answer once it was taken."""
+
+        async def send_request(session: Session) -> str:
+            await session.control(command, **options)
+            return answer
+
+        self._host.ask_run(send_request)
+
     def action_pause(self) -> None:
         session = self._host.session
-        paused = session is not None and session.state.status == "paused"
-
-        async def send_request(session: Session) -> str:
-            await session.control("resume" if paused else "pause")
-            return "going on" if paused else "paused: nothing new begins (p goes on)"
-
-        self._host.ask_run(send_request)
+        if session is not None and session.state.status == "paused":
+            self._control("resume", "going on")
+        else:
+            self._control("pause", "paused: nothing new begins (p goes on)")
 
     def action_pause_now(self) -> None:
-        async def send_request(session: Session) -> str:
-            await session.control("pause", now=True)
-            return "paused: tries under way hold at their next call (p goes on)"
-
-        self._host.ask_run(send_request)
+        answer = "paused: tries under way hold at their next call (p goes on)"
+        self._control("pause", answer, now=True)
 
     def action_step(self) -> None:
-        async def send_request(session: Session) -> str:
-            await session.control("step")
-            return "one batch through its commit, then it holds"
-
-        self._host.ask_run(send_request)
+        self._control("step", "one batch through its commit, then it holds")
 
     def action_stop(self) -> None:
         self.run_worker(self._stop())
@@ -129,15 +116,12 @@ class MainScreen(Screen[None], inherit_bindings=False):  # tab is a key of the t
             self._host.tell("no process of a run is there to stop", "failed")
             return
         keys = {"s": "after this step", "n": "now; what is recorded is kept"}
-        told = [line("Everything recorded is kept; the run can be resumed.")]
-        if not (key := await self._host.confirm("Stop the run?", told, keys)):
-            return
-
-        async def send_request(session: Session) -> str:
-            await session.control("stop", after_step=key == "s")
-            return "it ends after this step" if key == "s" else "it ends now"
-
-        self._host.ask_run(send_request)
+        lines = [line("Everything recorded is kept; the run can be resumed.")]
+        key = await self._host.confirm("Stop the run?", lines, keys)
+        if key == "s":
+            self._control("stop", "it ends after this step", after_step=True)
+        elif key:
+            self._control("stop", "it ends now", after_step=False)
 
     def action_take_over(self) -> None:
         async def send_request(session: Session) -> str:

@@ -1,11 +1,11 @@
-"""The app: one screen on a workspace, put together from its parts.
+"""The app: one screen on a workspace, put together from its parts; it implements `Host`.
 
-Owns the order in which they start and end, and answers what `studio.tui.host.Host` asks by
-handing it on. Knows nothing about practice; pages render, the run decides.
+Knows nothing about practice: pages render, the run decides.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import time
@@ -20,17 +20,17 @@ from textual.containers import Container
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher
 
+from engines.core.errors import StudioError
 from engines.record.run_dir import Workspace
 from studio.process import login_name
 from studio.session.base import Session
 from studio.tui.actions import MainScreen
-from studio.tui.attachment import Attachment, RequestQueue
+from studio.tui.attachment import Attachment
 from studio.tui.drafts import Drafts
 from studio.tui.drawing.lines import Line
 from studio.tui.header import SessionStatus
 from studio.tui.keymap import KEYS, Key, bindings, remap_keys
 from studio.tui.navigation import Navigation
-from studio.tui.page import Page
 from studio.tui.pages.diff.page import DiffPage
 from studio.tui.pages.inspect.page import InspectPage
 from studio.tui.pages.library.page import LibraryPage
@@ -40,8 +40,7 @@ from studio.tui.pages.runs.page import RunsPage
 from studio.tui.pages.start.page import StartPage
 from studio.tui.painter import Painter, is_small
 from studio.tui.palette import commands
-from studio.tui.run_starter import RunStarter
-from studio.tui.settings.values import ScreenSettings
+from studio.tui.settings.file import ScreenSettings
 from studio.tui.terminal.frame_clock import install_frame_clock
 from studio.tui.terminal.look import apply_look, register_themes
 from studio.tui.terminal.textual_parts import TerminalApp
@@ -54,15 +53,7 @@ if TYPE_CHECKING:
 
 TWICE_S = 2.0
 """Within this time ctrl+c is pressed twice."""
-PAGES: tuple[type[Page], ...] = (
-    StartPage,
-    LivePage,
-    ReviewPage,
-    LibraryPage,
-    DiffPage,
-    RunsPage,
-    InspectPage,
-)
+PAGES = (StartPage, LivePage, ReviewPage, LibraryPage, DiffPage, RunsPage, InspectPage)
 
 
 class StudioApp(TerminalApp, inherit_bindings=False):
@@ -75,17 +66,9 @@ class StudioApp(TerminalApp, inherit_bindings=False):
     ]
     ENABLE_COMMAND_PALETTE = False  # its binding would open Textual's own palette
     ALLOW_SELECT = False  # the terminal selects; shift-drag where the mouse is taken
-    HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012  (Textual declares it so)
-        (0, "-tiny"),
-        (60, "-narrow"),
-        (100, "-wide"),
-        (140, "-very-wide"),
-    ]
-    VERTICAL_BREAKPOINTS = [  # noqa: RUF012
-        (0, "-flat"),
-        (16, "-short"),
-        (30, "-tall"),
-    ]
+    # Lists, as Textual declares them.
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (60, "-narrow"), (100, "-wide"), (140, "-very-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (16, "-short"), (30, "-tall")]  # noqa: RUF012
 
     def __init__(
         self,
@@ -105,10 +88,11 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         self.workspace = workspace
         self.person = login_name()
         self.keys: tuple[Key, ...] = KEYS
-        self.requests = RequestQueue(self)
+        self._requests: asyncio.Queue[Coroutine[object, object, None]] = asyncio.Queue()
         self.navigation = Navigation(self, self)
-        self.attachment = Attachment(self, self, self.navigation, session=session, run=run)
-        self.starter = RunStarter(self, self, self.navigation, self.attachment, starting=starting)
+        self.attachment = Attachment(
+            self, self, self.navigation, session=session, run=run, starting=starting
+        )
         self.painter = Painter(self, self, self.navigation, self.attachment)
         self._interrupted_at = float("-inf")
 
@@ -132,19 +116,17 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         # After ctrl+z and fg the terminal is another page; Textual draws only what changed.
         self.app_resume_signal.subscribe(self, lambda _: self.redraw_all())
         self.apply_settings()
-        attachment = self.attachment
-        is_run = attachment.session is not None or attachment.shown_run is not None
-        is_run |= self.starter.is_starting
-        self.open_page("live" if is_run else "start")
-        self.run_worker(self.requests.process(), exit_on_error=True)
+        has_run = self.session or self.attachment.shown_run or self.attachment.starting
+        self.open_page("live" if has_run else "start")
+        self.run_worker(self._process_requests())
         self.call_after_refresh(self._open_first_run)
 
     def _open_first_run(self) -> None:
         """After the first frame: nothing may hold that up."""
         self.navigation.is_drawn = True
         attachment = self.attachment
-        if self.starter.starting is not None:
-            self.starter.wait_for(self.starter.starting)
+        if attachment.starting is not None:
+            attachment.wait_for(attachment.starting)
         elif attachment.shown_run is not None:
             attachment.attach(attachment.shown_run)
         elif attachment.session is not None:
@@ -186,7 +168,7 @@ class StudioApp(TerminalApp, inherit_bindings=False):
 
     @property
     def session_status(self) -> SessionStatus:
-        return self.attachment.status(starting=self.starter.is_starting)
+        return self.attachment.status
 
     @property
     def drafts(self) -> Drafts:
@@ -240,26 +222,41 @@ class StudioApp(TerminalApp, inherit_bindings=False):
         self.attachment.attach(run)
 
     def start_run(self, arguments: Sequence[str]) -> None:
-        self.starter.start_run(arguments)
+        self.attachment.start_run(arguments)
 
     def ask_run(self, work: Callable[[Session], Awaitable[str]]) -> None:
-        self.requests.ask(self.session, work)
+        session = self.session  # as it is now: the queue may reach the request later
+        if session is None:
+            self.tell("no run is open here: 5 lists them, 0 starts one", "failed")
+            return
+
+        async def tell_answer() -> None:
+            self.tell(await work(session))
+
+        self.queue_request(tell_answer())
 
     def queue_request(self, work: Coroutine[object, object, None]) -> None:
-        self.requests.put(work)
+        self._requests.put_nowait(work)
 
     async def wait_for_requests(self) -> None:
-        await self.requests.wait()
+        await self._requests.join()
+
+    async def _process_requests(self) -> None:
+        """Carry requests out one by one until cancelled; what is refused is told."""
+        while True:
+            work = await self._requests.get()
+            try:
+                await work
+            except StudioError as error:
+                self.tell(str(error), "failed")
+            self.redraw_soon()
+            self._requests.task_done()
 
 
 def open_screen(
     workspace: Path, *, run: str | None = None, starting: StartingProcess | None = None
 ) -> tuple[Attachment, int]:
-    """Open the screen, and return what it was attached to and an exit code when it is left.
-
-    Raises:
-        StudioError: the settings of the screen cannot be used, or stderr is no terminal.
-    """
+    """Open the screen, and return what it was attached to and an exit code when it is left."""
     from studio.tui.settings.file import read_settings
     from studio.tui.terminal.terminal import check_terminal, exit_on_hangup
 

@@ -1,13 +1,11 @@
-"""The run that the screen is attached to: its session, drafts and rate, and its messages.
-
-Owns opening and closing the session. Knows nothing about practice: pages render, the run decides.
-"""
+"""The run that the screen shows: starting its process, its session, drafts, rate and messages."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from engines.core import events as ev
 from engines.core.errors import StudioError
@@ -25,59 +23,21 @@ from studio.tui.drafts import Drafts
 from studio.tui.header import SessionStatus
 from studio.tui.host import Host
 from studio.tui.navigation import Navigation
+from studio.tui.pages.start.page import StartPage
 from studio.tui.terminal.textual_parts import TerminalApp
 from studio.tui.throughput import Throughput
+
+if TYPE_CHECKING:
+    from studio.run.detached import StartingProcess
 
 LEAVE_S = 1.0
 """Longer than this no process that hangs keeps a screen from closing."""
 
 
-class RequestQueue:
-    """What was asked of the run: one request after another, in the order of the keys."""
-
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        self._waiting: asyncio.Queue[Coroutine[object, object, None]] = asyncio.Queue()
-
-    def put(self, work: Coroutine[object, object, None]) -> None:
-        self._waiting.put_nowait(work)
-
-    async def wait(self) -> None:
-        """Wait until everything asked so far was answered."""
-        await self._waiting.join()
-
-    async def process(self) -> None:
-        """Answer requests until cancelled; what is refused is told."""
-        while True:
-            work = await self._waiting.get()
-            try:
-                await work
-            except StudioError as error:
-                self._host.tell(str(error), "failed")
-            self._host.redraw_soon()
-            self._waiting.task_done()
-
-    def ask(self, session: Session | None, work: Callable[[Session], Awaitable[str]]) -> None:
-        """Ask a run, and tell what it answered."""
-        if session is None:
-            self._host.tell("no run is open here: 5 lists them, 0 starts one", "failed")
-            return
-
-        async def tell_answer() -> None:
-            self._host.tell(await work(session))
-
-        self.put(tell_answer())
-
-
 class Attachment:
-    """One run at a time.
+    """One run at a time: `session`, `run` once it is attached to, or the one that is `starting`.
 
-    Args:
-        app: runs the tasks; the same object as the host.
-        host: draws, and says what happened.
-        navigation: its pages hear every message.
-        session: to begin with; None: `attach` opens one.
-        run: that will be attached to.
+    `app` and `host` are the same object; the pages of `navigation` hear every message.
     """
 
     def __init__(
@@ -88,6 +48,7 @@ class Attachment:
         *,
         session: Session | None = None,
         run: str | None = None,
+        starting: StartingProcess | None = None,
     ) -> None:
         self._app, self._host, self._navigation = app, host, navigation
         self.session = session
@@ -99,6 +60,9 @@ class Attachment:
         self._is_ready = False  # everything is decided, the commit waits
         self._is_cut = False  # the connection to the process; it is being tried again
         self._reader: asyncio.Task[None] | None = None
+        self.starting = starting
+        self._arguments: tuple[str, ...] = ()  # what a start under way was asked with
+        self._came_from_start = False  # errors are shown on the start page, then
 
     @property
     def state(self) -> RunState | None:
@@ -108,8 +72,8 @@ class Attachment:
     def is_living(self) -> bool:
         return self.session is not None and self.session.living
 
-    def status(self, *, starting: bool) -> SessionStatus:
-        """What the header says beside the run's state."""
+    @property
+    def status(self) -> SessionStatus:
         session, now = self.session, self._host.clock()
         eta = ""
         if session is not None and not session.state.undecided_operations:
@@ -118,7 +82,7 @@ class Attachment:
             living=self.is_living,
             drives=session is not None and session.controls,
             driver=session.controller if session is not None else "",
-            starting=starting,
+            starting=self.starting is not None or bool(self._arguments),
             opening=session is not None and session.state.started is None,
             parted=self._is_cut,
             ready=self._is_ready,
@@ -129,13 +93,68 @@ class Attachment:
             eta=eta,
         )
 
+    # -- starting ------------------------------------------------------------------------
+
+    def wait_for(self, starting: StartingProcess) -> None:
+        """Attach to the run of this process once it is ready."""
+        self.starting = starting
+        self._app.run_worker(self._wait_for(starting))
+
+    async def _wait_for(self, starting: StartingProcess) -> None:
+        from studio.run.detached import ReadyRun
+
+        self._host.tell("starting: reading the run file, sending the model a first request …")
+        outcome = await starting.wait_ready()
+        if self.starting is starting:
+            self.starting, self._arguments = None, ()
+        if isinstance(outcome, ReadyRun):
+            if outcome.warning:
+                self._host.tell(outcome.warning, "flag")
+            elif outcome.text:
+                self._host.tell("; ".join(outcome.text.splitlines()))
+            self.attach(outcome.run)
+        elif self._came_from_start:
+            self.show_refusal(outcome.text)
+        else:
+            self._app.exit(outcome.code)
+
+    def show_refusal(self, text: str) -> None:
+        """A run could not be started from here: say why, whole, where it was asked for."""
+        self._host.tell(text, "failed")
+        page = self._navigation.page("start")
+        if isinstance(page, StartPage):
+            page.show_refusal(text)
+        self._host.redraw_soon()
+
+    def start_run(self, arguments: Sequence[str]) -> None:
+        """Start a run's process and attach to it; errors are shown on the start page."""
+        if self._arguments == tuple(arguments):
+            self._host.tell("it is being started already")
+            return
+        self._arguments = tuple(arguments)
+        # After every decision that was asked for before.
+        self._host.queue_request(self._start_run(self._arguments))
+        self._host.redraw_soon()
+
+    async def _start_run(self, arguments: tuple[str, ...]) -> None:
+        from studio.run import detached
+
+        self._came_from_start = True
+        session = self.session
+        try:
+            if session is not None:
+                await session.release_lock()  # else the process finds its run taken, by us
+            self.wait_for(detached.start(arguments, self._host.workspace.path))
+        except StudioError as error:
+            self._arguments = ()
+            self.show_refusal(str(error))
+        else:
+            self._host.draw_now()
+
     # -- opening and closing -------------------------------------------------------------
 
     def attach(self, run: str) -> None:
-        """Leave the run that is shown, if any, and show this one."""
-        self._app.run_worker(
-            self._attach_to(run), exclusive=True, group="attach", exit_on_error=True
-        )
+        self._app.run_worker(self._attach_to(run), exclusive=True, group="attach")
 
     async def _attach_to(self, run: str) -> None:
         # Imported late: the first frame waits for no module of a run.
@@ -159,8 +178,8 @@ class Attachment:
             return OfflineSession(workspace, folder, person, linter=linter)
 
         self.listen(LiveSession(folder, person, fallback=open_offline))
-        if self._navigation.page_name == "start":
-            self._navigation.open_page("live")
+        if self._host.page_name == "start":
+            self._host.open_page("live")
 
     def listen(self, session: Session) -> None:
         """Show this session, and handle its messages as they come."""
@@ -170,17 +189,17 @@ class Attachment:
         self._throughput = Throughput()
         self._reader = asyncio.create_task(self._read_messages(session))
 
-    async def close(self) -> str:
-        """Save the drafts and close the session; returns its last words, "" where it has none."""
+    async def close(self) -> None:
+        """Save the drafts and close the session."""
         session, self.session = self.session, None
         self.drafts.save()
         if self._reader is not None:
             self._reader.cancel()
             self._reader = None
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LEAVE_S):
-                return await session.close() if session is not None else ""
-        return ""
+        if session is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LEAVE_S):
+                    await session.close()
 
     # -- messages ------------------------------------------------------------------------
 
@@ -203,21 +222,20 @@ class Attachment:
             case TextReceived(pieces=pieces):
                 self._throughput.add_pieces(pieces, now)
             case SnapshotReceived():
-                if self.session is not None and self.session.living:
+                if self.session is not None and self.is_living:
                     self._app.run_worker(self._ask_budget(self.session))
                 self.drafts.writes = self.session is None or self.session.controls
                 self._app.call_after_refresh(self._restore_place)
             case ControllerChanged(mine=mine, who=who):
                 self._change_controller(mine, who)
-            case Disconnected(ended=True) if (
-                self.state is not None and self.state.ending == "finished"
-            ):
-                self._is_ready = False
-                self._host.tell("the run is finished, and its process has ended")
             case Disconnected(reason=reason, ended=ended):
                 self._is_ready = False
-                how = "" if ended else "; trying again"
-                self._host.tell(f"{reason}{how}", "" if ended else "failed")
+                if not ended:
+                    self._host.tell(f"{reason}; trying again", "failed")
+                elif self.state is not None and self.state.ending == "finished":
+                    self._host.tell("the run is finished, and its process has ended")
+                else:
+                    self._host.tell(reason)
         for page in self._navigation.pages:
             page.handle_message(message)
         self._host.redraw_soon()
@@ -240,7 +258,7 @@ class Attachment:
         elif not mine:
             self.drafts.save()
         self.drafts.writes = mine
-        if not mine and (self.session is None or self.session.living):
+        if not mine and (self.session is None or self.is_living):
             self._host.tell(f"{who or 'nobody'} decides now; T takes over")
 
     def _restore_place(self) -> None:
@@ -248,11 +266,11 @@ class Attachment:
         if self.drafts.restored:
             return
         self.drafts.restored = True
-        wanted, cursor = self.drafts.left_at
+        page, cursor = self.drafts.left_at
         navigation = self._navigation
-        is_page = any(wanted == page.scope for page in navigation.pages)
+        is_page = any(page == known.scope for known in navigation.pages)
         if is_page and navigation.page_name in ("live", "start"):
-            navigation.open_page(wanted, cursor, keep_trail=True)
+            navigation.open_page(page, cursor, keep_trail=True)
         self.drafts.page = navigation.page_name
 
     async def _ask_budget(self, session: Session) -> None:

@@ -1,7 +1,6 @@
-"""What a person has begun on a run's screen and not yet handed in, kept beside the journal.
+"""What a person has begun on a run's screen and not handed in: `runs/<id>/screen.json`.
 
-Owns `runs/<id>/screen.json`: where they were, wordings under way, notes. Losing it loses no
-decision, so nothing that is wrong with the file ever stops the screen.
+Losing it loses no decision, so nothing that is wrong with the file ever stops the screen.
 """
 
 from __future__ import annotations
@@ -22,6 +21,9 @@ MOST_BYTES = 4_000_000
 """Of the file: what is larger was not written here."""
 FILE = "screen.json"
 _VERSION = 1
+_PLACE = frozenset({"page", "cursor", "scroll", "filter"})
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""What reading a file ends in that holds anything else than drafts."""
 
 
 class Drafts:
@@ -54,23 +56,15 @@ class Drafts:
         super().__setattr__(name, value)
 
     def take_over_file(self) -> None:
-        """This screen keeps the file from now on: what another wrote meanwhile is in it.
-
-        Where the person was stays what it is here.
-        """
+        """Keep the file from now on, with the texts that another screen wrote meanwhile."""
         self._merge()
         self._dirty = True
 
     def mark_changed(self) -> None:
-        """Something in `edits` or `notes` is another."""
         self._dirty = True
 
     def save_if_due(self, now: float) -> None:
-        """Save what changed, at most every two seconds.
-
-        Args:
-            now: seconds of the screen's monotonic clock.
-        """
+        """Save what changed, at most every two seconds of the screen's monotonic clock."""
         if self._dirty and not 0 <= now - self._saved_at < SAVE_EVERY_S:
             self._saved_at = now
             self.save()
@@ -97,21 +91,10 @@ class Drafts:
         """Take over, key by key, what another screen wrote and nobody touched here."""
         if self.run is None:
             return
-        path = self.run.path / FILE
         try:
-            if not path.is_file() or path.stat().st_size > MOST_BYTES:
-                return
-            found = json.loads(path.read_bytes())
+            found = _load_file(self.run.path / FILE)
             theirs = _parse_texts(found["edits"]), _parse_texts(found["notes"])
-        except (
-            OSError,
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            ArithmeticError,
-            RecursionError,
-        ):
+        except (OSError, *_DAMAGE):
             return  # there is none, or none that says anything
         ours = self.edits, self.notes
         for mine, known, other in zip(ours, self._known, theirs, strict=True):
@@ -138,10 +121,8 @@ class Drafts:
         try:
             if not path.exists():
                 return
-            if not path.is_file() or path.stat().st_size > MOST_BYTES:
-                raise ValueError
-            found = json.loads(path.read_bytes())
-            if not isinstance(found, dict) or found.get("v") != _VERSION:
+            found = _load_file(path)
+            if found["v"] != _VERSION:
                 raise ValueError
             self.page, self.cursor = str(found["page"]), str(found["cursor"])
             self.scroll, self.filter = int(found["scroll"]), str(found["filter"])
@@ -149,23 +130,23 @@ class Drafts:
             self._known = dict(self.edits), dict(self.notes)
         except OSError as error:
             self.trouble = f"{path}: your drafts cannot be read ({error.strerror})."
-        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
+        except _DAMAGE:
             self.page, self.cursor, self.scroll, self.filter = "", "", 0, ""
             self.edits, self.notes = {}, {}
-            aside = path.with_name(f"{FILE}.damaged")
+            damaged = path.with_name(f"{FILE}.damaged")
             with contextlib.suppress(OSError):
-                path.replace(aside)
-            self.trouble = f"drafts could not be understood and lie in {aside}"
+                path.replace(damaged)
+            self.trouble = f"drafts could not be understood and lie in {damaged}"
+
+
+def _load_file(path: Path) -> Any:
+    if not path.is_file() or path.stat().st_size > MOST_BYTES:
+        raise ValueError
+    return json.loads(path.read_bytes())
 
 
 def merge_texts(known: Texts, ours: Texts, theirs: Texts) -> Texts:
-    """Ours where it is another than both knew, else theirs; a text that is gone is gone.
-
-    Args:
-        known: what both began with.
-        ours: as it is here.
-        theirs: as it is in the file.
-    """
+    """Ours where it is not what both began with, else theirs; a text that is gone is gone."""
     out = {}
     for key in (*ours, *(key for key in theirs if key not in ours)):
         text = theirs.get(key) if ours.get(key) == known.get(key) else ours.get(key)
@@ -176,6 +157,3 @@ def merge_texts(known: Texts, ours: Texts, theirs: Texts) -> Texts:
 
 def _parse_texts(found: Any) -> Texts:
     return {str(key): str(text) for key, text in found.items()}
-
-
-_PLACE = frozenset({"page", "cursor", "scroll", "filter"})

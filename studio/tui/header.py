@@ -1,7 +1,6 @@
-"""What the two top lines say of a run, from its state: pure, so that it can be tested.
+"""What the two top lines say of a run: pure.
 
-Fields give way from the right as room runs out; the state, what waits for a person and the
-word "rehearsal" never do.
+Fields give way as room runs out; the state, what waits for a person and "rehearsal" never do.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from engines.core.events import RunStarted
 from engines.core.state.run_state import RunState
 from studio.secrets.sanitize import sanitize
 from studio.tui.drawing.cells import fit
@@ -69,19 +69,19 @@ def waiting_text(state: RunState | None) -> str:
     """`REVIEW 9, 3 flagged`, or "" where nothing waits for a person."""
     if state is None:
         return ""
-    waiting = len(state.undecided_operations) or len(state.open_operations)
+    waiting, flagged = _waiting_counts(state)
     parts = []
     if waiting:
-        flagged = _flagged_count(state)
         parts.append(f"REVIEW {waiting}" + (f", {flagged} flagged" if flagged else ""))
     if state.repairs:
         parts.append(f"MEND {len(state.repairs)}")
     return ", ".join(parts)
 
 
-def _flagged_count(state: RunState) -> int:
-    """How many of those that wait are flagged: what the sign `!` stands for."""
-    return sum(bool(op.flags) for op in (state.undecided_operations or state.open_operations))
+def _waiting_counts(state: RunState) -> tuple[int, int]:
+    """How many operations wait, and how many of them are flagged: what the sign `!` stands for."""
+    waiting = state.undecided_operations or state.open_operations
+    return len(waiting), sum(bool(operation.flags) for operation in waiting)
 
 
 def tokens_text(tokens: float) -> str:
@@ -97,32 +97,28 @@ def header_line(state: RunState | None, facts: SessionStatus, width: int) -> Lin
     """The first line: where the run stands, as much of it as fits."""
     narrow = width < 100
     word = status_word(state, facts)
-    word = _SHORT.get(word, word) if narrow else word
-    style = "failed" if word in ("FAILED", "NO PROCESS", "NO PROC", "NO LINE") else "title"
-    kept: list[tuple[int, Span]] = [(0, ("studio", "title"))]  # (what goes first, span)
+    style = "failed" if word in ("FAILED", "NO PROCESS", "NO LINE") else "title"
+    kept: list[tuple[int, Span]] = [(0, ("studio", "title"))]
     if state is not None and state.started is not None:
-        kept += _run_fields(state, facts, narrow)
-        kept.insert(3, (0, (word, style)))
-    else:
-        kept.append((0, (word, style)))
+        kept += _run_fields(state, state.started, facts, narrow)
+    kept.insert(3, (0, (_SHORT.get(word, word) if narrow else word, style)))
     gap = " " if narrow else " | "
     while True:
         out = _join_spans([span for _, span in kept], gap)
-        if width_of(out) <= width or not any(rank for rank, _ in kept):
-            return out
         last = max(rank for rank, _ in kept)
+        if width_of(out) <= width or not last:
+            return out
         kept = [field for field in kept if field[0] != last]
 
 
-def _run_fields(state: RunState, facts: SessionStatus, narrow: bool) -> list[tuple[int, Span]]:
+def _run_fields(
+    state: RunState, started: RunStarted, facts: SessionStatus, narrow: bool
+) -> list[tuple[int, Span]]:
     """(rank, span): rank 0 always stays, the highest goes first. The status is put in fourth."""
-    started = state.started
-    assert started is not None
     steps = started.steps_per_epoch * state.epochs
     epoch = state.steps[state.step].epoch if state.step in state.steps else 0
-    where = f"e{epoch}/{state.epochs} s{state.step}/{steps}"
-    if not narrow:
-        where = f"epoch {epoch}/{state.epochs} step {state.step}/{steps}"
+    names = ("e", "s") if narrow else ("epoch ", "step ")
+    where = f"{names[0]}{epoch}/{state.epochs} {names[1]}{state.step}/{steps}"
     spent = state.total_usage
     budget = facts.budget
     most = f" of {tokens_text(budget['tokens'])}" if "tokens" in budget else ""
@@ -130,10 +126,7 @@ def _run_fields(state: RunState, facts: SessionStatus, narrow: bool) -> list[tup
     if facts.tokens_per_s:
         tokens += f"{' ' if narrow else ', '}{tokens_text(facts.tokens_per_s)}/s"
         tokens += " shown" if facts.rate_of_shown and not narrow else ""
-    fields: list[tuple[int, Span]] = [
-        (2, (fit(sanitize(started.run), 24), "")),
-        (1, (where, "")),
-    ]
+    fields: list[tuple[int, Span]] = [(2, (fit(sanitize(started.run), 24), "")), (1, (where, ""))]
     if spent.cost_usd is not None:  # an unknown price is no price of nothing
         most = f" of ${budget['cost_usd']:,.2f}" if "cost_usd" in budget else ""
         fields.append((3, (f"${spent.cost_usd:,.2f}{most}", "")))
@@ -143,28 +136,21 @@ def _run_fields(state: RunState, facts: SessionStatus, narrow: bool) -> list[tup
     if facts.eta:
         fields.append((5, (f"ETA {facts.eta}", "dim")))
     if waiting := waiting_text(state):
-        fields.append((0, (waiting + "!" * bool(_flagged_count(state)), "flag")))
+        fields.append((0, (waiting + "!" * bool(_waiting_counts(state)[1]), "flag")))
     if started.rehearsal:
         fields.append((0, ("rehearsal", "dim")))
         if facts.living and facts.pace_tokens_per_s is not None:
             fields.append((6, (f"paced {facts.pace_tokens_per_s:g} tok/s", "dim")))
     if facts.living and not facts.drives:
-        who = (
-            f"{fit(sanitize(facts.driver), 16)} decides, T takes over"
-            if facts.driver
-            else "T decides"
-        )
+        driver = fit(sanitize(facts.driver), 16)
+        who = f"{driver} decides, T takes over" if driver else "T decides"
         fields.append((0, (f"OBSERVER ({who})", "flag")))
     return fields
 
 
 def _join_spans(spans: list[Span], gap: str) -> Line:
-    out: list[Span] = [(" ", "")]
-    for number, span in enumerate(spans):
-        if number:
-            out.append((gap, "dim"))
-        out.append(span)
-    return tuple(out)
+    between: Span = (gap, "dim")
+    return ((" ", ""), spans[0], *(part for span in spans[1:] for part in (between, span)))
 
 
 PAGES = ("live", "review", "library", "diff", "runs", "inspect")
@@ -172,14 +158,12 @@ PAGES = ("live", "review", "library", "diff", "runs", "inspect")
 
 def tabs_line(state: RunState | None, page: str, width: int) -> Line:
     """The second line: the pages with their numbers, the open one in brackets."""
-    counts = {}
-    if state is not None and (
-        waiting := len(state.undecided_operations) or len(state.open_operations)
-    ):
-        counts["review"] = f" {waiting}" + "!" * bool(_flagged_count(state))
+    waiting, flagged = _waiting_counts(state) if state is not None else (0, 0)
     spans: list[Span] = [(" ", "")]
     for number, name in enumerate(PAGES, start=1):
-        label = f"{number} {name.capitalize()}{counts.get(name, '')}"
+        label = f"{number} {name.capitalize()}"
+        if name == "review" and waiting:
+            label += f" {waiting}" + "!" * bool(flagged)
         spans.append((f"[{label}]", "title") if name == page else (f" {label} ", ""))
     out = tuple(spans)
     more: Line = ((": palette   ? help ", "dim"),)

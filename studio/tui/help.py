@@ -1,8 +1,4 @@
-"""The help: keys as they are now, what counts as safe, and facts for a report of a bug.
-
-Owns the text, which is made from the key table, so that it cannot drift, and the screen that
-shows it.
-"""
+"""The help: keys as they are now, what counts as safe, and facts for a report of a bug."""
 
 from __future__ import annotations
 
@@ -40,12 +36,10 @@ def key_lines(title: str, keys: Sequence[Key], width: int) -> list[Line]:
     out: list[Line] = [line((title, "title"))]
     id_width = 24 if width >= 90 else 0
     for key in keys:
-        pressed = ", ".join(
-            [key.key_text, *(format_key(k.strip()) for k in key.keys.split(",")[1:])]
-        )
+        pressed = ", ".join(format_key(name.strip()) for name in key.keys.split(","))
         left = f"  {pressed:<14} "
-        told = paragraph([(key.tooltip, "")], max(20, width - len(left) - id_width), "")
-        for number, row in enumerate(told):
+        rows = paragraph([(key.tooltip, "")], max(20, width - len(left) - id_width))
+        for number, row in enumerate(rows):
             head = (left if number == 0 else " " * len(left), "key")
             gap = max(1, width - len(left) - id_width - len(plain_text(row)))
             tail = ((" " * gap + key.id, "dim"),) if id_width and number == 0 else ()
@@ -56,28 +50,23 @@ def key_lines(title: str, keys: Sequence[Key], width: int) -> list[Line]:
 def help_lines(
     keys: Sequence[Key], scopes: Sequence[str], facts: Sequence[tuple[str, str]], width: int
 ) -> list[Line]:
-    """All of the help.
-
-    Args:
-        keys: the table, remaps included.
-        scopes: of it, the nearest first.
-        facts: of the terminal and the files, as label and text.
-        width: in cells.
-    """
+    """All of the help: of keys those of some scopes, of facts their labels and texts."""
     out: list[Line] = []
     for scope in scopes:
         if found := keys_of_scope(scope, tuple(keys)):
             out += [*key_lines(f"Keys: {SCOPES[scope]}", found, width), BLANK]
-    out += [line(("What is safe?", "title"))]
-    out += [((("  "), ""), *row) for row in paragraph([(SAFE, "")], width - 2)]
-    out += [BLANK, line(("Leaving", "title"))]
-    out += [((("  "), ""), *row) for row in paragraph([(LEFT, "")], width - 2)]
-    out += [BLANK, line(("This terminal", "title"))]
-    for label, text in facts:
-        out += [
-            (("  ", ""), *row) for row in labelled_lines(label, text, width - 2, label_width=12)
-        ]
-    return out
+    terminal = [
+        row
+        for label, text in facts
+        for row in labelled_lines(label, text, width - 2, label_width=12)
+    ]
+    for title, rows in (
+        ("What is safe?", paragraph([(SAFE, "")], width - 2)),
+        ("Leaving", paragraph([(LEFT, "")], width - 2)),
+        ("This terminal", terminal),
+    ):
+        out += [line((title, "title")), *((("  ", ""), *row) for row in rows), BLANK]
+    return out[:-1]
 
 
 def terminal_facts(app: App[Any], host: Host) -> list[tuple[str, str]]:
@@ -141,6 +130,6 @@ class HelpScreen(ModalScreen[None]):
     def action_copy(self) -> None:
         from studio.tui.terminal.clipboard import copy_text
 
-        told = copy_text(self.host, self.query_one(LineView).text())
-        self.host.tell(told)
-        self.query_one(Vertical).border_subtitle = one_line(told, 60).replace("[", "(")
+        answer = copy_text(self.host, self.query_one(LineView).text())
+        self.host.tell(answer)
+        self.query_one(Vertical).border_subtitle = one_line(answer, 60).replace("[", "(")

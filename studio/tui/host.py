@@ -1,6 +1,6 @@
 """What pages, boxes over them and helpers of the terminal may ask of the screen they are on.
 
-Owns no code. `studio.tui.app` is the one implementation; nothing below it may import the app.
+`studio.tui.app` is the one implementation; nothing below it may import the app.
 """
 
 from __future__ import annotations
@@ -14,29 +14,20 @@ from studio.tui.drafts import Drafts
 from studio.tui.drawing.lines import Line
 from studio.tui.header import SessionStatus
 from studio.tui.keymap import Key
-from studio.tui.settings.values import ScreenSettings
+from studio.tui.settings.file import ScreenSettings
 
 
 class Host(Protocol):
     """The screen on one workspace, attached to at most one run at a time."""
 
     settings: ScreenSettings
+    workspace: Workspace
+    person: str  # who decides here, for the journal
+    environ: Mapping[str, str]
+    keys: tuple[Key, ...]  # remaps included
+    clock: Callable[[], float]  # monotonic, in seconds
 
     # -- what is there -------------------------------------------------------------------
-
-    @property
-    def workspace(self) -> Workspace: ...
-
-    @property
-    def person(self) -> str:
-        """Who decides here, for the journal."""
-
-    @property
-    def environ(self) -> Mapping[str, str]: ...
-
-    @property
-    def keys(self) -> tuple[Key, ...]:
-        """The table of keys, remaps included."""
 
     @property
     def session(self) -> Session | None:
@@ -48,10 +39,6 @@ class Host(Protocol):
     @property
     def drafts(self) -> Drafts:
         """Of the run that is shown."""
-
-    @property
-    def clock(self) -> Callable[[], float]:
-        """Monotonic, in seconds."""
 
     @property
     def is_small(self) -> bool:

@@ -1,13 +1,13 @@
-"""Every key of the screen: its id, what it does, how it is called, and who may remap it.
+"""The one table of keys, from which bindings, footer, help and palette are made.
 
-One table, from which bindings, the footer, the help page and the palette are made, so that
-none of them can drift. Ids are what `keys:` of the screen settings name.
+Ids are what `keys:` of the screen settings name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import permutations
 
 from textual.binding import Binding
 
@@ -39,7 +39,6 @@ class Key:
     label: str  # a word or two, for the footer
     tooltip: str  # a sentence, for help and the palette
     rank: int = 0
-    shown: str = ""  # how the key is written; "" as it is called
 
     @property
     def scope(self) -> str:
@@ -48,216 +47,177 @@ class Key:
     @property
     def key_text(self) -> str:
         """The first of its keys as a person reads it."""
-        return self.shown or format_key(self.keys.partition(",")[0])
+        return format_key(self.keys.partition(",")[0])
 
 
-def _make_keys(scope: str, *rows: tuple[str, str, str, str, str, int]) -> tuple[Key, ...]:
+_Row = tuple[str, str, str, str, int] | tuple[str, str, str, str, int, str]
+"""Name, keys, label, tooltip, rank, and the action where it is not called like the key."""
+
+
+def _make_keys(scope: str, *rows: _Row) -> tuple[Key, ...]:
     return tuple(
-        Key(f"{scope}.{name}", keys, action, label, tip, rank)
-        for name, keys, action, label, tip, rank in rows
+        Key(f"{scope}.{name}", keys, action[0] if action else name, label, tooltip, rank)
+        for name, keys, label, tooltip, rank, *action in rows
     )
 
 
 KEYS: tuple[Key, ...] = (
     *_make_keys(
         "global",
-        ("live", "1", "page('live')", "live", "Watch rollouts stream.", 0),
-        ("review", "2", "page('review')", "review", "Decide operations.", 0),
-        ("library", "3", "page('library')", "library", "What has been learned.", 0),
-        ("diff", "4", "page('diff')", "diff", "Compare two versions of a library.", 0),
-        ("runs", "5", "page('runs')", "runs", "Every run of the workspace.", 0),
-        ("inspect", "6", "page('inspect')", "inspect", "One rollout whole, beside another.", 0),
-        ("start", "0", "page('start')", "start", "Start, resume or attach a run.", 0),
-        ("palette", "colon,ctrl+p", "command_palette", "palette", "Find any command by name.", 1),
-        (
-            "help",
-            "question_mark",
-            "help",
-            "help",
-            "Keys of this screen, and facts of the terminal.",
-            9,
-        ),
-        ("filter", "slash", "filter", "filter", "Show only what holds these words.", 3),
-        (
-            "goto",
-            "g",
-            "goto",
-            "go to",
-            "Go to an id such as op2.1, E14 or s1p0; g again: the top.",
-            1,
-        ),
-        ("back", "escape", "back", "back", "Clear the filter, close what is open, or go back.", 0),
-        ("next_pane", "tab", "next_pane", "pane", "Next pane.", 0),
-        ("previous_pane", "shift+tab", "previous_pane", "pane", "Previous pane.", 0),
-        ("jump", "ctrl+w", "jump", "jump", "Jump to a pane by its letter.", 0),
-        ("copy", "y", "copy", "copy", "Copy the item under the cursor.", 0),
-        ("copy_pane", "Y", "copy_pane", "copy all", "Copy the whole pane.", 0),
-        ("settings", "f2", "settings", "settings", "Theme, keys, notification.", 0),
-        (
-            "take_over",
-            "T",
-            "take_over",
-            "take over",
-            "Decide here; who decided before observes.",
-            0,
-        ),
-        ("redraw", "ctrl+l", "redraw", "redraw", "Draw everything anew.", 0),
-        ("detach", "q", "detach", "detach", "Leave the screen; the run goes on.", 8),
-        ("interrupt", "ctrl+c", "interrupt", "detach", "Pressed twice: leave the screen.", 0),
+        ("live", "1", "live", "Watch rollouts stream.", 0, "page('live')"),
+        ("review", "2", "review", "Decide operations.", 0, "page('review')"),
+        ("library", "3", "library", "What has been learned.", 0, "page('library')"),
+        ("diff", "4", "diff", "Compare two versions of a library.", 0, "page('diff')"),
+        ("runs", "5", "runs", "Every run of the workspace.", 0, "page('runs')"),
+        ("inspect", "6", "inspect", "One rollout whole, beside another.", 0, "page('inspect')"),
+        ("start", "0", "start", "Start, resume or attach a run.", 0, "page('start')"),
+        ("palette", "colon,ctrl+p", "palette", "Find any command by name.", 1, "command_palette"),
+        ("help", "question_mark", "help", "Keys of this screen, and facts of the terminal.", 9),
+        ("filter", "slash", "filter", "Show only what holds these words.", 3),
+        ("goto", "g", "go to", "Go to an id such as op2.1, E14 or s1p0; g again: the top.", 1),
+        ("back", "escape", "back", "Clear the filter, close what is open, or go back.", 0),
+        ("next_pane", "tab", "pane", "Next pane.", 0, "move_pane_focus(1)"),
+        ("previous_pane", "shift+tab", "pane", "Previous pane.", 0, "move_pane_focus(-1)"),
+        ("jump", "ctrl+w", "jump", "Jump to a pane by its letter.", 0),
+        ("copy", "y", "copy", "Copy the item under the cursor.", 0, "copy(False)"),
+        ("copy_pane", "Y", "copy all", "Copy the whole pane.", 0, "copy(True)"),
+        ("settings", "f2", "settings", "Theme, keys, notification.", 0),
+        ("take_over", "T", "take over", "Decide here; who decided before observes.", 0),
+        ("redraw", "ctrl+l", "redraw", "Draw everything anew.", 0),
+        ("detach", "q", "detach", "Leave the screen; the run goes on.", 8),
+        ("interrupt", "ctrl+c", "detach", "Pressed twice: leave the screen.", 0),
     ),
     *_make_keys(
         "loop",
-        (
-            "pause",
-            "p",
-            "pause",
-            "pause",
-            "Begin no new rollouts, or go on; what is under way ends.",
-            5,
-        ),
-        (
-            "pause_now",
-            "P",
-            "pause_now",
-            "pause now",
-            "Also hold tries under way at their next call.",
-            0,
-        ),
-        ("step", "s", "step", "step", "One batch through its commit, then hold.", 4),
-        ("stop", "x", "stop", "stop", "End the run after this step, or now.", 4),
+        ("pause", "p", "pause", "Begin no new rollouts, or go on; what is under way ends.", 5),
+        ("pause_now", "P", "pause now", "Also hold tries under way at their next call.", 0),
+        ("step", "s", "step", "One batch through its commit, then hold.", 4),
+        ("stop", "x", "stop", "End the run after this step, or now.", 4),
     ),
     *_make_keys(
         "list",
-        ("down", "j,down", "down", "down", "Down.", 0),
-        ("up", "k,up", "up", "up", "Up.", 0),
-        ("left", "h,left", "left", "left", "Left.", 0),
-        ("right", "l,right", "right", "right", "Right.", 0),
-        ("page_down", "ctrl+d,pagedown", "page_down", "page", "Half a page down.", 0),
-        ("page_up", "ctrl+u,pageup", "page_up", "page", "Half a page up.", 0),
-        ("top", "home", "top", "top", "The first line.", 0),
-        ("bottom", "G,end", "bottom", "bottom", "The last line.", 0),
+        ("down", "j,down", "down", "Down.", 0),
+        ("up", "k,up", "up", "Up.", 0),
+        ("left", "h,left", "left", "Left.", 0),
+        ("right", "l,right", "right", "Right.", 0),
+        ("page_down", "ctrl+d,pagedown", "page", "Half a page down.", 0),
+        ("page_up", "ctrl+u,pageup", "page", "Half a page up.", 0),
+        ("top", "home", "top", "The first line.", 0),
+        ("bottom", "G,end", "bottom", "The last line.", 0),
     ),
     *_make_keys(
         "live",
-        ("open", "space,enter", "open", "open", "Open the rollout under the cursor.", 6),
-        ("zoom", "z", "zoom", "zoom", "Wall, group, solo.", 7),
-        ("follow", "f", "follow", "follow", "Follow the end of the text, or stay.", 5),
-        ("previous_group", "left_square_bracket", "previous_group", "group", "Previous group.", 0),
-        ("next_group", "right_square_bracket", "next_group", "group", "Next group.", 2),
-        ("kill", "K", "kill", "kill", "End this rollout: an error, never a loss.", 0),
-        ("resume", "r", "resume", "resume", "Start a run's process again after it ended early.", 0),
+        ("open", "space,enter", "open", "Open the rollout under the cursor.", 6),
+        ("zoom", "z", "zoom", "Wall, group, solo.", 7),
+        ("follow", "f", "follow", "Follow the end of the text, or stay.", 5),
+        ("previous_group", "left_square_bracket", "group", "Previous group.", 0),
+        ("next_group", "right_square_bracket", "group", "Next group.", 2),
+        ("kill", "K", "kill", "End this rollout: an error, never a loss.", 0),
+        ("resume", "r", "resume", "Start a run's process again after it ended early.", 0),
     ),
     *_make_keys(
         "review",
-        ("approve", "a", "decide('approve')", "approve", "Approve, and show the next.", 8),
+        ("approve", "a", "approve", "Approve, and show the next.", 8, "decide('approve')"),
         (
             "edit",
             "e",
-            "reword('here')",
             "edit",
             "Change the wording here; enter approves it so.",
             8,
+            "reword('here')",
         ),
-        ("editor", "E", "reword('editor')", "$EDITOR", "Change the wording in $EDITOR.", 0),
-        ("reject", "r", "decide('reject')", "reject", "Reject, and show the next.", 8),
+        ("editor", "E", "$EDITOR", "Change the wording in $EDITOR.", 0, "reword('editor')"),
+        ("reject", "r", "reject", "Reject, and show the next.", 8, "decide('reject')"),
         (
             "reject_because",
             "R",
-            "describe('reject')",
             "reject…",
             "Reject with a reason, which the reflector is told.",
             2,
+            "describe('reject')",
         ),
         (
             "merge",
             "M",
-            "reword('merge')",
             "merge",
             "Merge into the similar experience under the cursor.",
             2,
+            "reword('merge')",
         ),
         (
             "undo",
             "u",
             "undo",
-            "undo",
             "Take the last decision back; after a commit, propose its inverse.",
             7,
         ),
-        ("redo", "ctrl+r", "redo", "redo", "Decide again what was taken back.", 0),
-        ("next", "n", "go_to_open(1)", "next open", "Next undecided operation.", 5),
-        ("previous", "N", "go_to_open(-1)", "previous", "Previous undecided operation.", 0),
+        ("redo", "ctrl+r", "redo", "Decide again what was taken back.", 0),
+        ("next", "n", "next open", "Next undecided operation.", 5, "go_to_open(1)"),
+        ("previous", "N", "previous", "Previous undecided operation.", 0, "go_to_open(-1)"),
         (
             "safe",
             "A",
-            "approve_safe",
             "all safe",
             "Approve everything safe, after a look at the list.",
             6,
+            "approve_safe",
         ),
-        ("range", "v", "range", "range", "Begin a range; move, then a or r.", 3),
-        ("later", "t", "decide('defer')", "later", "Decide later, without holding the run.", 2),
-        ("note", "m", "describe('note')", "note", "A note, kept with the decision.", 0),
-        ("evidence", "enter", "show('evidence')", "evidence", "Open the evidence, or close it.", 4),
-        ("open", "o", "open", "open", "Open the rollout under the cursor in Inspect.", 1),
-        ("words", "w", "show('words')", "words", "Change by words, by lines, or side by side.", 1),
-        ("commit", "c", "commit", "commit", "Commit what is decided; the rest stays open.", 6),
-        ("sort", "S", "show('sort')", "sort", "Flagged first, by kind, or in order.", 0),
-        ("drop", "D", "drop", "drop", "Let a reply go that cannot be understood.", 0),
+        ("range", "v", "range", "Begin a range; move, then a or r.", 3),
+        ("later", "t", "later", "Decide later, without holding the run.", 2, "decide('defer')"),
+        ("note", "m", "note", "A note, kept with the decision.", 0, "describe('note')"),
+        ("evidence", "enter", "evidence", "Open the evidence, or close it.", 4, "show('evidence')"),
+        ("open", "o", "open", "Open the rollout under the cursor in Inspect.", 1),
+        ("words", "w", "words", "Change by words, by lines, or side by side.", 1, "show('words')"),
+        ("commit", "c", "commit", "Commit what is decided; the rest stays open.", 6),
+        ("sort", "S", "sort", "Flagged first, by kind, or in order.", 0, "show('sort')"),
+        ("drop", "D", "drop", "Let a reply go that cannot be understood.", 0),
     ),
     *_make_keys(
         "library",
-        ("edit", "e", "edit", "edit", "Propose another wording.", 8),
-        ("delete", "d", "delete", "delete", "Propose to delete it.", 7),
-        ("merge", "M", "merge", "merge", "Propose to merge it into another.", 5),
-        ("insert", "i", "insert", "insert", "Propose a new experience.", 6),
-        ("uses", "enter", "uses", "uses", "The rollouts that cite it.", 4),
-        ("history", "H", "history", "history", "Every version of it.", 3),
-        ("changed", "D", "changed", "diff", "What its last change changed.", 2),
-        ("sort", "S", "sort", "sort", "By id, uses or length.", 2),
-        ("export", "X", "export", "export", "Write the library into a file.", 1),
+        ("edit", "e", "edit", "Propose another wording.", 8),
+        ("delete", "d", "delete", "Propose to delete it.", 7),
+        ("merge", "M", "merge", "Propose to merge it into another.", 5),
+        ("insert", "i", "insert", "Propose a new experience.", 6),
+        ("uses", "enter", "uses", "The rollouts that cite it.", 4),
+        ("history", "H", "history", "Every version of it.", 3),
+        ("changed", "D", "diff", "What its last change changed.", 2),
+        ("sort", "S", "sort", "By id, uses or length.", 2),
+        ("export", "X", "export", "Write the library into a file.", 1),
     ),
     *_make_keys(
         "diff",
-        ("next_change", "right_square_bracket", "next_change", "change", "Next change.", 6),
-        (
-            "previous_change",
-            "left_square_bracket",
-            "previous_change",
-            "change",
-            "Previous change.",
-            0,
-        ),
-        ("base", "b", "base", "base", "Choose what to compare with.", 7),
-        ("target", "B", "target", "target", "Choose what is compared.", 5),
-        ("words", "w", "words", "words", "By words, by lines, or side by side.", 4),
-        ("same", "space", "same", "same", "Show or hide what is equal.", 3),
-        ("export", "X", "export", "export", "Write the difference into a file.", 1),
-        ("choose", "enter", "choose", "choose", "Compare what is under the cursor of the list.", 0),
+        ("next_change", "right_square_bracket", "change", "Next change.", 6),
+        ("previous_change", "left_square_bracket", "change", "Previous change.", 0),
+        ("base", "b", "base", "Choose what to compare with.", 7),
+        ("target", "B", "target", "Choose what is compared.", 5),
+        ("words", "w", "words", "By words, by lines, or side by side.", 4),
+        ("same", "space", "same", "Show or hide what is equal.", 3),
+        ("export", "X", "export", "Write the difference into a file.", 1),
+        ("choose", "enter", "choose", "Compare what is under the cursor of the list.", 0),
     ),
     *_make_keys(
         "runs",
-        ("open", "enter", "open", "open", "Attach to this run.", 8),
-        ("compare", "c", "compare", "compare", "Mark it, then compare another with it.", 5),
-        ("resume", "r", "resume", "resume", "Start its process again.", 7),
-        ("sort", "S", "sort", "sort", "By time, reward or cost.", 2),
-        ("export", "X", "export", "export", "Write this list into a file.", 1),
+        ("open", "enter", "open", "Attach to this run.", 8),
+        ("compare", "c", "compare", "Mark it, then compare another with it.", 5),
+        ("resume", "r", "resume", "Start its process again.", 7),
+        ("sort", "S", "sort", "By time, reward or cost.", 2),
+        ("export", "X", "export", "Write this list into a file.", 1),
     ),
     *_make_keys(
         "inspect",
-        ("next", "n", "next_rollout", "next", "Next rollout of the group.", 6),
-        ("previous", "N", "previous_rollout", "previous", "Previous rollout of the group.", 0),
-        ("split", "w", "split", "split", "A winner and a loser side by side.", 7),
-        ("search", "S", "search", "search", "Find text in it.", 4),
-        ("tokens", "t", "tokens", "tokens", "Tokens and times of each call.", 2),
-        ("fold", "space", "fold", "fold", "Fold or unfold a part.", 5),
-        ("pager", "o", "pager", "pager", "Read it in $PAGER.", 2),
+        ("next", "n", "next", "Next rollout of the group.", 6, "next_rollout"),
+        ("previous", "N", "previous", "Previous rollout of the group.", 0, "previous_rollout"),
+        ("split", "w", "split", "A winner and a loser side by side.", 7),
+        ("search", "S", "search", "Find text in it.", 4),
+        ("tokens", "t", "tokens", "Tokens and times of each call.", 2),
+        ("fold", "space", "fold", "Fold or unfold a part.", 5),
+        ("pager", "o", "pager", "Read it in $PAGER.", 2),
     ),
     *_make_keys(
         "start",
-        ("open", "enter", "open", "open", "Resume, attach or start what is under the cursor.", 8),
-        ("check", "c", "check", "check", "Check model, data and cost; asks and writes nothing.", 6),
-        ("set", "e", "set", "set", "Give key=value settings for a new run.", 5),
+        ("open", "enter", "open", "Resume, attach or start what is under the cursor.", 8),
+        ("check", "c", "check", "Check model, data and cost; asks and writes nothing.", 6),
+        ("set", "e", "set", "Give key=value settings for a new run.", 5),
     ),
 )
 
@@ -273,11 +233,10 @@ def bindings(*scopes: str) -> list[Binding]:
             key.keys,
             key.action,
             key.label,
-            show=key.rank > 0,
-            tooltip=key.tooltip,
+            key.rank > 0,
             id=key.id,
-            # So that a list that has the focus does not take them.
-            priority=key.id == "global.interrupt",
+            tooltip=key.tooltip,
+            priority=key.id == "global.interrupt",  # else a list that has the focus takes it
         )
         for scope in scopes
         for key in keys_of_scope(scope)
@@ -288,55 +247,44 @@ def remap_keys(changes: Mapping[str, str], place: str) -> tuple[Key, ...]:
     """The table with other keys for some ids.
 
     Raises:
-        ConfigError: an id is unknown, a key is one that stays unbound, or two that are
-            heard at the same time share a key; both are named.
+        ConfigError: an id is unknown, a key stays unbound, or two that are heard at once share one.
     """
     known = {key.id: key for key in KEYS}
     for name, keys in changes.items():
+        where = f"{place}: keys.{name}"
         if name not in known:
             from difflib import get_close_matches
 
             near = get_close_matches(name, known, n=1)
-            raise ConfigError(
-                f"{place}: keys.{name}",
-                "there is no such key id.",
-                f"Did you mean {near[0]}?" if near else "Press ? on the screen for every id.",
-            )
-        for one in keys.split(","):
-            if not one.strip():
-                raise ConfigError(
-                    f"{place}: keys.{name}", "it names no key.", "Give one, or leave it out."
-                )
-            if one.strip() in UNBOUND:
-                raise ConfigError(
-                    f"{place}: keys.{name}",
-                    f"{one.strip()} stays unbound: terminals or multiplexers take it.",
-                    "Choose another key.",
-                )
-    table = tuple(
-        replace(key, keys=changes[key.id], shown="") if key.id in changes else key for key in KEYS
-    )
+            move = f"Did you mean {near[0]}?" if near else "Press ? on the screen for every id."
+            raise ConfigError(where, "there is no such key id.", move)
+        for one in _split_keys(keys):
+            if not one:
+                raise ConfigError(where, "it names no key.", "Give one, or leave it out.")
+            if one in UNBOUND:
+                cause = f"{one} stays unbound: terminals or multiplexers take it."
+                raise ConfigError(where, cause, "Choose another key.")
+        known[name] = replace(known[name], keys=keys)
+    table = tuple(known.values())
     _check_clashes(table, set(changes), place)
     return table
 
 
+def _split_keys(keys: str) -> list[str]:
+    return [key.strip() for key in keys.split(",")]
+
+
 def _check_clashes(table: tuple[Key, ...], changed: set[str], place: str) -> None:
-    for key in table:
-        for other in table:
-            if key.id >= other.id or not (key.id in changed or other.id in changed):
-                continue
-            together = key.scope == other.scope or {key.scope, other.scope} & {"global", "loop"}
-            shared = {k.strip() for k in key.keys.split(",")} & {
-                k.strip() for k in other.keys.split(",")
-            }
-            # A page's own key may stand in front of one of the run, as shipped ones do; one
-            # that was remapped was meant.
-            if together and shared:
-                raise ConfigError(
-                    f"{place}: keys",
-                    f"{key.id} and {other.id} are both on {format_key(sorted(shared)[0])}.",
-                    "Give one of them another key.",
-                )
+    for key, other in permutations(table, 2):
+        if key.id > other.id or not {key.id, other.id} & changed:
+            continue
+        together = key.scope == other.scope or {key.scope, other.scope} & {"global", "loop"}
+        shared = {*_split_keys(key.keys)} & {*_split_keys(other.keys)}
+        # A page's own key may stand in front of one of the run, as shipped ones do; one
+        # that was remapped was meant.
+        if together and shared:
+            cause = f"{key.id} and {other.id} are both on {format_key(min(shared))}."
+            raise ConfigError(f"{place}: keys", cause, "Give one of them another key.")
 
 
 _WRITTEN = {

@@ -1,10 +1,8 @@
-"""Which page is open, where escape leads back to, and the ways between panes.
-
-Owns the pages' order of opening and the focus. What a page shows is its own business.
-"""
+"""Which page is open, where escape leads back to, and the ways between panes."""
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from textual.app import App
@@ -17,21 +15,15 @@ from studio.tui.page import Page
 from studio.tui.terminal.textual_parts import border_title
 
 _LETTERS = "asdfghjklqwertyuiop"
-_MOST_STEPS_BACK = 20
 
 
 class Navigation:
-    """Opens pages and moves the focus.
-
-    Args:
-        app: whose first screen holds the pages.
-        host: is asked for drafts and words; the same object as the app.
-    """
+    """Opens pages and moves the focus; `app` and `host` are the same object."""
 
     def __init__(self, app: App[Any], host: Host) -> None:
         self._app, self._host = app, host
         self.page_name = "start"
-        self.trail: list[tuple[str, str]] = []  # (page, id) to go back to
+        self.trail: deque[tuple[str, str]] = deque(maxlen=21)  # (page, id) to go back to
         self.is_drawn = False  # the first frame was, so that every page has its parts
 
     def page(self, name: str | None = None) -> Page:
@@ -48,8 +40,7 @@ class Navigation:
         """Show a page, perhaps at an id; `keep_trail`: escape does not come back from there."""
         if target and not keep_trail and name != self.page_name:
             # Only who went after something comes back; number keys go where they say.
-            step = self.page_name, self._host.drafts.cursor
-            self.trail = [*self.trail[-_MOST_STEPS_BACK:], step]
+            self.trail.append((self.page_name, self._host.drafts.cursor))
         self.page_name = name
         page = self.page(name)
         page.open_at(target)
@@ -89,17 +80,15 @@ class Navigation:
                 return True
             return False
 
-        wanted = (await self._host.ask("go to (g: top):", shortcut=go_to_top) or "").strip()
-        if not wanted:
+        target = (await self._host.ask("go to (g: top):", shortcut=go_to_top) or "").strip()
+        if not target:
             return
-        if self.page().go_to(wanted):
+        if self.page().go_to(target):
             self._host.draw_now()
-            return
-        for page in self.pages:
-            if page.go_to(wanted):
-                self.open_page(page.scope, wanted)
-                return
-        self._host.tell(f"{wanted}: nothing has this name", "failed")
+        elif page := next((page for page in self.pages if page.go_to(target)), None):
+            self.open_page(page.scope, target)
+        else:
+            self._host.tell(f"{target}: nothing has this name", "failed")
 
     # -- panes ---------------------------------------------------------------------------
 

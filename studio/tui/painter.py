@@ -1,7 +1,4 @@
-"""Draws the open page, and the lines above and below it.
-
-Owns when that happens: in the next frame for what comes from the run, at once for a key.
-"""
+"""Draws the open page and the lines around it: in the next frame for events, at once for keys."""
 
 from __future__ import annotations
 
@@ -29,14 +26,7 @@ def is_small(size: Size) -> bool:
 
 
 class Painter:
-    """The drawing of one app.
-
-    Args:
-        app: the terminal; the same object as the host.
-        host: what the lines say of it.
-        navigation: knows the open page.
-        attachment: knows the run.
-    """
+    """The drawing of one app; `app` and `host` are the same object."""
 
     def __init__(
         self, app: TerminalApp, host: Host, navigation: Navigation, attachment: Attachment
@@ -50,7 +40,6 @@ class Painter:
         self._is_told_small = False  # it was said since the terminal is too small
 
     def redraw_soon(self) -> None:
-        """Draw the open page in the next frame."""
         self._is_dirty = True
 
     def draw_frame(self) -> None:
@@ -67,7 +56,6 @@ class Painter:
             self.draw_chrome()  # nothing comes any more, and the rate is to say so
 
     def draw_now(self) -> None:
-        """Draw at once: after a key nobody waits for the next frame."""
         self._is_dirty = False
         screens = self._app.screen_stack
         if not screens or not screens[0].query("#top"):
@@ -76,7 +64,6 @@ class Painter:
         self._navigation.page().draw()
 
     def draw_chrome(self) -> None:
-        """Draw the lines above and below the page."""
         top, size = self._app.screen_stack[0].query_one("#top", Chrome), self._app.size
         state, status = self._attachment.state, self._host.session_status
         self._shows_rate, self._chrome_at = status.tokens_per_s is not None, self._host.clock()
@@ -89,24 +76,21 @@ class Painter:
             for scope in ("loop", "global") if status.living else ("global",):
                 shown += keys_of_scope(scope, keys)
         self._bottom.show_line(1, footer_line(shown, size.width))
-        said = self._last_action
+        shown_action = self._last_action
         if not is_small(size):
             self._is_told_small = False
         elif not self._is_told_small:
             text = f"terminal is {size.width}x{size.height}, studio wants 80x24"
-            said = line((f" {text} (works from 60x16)", "flag"))
-        self._bottom.show_line(0, said)
+            shown_action = line((f" {text} (works from 60x16)", "flag"))
+        self._bottom.show_line(0, shown_action)
 
     @property
     def _bottom(self) -> Chrome:
         return self._app.screen_stack[0].query_one("#bottom", Chrome)
 
     def tell(self, text: str, style: str = "") -> None:
-        """Say it on the line above the keys: what was done last, or what went wrong.
-
-        Paths are named from the workspace on, so that the line has room for what happened.
-        """
         path = self._host.workspace.path
+        # Paths are named from the workspace on: the line needs its room for what happened.
         for folder in (path.absolute(), path):
             text = text.replace(f"{folder}/", "")
         self._last_action = ((" " + fit(sanitize(text), 400), style),)

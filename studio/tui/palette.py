@@ -1,7 +1,6 @@
 """Every key of the table as a command that can be found by its words.
 
-Owns which commands there are. A key of another page opens that page and stops there: what
-has not been seen is not acted on.
+A key of another page only opens that page: what has not been seen is not acted on.
 """
 
 from __future__ import annotations
@@ -26,31 +25,24 @@ _ALSO = {"global.detach": "quit, exit"}
 def commands(app: App[Any], host: Host, page: Widget) -> Iterator[SystemCommand]:
     """All commands, those of the open page and the panes by what they do there."""
     screen = app.screen_stack[0]
-    focused = screen.focused
-
-    def find_target(key: Key) -> Widget | None:
-        """What the action is called on; None where another page has the key."""
-        if key.scope in ("global", "loop"):
-            return screen
-        if key.scope == "list":
-            return focused if focused is not None else screen
-        return page if key.scope == host.page_name else None
-
-    def call(key: Key) -> Callable[[], object]:
-        target = find_target(key)
-        if target is None:
-            return partial(_open_page, host, key)
-        return partial(app.run_action, key.action, target)
-
+    targets: dict[str, Widget] = {  # what an action is called on, by the scope of its key
+        "global": screen,
+        "loop": screen,
+        "list": screen.focused or screen,
+        host.page_name: page,
+    }
     for key in host.keys:
         if key.id in _NOT_HERE:
             continue
         title = f"{_scope_name(key)}: {key.label} ({key.key_text})"
+        call: Callable[[], object] = partial(_open_page, host, key)
+        if target := targets.get(key.scope):
+            call = partial(app.run_action, key.action, target)
         # What lists and other pages have is found by its words, and not listed unasked.
-        near = key.scope in ("global", "loop", host.page_name)
-        yield SystemCommand(title, key.tooltip, call(key), near)
+        near = key.scope in targets and key.scope != "list"
+        yield SystemCommand(title, key.tooltip, call, near)
         if words := _ALSO.get(key.id):
-            yield SystemCommand(f"{title}: {words}", key.tooltip, call(key), False)
+            yield SystemCommand(f"{title}: {words}", key.tooltip, call, False)
 
 
 def _scope_name(key: Key) -> str:

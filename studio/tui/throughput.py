@@ -1,7 +1,4 @@
-"""How fast a run goes, as the screen's own clock sees it: tokens a second, time left.
-
-Owns no clock: every method is told the time, in seconds of any monotonic clock.
-"""
+"""How fast a run goes: tokens a second, time left; in seconds of any monotonic clock."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ class Throughput:
         self._ended: deque[tuple[float, int, float]] = deque()
 
     def add_event(self, event: ev.DurableEvent | ev.TransientEvent, now: float) -> None:
-        self._start_clock(now)
+        self._since = now if self._since is None else self._since
         match event:
             case ev.StepStarted():
                 self._began, self._worked_s, self._whole = now, 0.0, True
@@ -55,7 +52,7 @@ class Throughput:
 
     def add_pieces(self, pieces: Iterable[TextPiece], now: float) -> None:
         """Count what grew. A text that is sent from its beginning may be an old one."""
-        self._start_clock(now)
+        self._since = now if self._since is None else self._since
         chars = 0
         for piece in pieces:
             if piece.offset and piece.offset == self._known.get(piece.rollout):
@@ -73,10 +70,6 @@ class Throughput:
         """Whether that is the rate of the panes in view: no rollout has ended to tell of all."""
         shown, ended = self._rates(now)
         return shown > ended
-
-    def _start_clock(self, now: float) -> None:
-        if self._since is None:
-            self._since = now
 
     def _rates(self, now: float) -> tuple[float, float]:
         """Tokens a second of the texts in view (four characters each), and of what ended.

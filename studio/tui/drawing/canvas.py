@@ -1,14 +1,16 @@
 """All streams of a page in one widget, so that 128 of them cost little more than one.
 
-Owns which cells changed: between two flushes text is only put aside, and a flush marks what
-differs from what is drawn. Geometry comes from its size and the number of panes alone.
+Between two flushes text is only kept; a flush marks the cells that differ from what is drawn.
+Geometry comes from the widget's size and the number of panes alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby, zip_longest
+from operator import itemgetter
 from os.path import commonprefix
-from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
@@ -21,25 +23,17 @@ from textual.widget import Widget
 from studio.tui.drawing import themes
 from studio.tui.drawing.cells import cell_width, choose_glyphs, crop, pad
 from studio.tui.drawing.layout import Box, Mode, grid, visible_range
+from studio.tui.drawing.lines import Span
 from studio.tui.drawing.pane import Pane, PaneModel
-from studio.tui.drawing.tail import ROWS
 
-__all__ = ["PaneModel", "StreamCanvas"]
-
-_Span = tuple[str, str]  # text and the name of a style
 _REGION_BYTES = 10
 """What it takes to move the cursor to a changed cell."""
 
 
 class StreamCanvas(Widget, can_focus=True):
-    """Panes of growing text; `flush` brings them up to date.
-
-    Args:
-        ascii: draw borders and signs in ASCII.
-    """
+    """Panes of growing text; `flush` brings them up to date."""
 
     DEFAULT_CSS = "StreamCanvas { width: 1fr; height: 1fr; }"
-    BINDINGS: ClassVar = []
 
     class VisibleChanged(Message):
         """Other panes are on screen now: theirs is the text to ask for."""
@@ -53,21 +47,16 @@ class StreamCanvas(Widget, can_focus=True):
             super().__init__()
             self.id = id
 
-    def __init__(
-        self,
-        *,
-        ascii: bool = False,
-        id: str | None = None,
-    ) -> None:
+    def __init__(self, *, ascii: bool = False, id: str | None = None) -> None:
         super().__init__(id=id)
         self.follow = True
         self.caption = ""  # title of the wall's box; without one it has no box
         self._glyphs = choose_glyphs(ascii)
-        self._mode: Mode = "group"
+        self.mode: Mode = "group"
         self._columns: int | None = None
         self._panes: dict[str, Pane] = {}
         self._order: tuple[str, ...] = ()
-        self._chosen: str | None = None
+        self.focused_id: str | None = None  # the pane that keys mean
         self._boxes: dict[str, Box] = {}  # of the panes on screen
         self._bands: dict[int, list[str]] = {}  # rows of cells → panes in them, left to right
         self._strips: dict[int, Strip] = {}
@@ -78,15 +67,6 @@ class StreamCanvas(Widget, can_focus=True):
     # -- what there is -----------------------------------------------------------------------
 
     @property
-    def mode(self) -> Mode:
-        return self._mode
-
-    @property
-    def focused_id(self) -> str | None:
-        """The pane that keys mean."""
-        return self._chosen
-
-    @property
     def visible_ids(self) -> tuple[str, ...]:
         """Panes that are drawn, in reading order."""
         return tuple(self._boxes)
@@ -94,26 +74,22 @@ class StreamCanvas(Widget, can_focus=True):
     @property
     def is_dirty(self) -> bool:
         """Whether a flush would draw something."""
-        return any(
-            self._panes[id].has_pending or self._panes[id].head != self._panes[id].model
-            for id in self._boxes
-        )
+        panes = (self._panes[id] for id in self._boxes)
+        return any(pane.has_pending or pane.head != pane.model for pane in panes)
 
     def pane_text(self, id: str) -> str:
-        """What is kept of a pane's text, inert."""
+        """What is kept of a pane's text, sanitized."""
         return self._panes[id].text if id in self._panes else ""
 
     def set_panes(self, panes: Sequence[PaneModel], *, columns: int | None = None) -> None:
-        """Show these panes, in this order; cheap where they are the same as before.
+        """Show these panes in this order, and forget texts of others; cheap where nothing changed.
 
-        Args:
-            panes: their ids are distinct; texts of ids that are gone are forgotten.
-            columns: of the grid; None: as many as the width suggests.
+        `columns` are those of the grid; None: as many as the width suggests.
         """
         order = tuple(model.id for model in panes)
         for model in panes:
             if (pane := self._panes.get(model.id)) is None:
-                self._panes[model.id] = Pane(model, ROWS)
+                self._panes[model.id] = Pane(model)
             else:
                 pane.model = model
         if (order, columns) == (self._order, self._columns):
@@ -121,15 +97,15 @@ class StreamCanvas(Widget, can_focus=True):
         for gone in self._panes.keys() - set(order):
             del self._panes[gone]
         before, self._order, self._columns = self._order, order, columns
-        if self._chosen not in self._panes:
-            at = before.index(self._chosen) if self._chosen in before else 0
-            self._chosen = order[min(at, len(order) - 1)] if order else None
+        if self.focused_id not in self._panes:
+            at = before.index(self.focused_id) if self.focused_id in before else 0
+            self.focused_id = order[min(at, len(order) - 1)] if order else None
         self._arrange()
 
     def set_mode(self, mode: Mode) -> None:
         """Zoom: one line each, a grid, or the focused one alone."""
-        if mode != self._mode:
-            self._mode, self.follow = mode, True
+        if mode != self.mode:
+            self.mode, self.follow = mode, True
             self._arrange()
 
     def set_caption(self, caption: str) -> None:
@@ -141,7 +117,7 @@ class StreamCanvas(Widget, can_focus=True):
     # -- text --------------------------------------------------------------------------------
 
     def feed(self, id: str, text: str) -> None:
-        """Put text aside for the next flush; a pane that is not there has none."""
+        """Keep text for the next flush; that of a pane that is not there is dropped."""
         if (pane := self._panes.get(id)) is not None:
             pane.feed(text)
 
@@ -160,11 +136,8 @@ class StreamCanvas(Widget, can_focus=True):
                 one comes first, the others in turn. None: all of them.
             heads: titles too where only their count of tokens changed.
         """
-        ids = list(self._boxes)
-        if not ids:
-            return 0
-        first = [self._chosen] if self._chosen in self._boxes else []
-        others = [id for id in ids if id not in first]
+        first = [self.focused_id] if self.focused_id in self._boxes else []
+        others = [id for id in self._boxes if id not in first]
         turn = self._turn % max(1, len(others))
         regions: list[Region] = []
         spent = done = 0
@@ -184,71 +157,71 @@ class StreamCanvas(Widget, can_focus=True):
 
     def focus_pane(self, id: str) -> None:
         """Let keys mean this pane, and bring it on screen."""
-        if id not in self._panes or id == self._chosen:
+        if id not in self._panes or id == self.focused_id:
             return
-        before, self._chosen = self._chosen, id
+        before, self.focused_id = self.focused_id, id
         self.follow = True
-        if self._mode == "solo" or id not in self._boxes:
+        if self.mode == "solo" or id not in self._boxes:
             self._arrange()
         else:
-            self._refresh_regions(
-                [_title_region(self._boxes[at]) for at in (before, id) if at in self._boxes]
-            )
+            boxes = [self._boxes[at] for at in (before, id) if at in self._boxes]
+            self._refresh_regions([_title_region(box) for box in boxes])
         self.post_message(self.FocusChanged(id))
 
     def move_focus(self, dx: int, dy: int) -> str | None:
         """To the pane beside, above or below; returns its id. Solo and wall know one direction."""
-        if self._chosen is None:
+        if self.focused_id is None:
             return None
-        at = self._order.index(self._chosen)
+        at = self._order.index(self.focused_id)
         per_row = 1
-        if self._mode == "group" and self._boxes:
+        if self.mode == "group" and self._boxes:
             first = next(iter(self._boxes.values()))
             per_row = sum(box.y == first.y for box in self._boxes.values())
         target = at + dx + dy * per_row
         if 0 <= target < len(self._order):
             self.focus_pane(self._order[target])
-        return self._chosen
+        return self.focused_id
 
     def toggle_follow(self) -> bool:
         """Stay where the text is, or go on with its end."""
         self.follow = not self.follow
         if not self.follow:
             self._scrolled = self._scroll_range()[1]
-        self._repaint(self._chosen)
+        self._repaint(self.focused_id)
         return self.follow
 
     def scroll_rows(self, rows: int) -> None:
         """Move within the text of the focused pane, in solo; at its end it is followed again."""
-        if self._mode != "solo" or self._chosen not in self._boxes:
+        if self.mode != "solo" or self.focused_id not in self._boxes:
             return
         least, most = self._scroll_range()
         start = most if self.follow else self._scrolled
         self._scrolled = min(max(start + rows, least), most)
         self.follow = rows > 0 and self._scrolled == most
-        self._repaint(self._chosen)
+        self._repaint(self.focused_id)
 
     def _scroll_range(self) -> tuple[int, int]:
-        if self._chosen not in self._boxes:
+        if self.focused_id not in self._boxes:
             return 0, 0
-        return self._panes[self._chosen].scroll_range(max(1, self._boxes[self._chosen].height - 2))
+        return self._panes[self.focused_id].scroll_range(
+            max(1, self._boxes[self.focused_id].height - 2)
+        )
 
     def on_resize(self, event: events.Resize) -> None:
         self._arrange()
 
     def on_mount(self) -> None:
-        clock = getattr(self.app, "frame_clock", None)
-        if clock is not None:
+        if clock := getattr(self.app, "frame_clock", None):
             clock.watch(self)
 
     def on_unmount(self) -> None:
-        clock = getattr(self.app, "frame_clock", None)
-        if clock is not None:
+        if clock := getattr(self.app, "frame_clock", None):
             clock.unwatch(self)
 
     def on_click(self, event: events.Click) -> None:
         for id in self._bands.get(event.y, []):
-            if self._boxes[id].x <= event.x < self._boxes[id].x + self._boxes[id].width:
+            box = self._boxes[id]
+            if box.x <= event.x < box.x + box.width:
                 self.focus_pane(id)
 
     # -- geometry ----------------------------------------------------------------------------
@@ -257,19 +230,14 @@ class StreamCanvas(Widget, can_focus=True):
         """Place the panes anew and draw everything."""
         before = self.visible_ids
         columns, rows = self.size
-        at = self._order.index(self._chosen) if self._chosen in self._order else 0
-        if self._mode == "solo":
+        at = self._order.index(self.focused_id) if self.focused_id in self._order else 0
+        if self.mode == "solo":
             boxes = [Box(at, 0, 0, columns, rows)] if self._order and columns and rows else []
-        elif self._mode == "wall":
+        elif self.mode == "wall":
             edge = self._border_width
-            shown = (
-                visible_range(len(self._order), rows - 2 * edge, at)
-                if columns > 2 * edge
-                else range(0)
-            )
-            boxes = [
-                Box(index, edge, edge + y, columns - 2 * edge, 1) for y, index in enumerate(shown)
-            ]
+            width, height = columns - 2 * edge, rows - 2 * edge
+            shown = visible_range(len(self._order), height if width > 0 else 0, at)
+            boxes = [Box(index, edge, edge + y, width, 1) for y, index in enumerate(shown)]
         else:
             boxes = grid(len(self._order), columns, rows, self._columns, at)
         self._boxes = {self._order[box.index]: box for box in boxes}
@@ -305,45 +273,35 @@ class StreamCanvas(Widget, can_focus=True):
         """Take what came for a pane into what is drawn; returns the cells that change."""
         pane, box = self._panes[id], self._boxes[id]
         regions: list[Region] = []
-        model = pane.model
-        if model is not pane.head:
-            urgent = (model.title, model.state, model.footer, model.note) != (
-                pane.head.title,
-                pane.head.state,
-                pane.head.footer,
-                pane.head.note,
-            )
-            if urgent or (heads and model != pane.head):
-                pane.head = model
-                if self._mode != "wall":
-                    regions.append(_title_region(box))
-        if self._mode == "wall":
+        # A count of tokens alone can wait.
+        now = pane.model if heads else replace(pane.model, tokens=pane.head.tokens)
+        if now != pane.head:
+            pane.head = pane.model
+            if self.mode != "wall":
+                regions.append(_title_region(box))
+        if self.mode == "wall":
             pane.lead, text = pane.wall_parts(box.width, self._glyphs)
             new, left, top = [pane.lead + text], box.x, box.y
         else:
             left, top, room = box.x + 1, box.y + 1, box.width - 2
-            height = box.height - 2
-            text_rows = height - 1 if _has_footer(pane, box) else height
-            start = self._scrolled if self._mode == "solo" and not self.follow else None
-            new = pane.visible_rows(room, text_rows, self._glyphs, start) if height > 0 else []
-            if _has_footer(pane, box):
-                new = [*new, *[""] * (text_rows - len(new)), crop(pane.head.footer, room)]
+            has_footer = _has_footer(pane, box)
+            height = box.height - 2 - has_footer
+            start = self._scrolled if self.mode == "solo" and not self.follow else None
+            new = pane.visible_rows(room, height, self._glyphs, start) if height > 0 else []
+            if has_footer:
+                new = [*new, *[""] * (height - len(new)), crop(pane.head.footer, room)]
         old, pane.shown = pane.shown, new
-        for at in range(max(len(old), len(new))):
-            before = old[at] if at < len(old) else ""
-            after = new[at] if at < len(new) else ""
+        for y, (before, after) in enumerate(zip_longest(old, new, fillvalue=""), top):
             if before != after:
                 begin, end = _changed_range(before, after)
-                regions.append(Region(left + begin, top + at, max(1, end - begin), 1))
+                regions.append(Region(left + begin, y, max(1, end - begin), 1))
         return regions
 
     # -- drawing -----------------------------------------------------------------------------
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Rows of cells; nothing but the rows that changed is made again.
-
-        Without border and padding there is nothing for Textual's own cache to add.
-        """
+        """Rows of cells; nothing but the rows that changed is made again."""
+        # Without border and padding there is nothing for Textual's own cache to add.
         if self.styles.gutter != (0, 0, 0, 0):
             return super().render_lines(crop)
         background = self.background_colors[1]
@@ -369,40 +327,34 @@ class StreamCanvas(Widget, can_focus=True):
 
     def _make_strip(self, y: int) -> Strip:
         columns, rows = self.size
-        spans: list[_Span] = []
-        at = 0
         signs = self._glyphs
-        if self._mode == "wall" and self._border_width and y in (0, rows - 1):
-            border = (
-                signs.top_border(self.caption, columns) if y == 0 else signs.bottom_border(columns)
-            )
-            spans, at = [(border, "")], columns
-        elif self._mode == "wall" and self._border_width:
-            inside = self._bands.get(y)
-            body = self._row_spans(inside[0], y) if inside else [(" " * (columns - 2), "")]
-            spans, at = [(signs.v, ""), *body, (signs.v, "")], columns
+        edge = self._border_width if self.mode == "wall" else 0
+        if edge and y == 0:
+            spans = [(signs.top_border(self.caption, columns), "")]
+        elif edge and y == rows - 1:
+            spans = [(signs.bottom_border(columns), "")]
         else:
-            for id in self._bands.get(y, ()):
-                spans += self._row_spans(id, y)
-                at += self._boxes[id].width
-        if at < columns:
-            spans.append((" " * (columns - at), ""))
+            ids = self._bands.get(y, ())
+            spans = [span for id in ids for span in self._row_spans(id, y)]
+            left = columns - 2 * edge - sum(self._boxes[id].width for id in ids)
+            border = [(signs.v, "")] * edge
+            spans = [*border, *spans, (" " * left, ""), *border]
         return Strip(_make_segments(spans, self.rich_style, self.app.theme), columns)
 
-    def _row_spans(self, id: str, y: int) -> list[_Span]:
+    def _row_spans(self, id: str, y: int) -> list[Span]:
         """The cells of a pane in one row."""
         pane, box = self._panes[id], self._boxes[id]
         signs = self._glyphs
-        if self._mode == "wall":
+        if self.mode == "wall":
             drawn = pane.shown[0] if pane.shown else ""
-            style = "focus" if id == self._chosen else pane.head.state
+            style = "focus" if id == self.focused_id else pane.head.state
             rest = pad(drawn[len(pane.lead) :], box.width - cell_width(pane.lead))
             return [(pane.lead, style), (rest, "")]
         if y == box.y:
             title = pane.title(signs, with_footer=not _has_footer(pane, box))
             border = signs.top_border(title, box.width)
             inner = border[3:].rstrip(signs.h + signs.tr).rstrip()
-            style = "focus" if id == self._chosen else pane.head.state
+            style = "focus" if id == self.focused_id else pane.head.state
             return [(border[:3], ""), (inner, style), (border[3 + len(inner) :], "")]
         if y == box.y + box.height - 1:
             return [(signs.bottom_border(box.width), "")]
@@ -420,16 +372,12 @@ def _changed_range(before: str, after: str) -> tuple[int, int]:
     return 0, max(cell_width(before), cell_width(after))
 
 
-def _make_segments(spans: list[_Span], base: Style, theme: str) -> list[Segment]:
+def _make_segments(spans: Sequence[Span], base: Style, theme: str) -> list[Segment]:
+    """One segment for neighbours of one style."""
     out: list[Segment] = []
-    pieces: list[str] = []
-    name = ""
-    for text, style in (*spans, ("", None)):
-        if style != name:
-            if joined := "".join(pieces):
-                out.append(Segment(joined, base + themes.style(name, theme) if name else base))
-            pieces, name = [], style or ""
-        pieces.append(text)
+    for name, group in groupby((span for span in spans if span[0]), key=itemgetter(1)):
+        style = base + themes.style(name, theme) if name else base
+        out.append(Segment("".join(text for text, _ in group), style))
     return out
 
 

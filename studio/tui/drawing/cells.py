@@ -1,9 +1,7 @@
 """Text measured and cut in terminal cells, as every terminal draws it.
 
-Owns width, cutting and wrapping, and no styles. Terminals disagree about joined emoji, variation
-selectors, skin tones and flags, so text is `normalize_width` first: then one character's width
-is its own everywhere, and a row's is the sum. What hides or steers is the business of
-`studio.secrets.sanitize`, which comes before.
+Terminals disagree about joined emoji, variation selectors, skin tones and flags, so text goes
+through `normalize_width` first: then a row is as wide as the sum of its characters everywhere.
 """
 
 from __future__ import annotations
@@ -12,22 +10,6 @@ import re
 from dataclasses import dataclass
 
 from rich.cells import cell_len, get_character_cell_size
-
-__all__ = [
-    "GLYPHS_ASCII",
-    "GLYPHS_UNICODE",
-    "ROW_CHARS",
-    "Glyphs",
-    "cell_width",
-    "choose_glyphs",
-    "crop",
-    "fit",
-    "flatten",
-    "normalize_width",
-    "pad",
-    "wrap",
-    "wrap_pieces",
-]
 
 ROW_CHARS = 1000
 """Characters of one row at most: marks that take no room could otherwise pile up without end."""
@@ -55,24 +37,19 @@ def _normalize_char(match: re.Match[str]) -> str:
 
 
 def normalize_width(text: str) -> str:
-    """The same with only characters whose width terminals agree on.
-
-    Joined emoji stand beside each other, flags become their letters, skin tones and
-    variation selectors are left away, and a tab is four blanks. Settled text stays as it is.
-    """
+    """The same with only characters whose width terminals agree on; twice is the same as once."""
     if text.isascii():
         return text.replace("\t", TAB) if "\t" in text else text
     return _UNSETTLED.sub(_normalize_char, text)
 
 
 def cell_width(text: str) -> int:
-    """In cells; that of a strip which holds the settled text."""
     text = normalize_width(text)
     return len(text) if text.isascii() and text.isprintable() else cell_len(text)
 
 
 def flatten(text: str) -> str:
-    """Settled text on one line, which no mark at its beginning joins to what stands before."""
+    """Normalized text on one line, which no mark at its beginning joins to what stands before."""
     text = normalize_width(text.replace("\n", " ") if "\n" in text else text)
     if text and not text.isascii() and get_character_cell_size(text[0]) == 0:
         return BASE + text
@@ -115,7 +92,7 @@ def _chars_that_fit(text: str, room: int) -> int:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Rows of at most `cell_width` cells, broken between words and at new lines.
+    """Rows of at most `width` cells, broken between words and at new lines.
 
     A word that is longer than a row is cut, blanks at the end of a row are dropped, and Chinese
     and Japanese break anywhere. A character wider than the row stands alone in one.
@@ -124,22 +101,18 @@ def wrap(text: str, width: int) -> list[str]:
 
 
 def wrap_pieces(text: str, width: int) -> list[str]:
-    """The rows of settled text with the blanks and new lines that end them: joined, they are it.
+    """The rows of normalized text with the blanks and new lines that end them: joined, they are it.
 
     Rows after a row depend on nothing before them, so that growing text is wrapped again from
     its last row on.
     """
-    width = max(1, width)
     out: list[str] = []
-    start = 0
-    while True:
-        end = text.find("\n", start)
-        if end < 0:
-            _wrap_paragraph(text[start:], width, out)
-            return out
-        _wrap_paragraph(text[start:end], width, out)
+    *paragraphs, last = text.split("\n")
+    for paragraph in paragraphs:
+        _wrap_paragraph(paragraph, max(1, width), out)
         out[-1] += "\n"
-        start = end + 1
+    _wrap_paragraph(last, max(1, width), out)
+    return out
 
 
 def _wrap_paragraph(paragraph: str, width: int, out: list[str]) -> None:
@@ -195,26 +168,23 @@ class Glyphs:
     br: str = "┘"
 
     def bar(self, done: int, total: int, width: int) -> str:
-        """`[####....]`, all of it `cell_width` cells; full only when all is done."""
+        """`[####....]`, all of it `width` cells; full only when all is done."""
         room = max(1, width - 2)
         full = min(room, room * max(0, done) // total) if total > 0 else 0
         return f"[{self.bar_full * full}{self.bar_empty * (room - full)}]"
 
-    def top_border(self, title: str, width: int, right: str = "") -> str:
+    def top_border(self, title: str, width: int) -> str:
         """A box's upper border with its title, cut to what fits."""
-        return self._border(self.tl, self.tr, title, width, right)
+        head = f"{self.h} {fit(title, width - 5, self.ellipsis)} " if title and width > 5 else ""
+        return self._border(self.tl, head, self.tr, width)
 
-    def bottom_border(self, width: int, left: str = "", right: str = "") -> str:
-        return self._border(self.bl, self.br, left, width, right)
+    def bottom_border(self, width: int) -> str:
+        return self._border(self.bl, "", self.br, width)
 
-    def _border(self, first: str, last: str, left: str, width: int, right: str) -> str:
-        room = width - 2
-        if room < 0:
+    def _border(self, first: str, head: str, last: str, width: int) -> str:
+        if width < 2:
             return crop(first, width)
-        tail = f" {fit(right, room - 3, self.ellipsis)} {self.h}" if right and room > 6 else ""
-        left_room = room - cell_len(tail) - 3
-        head = f"{self.h} {fit(left, left_room, self.ellipsis)} " if left and left_room > 0 else ""
-        return first + head + self.h * (room - cell_len(head) - cell_len(tail)) + tail + last
+        return first + head + self.h * (width - 2 - cell_len(head)) + last
 
 
 GLYPHS_UNICODE = Glyphs()

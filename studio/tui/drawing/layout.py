@@ -21,12 +21,9 @@ class Box:
     height: int
 
 
-def columns_for(count: int, width: int, height: int) -> int:
+def _column_count(count: int, width: int) -> int:
     """Columns of a grid: as few rows as panes of some width allow, evenly filled."""
-    if count <= 1:
-        return 1
-    most = max(1, min(count, width // LEAST_WIDTH))
-    rows = -(-count // most)
+    rows = -(-count // max(1, width // LEAST_WIDTH))
     return -(-count // rows)
 
 
@@ -36,16 +33,17 @@ def grid(
     """Boxes of the panes that fit; rows of them are left away above and below the focus."""
     if count < 1 or width < 3 or height < LEAST_HEIGHT:
         return []
-    columns = min(count, max(1, min(columns or columns_for(count, width, height), width // 3)))
+    columns = min(count, max(1, min(columns or _column_count(count, width), width // 3)))
     rows = -(-count // columns)
     shown = min(rows, height // LEAST_HEIGHT)
     top = min(max(0, focus // columns - shown // 2), rows - shown)
     xs, ys = _split_evenly(width, columns), _split_evenly(height, shown)
-    return [
-        Box(index, *xs[index % columns][:1], ys[index // columns - top][0],
-            xs[index % columns][1], ys[index // columns - top][1])
-        for index in range(top * columns, min(count, (top + shown) * columns))
-    ]  # fmt: skip
+    boxes = []
+    for index in range(top * columns, min(count, (top + shown) * columns)):
+        row, column = divmod(index, columns)
+        (x, box_width), (y, box_height) = xs[column], ys[row - top]
+        boxes.append(Box(index, x, y, box_width, box_height))
+    return boxes
 
 
 def visible_range(count: int, height: int, focus: int = 0) -> range:

@@ -1,7 +1,6 @@
 """What pure views hand to widgets: lines of styled spans, measured in terminal cells.
 
-A span is a text and the name of a style (`studio.tui.drawing.themes`); "" is plain. Texts are inert
-before they come here, and are never parsed as markup.
+A span is a sanitized text and the name of a style (`studio.tui.drawing.themes`), "" for plain.
 """
 
 from __future__ import annotations
@@ -69,10 +68,7 @@ def spread(left: Line, right: Line, width: int) -> Line:
 
 
 def paragraph(spans: Iterable[Span], width: int, indent: str = "") -> list[Line]:
-    """Spans as running text, wrapped by words to a width; further lines are indented.
-
-    A style may change within a word.
-    """
+    """Spans as running text, wrapped by words to a width; further lines are indented."""
     spans = tuple((normalize_width(text), style) for text, style in spans)
     joined = "".join(text for text, _ in spans)
     room = max(1, width - cells(indent))

@@ -1,14 +1,11 @@
-"""One rollout of the canvas: what is known of it, and the rows that are drawn of it.
-
-Owns the view on a text that grows: where it begins, and when it moves on. Knows no widget.
-"""
+"""One rollout of the canvas: what is known of it, and the rows that are drawn of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from studio.tui.drawing.cells import Glyphs, cell_width, crop, fit, normalize_width
-from studio.tui.drawing.tail import ROWS, TailBuffer
+from studio.tui.drawing.tail import TailBuffer
 
 _PENDING_CHARS = 65_536
 """Text of a pane that is not drawn waits up to here before it is wrapped."""
@@ -31,12 +28,12 @@ class Pane:
 
     __slots__ = ("_last", "_pending", "_size", "_tail", "_top", "head", "lead", "model", "shown")
 
-    def __init__(self, model: PaneModel, cap: int = ROWS) -> None:
+    def __init__(self, model: PaneModel) -> None:
         self.model = model
         self.head = model  # what its title was drawn from
         self.lead = ""  # what its line on the wall begins with
         self.shown: list[str] = []  # rows as they are drawn
-        self._tail = TailBuffer(20, cap)
+        self._tail = TailBuffer(20)
         self._pending: list[str] = []
         self._size = 0  # characters pending
         self._top = 0
@@ -52,16 +49,16 @@ class Pane:
         return self._tail.text
 
     def feed(self, text: str) -> None:
-        self._pending.append(text)
-        self._size += len(text)
-        if self._size > _PENDING_CHARS:
-            self._drain()
+        if text:
+            self._pending.append(text)
+            self._size += len(text)
+            if self._size > _PENDING_CHARS:
+                self._drain()
 
     def reset(self, text: str) -> None:
         self._pending, self._size, self._top, self._last = [], 0, 0, None
         self._tail.reset()
-        if text:
-            self.feed(text)
+        self.feed(text)
 
     def _drain(self) -> None:
         if self._pending:
@@ -73,14 +70,7 @@ class Pane:
     def visible_rows(
         self, columns: int, rows: int, glyphs: Glyphs, top: int | None = None
     ) -> list[str]:
-        """The rows to draw in a window.
-
-        Args:
-            columns: of the window.
-            rows: of the window.
-            glyphs: for the cursor of a text under way.
-            top: the row to begin with; None follows the end.
-        """
+        """The rows to draw in a window; `top` is the row to begin with, None follows the end."""
         self._drain()
         if self._tail.width != max(1, columns):
             self._tail.resize(columns)
@@ -101,10 +91,9 @@ class Pane:
         ]
         if not any(out) and self.model.note:
             return [fit(self.model.note, columns, glyphs.ellipsis)]
-        if self.model.state == "streaming" and start + len(out) == total:
-            last = out[-1] if out else ""
-            if cell_width(last) < columns and any(out):
-                out[-1] = f"{last} {glyphs.cursor}" if cell_width(last) < columns - 1 else last
+        is_growing = self.model.state == "streaming" and start + len(out) == total
+        if is_growing and any(out) and cell_width(out[-1]) < columns - 1:
+            out[-1] += f" {glyphs.cursor}"
         return out
 
     def scroll_range(self, rows: int) -> tuple[int, int]:
@@ -120,14 +109,11 @@ class Pane:
         head = crop(f"{model.title} {mark} {tokens} ", columns)
         footer = f"{normalize_width(model.footer)} " if model.footer else ""
         room = max(1, columns - cell_width(head) - cell_width(footer))
-        if model.note and model.state != "streaming":
-            return head, crop(footer + model.note, columns - cell_width(head))
-        said = (
-            self._growing_row(room, glyphs)
-            if model.state == "streaming"
-            else self._last_line_text(room, glyphs)
-        )
-        return head, crop(footer + said, columns - cell_width(head))
+        if model.state == "streaming":
+            text = self._growing_row(room, glyphs)
+        else:
+            text = model.note or self._last_line_text(room, glyphs)
+        return head, crop(footer + text, columns - cell_width(head))
 
     def _growing_row(self, columns: int, glyphs: Glyphs) -> str:
         """The row that is being filled; after a sign where its line began before it."""
@@ -138,8 +124,8 @@ class Pane:
         for at in (total - 1, total - 2):  # the last one may have just begun
             row = "".join(self._tail.rows(at, at + 1)) if at >= 0 else ""
             if row:
-                said = row if self._tail.is_line_start(at) else lead + row
-                return f"{said} {glyphs.cursor}" if cell_width(said) < columns - 1 else said
+                text = row if self._tail.is_line_start(at) else lead + row
+                return f"{text} {glyphs.cursor}" if cell_width(text) < columns - 1 else text
         return fit(self.model.note, columns, glyphs.ellipsis)
 
     def _last_line_text(self, columns: int, glyphs: Glyphs) -> str:
@@ -147,12 +133,11 @@ class Pane:
         self._drain()
         if self._last is None:
             self._last = self._tail.last_line()
-        return fit(self._last or self.model.note, columns, glyphs.ellipsis)
+        return fit(self._last, columns, glyphs.ellipsis)
 
     def title(self, glyphs: Glyphs, *, with_footer: bool) -> str:
         """Such as `r0 + 812t`."""
         model = self.head
-        parts = [model.title, getattr(glyphs, model.state, "?")]
-        parts += [f"{model.tokens}t"] if model.tokens is not None else []
-        parts += [model.footer] if with_footer and model.footer else []
-        return " ".join(parts)
+        tokens = f" {model.tokens}t" if model.tokens is not None else ""
+        footer = f" {model.footer}" if with_footer and model.footer else ""
+        return f"{model.title} {getattr(glyphs, model.state, '?')}{tokens}{footer}"

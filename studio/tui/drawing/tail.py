@@ -1,7 +1,6 @@
-"""The end of a growing text, wrapped as it comes.
+"""The end of a growing text, wrapped as it comes: costs what is added, not what is kept.
 
-Owns at most `cap` rows of one text and costs what is added, not what is kept. What is shown is
-`wrap(inert(text))` of what is kept, wherever the text was cut on its way here.
+What is shown is `wrap(escape_unsafe(text))` of what is kept, wherever the text was cut on its way.
 """
 
 from __future__ import annotations
@@ -21,11 +20,10 @@ _OPEN_END = re.compile(
 
 
 class StreamSanitizer:
-    """Makes text harmless that comes in pieces.
+    """Makes text harmless that comes in pieces; secrets are masked where it comes from.
 
     What it passes on will not change. `provisional_text` is the rest as it is shown if nothing
-    follows: some characters at most. Secrets are no business of it, since a text under way
-    is masked where it comes from, before it is cut.
+    follows: some characters at most.
     """
 
     __slots__ = ("_before", "_pass_on", "_waiting")
@@ -55,14 +53,9 @@ class StreamSanitizer:
 
 
 class TailBuffer:
-    """The last rows of one text at one width.
+    """The last `cap` rows of one text at one width, in cells."""
 
-    Args:
-        width: of the rows, in cells.
-        cap: rows that are kept; older ones are dropped.
-    """
-
-    __slots__ = ("_cap", "_changed", "_first", "_open", "_pieces", "_rows", "_stream", "width")
+    __slots__ = ("_cap", "_open", "_pieces", "_rows", "_stream", "first", "width")
 
     def __init__(self, width: int, cap: int = ROWS) -> None:
         self.width = max(1, width)
@@ -74,16 +67,13 @@ class TailBuffer:
         self._pieces: list[str] = []  # rows that are done, with what ends them
         self._rows: list[str] = []  # the same as they are shown
         self._open = ""  # from where the last row begins
-        self._first = 0
-        self._changed: int | None = 0
+        self.first = 0  # how many rows were dropped: the number of the first one kept
         self._stream = StreamSanitizer(self._add)
-        if text:
-            self.feed(text)
+        self.feed(text)
 
     def feed(self, text: str) -> None:
         """Take what comes next; where it was cut does not matter."""
         if text:
-            self._mark_changed()
             self._stream.feed(text)
 
     def resize(self, width: int) -> None:
@@ -93,26 +83,17 @@ class TailBuffer:
             return
         kept = "".join(self._pieces) + self._open
         self.width = width
-        self._pieces, self._rows, self._open, self._first, self._changed = [], [], "", 0, 0
+        self._pieces, self._rows, self._open, self.first = [], [], "", 0
         self._wrap(kept)
-
-    @property
-    def first(self) -> int:
-        """How many rows were dropped: the number of the first one kept."""
-        return self._first
 
     @property
     def total(self) -> int:
         """Rows there were, the dropped ones included."""
-        return self._first + len(self._rows) + len(self._last_rows())
-
-    def lines(self) -> list[str]:
-        """The rows that are kept, as they are shown."""
-        return self._rows + self._last_rows()
+        return self.first + len(self._rows) + len(self._last_rows())
 
     def rows(self, start: int, end: int) -> list[str]:
         """Rows by their numbers, those that are not there left away."""
-        start, end = max(0, start - self._first), max(0, end - self._first)
+        start, end = max(0, start - self.first), max(0, end - self.first)
         out = self._rows[start:end]
         if end > len(self._rows):
             done = len(self._rows)
@@ -126,7 +107,7 @@ class TailBuffer:
 
     def is_line_start(self, row: int) -> bool:
         """Whether this row is where a line of the text begins, and no rest of one."""
-        before = row - 1 - self._first
+        before = row - 1 - self.first
         if before < 0:
             return row == 0
         return before < len(self._pieces) and self._pieces[before].endswith("\n")
@@ -142,15 +123,6 @@ class TailBuffer:
             line = piece + line
         return line.strip()
 
-    def take_first_changed(self) -> int | None:
-        """The first row that changed since the last time; None where none did."""
-        changed, self._changed = self._changed, None
-        return changed
-
-    def _mark_changed(self) -> None:
-        at = self._first + len(self._rows)
-        self._changed = at if self._changed is None else min(self._changed, at)
-
     def _add(self, text: str) -> None:
         self._wrap(self._open + normalize_width(text))
 
@@ -163,12 +135,10 @@ class TailBuffer:
             # In blocks, so that dropping costs nothing a row.
             if (surplus := len(self._rows) - self._cap) > 0:
                 del self._pieces[:surplus], self._rows[:surplus]
-                self._first += surplus
+                self.first += surplus
 
     def _last_rows(self) -> list[str]:
-        rest = self._stream.provisional_text
-        if not rest:
-            return [self._open.rstrip(" \n")]
-        return [
-            p.rstrip(" \n") for p in wrap_pieces(self._open + normalize_width(rest), self.width)
-        ]
+        rest = normalize_width(self._stream.provisional_text)
+        # What is open fits into one row, which need not be wrapped again.
+        pieces = wrap_pieces(self._open + rest, self.width) if rest else [self._open]
+        return [piece.rstrip(" \n") for piece in pieces]

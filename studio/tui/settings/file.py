@@ -1,13 +1,10 @@
-"""`screen.yaml`: how a person wants the screen, as a file of a few lines.
-
-Owns its spelling and its errors. The values are `studio.tui.settings.values.ScreenSettings`.
-"""
+"""How a person wants the screen: theme, keys, notification; kept in `screen.yaml`."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,29 +13,34 @@ from textual.binding import Binding
 
 from engines.core.errors import ConfigError
 from studio.tui.drawing.themes import NAMES
-from studio.tui.settings.values import ScreenSettings
 
 if TYPE_CHECKING:
     import yaml
 
 FILE = "screen.yaml"
-_TRUE = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _AUTO = ("auto", "null", "~", "")
-_TOP = ("theme", "ascii", "mouse", "low_bandwidth", "notify", "keys")
-_NOTIFY = ("bell", "desktop", "command")
+
+
+@dataclass(frozen=True, slots=True)
+class ScreenSettings:
+    theme: str | None = None  # None: chosen by the terminal
+    ascii: bool | None = None  # None: by the locale
+    mouse: bool = True
+    low_bandwidth: bool = False  # five frames a second instead of ten
+    bell: bool = True  # once, when something waits for a person
+    desktop: bool = True  # a notification of the terminal, by OSC 9
+    command: str = ""  # run when something waits; gets the text in $STUDIO_NOTE
+    keys: Mapping[str, str] = field(default_factory=dict)  # key id → keys, see keymap
+    place: str = "screen.yaml"  # the file they come from, for messages
 
 
 def user_settings_path() -> Path:
-    """Where the person's settings for every workspace lie."""
     return Path.home() / ".config" / "practice-studio" / FILE
 
 
 def read_settings(workspace: Path) -> ScreenSettings:
-    """The workspace's settings, else the person's own, else the shipped ones.
-
-    Raises:
-        ConfigError: the file cannot be read or says something that nobody understands.
-    """
+    """The workspace's settings, else the person's own, else the shipped ones."""
     for path in (workspace / FILE, user_settings_path()):
         if path.exists():
             return _read(path)
@@ -46,11 +48,7 @@ def read_settings(workspace: Path) -> ScreenSettings:
 
 
 def write_settings(settings: ScreenSettings, workspace: Path) -> Path:
-    """Write the workspace's settings; returns the file.
-
-    Raises:
-        RecordError: it cannot be written.
-    """
+    """Write the workspace's settings; returns the file."""
     from engines.record.appender import make_folder, write_atomic
 
     path = workspace / FILE
@@ -68,11 +66,7 @@ def format_settings(settings: ScreenSettings) -> str:
         "ascii": "auto" if settings.ascii is None else settings.ascii,
         "mouse": settings.mouse,
         "low_bandwidth": settings.low_bandwidth,
-        "notify": {
-            "bell": settings.bell,
-            "desktop": settings.desktop,
-            "command": settings.command,
-        },
+        "notify": {name: getattr(settings, name) for name in _NOTIFY},
         "keys": dict(settings.keys),
     }
     head = "# How the screen looks and calls. The ids of keys stand in its help (?).\n"
@@ -82,38 +76,17 @@ def format_settings(settings: ScreenSettings) -> str:
 def _read(path: Path) -> ScreenSettings:
     from studio.config.yaml_positions import parse_yaml
 
-    node = parse_yaml(path)
-    settings = ScreenSettings(place=str(path))
-    for name, value, place in _fields(node, path, _TOP, ""):
-        match name:
-            case "theme":
-                settings = replace(settings, theme=_parse_theme(value, place))
-            case "ascii":
-                settings = replace(settings, ascii=_parse_switch(value, place, auto=True))
-            case "mouse":
-                settings = replace(settings, mouse=_parse_bool(value, place))
-            case "low_bandwidth":
-                settings = replace(settings, low_bandwidth=_parse_bool(value, place))
-            case "notify":
-                settings = _parse_notify(settings, value, path)
-            case "keys":
-                found = {
-                    key: _parse_keys(one, at) for key, one, at in _fields(value, path, None, "keys")
-                }
-                settings = replace(settings, keys=found)
-    return settings
-
-
-def _parse_notify(settings: ScreenSettings, node: yaml.Node, path: Path) -> ScreenSettings:
-    for name, value, place in _fields(node, path, _NOTIFY, "notify"):
-        match name:
-            case "bell":
-                settings = replace(settings, bell=_parse_bool(value, place))
-            case "desktop":
-                settings = replace(settings, desktop=_parse_bool(value, place))
-            case "command":
-                settings = replace(settings, command=_parse_command(value, place))
-    return settings
+    given: dict[str, Any] = {}
+    for name, value, place in _fields(parse_yaml(path), path, (*_TOP, "notify", "keys"), ""):
+        if name == "keys":
+            keys = _fields(value, path, None, name)
+            given[name] = {key: _parse_keys(one, at) for key, one, at in keys}
+        elif name == "notify":
+            for part, one, at in _fields(value, path, tuple(_NOTIFY), name):
+                given[part] = _NOTIFY[part](one, at)
+        else:
+            given[name] = _TOP[name](value, place)
+    return ScreenSettings(**given, place=str(path))
 
 
 def _fields(
@@ -151,18 +124,16 @@ def _parse_text(node: yaml.Node, place: str) -> str:
     return str(node.value).strip()
 
 
-def _parse_switch(node: yaml.Node, place: str, *, auto: bool = False) -> bool | None:
+def _parse_switch(node: yaml.Node, place: str, choices: str = "true or false") -> bool:
     text = _parse_text(node, place).lower()
-    if auto and text in _AUTO:
-        return None
-    if text not in _TRUE:
-        choices = "true, false or auto" if auto else "true or false"
+    if text not in _SWITCH:
         raise ConfigError(place, f'"{text}" is neither on nor off.', f"Write {choices}.")
-    return _TRUE[text]
+    return _SWITCH[text]
 
 
-def _parse_bool(node: yaml.Node, place: str) -> bool:
-    return _parse_switch(node, place) is True
+def _parse_ascii(node: yaml.Node, place: str) -> bool | None:
+    is_auto = _parse_text(node, place).lower() in _AUTO
+    return None if is_auto else _parse_switch(node, place, "true, false or auto")
 
 
 def _parse_theme(node: yaml.Node, place: str) -> str | None:
@@ -171,8 +142,7 @@ def _parse_theme(node: yaml.Node, place: str) -> str | None:
         return None
     if text not in NAMES:
         near = get_close_matches(text, NAMES, n=1)
-        there = f"There are: auto, {', '.join(NAMES)}."
-        move = f"Did you mean {near[0]}?" if near else there
+        move = f"Did you mean {near[0]}?" if near else f"There are: auto, {', '.join(NAMES)}."
         raise ConfigError(place, f'there is no theme "{text}".', move)
     return text
 
@@ -195,6 +165,20 @@ def _parse_keys(node: yaml.Node, place: str) -> str:
     written = [_parse_text(part, place) for part in parts]
     single = [one for text in written for one in ([text] if text == "," else text.split(","))]
     return ",".join(canonical_key(one.strip()) for one in single)
+
+
+_Parser = Callable[["yaml.Node", str], object]
+_TOP: dict[str, _Parser] = {
+    "theme": _parse_theme,
+    "ascii": _parse_ascii,
+    "mouse": _parse_switch,
+    "low_bandwidth": _parse_switch,
+}
+_NOTIFY: dict[str, _Parser] = {
+    "bell": _parse_switch,
+    "desktop": _parse_switch,
+    "command": _parse_command,
+}
 
 
 def canonical_key(key: str) -> str:

@@ -1,13 +1,10 @@
-"""The settings over a page: what each one means, changed by one key, kept in the workspace.
-
-Owns the rows and the screen. What a setting does is the business of who reads it.
-"""
+"""The settings over a page: what each one means, changed by one key, kept in the workspace."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 from textual import events
 from textual.app import ComposeResult
@@ -21,8 +18,7 @@ from studio.tui.drawing.lines import Row, line
 from studio.tui.drawing.themes import NAMES
 from studio.tui.host import Host
 from studio.tui.keymap import Key
-from studio.tui.settings.file import write_settings
-from studio.tui.settings.values import ScreenSettings
+from studio.tui.settings.file import ScreenSettings, write_settings
 from studio.tui.widgets.prompt import Prompt
 from studio.tui.widgets.row_list import RowList
 
@@ -49,32 +45,20 @@ def value_text(settings: ScreenSettings, name: str) -> str:
 
 def with_next_value(settings: ScreenSettings, name: str) -> ScreenSettings:
     """The settings with the next value of one; the command is not one of those."""
-    match name:
-        case "theme":
-            choices = (None, *NAMES)
-            at = choices.index(settings.theme) if settings.theme in choices else 0
-            return replace(settings, theme=choices[(at + 1) % len(choices)])
-        case "ascii":
-            return replace(settings, ascii={None: True, True: False, False: None}[settings.ascii])
-        case "mouse":
-            return replace(settings, mouse=not settings.mouse)
-        case "low_bandwidth":
-            return replace(settings, low_bandwidth=not settings.low_bandwidth)
-        case "bell":
-            return replace(settings, bell=not settings.bell)
-        case "desktop":
-            return replace(settings, desktop=not settings.desktop)
-    return settings
+    if name == "theme":
+        choices = (None, *NAMES)
+        at = choices.index(settings.theme) if settings.theme in choices else 0
+        return replace(settings, theme=choices[(at + 1) % len(choices)])
+    if name == "ascii":
+        return replace(settings, ascii={None: True, True: False, False: None}[settings.ascii])
+    if name == "command":
+        return settings
+    switched: dict[str, Any] = {name: not getattr(settings, name)}
+    return replace(settings, **switched)
 
 
 def setting_rows(settings: ScreenSettings, keys: Sequence[Key], width: int) -> list[Row]:
-    """Settings first, then every key with its id, remapped ones marked.
-
-    Args:
-        settings: as they are.
-        keys: the table, remaps included.
-        width: in cells.
-    """
+    """Settings first, then every key with its id, remapped ones marked."""
     out = []
     for name, meaning in _MEANING.items():
         value = one_line(value_text(settings, name), 12)
@@ -156,5 +140,5 @@ class SettingsScreen(ModalScreen[None]):
         self._say("kept in screen.yaml")
 
     def _say(self, text: str) -> None:
-        told = one_line(text, 60).replace("[", "(")
-        self.query_one(Vertical).border_subtitle = f"{told}   enter changes   esc leaves"
+        shown = one_line(text, 60).replace("[", "(")
+        self.query_one(Vertical).border_subtitle = f"{shown}   enter changes   esc leaves"

@@ -1,12 +1,10 @@
 """The one beat at which streams are drawn, and the way of the pacer into Textual's driver.
 
-Owns the timer and what hangs on the driver: counting what is written, asking the
-terminal, hearing its answer. Nothing else may draw streams; keys never wait for it.
+Nothing else may draw streams; keys never wait for it.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
@@ -35,11 +33,8 @@ _ENTER = "\x1b[?1049h"
 class FrameClock:
     """Drains what came and flushes the canvases, once a beat.
 
-    Args:
-        low_bandwidth: every other beat is left out; may be changed at any time.
-        pacer: None where nothing limits what is sent.
-        queued: whether bytes written before have not left the process.
-        probe: asks the terminal.
+    Without a `pacer` nothing limits what is sent; `queued` says whether bytes written before have
+    not left the process; `probe` asks the terminal.
     """
 
     def __init__(
@@ -47,7 +42,6 @@ class FrameClock:
         *,
         low_bandwidth: bool = False,
         pacer: Pacer | None = None,
-        clock: Callable[[], float] = time.monotonic,
         queued: Callable[[], bool] = lambda: False,
         probe: Callable[[], None] = lambda: None,
         unpaced: str = "",
@@ -56,11 +50,10 @@ class FrameClock:
         self.pacer = pacer
         self.written = 0  # bytes, all of them
         self.held = 0  # beats at which nothing was drawn for want of budget
-        self._clock, self._queued, self._probe = clock, queued, probe
-        self._unpaced = unpaced
         self.buffer = ScreenBuffer()
+        self.canvases: list[StreamCanvas] = []
+        self._queued, self._probe, self._unpaced = queued, probe, unpaced
         self._drains: list[Callable[[], None]] = []
-        self._canvases: list[StreamCanvas] = []
         self._beats = 0
         self._idle = False
 
@@ -73,17 +66,13 @@ class FrameClock:
         """Call this at every beat, before canvases are flushed."""
         self._drains.append(drain)
 
-    @property
-    def canvases(self) -> tuple[StreamCanvas, ...]:
-        return tuple(self._canvases)
-
     def watch(self, canvas: StreamCanvas) -> None:
-        if canvas not in self._canvases:
-            self._canvases.append(canvas)
+        if canvas not in self.canvases:
+            self.canvases.append(canvas)
 
     def unwatch(self, canvas: StreamCanvas) -> None:
-        if canvas in self._canvases:
-            self._canvases.remove(canvas)
+        if canvas in self.canvases:
+            self.canvases.remove(canvas)
 
     def beat(self) -> None:
         """What the timer calls: a tick, or at low bandwidth every other time one."""
@@ -96,54 +85,44 @@ class FrameClock:
         self._beats += 1
         for drain in self._drains:
             drain()
-        shown = [canvas for canvas in self._canvases if canvas.is_on_screen and canvas.is_dirty]
-        if not shown:
-            return
-        budget: int | None = None
-        if self.pacer is not None:
-            budget = self.pacer.allowed_bytes(self._clock(), queued=self._queued())
-            if budget <= 0:
-                self.held += 1
-                return
+        shown = [canvas for canvas in self.canvases if canvas.is_on_screen and canvas.is_dirty]
         heads = self._beats % _HEADS_EVERY == 0
-        for canvas in shown:
-            spent = canvas.flush(budget, heads=heads)
-            if budget is not None and self.pacer is not None:
-                budget -= spent
+        if self.pacer is None:
+            for canvas in shown:
+                canvas.flush(heads=heads)
+        elif shown:
+            budget = self.pacer.allowed_bytes(time.monotonic(), queued=self._queued())
+            self.held += budget <= 0
+            while shown and budget > 0:
+                budget -= shown.pop(0).flush(budget, heads=heads)
                 if budget <= 0:
                     self.pacer.mark_limited()
-                    break
 
     def record_written(self, size: int) -> None:
         """So many bytes went to the driver."""
         self.written += size
         if self.pacer is not None:
-            self.pacer.record_sent(size, self._clock())
+            self.pacer.record_sent(size, time.monotonic())
 
     def probe_if_due(self) -> None:
         """An update was written: a probe behind it tells when the terminal has it."""
-        now = self._clock()
-        if self.pacer is not None and self.pacer.wants_probe(now):
-            self.pacer.record_probe(now)
+        if self.pacer is not None and self.pacer.wants_probe:
+            self.pacer.record_probe(time.monotonic())
             self._probe()
 
     def record_answer(self) -> None:
         if self.pacer is not None:
-            self.pacer.record_answer(self._clock())
+            self.pacer.record_answer(time.monotonic())
 
 
 def install_frame_clock(
-    app: App[Any],
-    environ: Mapping[str, str] | None = None,
-    *,
-    low_bandwidth: bool = False,
+    app: App[Any], environ: Mapping[str, str], *, low_bandwidth: bool = False
 ) -> FrameClock:
     """Give an app its clock (`app.frame_clock`); call it once, when the app is mounted.
 
     Without a terminal (tests) there is only the beat. Inside tmux no line can be measured, for
     it answers at once: here nothing is paced, and over SSH by a fixed budget.
     """
-    environ = os.environ if environ is None else environ
     driver: Any = app._driver
     if app.is_headless or driver is None or not hasattr(driver, "_writer_thread"):
         clock = FrameClock(low_bandwidth=low_bandwidth)

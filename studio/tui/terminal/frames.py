@@ -2,8 +2,7 @@
 
 Textual 8.2.8 sends a changed part of a row from the left edge of its widget on, and its colours
 with every piece; a widget that is drawn anew is sent whole. Here the cells that the terminal
-shows are known, and only others are sent. Owns that picture of the terminal, and no screen:
-`Screen._compositor` still says what is to be drawn.
+shows are known, and only others are sent.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _NEAR = 12
 """Columns up to which a step to the right is shorter than a place."""
 _BRIDGE = 6
 """Cells that stay and are sent all the same, where a step over them takes no less."""
-_BLANKS = re.compile(" {14,}")
+_BLANKS = re.compile("( {14,})")
 """So many are shorter erased (ECH and a step) than written."""
 
 
@@ -77,12 +76,10 @@ def _style_codes(style: Style, colors: ColorSystem | None) -> str:
     """Its numbers; the terminal's own colours need none after a reset."""
     if colors is None:
         return ""
-    fore, back = style.color, style.bgcolor
-    plain = style.without_color + Style(
-        color=None if fore is None or fore.is_default else fore,
-        bgcolor=None if back is None or back.is_default else back,
+    color, bgcolor = (
+        None if one is None or one.is_default else one for one in (style.color, style.bgcolor)
     )
-    return plain._make_ansi_codes(colors)
+    return (style.without_color + Style(color=color, bgcolor=bgcolor))._make_ansi_codes(colors)
 
 
 @lru_cache(maxsize=4096)
@@ -155,10 +152,7 @@ class ScreenBuffer:
         self._whole = None
 
     def check_size(self, size: Size) -> None:
-        """Before an update: forget all where the terminal has another size than it was drawn at.
-
-        Its rows have moved, and what is drawn for the old size meanwhile lies anywhere.
-        """
+        """Before an update: forget all where the terminal's size changed, since its rows moved."""
         if self._whole != size:
             self._rows.clear()
 
@@ -167,16 +161,14 @@ class ScreenBuffer:
         self._whole = size
 
     def put(
-        self, strip: Iterable[Segment], place: tuple[int, int], x1: int, x2: int,
-        colors: ColorSystem | None,
-    ) -> list[tuple[int, int]]:  # fmt: skip
-        """Draw the cells from `x1` to `x2` of a strip that begins at a place; which changed."""
-        x, y = place
+        self, strip: Iterable[Segment], x: int, y: int, x1: int, x2: int, colors: ColorSystem | None
+    ) -> list[int]:
+        """Draw the cells from `x1` to `x2` of a strip that begins at (x, y); which changed."""
         chars, codes = self._rows.setdefault(y, ([], []))
         if len(chars) < x2:
             codes += [""] * (x2 - len(chars))
             chars += [None] * (x2 - len(chars))
-        changed: list[tuple[int, int]] = []
+        changed: list[int] = []
         for text, style, control in strip:
             if control or not text:
                 continue
@@ -193,7 +185,8 @@ class ScreenBuffer:
             if style is not None:
                 code = (_blank_codes if text.isspace() else _style_codes)(style, colors)
             if chars[begin:end] != new or codes[begin:end] != [code] * (end - begin):
-                changed += _changed_spans(chars, codes, begin, new, code)
+                cells_at = enumerate(new, begin)
+                changed += [at for at, c in cells_at if chars[at] != c or codes[at] != code]
                 # Of a wide character that is half overwritten the other half is gone.
                 if begin and chars[begin] == "" != new[0]:
                     chars[begin - 1] = None
@@ -203,22 +196,17 @@ class ScreenBuffer:
                 codes[begin:end] = [code] * (end - begin)
         return changed
 
-    def write(self, writer: _Writer, y: int, changed: Iterable[tuple[int, int]]) -> None:
-        """Send the cells that changed in a row, and those between that cost no more.
-
-        What follows a disputed cell may have been drawn over by it, and is sent again.
-        """
+    def write(self, writer: _Writer, y: int, changed: Iterable[int]) -> None:
+        """Send the cells that changed in a row, and those between that cost no more."""
         chars, codes = self._rows[y]
         done = 0
-        for begin, end in _merge_near_spans(chars, sorted(changed)):
+        for begin, end in _spans(chars, sorted(changed)):
             while begin and chars[begin] == "":
                 begin -= 1
             while end < len(chars) and chars[end] == "":
                 end += 1
-            if not _join_chars(chars[begin:end]).isascii() and any(
-                map(_has_ambiguous_width, chars[begin:end])
-            ):
-                end = len(chars)
+            if any(map(_has_ambiguous_width, chars[begin:end])):
+                end = len(chars)  # what follows may have been drawn over
             at = max(begin, done)
             done = max(end, done)
             while at < end:
@@ -238,37 +226,20 @@ def _is_same_style(chars: Sequence[str | None], codes: Sequence[str], at: int, t
     return codes[to] == codes[at] or chars[to] == ""
 
 
-def _changed_spans(
-    chars: list[str | None], codes: list[str], begin: int, new: Sequence[str], code: str
-) -> list[tuple[int, int]]:
-    out: list[tuple[int, int]] = []
-    for at, char in enumerate(new, begin):
-        if chars[at] == char and codes[at] == code:
-            continue
-        if out and out[-1][1] == at:
-            out[-1] = (out[-1][0], at + 1)
+def _spans(chars: Sequence[str | None], columns: Iterable[int]) -> list[tuple[int, int]]:
+    """Columns in order as spans, from and to, with what is bridged between them."""
+    spans: list[tuple[int, int]] = []
+    for at in columns:
+        begin, end = spans[-1] if spans else (0, -_BRIDGE - 1)
+        if at - end <= _BRIDGE and None not in chars[end:at]:
+            spans[-1] = begin, at + 1
         else:
-            out.append((at, at + 1))
-    return out
-
-
-def _merge_near_spans(
-    chars: Sequence[str | None], changed: Iterable[tuple[int, int]]
-) -> Iterable[tuple[int, int]]:
-    begin = end = -1
-    for low, high in changed:
-        if begin >= 0 and low - end <= _BRIDGE and None not in chars[end:low]:
-            end = max(end, high)
-            continue
-        if begin >= 0:
-            yield begin, end
-        begin, end = low, high
-    if begin >= 0:
-        yield begin, end
+            spans.append((at, at + 1))
+    return spans
 
 
 def _write(writer: _Writer, chars: Sequence[str | None], codes: str, x: int, y: int) -> None:
-    """Send cells of one colour; each disputed one where it belongs, on blanks."""
+    """Send cells of one colour; each of ambiguous width where it belongs, on blanks."""
     if (text := _join_chars(chars)).isascii():
         _write_plain(writer, text, codes, x, y)
         return
@@ -293,29 +264,23 @@ def _write(writer: _Writer, chars: Sequence[str | None], codes: str, x: int, y: 
 
 
 def _write_plain(writer: _Writer, text: str, codes: str, x: int, y: int) -> None:
-    at = x
-    pieces = _BLANKS.finditer(text) if not codes else iter(())
-    done = 0
-    for found in pieces:
-        if before := text[done : found.start()]:
-            writer.move(at, y)
-            size = cell_len(before)
-            writer.write_text(before, codes, size)
-            at += size
-        writer.move(at, y)
-        writer.erase(len(found[0]))
-        at += len(found[0])
-        done = found.end()
-    if rest := text[done:]:
-        writer.move(at, y)
-        writer.write_text(rest, codes, cell_len(rest))
+    # The odd pieces are what the pattern found; they are erased only in the terminal's colours.
+    for number, piece in enumerate([text] if codes else _BLANKS.split(text)):
+        size = cell_len(piece)
+        if piece:
+            writer.move(x, y)
+            if number % 2:
+                writer.erase(size)
+            else:
+                writer.write_text(piece, codes, size)
+        x += size
 
 
 class CompactUpdate(CompositorUpdate):
     """A `ChopsUpdate` or `LayoutUpdate` of Textual, written as above."""
 
     def __init__(
-        self, update: ChopsUpdate | LayoutUpdate, picture: ScreenBuffer, size: Size | None = None
+        self, update: ChopsUpdate | LayoutUpdate, picture: ScreenBuffer, size: Size | None
     ) -> None:
         self._update, self._picture, self._size = update, picture, size
 
@@ -325,20 +290,20 @@ class CompactUpdate(CompositorUpdate):
     def render_segments(self, console: Console) -> str:
         writer, colors = _Writer(), console._color_system
         update, picture = self._update, self._picture
-        changed: dict[int, list[tuple[int, int]]] = {}
+        changed: dict[int, list[int]] = {}
         if self._size is not None:
             picture.check_size(self._size)
         if isinstance(update, LayoutUpdate):
             x, y, right, _ = update.region.corners
             for row, strips in enumerate(update.strips, y):
                 line = chain.from_iterable(strips)
-                changed[row] = picture.put(line, (x, row), x, right, colors)
+                changed[row] = picture.put(line, x, row, x, right, colors)
         else:
             for y, x1, x2 in update.spans:
                 line_of = zip(update.chop_ends[y], update.chops[y].items(), strict=False)
                 for end, (x, strip) in line_of:
                     if strip is not None and x < x2 and end > x1:
-                        put = picture.put(strip, (x, y), max(x, x1), min(end, x2), colors)
+                        put = picture.put(strip, x, y, max(x, x1), min(end, x2), colors)
                         changed.setdefault(y, []).extend(put)
         for y, of_row in changed.items():
             if of_row:
@@ -349,18 +314,12 @@ class CompactUpdate(CompositorUpdate):
 
 
 def compact_update(renderable: Any, picture: ScreenBuffer, size: Size | None = None) -> Any:
-    """The same update, to be written tightly; anything else as it is, and then nothing is known.
+    """What Textual would send, to be written tightly; after anything else nothing is known.
 
-    Args:
-        renderable: what Textual would send.
-        picture: of the terminal; where nothing of it is known all is sent.
-        size: the terminal's now; None where it never changes.
+    `size` is the terminal's now; None where it never changes.
     """
     if type(renderable) in (ChopsUpdate, LayoutUpdate):
         return CompactUpdate(renderable, picture, size)
     if renderable is not None:
         picture.forget()
     return renderable
-
-
-__all__ = ["CompactUpdate", "ScreenBuffer", "compact_update"]

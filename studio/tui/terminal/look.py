@@ -1,7 +1,4 @@
-"""How an app looks on its terminal: theme, colours or none, signs in ASCII.
-
-`studio.tui.drawing.themes` says which themes there are and which one fits.
-"""
+"""How an app looks on its terminal: theme, colours or none, signs in ASCII."""
 
 from __future__ import annotations
 
@@ -15,11 +12,11 @@ from textual.color import Color
 from textual.filter import LineFilter, Monochrome, NoColor
 
 from studio.tui.drawing import themes
-from studio.tui.settings.values import ScreenSettings
+from studio.tui.settings.file import ScreenSettings
 
 
 def apply_look(app: App[Any], settings: ScreenSettings, environ: Mapping[str, str]) -> None:
-    """Let the app show what the settings say; also after one was changed."""
+    """Let the app show what the settings say now."""
     if themes.choose_theme(environ, settings.theme) != app.theme:
         if not environ.get("NO_COLOR"):  # left over from a theme without colours
             app._filters = [one for one in app._filters if not isinstance(one, NoColor)]
@@ -34,11 +31,8 @@ def wants_ascii(settings: ScreenSettings, environ: Mapping[str, str]) -> bool:
     return themes.needs_ascii(environ, getattr(sys.__stderr__, "encoding", None))
 
 
-def register_themes(app: App[Any], environ: Mapping[str, str], setting: str | None = None) -> str:
-    """Let the app know the themes, and use the one that fits; returns its name.
-
-    A setting that names no theme is left to the caller's check; any theme of the app is taken.
-    """
+def register_themes(app: App[Any], environ: Mapping[str, str], setting: str | None = None) -> None:
+    """Let the app know the themes, and use the one that fits; any theme of the app is taken."""
     for theme in themes.THEMES:
         app.register_theme(theme)
     name = themes.choose_theme(environ, setting)
@@ -50,7 +44,6 @@ def register_themes(app: App[Any], environ: Mapping[str, str], setting: str | No
         # Textual chose by the theme it began with, and would make grey what is red.
         app._filters = [f for f in app._filters if not isinstance(f, Monochrome | NoColor)]
         app._filters.append(NoColor())
-    return name
 
 
 def _begin_with(app: App[Any], name: str) -> None:
@@ -76,29 +69,7 @@ _ASCII = str.maketrans(
         **dict.fromkeys("┌┐└┘├┤┬┴┼┏┓┗┛┣┫┳┻╋╔╗╚╝╭╮╰╯╸╺╻╹", "+"),
         **dict.fromkeys("█▉▊▋▇▆▅▄▀■●", "#"),
         **dict.fromkeys("▃▂░▒▓○□", "."),
-        "…": ".",
-        "·": ".",
-        "•": "*",
-        "–": "-",
-        "—": "-",
-        "‘": "'",
-        "’": "'",
-        "“": '"',
-        "”": '"',
-        "×": "x",
-        "→": ">",
-        "←": "<",
-        "↑": "^",
-        "↓": "v",
-        "▶": ">",
-        "◀": "<",
-        "▲": "^",
-        "▼": "v",
-        "✓": "v",
-        "✗": "x",
-        "≤": "<",
-        "≥": ">",
-        "\u00a0": " ",
+        **dict(zip("…·•–—‘’“”×→←↑↓▶◀▲▼✓✗≤≥\u00a0", "..*--''\"\"x><^v><^vvx<> ", strict=True)),
     }
 )
 

@@ -1,7 +1,6 @@
 """Calling a person who looks elsewhere: title, bell, the terminal's note, a command of theirs.
 
-Owns when and how they are called. Never moves the cursor or the focus; what it sends goes
-through the screen's driver, and nothing of it is text of a model.
+Never moves the cursor or the focus, and sends no text of a model.
 """
 
 from __future__ import annotations
@@ -36,37 +35,29 @@ class Notifier:
     """Calls once when a run begins to need a person, and rarely again while no key is pressed."""
 
     def __init__(self, host: Host, send: Callable[[str], None]) -> None:
-        self._host, self._send_to_terminal = host, send
+        self._host, self._send = host, send
         self._waiting = 0
         self._since: float | None = None  # when it began to wait
         self._called_at: float | None = None  # None: not yet for what waits now
         self._titled = False
-        self.sent: list[str] = []  # the last of what was sent, for tests
 
     def tick(self, state: RunState | None, now: float, last_key: float) -> None:
-        """Look whether somebody is needed; at every frame.
+        """Look whether somebody is needed; at every frame, with times of one clock in seconds.
 
         A call waits a second, since rules may decide what a lesson proposes at once.
-
-        Args:
-            state: of the run.
-            now: seconds of the screen's clock.
-            last_key: when the last key was pressed, by the same clock.
         """
         count = waiting_count(state)
         if not count:
             self._since, self._called_at = None, None
-        elif self._since is None:
-            self._since = now
-        if count and (self._since is None or now - self._since < SETTLED_S):
-            return
+        else:
+            self._since = now if self._since is None else self._since
+            if now - self._since < SETTLED_S:
+                return
         if count != self._waiting:
             self._waiting = count
             self._set_title()
-        if not count:
-            return
         called = self._called_at
-        if called is None or (now - called >= AGAIN_S and last_key <= called):
+        if count and (called is None or (now - called >= AGAIN_S and last_key <= called)):
             self._call_person(state, now)
 
     def restore_title(self) -> None:
@@ -117,7 +108,3 @@ class Notifier:
             self._host.tell(f"notify.command could not be started: {error}", "failed")
             return
         threading.Thread(target=process.wait, name="notify", daemon=True).start()
-
-    def _send(self, sequence: str) -> None:
-        self.sent = [*self.sent[-49:], sequence]
-        self._send_to_terminal(sequence)

@@ -1,8 +1,7 @@
 """How much may be sent to a terminal now: a budget of bytes that follows the line.
 
 A terminal's answer to a question in the stream of output comes when all before it was drawn, so
-the time it takes tells how much is under way. Owns the arithmetic, and no clock: every
-method is told the time, in seconds of any monotonic clock.
+the time it takes tells how much is under way. Times are seconds of any monotonic clock.
 """
 
 from __future__ import annotations
@@ -27,21 +26,15 @@ _FORGET_S = 60.0
 
 
 class Pacer:
-    """A token bucket in bytes whose rate follows probes.
+    """A token bucket in bytes whose rate follows probes, or stays where it is `fixed`.
 
     Frames of streams ask `allowed_bytes`; keys and reviews do not, but what they send counts.
-
-    Args:
-        now: the time.
-        rate: bytes a second to begin with.
-        fixed: nobody is asked, and the rate stays.
     """
 
     def __init__(self, now: float, *, rate: float = START_BYTES_PER_S, fixed: bool = False) -> None:
         self.rate = rate
         self.fixed = fixed
-        self.answers = 0
-        self.rtt_s: float | None = None  # of the last probe
+        self.rtt_s: float | None = None  # of the last probe that was answered
         self._tokens = rate * _SHARE_S
         self._at = now
         self._asked: float | None = None  # when the probe under way was sent
@@ -51,14 +44,9 @@ class Pacer:
         self._lost = 0
 
     @property
-    def is_measured(self) -> bool:
-        """Whether the terminal answers, so that there is something to follow."""
-        return self.answers > 0
-
-    @property
     def is_unresponsive(self) -> bool:
-        """Whether it was asked and does not answer: then nothing is held back for it."""
-        return not self.is_measured and self._lost > 0
+        """Whether it was asked and never answered: then nothing is held back for it."""
+        return self.rtt_s is None and self._lost > 0
 
     def record_sent(self, size: int, now: float) -> None:
         """So many bytes were written, by whomever."""
@@ -67,12 +55,7 @@ class Pacer:
         self._tokens = max(self._tokens - size, -self.rate)
 
     def allowed_bytes(self, now: float, *, queued: bool) -> int:
-        """Bytes that a frame of streams may take; 0: it waits.
-
-        Args:
-            now: the time.
-            queued: bytes written before have not left the process.
-        """
+        """Bytes a frame of streams may take; 0: it waits, as it does while bytes are `queued`."""
         self._refill(now)
         if queued:
             return 0
@@ -95,7 +78,8 @@ class Pacer:
         """A frame left something out for want of budget: a higher rate would be used."""
         self._limited = True
 
-    def wants_probe(self, now: float) -> bool:
+    @property
+    def wants_probe(self) -> bool:
         return self._asked is None and not self.is_unresponsive and not self.fixed
 
     def record_probe(self, now: float) -> None:
@@ -107,7 +91,6 @@ class Pacer:
         if self._asked is None:
             return
         rtt, self._asked = max(0.0, now - self._asked), None
-        self.answers += 1
         self.rtt_s = rtt
         if self._fastest is None or rtt < self._fastest[0] or now - self._fastest[1] > _FORGET_S:
             self._fastest = (rtt, now)
@@ -127,10 +110,8 @@ class Pacer:
         """Such as `link 16 KB/s, RTT 40 ms`."""
         if self.fixed:
             return f"link not measured behind tmux: {self.rate / 1000:.0f} KB/s of streams at most"
-        if not self.is_measured or self.rtt_s is None:
-            return (
-                "link not measured: the terminal does not answer"
-                if self.is_unresponsive
-                else "link …"
-            )
+        if self.is_unresponsive:
+            return "link not measured: the terminal does not answer"
+        if self.rtt_s is None:
+            return "link …"
         return f"link {self.rate / 1000:.0f} KB/s, RTT {self.rtt_s * 1000:.0f} ms"

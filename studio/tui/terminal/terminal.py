@@ -1,8 +1,4 @@
-"""The terminal itself: whether it can be drawn on, and how it is left in every case.
-
-Owns the checks before the screen opens, signals that end it, and characters that are missing
-in the terminal's encoding.
-"""
+"""The terminal itself: whether it can be drawn on, and how it is left in every case."""
 
 from __future__ import annotations
 
@@ -56,10 +52,8 @@ def exit_on_hangup(
 ) -> Iterator[None]:
     """Leave in good order on SIGHUP and SIGTERM, and with a sane terminal in any case.
 
-    Args:
-        app: the screen.
-        save: writes what must not be lost; called inside the signal's handler.
-        leave: ends the app; called from its event loop.
+    `save` writes what must not be lost, inside the signal's handler; `leave` ends the app, from its
+    event loop.
     """
     before = _read_attributes()
     handlers: dict[int, Any] = {}

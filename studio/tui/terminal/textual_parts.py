@@ -24,12 +24,7 @@ from studio.tui.terminal.terminal import with_current_size
 
 
 class TerminalApp(App[int], inherit_bindings=False):  # Textual's own ctrl+q is not wanted
-    """An app that follows its terminal.
-
-    Args:
-        environ: says what the terminal can do.
-        clock: monotonic, in seconds.
-    """
+    """An app that follows its terminal."""
 
     frame_clock: FrameClock  # from the first frame on
 

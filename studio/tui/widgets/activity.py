@@ -24,23 +24,23 @@ class Activity(LineView):
         super().__init__(id=id, classes=classes)
         self.border_title = Text("Activity")
         self.clock_text: Callable[[float | None], str] = _clock_text
-        self._told: deque[Line] = deque(maxlen=_KEPT)
+        self._entries: deque[Line] = deque(maxlen=_KEPT)
         self._changed = True
 
     def say(self, text: str, style: str = "") -> None:
         """Put a line at the end; it is drawn with `draw`."""
-        self._told.append(self._make_line(text, style, None))
+        self._entries.append(self._make_line(text, style, None))
         self._changed = True
 
     def prepend_history(self, before: Iterable[tuple[float, str]]) -> None:
         """Put what happened earlier before what is there."""
-        since = list(self._told)
-        self._told.clear()
-        self._told.extend([*(self._make_line(text, "", at) for at, text in before), *since])
+        since = list(self._entries)
+        self._entries.clear()
+        self._entries.extend([*(self._make_line(text, "", at) for at, text in before), *since])
         self._changed = True
 
     def clear_lines(self) -> None:
-        self._told.clear()
+        self._entries.clear()
         self._changed = True
 
     def draw(self) -> None:
@@ -49,7 +49,7 @@ class Activity(LineView):
             return
         self._changed = False
         at_end = round(self.scroll_y) >= len(self.lines) - self.size.height
-        self.show_lines(list(self._told) or [_NOTHING])
+        self.show_lines(list(self._entries) or [_NOTHING])
         if at_end:
             self.show_end()
 

@@ -20,32 +20,23 @@ class Chrome(Widget):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._lines: list[Line] = []
-
-    @property
-    def lines(self) -> Sequence[Line]:
-        return self._lines
+        self.lines: list[Line] = []
 
     def show_line(self, at: int, shown: Line) -> None:
         """Draw one of the lines, if it differs."""
-        while len(self._lines) <= at:
-            self._lines.append(())
-        if self._lines[at] != shown:
-            self._lines[at] = shown
+        while len(self.lines) <= at:
+            self.lines.append(())
+        if self.lines[at] != shown:
+            self.lines[at] = shown
             self.refresh(Region(0, at, self.size.width, 1))
 
     def render_line(self, y: int) -> Strip:
-        shown = self._lines[y] if y < len(self._lines) else ()
+        shown = self.lines[y] if y < len(self.lines) else ()
         return strip_of(shown, self.size.width, self.rich_style, self.app.theme)
 
 
 def footer_line(keys: Sequence[Key], width: int) -> Line:
-    """Keys with their labels, the most important ones where not all fit; help always.
-
-    Args:
-        keys: in reading order; `rank` says which go last.
-        width: in cells.
-    """
+    """Keys with their labels, those of the lowest rank left away where not all fit."""
     shown = [key for key in keys if key.rank]
     while True:
         spans: list[Span] = [(" ", "")]

@@ -57,9 +57,6 @@ class Confirm(ModalScreen[str]):
         self.query_one(Chrome).styles.height = len(self._keys)
 
     def on_key(self, event: events.Key) -> None:
-        if event.key == "escape":
+        if event.key == "escape" or event.key in self._keys:
             event.stop()
-            self.dismiss("")
-        elif event.key in self._keys:
-            event.stop()
-            self.dismiss(event.key)
+            self.dismiss("" if event.key == "escape" else event.key)

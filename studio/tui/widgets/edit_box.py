@@ -40,7 +40,7 @@ class EditBox(TextArea):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+o", "hand_in", "hand in", show=False, id="edit.hand_in"),
+        Binding("ctrl+o", "hand_in", "hand in", show=False, id="edit.hand_in")
     ]
     DEFAULT_CSS = """
     EditBox { padding: 0; height: 1fr; display: none; }
@@ -57,29 +57,18 @@ class EditBox(TextArea):
         """Escape; the text is kept by who opened the box."""
 
     def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(
-            id=id,
-            soft_wrap=True,
-            show_line_numbers=False,
-            compact=True,
-            highlight_cursor_line=False,
-        )
+        super().__init__(id=id, compact=True, highlight_cursor_line=False)
         self.cursor_blink = False
         self.several_lines = False
         self.warned = ""  # the text about which something was said; handed in again it stands
 
     def render_line(self, y: int) -> Strip:
-        """As Textual draws it, without what terminals and Textual measure differently.
-
-        What is edited keeps its joiners and marks; only the picture goes without them.
-        """
+        """As Textual draws it, without the joiners and marks that terminals measure differently."""
         strip = super().render_line(y)
         if all(segment.text.isascii() for segment in strip):
             return strip
-        settling = [
-            Segment(normalize_width(text), style, control) for text, style, control in strip
-        ]
-        return Strip(settling).adjust_cell_length(strip.cell_length, self.rich_style)
+        shown = [Segment(normalize_width(text), style, control) for text, style, control in strip]
+        return Strip(shown).adjust_cell_length(strip.cell_length, self.rich_style)
 
     def open(self, text: str, *, several_lines: bool = False) -> None:
         """Show a text with the cursor at its end, and take the keys."""
@@ -99,20 +88,15 @@ class EditBox(TextArea):
         self.post_message(self.HandedIn(self, text, bool(self.warned) and self.warned == text))
 
     async def _on_key(self, event: events.Key) -> None:
-        if event.key == "escape":
-            event.stop()
-            event.prevent_default()
-            self.post_message(self.Left())
-            return
         same = self.warned and self.warned == " ".join(self.text.split())
-        if (event.key == "enter" and not self.several_lines) or (event.key == "y" and same):
-            event.stop()
-            event.prevent_default()
+        if event.key == "escape":
+            self.post_message(self.Left())
+        elif (event.key == "enter" and not self.several_lines) or (event.key == "y" and same):
             self.action_hand_in()
+        elif event.key not in ("tab", "shift+tab"):
             return
-        if event.key in ("tab", "shift+tab"):
-            event.stop()
-            event.prevent_default()
+        event.stop()
+        event.prevent_default()
 
     async def _on_paste(self, event: events.Paste) -> None:
         """Pasted text comes in as it will be kept: nothing hidden, and on one line where one is."""

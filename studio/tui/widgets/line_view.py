@@ -1,7 +1,4 @@
-"""Drawing lines by the line, so that only lines that changed are sent to the terminal.
-
-`LineView` scrolls text; `studio.tui.widgets.row_list.RowList` adds a cursor.
-"""
+"""Lines that scroll; only those that changed are sent to the terminal."""
 
 from __future__ import annotations
 
@@ -27,10 +24,7 @@ from studio.tui.keymap import bindings
 
 @lru_cache(maxsize=1024)
 def strip_of(of: Line, width: int, base: Style, theme: str) -> Strip:
-    """Exactly `width` cells of a line, as every terminal draws them.
-
-    The one way from a line to segments: what a view left unsettled is settled here.
-    """
+    """Exactly `width` cells of a line: the one way from a line to segments, for every terminal."""
     settled = tuple((flatten(text), style) for text, style in of)
     segments = [
         Segment(text, base + themes.style(style, theme) if style else base)
@@ -80,7 +74,7 @@ class LineView(ScrollView, can_focus=True):
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
-        self._lines: list[Line] = []
+        self.lines: list[Line] = []
         self._folded_for = 0  # the room there was when lines were last shown
 
     def on_resize(self) -> None:
@@ -97,57 +91,54 @@ class LineView(ScrollView, can_focus=True):
             redraw()
 
     @property
-    def lines(self) -> Sequence[Line]:
-        return self._lines
-
-    @property
     def line_width(self) -> int:
         """Cells a line may take; before its place is known, those of the whole screen."""
         return self.scrollable_content_region.width or max(1, self.app.size.width)
 
     def show_lines(self, lines: Sequence[Line]) -> None:
         """Show these; only those that differ from before are drawn again."""
-        old, self._lines = self._lines, list(lines)
+        old, self.lines = self.lines, list(lines)
         self._folded_for = self.line_width
-        if len(old) != len(self._lines):
-            self.virtual_size = Size(self.line_width, len(self._lines))
+        if len(old) != len(self.lines):
+            self.virtual_size = Size(self.line_width, len(self.lines))
         top = round(self.scroll_y)
         for y in range(self.size.height):
             at = y + top
             before = old[at] if at < len(old) else None
-            after = self._lines[at] if at < len(self._lines) else None
+            after = self.lines[at] if at < len(self.lines) else None
             if before != after:
                 self.refresh(Region(0, y, self.size.width, 1))
 
     def text(self) -> str:
         """All of it, as `copy_pane` gives it."""
-        return "\n".join(plain_text(line).rstrip() for line in self._lines)
+        return "\n".join(plain_text(line).rstrip() for line in self.lines)
 
     def line_at(self, at: int) -> Line:
         """How line `at` is drawn; a list puts its cursor there."""
-        return self._lines[at] if at < len(self._lines) else ()
+        return self.lines[at] if at < len(self.lines) else ()
 
     def render_line(self, y: int) -> Strip:
         at = y + round(self.scroll_y)
         return strip_of(self.line_at(at), self.size.width, self.rich_style, self.app.theme)
 
-    def _scroll_by(self, rows: int) -> None:
+    def _step(self, rows: int) -> None:
+        """Move down so many rows, or up; a list moves its cursor."""
         self.scroll_to(y=self.scroll_y + rows, animate=False)
 
     def action_down(self) -> None:
-        self._scroll_by(1)
+        self._step(1)
 
     def action_up(self) -> None:
-        self._scroll_by(-1)
+        self._step(-1)
 
     def action_page_down(self) -> None:
-        self._scroll_by(max(1, self.size.height // 2))
+        self._step(max(1, self.size.height // 2))
 
     def action_page_up(self) -> None:
-        self._scroll_by(-max(1, self.size.height // 2))
+        self._step(-max(1, self.size.height // 2))
 
     def action_top(self) -> None:
-        self.scroll_to(y=0, animate=False)
+        self._step(-len(self.lines))
 
     def action_bottom(self) -> None:
-        self.scroll_to(y=len(self._lines), animate=False)
+        self._step(len(self.lines))

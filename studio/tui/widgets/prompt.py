@@ -19,16 +19,12 @@ class _Field(Input):
         self.cursor_blink = False
 
     def on_key(self, event: events.Key) -> None:
-        if event.key == "escape":
+        prompt = self.screen.query_one(Prompt)
+        shortcut = None if self.value else prompt.shortcut
+        if event.key == "escape" or (shortcut is not None and shortcut(event.key)):
             event.stop()
             event.prevent_default()
-            self.screen.query_one(Prompt).answer(None)
-            return
-        shortcut = self.screen.query_one(Prompt).shortcut
-        if shortcut is not None and not self.value and shortcut(event.key):
-            event.stop()
-            event.prevent_default()
-            self.screen.query_one(Prompt).answer(None)
+            prompt.answer(None)
 
 
 class Prompt(Horizontal):
@@ -58,12 +54,9 @@ class Prompt(Horizontal):
     async def ask(
         self, label: str, value: str = "", shortcut: Callable[[str], bool] | None = None
     ) -> str | None:
-        """Ask for a line; None where it was left.
+        """Ask for a line, with a value to begin with; None where it was left.
 
-        Args:
-            label: what is asked.
-            value: what stands there to begin with.
-            shortcut: hears the first key while nothing is typed; True: that was the answer.
+        `shortcut` hears the first key while nothing is typed; True: that was the answer.
         """
         if self._asked is None:
             self._before = self.screen.focused

@@ -28,58 +28,53 @@ class RowList(LineView):
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
-        self._rows: list[Row] = []
+        self.rows: list[Row] = []
         self._at = -1
         self.chosen: frozenset[str] = frozenset()  # rows of a range, marked `*`
 
     @property
-    def rows(self) -> Sequence[Row]:
-        return self._rows
-
-    @property
     def key(self) -> str:
         """What is under the cursor, "" for nothing."""
-        return self._rows[self._at].key if 0 <= self._at < len(self._rows) else ""
+        return self.rows[self._at].key if 0 <= self._at < len(self.rows) else ""
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return tuple(row.key for row in self._rows if row.key)
+        return tuple(row.key for row in self.rows if row.key)
 
     def show_rows(self, rows: Sequence[Row], key: str | None = None) -> None:
         """Show these, the cursor on `key` or where it was, else on the nearest row left."""
-        wanted = self.key if key is None else key
-        before, at = self.key, self._at
-        self._rows = list(rows)
-        self._at = self._find(wanted, at)
-        self.show_lines([self._row_line(number) for number in range(len(self._rows))])
+        before = self.key
+        self.rows = list(rows)
+        found = self._find(before if key is None else key)
+        self._at = self._nearest_row(self._at) if found is None else found
+        self.show_lines([self._row_line(number) for number in range(len(self.rows))])
         self._scroll_to_cursor()
         if self.key != before:
             self.post_message(self.Moved(self, self.key))
 
     def mark_range(self, keys: frozenset[str]) -> None:
-        """Mark a range."""
         self.chosen = keys
-        self.show_lines([self._row_line(number) for number in range(len(self._rows))])
+        self.show_lines([self._row_line(number) for number in range(len(self.rows))])
 
     def go_to(self, key: str) -> bool:
         """Put the cursor on a row; False where there is none of that key."""
-        for number, row in enumerate(self._rows):
-            if row.key == key and key:
-                self._move(number)
-                return True
-        return False
+        if (number := self._find(key)) is None:
+            return False
+        self._move(number)
+        return True
 
-    def _find(self, key: str, at: int) -> int:
-        for number, row in enumerate(self._rows):
-            if row.key == key and key:
-                return number
-        at = min(max(at, 0), len(self._rows) - 1)
-        ahead = [n for n in range(at, len(self._rows)) if n >= 0 and self._rows[n].key]
-        behind = [n for n in range(at, -1, -1) if self._rows[n].key]
-        return next(iter((*ahead, *behind)), -1)
+    def _find(self, key: str) -> int | None:
+        keys = [row.key for row in self.rows]
+        return keys.index(key) if key and key in keys else None
+
+    def _nearest_row(self, at: int) -> int:
+        """The first row from `at` on that can be chosen, else the last one before it, else -1."""
+        choosable = [number for number, row in enumerate(self.rows) if row.key]
+        at = min(max(at, 0), len(self.rows) - 1)
+        return next((n for n in choosable if n >= at), choosable[-1] if choosable else -1)
 
     def _row_line(self, number: int) -> Line:
-        row = self._rows[number]
+        row = self.rows[number]
         here = number == self._at
         mark = ">" if here else "*" if row.key and row.key in self.chosen else " "
         if not here:
@@ -87,12 +82,12 @@ class RowList(LineView):
         return ((mark + " ", "focus"), *((text, style or "title") for text, style in row.line))
 
     def _move(self, number: int) -> None:
-        if number == self._at or not 0 <= number < len(self._rows):
+        if number == self._at or not 0 <= number < len(self.rows):
             return
         old, self._at = self._at, number
         for changed in (old, number):
-            if 0 <= changed < len(self._lines):
-                self._lines[changed] = self._row_line(changed)
+            if 0 <= changed < len(self.lines):
+                self.lines[changed] = self._row_line(changed)
                 y = changed - round(self.scroll_y)
                 if 0 <= y < self.size.height:
                     self.refresh(Region(0, y, self.size.width, 1))
@@ -110,39 +105,15 @@ class RowList(LineView):
 
     def _step(self, rows: int) -> None:
         """Over rows that stand for something; others are headings."""
-        direction = 1 if rows > 0 else -1
-        at = self._at
-        for _ in range(abs(rows)):
-            following = at + direction
-            while 0 <= following < len(self._rows) and not self._rows[following].key:
-                following += direction
-            if not 0 <= following < len(self._rows):
-                break
-            at = following
-        self._move(at)
+        numbers = range(self._at + 1, len(self.rows)) if rows > 0 else range(self._at - 1, -1, -1)
+        choosable = [number for number in numbers if self.rows[number].key]
+        if passed := choosable[: abs(rows)]:
+            self._move(passed[-1])
 
     def on_resize(self) -> None:
         self._scroll_to_cursor()
 
     def on_click(self, event: Click) -> None:
         at = event.y + round(self.scroll_y)
-        if 0 <= at < len(self._rows) and self._rows[at].key:
+        if 0 <= at < len(self.rows) and self.rows[at].key:
             self._move(at)
-
-    def action_down(self) -> None:
-        self._step(1)
-
-    def action_up(self) -> None:
-        self._step(-1)
-
-    def action_page_down(self) -> None:
-        self._step(max(1, self.size.height // 2))
-
-    def action_page_up(self) -> None:
-        self._step(-max(1, self.size.height // 2))
-
-    def action_top(self) -> None:
-        self._step(-len(self._rows))
-
-    def action_bottom(self) -> None:
-        self._step(len(self._rows))

@@ -28,7 +28,7 @@ from studio.session.base import (
     TextReceived,
 )
 from studio.tui.app import StudioApp
-from studio.tui.settings.values import ScreenSettings
+from studio.tui.settings.file import ScreenSettings
 from studio.tui.widgets.prompt import Prompt
 from tests.studio.tui.stage import FakeSession, app_on, finished_workspace, held_workspace
 from tests.support import training_runs
@@ -314,7 +314,7 @@ async def _starting(stage: Stage) -> None:
             await asyncio.Event().wait()
 
     stage.app.open_page("live")
-    stage.app.starter.wait_for(Waiting())  # type: ignore[arg-type]
+    stage.app.attachment.wait_for(Waiting())  # type: ignore[arg-type]
     await stage.rest()
 
 

@@ -28,7 +28,7 @@ from studio.session.base import (
     SnapshotReceived,
 )
 from studio.tui.app import StudioApp
-from studio.tui.settings.values import ScreenSettings
+from studio.tui.settings.file import ScreenSettings
 from tests.support.made_once import made_once
 
 _SMALL = ("practice.batch_size=6", "practice.group_size=4", "data.truncate=12", "seed=3")

@@ -12,7 +12,7 @@ from engines.core.types import Decision
 from studio.session.base import ControllerChanged, Disconnected, EventReceived
 from studio.tui.app import StudioApp
 from studio.tui.drafts import FILE, Drafts
-from studio.tui.settings.values import ScreenSettings
+from studio.tui.settings.file import ScreenSettings
 from tests.studio.tui.stage import FakeSession, app_on, held_workspace, picture
 
 

@@ -15,9 +15,10 @@ from textual.containers import Vertical
 
 from engines.core.state.run_state import RunState
 from engines.core.types import rollout_id
-from studio.tui.drawing.canvas import PaneModel, StreamCanvas
+from studio.tui.drawing.canvas import StreamCanvas
 from studio.tui.drawing.cells import Glyphs
 from studio.tui.drawing.layout import Mode
+from studio.tui.drawing.pane import PaneModel
 from studio.tui.keymap import bindings
 from studio.tui.page import Page
 from studio.tui.pages.live import sentences, view

@@ -101,10 +101,10 @@ def test_states_have_signs_of_their_own() -> None:
     assert len({getattr(GLYPHS_UNICODE, name) for name in states}) == len(states)
 
 
-@given(title=texts, right=texts, room=st.integers(0, 40))
-def test_borders_fill_their_width_whatever_the_title(title: str, right: str, room: int) -> None:
-    assert cell_len(GLYPHS_UNICODE.top_border(title, room, right)) == room
-    assert cell_len(GLYPHS_UNICODE.bottom_border(room, title, right)) == room
+@given(title=texts, room=st.integers(0, 40))
+def test_borders_fill_their_width_whatever_the_title(title: str, room: int) -> None:
+    assert cell_len(GLYPHS_UNICODE.top_border(title, room)) == room
+    assert cell_len(GLYPHS_UNICODE.bottom_border(room)) == room
 
 
 def test_a_bar_is_full_only_when_all_is_done() -> None:

@@ -221,7 +221,7 @@ async def test_why_nothing_was_started_is_shown_whole_and_nothing_is_lost(
         page = page_of(app)
         page.loader.overrides["new rehearsal"] = "seed=5"
         await pilot.press("5")
-        app.starter.show_refusal(
+        app.attachment.show_refusal(
             "run.yaml:3: the endpoint cannot be reached.\nStart it, or name another."
         )
         await pilot.pause()

@@ -19,7 +19,7 @@ from studio.tui.pages.live.sentences import event_texts, run_summary_lines, stat
 from studio.tui.pages.live.view import facts_lines, stage_line, stage_lines
 from studio.tui.pages.review.view import Item, commit_lines, item_row
 from studio.tui.pages.training_view import brief_lines, panel_lines, step_of, update_lines
-from studio.tui.settings.values import ScreenSettings
+from studio.tui.settings.file import ScreenSettings
 from tests.studio.tui.scenes import SCENES, SIZES, Stage, on_stage
 from tests.studio.tui.stage import picture
 from tests.studio.tui.test_pictures import THEMES

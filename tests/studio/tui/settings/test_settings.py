@@ -8,13 +8,13 @@ from engines.core.errors import ConfigError
 from studio.tui.keymap import KEYS, remap_keys
 from studio.tui.settings.file import (
     FILE,
+    ScreenSettings,
     format_settings,
     read_settings,
     user_settings_path,
     write_settings,
 )
 from studio.tui.settings.screen import setting_rows, value_text, with_next_value
-from studio.tui.settings.values import ScreenSettings
 
 
 @pytest.fixture(autouse=True)

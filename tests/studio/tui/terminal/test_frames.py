@@ -151,7 +151,7 @@ async def test_a_canvas_that_was_there_before_the_clock_is_drawn_by_it() -> None
     app = Early()
     async with app.run_test(size=(40, 8)):
         install_frame_clock(app, {})
-        assert app.frame_clock.canvases == (app.query_one(StreamCanvas),)
+        assert app.frame_clock.canvases == [app.query_one(StreamCanvas)]
 
 
 def test_low_bandwidth_leaves_out_every_other_beat_also_when_it_is_set_later() -> None:
@@ -177,7 +177,7 @@ def test_a_line_that_nobody_can_measure_gets_a_fixed_budget_and_no_probe() -> No
         allowed = pacer.allowed_bytes(now, queued=False)
         taken += allowed
         pacer.record_sent(allowed, now)
-        assert not pacer.wants_probe(now)
+        assert not pacer.wants_probe
         now += 0.1
     assert taken <= UNSEEN_BYTES_PER_S * 10.2
     assert taken >= UNSEEN_BYTES_PER_S * 9

@@ -84,7 +84,7 @@ def test_a_terminal_that_never_answers_is_not_waited_for() -> None:
     pacer.record_probe(0.0)
     assert pacer.allowed_bytes(1.0, queued=False) == 0
     assert pacer.allowed_bytes(6.0, queued=False) > 0
-    assert pacer.is_unresponsive and not pacer.wants_probe(6.0)
+    assert pacer.is_unresponsive and not pacer.wants_probe
     pacer.record_sent(50_000, 6.0)
     assert pacer.allowed_bytes(6.0, queued=False) > 0
     assert "does not answer" in str(pacer)
@@ -93,7 +93,7 @@ def test_a_terminal_that_never_answers_is_not_waited_for() -> None:
 def test_an_answer_that_nobody_asked_for_says_nothing() -> None:
     pacer = a_pacer()
     pacer.record_answer(1.0)
-    assert not pacer.is_measured
+    assert pacer.rtt_s is None
 
 
 def test_help_is_told_what_the_line_carries() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from studio.tui.drawing.lines import line, plain_text, width_of
 from studio.tui.keymap import Key, keys_of_scope
-from studio.tui.settings.values import ScreenSettings
+from studio.tui.settings.file import ScreenSettings
 from studio.tui.widgets.chrome import footer_line
 from studio.tui.widgets.confirm import Confirm
 from studio.tui.widgets.line_view import LineView
