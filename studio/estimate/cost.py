@@ -8,6 +8,7 @@ a judge does. Retries of failed calls are not counted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -16,13 +17,7 @@ from engines.data.sampler import Sampler
 from engines.pipeline.budget import CallPricing
 
 Name = Literal[
-    "rollouts",
-    "judging",
-    "summaries",
-    "extraction",
-    "consolidation",
-    "embeddings",
-    "evaluation",
+    "rollouts", "judging", "summaries", "extraction", "consolidation", "embeddings", "evaluation"
 ]
 _PURPOSES: Mapping[Name, str] = {
     "rollouts": "rollout",
@@ -56,6 +51,10 @@ class Range:
         return Range(self.likely * other.likely, self.most * other.most)
 
 
+def _exactly(value: float) -> Range:
+    return Range(value, value)
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """One kind of call. `cost_usd` is None where its model has no price; `done` was paid before."""
@@ -79,19 +78,22 @@ class Estimate:
         return sum((stage.calls for stage in self.stages), Range())
 
     @property
+    def prompt_tokens(self) -> Range:
+        return sum((stage.prompt_tokens for stage in self.stages), Range())
+
+    @property
+    def reply_tokens(self) -> Range:
+        return sum((stage.reply_tokens for stage in self.stages), Range())
+
+    @property
     def tokens(self) -> Range:
-        spent = (stage.prompt_tokens + stage.reply_tokens for stage in self.stages)
-        return sum(spent, Range())
+        return self.prompt_tokens + self.reply_tokens
 
     @property
     def cost_usd(self) -> Range | None:
         """None as soon as one stage that makes calls has no price."""
-        total = Range()
-        for stage in self.stages:
-            if stage.cost_usd is None:
-                return None
-            total += stage.cost_usd
-        return total
+        known = [stage.cost_usd for stage in self.stages if stage.cost_usd is not None]
+        return sum(known, Range()) if len(known) == len(self.stages) else None
 
     @property
     def done_calls(self) -> int:
@@ -200,7 +202,7 @@ class _Sum:
     """Adds up one stage; the first calls are those that are `paid` for already."""
 
     def __init__(self, paid: int, at_most: float) -> None:
-        self._paid = Range(paid, paid)
+        self._paid = _exactly(paid)
         self._longer = Range(1.0, at_most)
         self._calls = self._prompt = self._reply = Range()
 
@@ -217,22 +219,22 @@ class _Sum:
         self._paid = Range()
 
     def stage(self, name: Name, terms: CallPricing, done: int) -> Stage:
-        cost = None
-        if terms.has_price:
-            cost = Range(
-                terms.cost_usd(round(self._prompt.likely), round(self._reply.likely)),
-                terms.cost_usd(round(self._prompt.most), round(self._reply.most)),
-            )
-        return Stage(name, self._calls, self._prompt, self._reply, cost, done)
+        prompt, reply = self._prompt, self._reply
+        cost = Range(
+            terms.cost_usd(round(prompt.likely), round(reply.likely)),
+            terms.cost_usd(round(prompt.most), round(reply.most)),
+        )
+        priced = cost if terms.has_price else None
+        return Stage(name, self._calls, prompt, reply, priced, done)
 
 
 def _add_step(facts: Facts, sums: Mapping[Name, _Sum], step: int, batch: int) -> None:
     """One step's practice, with the library as it will likely be by then."""
     tries, library = batch * facts.group_size, _library_tokens(facts, step)
     rollout, reflected = _reply_tokens(facts, "rollout", facts.policy), facts.reflector
-    asked = _add_fixed(facts.instructions + facts.question, library)
+    asked = _exactly(facts.instructions + facts.question) + library
     if not facts.replayed:
-        sums["rollouts"].add(Range(tries, tries), asked, rollout)
+        sums["rollouts"].add(_exactly(tries), asked, rollout)
     _add_judging(facts, sums, tries, rollout)
 
     share = facts.contrast_share(facts.group_size)
@@ -240,13 +242,12 @@ def _add_step(facts: Facts, sums: Mapping[Name, _Sum], step: int, batch: int) ->
         return  # a single try differs from nothing
     used = Range(batch * share, batch)
     summary = _reply_tokens(facts, "summary", reflected)
-    long_likely = facts.summaries == "always" or rollout.likely > facts.summarise_above
     long_most = facts.summaries != "never"
-    tries_read = Range(
-        used.likely * facts.group_size if long_likely and long_most else 0.0,
-        used.most * facts.group_size if long_most else 0.0,
+    long_likely = facts.summaries == "always" or (
+        long_most and rollout.likely > facts.summarise_above
     )
-    retelling = _add_fixed(facts.summarise + facts.question, rollout)
+    tries_read = used * _exactly(facts.group_size) * Range(long_likely, long_most)  # 1 or 0
+    retelling = _exactly(facts.summarise + facts.question) + rollout
     sums["summaries"].add(tries_read, retelling, summary)
     if facts.group_size < 2:
         return  # a single try is summarised, but there is no other to compare it with
@@ -255,19 +256,18 @@ def _add_step(facts: Facts, sums: Mapping[Name, _Sum], step: int, batch: int) ->
         summary.likely if tries_read.likely else rollout.likely,
         max(summary.most, min(rollout.most, facts.summarise_above)) if long_most else rollout.most,
     )
-    attempts = _scale_range(shown, facts.group_size, facts.group_size * ATTEMPT_TOKENS)
+    heading = _exactly(ATTEMPT_TOKENS)
+    attempts = (shown + heading) * _exactly(facts.group_size)
     extraction = _reply_tokens(facts, "extraction", reflected)
-    reading = _add_fixed(facts.extract + facts.question + facts.truth, attempts) + library
+    reading = _exactly(facts.extract + facts.question + facts.truth) + attempts + library
     _add_with_repeat(sums["extraction"], used, reading, extraction)
 
-    proposals = _scale_range(extraction, 1, ATTEMPT_TOKENS) * used
-    weighing = _add_fixed(facts.consolidate, proposals) + library
+    proposals = (extraction + heading) * used
+    weighing = _exactly(facts.consolidate) + proposals + library
     # A step consolidates once, if any of its groups shows a difference.
-    any_used = 1 - (1 - share) ** batch
-    once = Range(any_used, 1.0)
-    _add_with_repeat(
-        sums["consolidation"], once, weighing, _reply_tokens(facts, "consolidation", reflected)
-    )
+    once = Range(1 - (1 - share) ** batch, 1.0)
+    consolidation = _reply_tokens(facts, "consolidation", reflected)
+    _add_with_repeat(sums["consolidation"], once, weighing, consolidation)
     _add_embeddings(facts, sums, step, batch)
 
 
@@ -275,16 +275,14 @@ def _add_embeddings(facts: Facts, sums: Mapping[Name, _Sum], step: int, batch: i
     """Each new wording is embedded once, the library's with the first; edits are not counted."""
     if facts.embedding is None:
         return
-    proposed = Range(min(facts.growth, batch * facts.per_group), batch * facts.per_group)
+    most = batch * facts.per_group
+    proposed = Range(min(facts.growth, most), most)
     # A request for the first wording, which is compared with the whole library, and one for each
     # further wording.
     asked = Range(min(1.0, proposed.likely), proposed.most)
     kept = facts.experiences if step == facts.steps_done + 1 else 0.0
     longest = max(LONGEST_EXPERIENCE, facts.experience)
-    tokens = Range(
-        (kept + proposed.likely) * facts.experience,
-        kept * facts.experience + proposed.most * longest,
-    )
+    tokens = _exactly(kept * facts.experience) + proposed * Range(facts.experience, longest)
     each = Range(
         tokens.likely / asked.likely if asked.likely else 0.0,
         tokens.most / asked.most if asked.most else 0.0,
@@ -295,16 +293,14 @@ def _add_embeddings(facts: Facts, sums: Mapping[Name, _Sum], step: int, batch: i
 def _add_evaluation(facts: Facts, sums: Mapping[Name, _Sum], step: int, known: int) -> None:
     tries = max(0, facts.held_out - known)
     rollout = _reply_tokens(facts, "evaluation", facts.policy)
-    asked = _add_fixed(
-        facts.instructions + facts.held_out_question, _library_tokens(facts, step + 1)
-    )
-    sums["evaluation"].add(Range(tries, tries), asked, rollout)
+    prompt = _exactly(facts.instructions + facts.held_out_question)
+    sums["evaluation"].add(_exactly(tries), prompt + _library_tokens(facts, step + 1), rollout)
     _add_judging(facts, sums, tries, rollout)
 
 
 def _add_judging(facts: Facts, sums: Mapping[Name, _Sum], tries: int, rollout: Range) -> None:
-    verdicts = Range(facts.judged.likely * tries, facts.judged.most * tries)
-    asked = _add_fixed(facts.judging + facts.question + facts.truth, rollout)
+    verdicts = facts.judged * _exactly(tries)
+    asked = _exactly(facts.judging + facts.question + facts.truth) + rollout
     _add_with_repeat(sums["judging"], verdicts, asked, _reply_tokens(facts, "judge", facts.judge))
 
 
@@ -317,17 +313,11 @@ def _add_with_repeat(into: _Sum, questions: Range, prompt: Range, reply: Range) 
 def _library_tokens(facts: Facts, step: int) -> Range:
     """Tokens of the library that a step begins with."""
     steps = step - 1 - facts.steps_done
-    batch = facts.sampler.batch_size if facts.lessons else 0
-    likely = facts.experiences + steps * min(facts.growth, batch * facts.per_group)
-    most = facts.experiences + steps * batch * facts.per_group
-    if facts.limit is not None:
-        likely, most = min(likely, facts.limit), min(most, facts.limit)
-    added = max(0.0, likely - facts.experiences)
+    most = facts.sampler.batch_size * facts.per_group if facts.lessons else 0
+    room = math.inf if facts.limit is None else max(0, facts.limit - facts.experiences)
+    added = Range(min(steps * min(facts.growth, most), room), min(steps * most, room))
     longest = max(LONGEST_EXPERIENCE, facts.experience)
-    return Range(
-        facts.guidance + added * facts.experience,
-        facts.guidance + max(0.0, most - facts.experiences) * longest,
-    )
+    return _exactly(facts.guidance) + added * Range(facts.experience, longest)
 
 
 def _reply_tokens(facts: Facts, purpose: str, terms: CallPricing) -> Range:
@@ -335,24 +325,14 @@ def _reply_tokens(facts: Facts, purpose: str, terms: CallPricing) -> Range:
     return Range(min(facts.replies[purpose], most), most)
 
 
-def _add_fixed(fixed: float, more: Range) -> Range:
-    return Range(fixed + more.likely, fixed + more.most)
-
-
-def _scale_range(each: Range, times: float, fixed: float) -> Range:
-    return Range(each.likely * times + fixed, each.most * times + fixed)
-
-
 def _double_setting(facts: Facts, name: str) -> Facts:
     sampler, strategy = facts.sampler, facts.evaluated_after
-    match name:
-        case "practice.group_size":
-            return replace(facts, group_size=2 * facts.group_size)
-        case "practice.epochs":
-            more = replace(sampler, epochs=2 * sampler.epochs)
-            shift = sampler.total_steps
-            again = tuple(step + shift for step in strategy if step)
-            return replace(facts, sampler=more, evaluated_after=(*strategy, *again))
+    if name == "practice.group_size":
+        return replace(facts, group_size=2 * facts.group_size)
+    if name == "practice.epochs":
+        more = replace(sampler, epochs=2 * sampler.epochs)
+        again = tuple(step + sampler.total_steps for step in strategy if step)
+        return replace(facts, sampler=more, evaluated_after=(*strategy, *again))
     more = replace(sampler, batch_size=2 * sampler.batch_size)
     if all(step % sampler.steps_per_epoch == 0 for step in strategy):  # after each epoch
         epochs = (step // sampler.steps_per_epoch for step in strategy)

@@ -50,7 +50,7 @@ class RecordedRollout:
 
 
 def read_rollout(run: RunDir, rollout: RolloutFinished, verdict: Verdict | None) -> RecordedRollout:
-    """Read a rollout's records.
+    """A rollout with what its records hold.
 
     Raises:
         DamagedError: a record fails its checksum.

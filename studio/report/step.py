@@ -63,8 +63,7 @@ def step_facts(run: RunDir, step: int) -> dict[str, Any]:
 
 
 def _group_facts(run: RunDir, step: StepHistory, reflection: Reflection) -> dict[str, Any]:
-    position = reflection.position
-    rewards = step.rewards
+    position, rewards = reflection.position, step.rewards
     return {
         "id": group_id(step.step, position),
         "problem": step.problems[position],
@@ -94,11 +93,8 @@ def step_text(facts: dict[str, Any], *, prompts: bool) -> str:
         lines += ["", "consolidation"]
         lines += _call_lines(facts["consolidation"], prompts) or ["  no call: nothing was proposed"]
     lines += [f"  lost: {sanitize(loss['reason'])}" for loss in facts["losses"]]
-    lines += [
-        f"  not proposed again, since it was rejected before: "
-        f"{sanitize(op['text'] or op['target'])}"
-        for op in facts["withheld"]
-    ]
+    rejected = "not proposed again, since it was rejected before"
+    lines += [f"  {rejected}: {sanitize(op['text'] or op['target'])}" for op in facts["withheld"]]
     lines += [
         f"  {_operation_text(op)}, proposed by {sanitize(op['reviewer'])}" for op in facts["own"]
     ]
@@ -124,15 +120,14 @@ def _decision_lines(facts: dict[str, Any]) -> list[str]:
     lines = []
     outcomes = {outcome["operation_id"]: outcome for outcome in facts["outcomes"]}
     for decision in facts["decisions"]:
-        outcome = outcomes.get(decision["operation_id"])
-        became = f" -> {outcome['id']}" if outcome and outcome["id"] else ""
+        name = decision["operation_id"]
+        outcome = outcomes.get(name)
+        result = f" -> {outcome['id']}" if outcome and outcome["id"] else ""
         if outcome and outcome["kind"] == "weights":
-            became = " -> applied" if outcome["applied"] else " -> not applied"
+            result = " -> applied" if outcome["applied"] else " -> not applied"
         why = f": {sanitize(decision['reason'])}" if decision["reason"] else ""
-        lines.append(
-            f"  {decision['operation_id']}  {decision['action']} by "
-            f"{sanitize(decision['reviewer'])}{became}{why}"
-        )
+        by = sanitize(decision["reviewer"])
+        lines.append(f"  {name}  {decision['action']} by {by}{result}{why}")
     return lines
 
 
@@ -151,42 +146,43 @@ def _update_lines(update: dict[str, Any] | None) -> list[str]:
 
 
 def _resubmission_data(event: ev.ReplyMended | ev.ReplyDropped) -> dict[str, Any]:
-    found = {"repair": event.repair, "reviewer": event.reviewer}
-    if isinstance(event, ev.ReplyMended):
-        operations = [to_dict(op) for op in event.operations]
-        return {**found, "what": "mended", "reason": "", "operations": operations}
-    return {**found, "what": "dropped", "reason": event.reason, "operations": []}
+    operations = event.operations if isinstance(event, ev.ReplyMended) else ()
+    return {
+        "repair": event.repair,
+        "reviewer": event.reviewer,
+        "what": "mended" if isinstance(event, ev.ReplyMended) else "dropped",
+        "reason": event.reason if isinstance(event, ev.ReplyDropped) else "",
+        "operations": [to_dict(op) for op in operations],
+    }
 
 
 def _read_calls(run: RunDir, refs: Sequence[RecordRef]) -> list[dict[str, Any]]:
-    calls = []
-    for ref in refs:
-        record = read_record(run.records, ref)
-        calls.append(
-            {
-                "purpose": record.key.purpose,
-                "turn": record.key.turn,
-                "index": record.key.index,
-                "model": record.reply.model or record.policy,
-                "prompt": [message.content for message in record.messages],
-                "reply": record.reply.text,
-                "tokens": record.reply.usage.tokens,
-                "record": f"records/{ref.file}@{ref.offset}",
-            }
-        )
-    return calls
+    return [
+        {
+            "purpose": record.key.purpose,
+            "turn": record.key.turn,
+            "index": record.key.index,
+            "model": record.reply.model or record.policy,
+            "prompt": [message.content for message in record.messages],
+            "reply": record.reply.text,
+            "tokens": record.reply.usage.tokens,
+            "record": f"records/{ref.file}@{ref.offset}",
+        }
+        for ref in refs
+        for record in [read_record(run.records, ref)]
+    ]
 
 
 def _call_lines(calls: Sequence[dict[str, Any]], prompts: bool) -> list[str]:
     lines = []
     for call in calls:
-        turn = " (repair)" if call["turn"] and call["purpose"] != "summary" else ""
-        about = f" of r{call['index']}" if call["purpose"] == "summary" else ""
-        lines.append(
-            f"  {call['purpose']}{about}{turn}, {sanitize(call['model'])}, {call['tokens']} "
-            f"tokens, "
-            f"{call['record']}"
-        )
+        name = call["purpose"]
+        if name == "summary":
+            name += f" of r{call['index']}"
+        elif call["turn"]:
+            name += " (repair)"
+        model = sanitize(call["model"])
+        lines.append(f"  {name}, {model}, {call['tokens']} tokens, {call['record']}")
         if prompts:
             lines += [indent_text(sanitize(text), "  > ") for text in call["prompt"]]
         lines.append(indent_text(sanitize(call["reply"]), "    "))

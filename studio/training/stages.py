@@ -51,13 +51,10 @@ async def train(asked: TrainRequest, stage: Stage) -> int:
     Raises:
         StudioError: the run file says nothing that can be trained, or a stage cannot begin.
     """
+    source = asked.source
     names = [] if asked.name is None else [f"exp_id={asked.name}"]
-    loaded = load_run(
-        asked.source.runfile or "",
-        [*asked.source.overrides, *names],
-        asked.workspace.path,
-        youtu=asked.source.youtu,
-    )
+    overrides = [*source.overrides, *names]
+    loaded = load_run(source.runfile or "", overrides, asked.workspace.path, youtu=source.youtu)
     match stage:
         case "grpo":
             _check_trains(loaded)
@@ -102,9 +99,8 @@ async def _distil(asked: TrainRequest, loaded: LoadedRun) -> int:
     tuning = _tuning_request(asked, loaded, "distil")
     plan = _load_plan(tuning)
     code = await _run_stage("distil", tuning, plan)
-    if not _is_finished(plan):
-        return code
-    await tell_effect_left(asked.workspace, plan.loaded, plan.run, json=asked.json)
+    if _is_finished(plan):
+        await tell_effect_left(asked.workspace, plan.loaded, plan.run, json=asked.json)
     return code
 
 
@@ -155,10 +151,7 @@ def _check_trains(loaded: LoadedRun) -> None:
 def _tuning_request(
     asked: TrainRequest, loaded: LoadedRun, stage: Literal["sft", "distil"]
 ) -> TrainRequest:
-    """The fine-tuning stage as a run file: the same one, on demonstrations.
-
-    What is distilled is learnt and measured without any library, its own included.
-    """
+    """The fine-tuning stage as a run file: the same one, on demonstrations."""
     config = loaded.config
     if not is_local(config.policy.model):
         raise ConfigError(
@@ -180,10 +173,10 @@ def _tuning_request(
             "Set sft.data=run:RUN, of a run that practised with a library.",
         )
     name = f"{config.exp_id}-{stage}"
-    # The stage measures the weights without any library, its own included.
-    alone = ["library.name=null", "library.start=empty", "evaluation.do_eval=true"]
-    if config.agent.experiences:
-        alone.append("agent.experiences=[]")
+    alone = []
+    if stage == "distil":  # learnt and measured without any library, its own included
+        alone = ["library.name=null", "library.start=empty", "evaluation.do_eval=true"]
+        alone += ["agent.experiences=[]"] if config.agent.experiences else []
     data = write_demonstrations(asked.workspace, loaded, name, with_library=stage == "distil")
     return asked.with_overrides(
         name,
@@ -192,5 +185,5 @@ def _tuning_request(
         f"practice.batch_size={config.sft.batch_size}",
         "data.truncate=null",
         f"data.practice={data}",
-        *(alone if stage == "distil" else ()),
+        *alone,
     )
