@@ -88,11 +88,8 @@ def rollout_facts(run: RunDir, name: str) -> dict[str, Any]:
     rollouts = {rollout.id: rollout for rollout in read_history(run).rollouts}
     if name not in rollouts:
         known = list(rollouts)
-        raise ConflictError(
-            f"run {run.run}, rollout {name}",
-            "it has no such rollout.",
-            f"They are called {known[0]} to {known[-1]}." if known else "It has none yet.",
-        )
+        move = f"They are called {known[0]} to {known[-1]}." if known else "It has none yet."
+        raise ConflictError(f"run {run.run}, rollout {name}", "it has no such rollout.", move)
     finished, verdict = rollouts[name].finished, rollouts[name].verdict
     return {
         "id": name,

@@ -32,11 +32,8 @@ def step_facts(run: RunDir, step: int) -> dict[str, Any]:
     begun, lesson, committed = found.started, found.lesson, found.committed
     if begun is None:
         last = history.last_step
-        raise ConflictError(
-            f"run {run.run}, step {step}",
-            "it has not begun that step.",
-            f"Choose 1 to {last}." if last else "It has not begun any.",
-        )
+        move = f"Choose 1 to {last}." if last else "It has not begun any."
+        raise ConflictError(f"run {run.run}, step {step}", "it has not begun that step.", move)
     return {
         "run": run.run,
         "step": step,

@@ -103,11 +103,8 @@ def _run_demonstrations(
     what = "rollouts with a library in their prompt" if with_library else "rollouts"
     if not found:
         none = f"none of its {judged} judged {what} has a reward of {least:g} or more."
-        raise ConflictError(
-            f"run {run.run}",
-            none if judged else f"it has no judged {what}.",
-            "Practise longer, lower sft.min_reward, or name another run in sft.data.",
-        )
+        move = "Practise longer, lower sft.min_reward, or name another run in sft.data."
+        raise ConflictError(f"run {run.run}", none if judged else f"it has no judged {what}.", move)
     verified = f"{right} of {judged} judged {what} of run {run.run} (reward {least:g} or more)"
     as_text = "" if exact else f", as text: their tokens are those of {theirs.config.policy.model}"
     return list(found.values()), f"{len(found)} different replies of {verified}{as_text}"
@@ -122,11 +119,9 @@ def _verified_rollouts(
             continue
         name = step.problems[position]
         if name not in problems:
-            raise ConflictError(
-                f"step {step.step}",
-                f"it practised on problem {name}, which is not in the data any more.",
-                "Put the run's data set back as it was.",
-            )
+            cause = f"it practised on problem {name}, which is not in the data any more."
+            move = "Put the run's data set back as it was."
+            raise ConflictError(f"step {step.step}", cause, move)
         if rollout.reward >= least and rollout.finished.status == "ok":
             yield rollout, problems[name]
 

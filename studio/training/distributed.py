@@ -123,10 +123,8 @@ def _check_kind(environment: Mapping[str, str]) -> None:
     if not _is_set(environment, "ACCELERATE_USE_DEEPSPEED"):
         return
     if environment.get("ACCELERATE_DEEPSPEED_CONFIG_FILE"):
-        raise _refusal(
-            "a DeepSpeed config file of its own is not read here.",
-            f"Write its fields into deepspeed_config, as {config_path('zero2')} does.",
-        )
+        move = f"Write its fields into deepspeed_config, as {config_path('zero2')} does."
+        raise _refusal("a DeepSpeed config file of its own is not read here.", move)
     if _number(environment, "ACCELERATE_DEEPSPEED_ZERO_STAGE", 2) > 2:
         raise _refusal(
             "ZeRO stage 3 divides the weights, which is not done here.", "Use zero_stage 2."
@@ -134,10 +132,8 @@ def _check_kind(environment: Mapping[str, str]) -> None:
     for which in ("OPTIMIZER", "PARAM"):
         where = environment.get(f"ACCELERATE_DEEPSPEED_OFFLOAD_{which}_DEVICE", "none")
         if where != "none":
-            raise _refusal(
-                f"offload_{which.lower()}_device {where} is not done here.",
-                "Set it to none: an adapter's state is small.",
-            )
+            cause = f"offload_{which.lower()}_device {where} is not done here."
+            raise _refusal(cause, "Set it to none: an adapter's state is small.")
 
 
 def _check_single(environment: Mapping[str, str]) -> None:

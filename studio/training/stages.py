@@ -71,11 +71,9 @@ async def train(asked: TrainRequest, stage: Stage) -> int:
 async def _train_all(asked: TrainRequest, loaded: LoadedRun) -> int:
     _check_trains(loaded)
     if asked.restart_step not in (None, "null", "0"):
-        raise ConfigError(
-            f"--restart-step {asked.restart_step}",
-            "it would count the steps of two runs, of which each has its own.",
-            "Give 0 to start both afresh, or restart one: --stage sft or --stage grpo.",
-        )
+        cause = "it would count the steps of two runs, of which each has its own."
+        move = "Give 0 to start both afresh, or restart one: --stage sft or --stage grpo."
+        raise ConfigError(f"--restart-step {asked.restart_step}", cause, move)
     if loaded.config.data.practice is not None:
         loaded.data_path(loaded.config.data.practice)  # else only stage grpo would miss it
     tuning = _tuning_request(asked, loaded, "sft")
@@ -91,11 +89,8 @@ async def _train_all(asked: TrainRequest, loaded: LoadedRun) -> int:
 
 async def _distil(asked: TrainRequest, loaded: LoadedRun) -> int:
     if not loaded.config.evaluation.data:
-        raise ConfigError(
-            loaded.place("evaluation.data"),
-            "nothing is held out, so what is left of the library could not be measured.",
-            "Set evaluation.data=NAME.",
-        )
+        cause = "nothing is held out, so what is left of the library could not be measured."
+        raise ConfigError(loaded.place("evaluation.data"), cause, "Set evaluation.data=NAME.")
     tuning = _tuning_request(asked, loaded, "distil")
     plan = _load_plan(tuning)
     code = await _run_stage("distil", tuning, plan)
@@ -154,11 +149,9 @@ def _tuning_request(
     """The fine-tuning stage as a run file: the same one, on demonstrations."""
     config = loaded.config
     if not is_local(config.policy.model):
-        raise ConfigError(
-            loaded.place("policy.model"),
-            "training needs a policy whose weights are here.",
-            "Set policy.model=hf:PATH_OR_NAME; hf:tiny is bundled.",
-        )
+        cause = "training needs a policy whose weights are here."
+        move = "Set policy.model=hf:PATH_OR_NAME; hf:tiny is bundled."
+        raise ConfigError(loaded.place("policy.model"), cause, move)
     if config.sft.data is None:
         raise ConfigError(
             loaded.place("sft.data"),
@@ -167,11 +160,9 @@ def _tuning_request(
             "verified rollouts of a run.",
         )
     if stage == "distil" and not config.sft.data.startswith("run:"):
-        raise ConfigError(
-            loaded.place("sft.data"),
-            "what a library achieved is in the rollouts of a run.",
-            "Set sft.data=run:RUN, of a run that practised with a library.",
-        )
+        cause = "what a library achieved is in the rollouts of a run."
+        move = "Set sft.data=run:RUN, of a run that practised with a library."
+        raise ConfigError(loaded.place("sft.data"), cause, move)
     name = f"{config.exp_id}-{stage}"
     alone = []
     if stage == "distil":  # learnt and measured without any library, its own included

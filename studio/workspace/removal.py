@@ -27,17 +27,11 @@ def check_removable(run: RunDir, workspace: Workspace) -> None:
         ConflictError: its process is alive, or another run was forked from it.
     """
     if is_alive(run):
-        raise ConflictError(
-            f"run {run.run}",
-            "its process is alive.",
-            f"Stop it first: studio ctl stop {run.run}",
-        )
-    if forks := tuple(_forks(run, workspace)):
-        raise ConflictError(
-            f"run {run.run}",
-            f"its first steps are also those of run {', '.join(forks)}.",
-            "Remove what was forked from it first.",
-        )
+        move = f"Stop it first: studio ctl stop {run.run}"
+        raise ConflictError(f"run {run.run}", "its process is alive.", move)
+    if forks := list(_forks(run, workspace)):
+        cause = f"its first steps are also those of run {', '.join(forks)}."
+        raise ConflictError(f"run {run.run}", cause, "Remove what was forked from it first.")
 
 
 def remove_run(run: RunDir, workspace: Workspace) -> None:
