@@ -48,12 +48,9 @@ def mount_agent(composed: ComposedConfig, path: Path) -> None:
     composed.places = {**places, **others}
     for key, text in walk_texts(composed.tree):
         if key[0] == "agent" and not _is_allowed(key, text):
-            raise composed.error(
-                key,
-                f'"{dotted_name(key)}" refers to something outside the agent file.',
-                "Only its model may name environment variables: ${oc.env:NAME}. For a literal "
-                "${ write \\${.",
-            )
+            cause = f'"{dotted_name(key)}" refers to something outside the agent file.'
+            move = "Only its model may name environment variables: ${oc.env:NAME}."
+            raise composed.error(key, cause, f"{move} For a literal ${{ write \\${{.")
     for key, value in kept.items():
         set_value(composed.tree, key, value)
 

@@ -1,8 +1,6 @@
 """Other spellings of our settings, and the nearest name for one that is unknown.
 
-Owns the table of aliases (Youtu-Agent's field names) and the rule for a setting that
-is given under two names. Knows names only; `studio.config.youtu` knows how a model is written
-there, and what has no counterpart.
+Owns the table of aliases, Youtu-Agent's field names, and the rule for a setting with two names.
 """
 
 from __future__ import annotations
@@ -50,10 +48,7 @@ ALIASES = {
 def apply_aliases(composed: ComposedConfig) -> None:
     """Move every alias to our own name, in place, with the places of its keys.
 
-    Of two spellings an override beats a file.
-
-    Raises:
-        ConfigError: a setting is given twice, under two names.
+    Of two spellings an override beats a file; otherwise ConfigError: a setting is given twice.
     """
     judge = composed.tree.get("judge")
     if isinstance(judge, str) and not judge.startswith("${"):
@@ -66,10 +61,7 @@ def apply_aliases(composed: ComposedConfig) -> None:
 
 
 def suggest_key(key: Key, siblings: Iterable[str], every: Iterable[str]) -> str:
-    """The next move for an unknown key: the nearest of its `siblings`, the names known there.
-
-    When none is near, its last part is searched for in `every` setting.
-    """
+    """The next move for an unknown key: the nearest of its `siblings`, else of `every` setting."""
     known = sorted(siblings)
     if close := similar_names(key, known, cutoff=0.6):
         return f'Did you mean "{dotted_name((*key[:-1], close[0]))}"?'
@@ -88,12 +80,9 @@ def similar_names(key: Key, siblings: Iterable[str], *, cutoff: float) -> list[s
 
 
 def move_value(composed: ComposedConfig, old: Key, new: Key) -> None:
-    """Give the value at `old` its place at `new`, with the places of its keys.
+    """Give the value at `old` its place at `new`, with the places of its keys; merge sections.
 
-    Two sections are merged. Of two values an override beats a file.
-
-    Raises:
-        ConfigError: both stand in files, or both in overrides.
+    Of two values an override beats a file; otherwise ConfigError: a setting is given twice.
     """
     value = pop_value(composed.tree, old)
     if value is ABSENT:
@@ -121,8 +110,7 @@ def move_value(composed: ComposedConfig, old: Key, new: Key) -> None:
         if second.override:
             return
         pop_value(composed.tree, taken)
-        for key in [k for k in composed.places if k[: len(taken)] == taken]:
-            del composed.places[key]
+        composed.places = {k: p for k, p in composed.places.items() if k[: len(taken)] != taken}
     set_value(composed.tree, new, value)
     for key in [k for k in composed.places if k[: len(old)] == old]:
         composed.places[(*new, *key[len(old) :])] = composed.places.pop(key)
@@ -184,10 +172,7 @@ def normalise_verifier(composed: ComposedConfig) -> None:
     """Write every form as a mapping with a name, in place, with the places of its keys.
 
     A list becomes `{name: weighted, of: [...]}`, and what names a file or a function
-    `{name: function, ...}`. What cannot be any of these is left for validation.
-
-    Raises:
-        ConfigError: the mapping is empty.
+    `{name: function, ...}`. What cannot be any of these is left for validation, but {} is refused.
     """
     given = composed.tree.get("verifier")
     if given == {}:

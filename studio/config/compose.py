@@ -1,8 +1,6 @@
 """Composing a run file the Hydra way, and remembering where each key was written.
 
-Owns the search for groups, overrides, interpolations, and the place of every key: a
-file with its line, or an override. What may be set is the business of
-`studio.config.settings`.
+Owns groups, overrides, interpolations, and the place of every key: a file and line, or an override.
 """
 
 from __future__ import annotations
@@ -57,11 +55,7 @@ _ENV = re.compile(r"(?<!\\)((?:\\\\)*)\$\{\s*oc\.env\s*:")
 
 @dataclass(slots=True)
 class ComposedConfig:
-    """A run file as written: interpolations unresolved, with the place of every key.
-
-    Passes of `studio.config.loading` rewrite the tree before it is resolved, and move the
-    places along with it.
-    """
+    """A run file as written: interpolations unresolved, with the place of every key."""
 
     path: Path
     tree: Tree
@@ -185,10 +179,7 @@ def _search_folders(path: Path, roots: Sequence[Path]) -> list[Path]:
 
 
 def _replace_sections(overrides: Sequence[str]) -> Iterator[str]:
-    """Overrides of which one of a whole `REPLACED` section takes the place of what was before.
-
-    Left to itself, Hydra merges a mapping into the file's, and refuses a list there.
-    """
+    """Drop what a later override of a whole `REPLACED` section replaces; Hydra would merge it."""
     last = {
         key: at
         for at, text in enumerate(overrides)

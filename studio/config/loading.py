@@ -1,7 +1,6 @@
 """Loading a run file: composed, rewritten in passes, resolved and validated.
 
-The only module that reads the environment. It imports Hydra and pydantic, so commands
-import it when they run, never before. `studio.config.settings.run` says what may be set.
+The only module that reads the environment. Slow to import, since it needs Hydra and pydantic.
 """
 
 from __future__ import annotations
@@ -215,10 +214,7 @@ def _pin_paths(
     cwd: Path,
     youtu: YoutuConfig | None,
 ) -> tuple[Path, ...]:
-    """Make names of files absolute; returns where names of data sets are looked up, in order.
-
-    After the folders of the contract comes the current one, for what is typed there.
-    """
+    """Make names of files absolute; returns where data sets are looked up, what is typed last."""
     own = (workspace / "datasets", _BUNDLED)
     roots = (*beside, own[0], *(youtu.data_folders if youtu else ()), _BUNDLED, cwd)
     pin_data(composed, tree, roots, own, cwd)

@@ -17,10 +17,7 @@ _UNCONDITIONAL = re.compile(r"oc\.env\s*:\s*(\w+)\s*}")  # one with a default is
 
 
 def unknown_keys(composed: ComposedConfig, environ: Mapping[str, str]) -> dict[Key, str]:
-    """Settings that only a model is asked with and that are not known here.
-
-    Each with the variable that is not set; "" where the value is masked.
-    """
+    """What only a model is asked with, and the variable that is not set; "" for a masked value."""
     found: dict[Key, str] = {}
     for key, text in walk_texts(composed.tree):
         if is_masked(key, text):

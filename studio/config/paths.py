@@ -1,7 +1,7 @@
 """Files and folders that a run file names, made absolute: data, logs, rules and models.
 
-Owns where they are looked up: typed ones from the current folder, written ones beside the
-file. A model's name that is no folder may be one of the hub, and is left as it is.
+Typed names are looked up from the current folder, written ones beside the file. A model's name
+that is no folder may be one of the hub, and is left as it is.
 """
 
 from __future__ import annotations
@@ -61,11 +61,7 @@ def _locate(name: str, roots: Sequence[Path]) -> DataSource | None:
 
 
 def pin_models(composed: ComposedConfig, tree: Tree, workspace: Path, cwd: Path) -> None:
-    """Make `hf:PATH` and adapters absolute, in place.
-
-    Raises:
-        ConfigError: an adapter is not there, or its run has no checkpoint.
-    """
+    """Make `hf:PATH` and adapters absolute, in place. Raises ConfigError: one is not there."""
     for key, value in walk_texts(tree):
         root = cwd if composed.place(key).override else composed.path.parent
         if key[-1] == "model" and value.startswith("hf:"):
@@ -93,11 +89,9 @@ def _adapter_path(
         return wanted[0].resolve()
     folder = (root / Path(value).expanduser()).resolve()
     if not (folder / "adapter_config.json").is_file():
-        raise composed.error(
-            key,
-            f"{folder} is no folder with an adapter_config.json.",
-            "Give the folder of a LoRA adapter, run:RUN (its newest checkpoint) or run:RUN@STEP.",
-        )
+        cause = f"{folder} is no folder with an adapter_config.json."
+        move = "Give the folder of a LoRA adapter, run:RUN (its newest checkpoint) or run:RUN@STEP."
+        raise composed.error(key, cause, move)
     return folder
 
 
@@ -114,10 +108,7 @@ def newest_checkpoints(run: Path) -> list[Path]:
 def pin_verifiers(
     composed: ComposedConfig, tree: Tree, roots: Sequence[Path], own: Sequence[Path], cwd: Path
 ) -> None:
-    """Make verifier files absolute, unless they lie in the workspace's or the shipped folder.
-
-    Names of these two, `own`, mean the same anywhere.
-    """
+    """Make verifier files absolute, except in `own` folders, whose names mean the same anywhere."""
     for key, name in walk_texts(tree):
         if key[0] != "verifier" or key[-1] != "file" or not name.strip():
             continue

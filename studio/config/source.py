@@ -1,7 +1,6 @@
 """What a command line names to be run or measured: a run file, a run, or a foreign config.
 
-Owns telling them apart, where a run file is found, and the refusals of combinations that
-contradict each other.
+Owns telling them apart, finding a run file, and the refusal of what contradicts itself.
 """
 
 from __future__ import annotations
@@ -61,18 +60,13 @@ def parse_source(
     if runfile is None and resume is None and from_youtu is None:
         move = f"Try `{command} {example}`, or see `studio presets list`."
         raise ConfigError(command, "it needs a run file or a preset.", move)
-    youtu = None
-    if from_youtu is not None:
-        youtu = find_youtu_config(from_youtu, config_name or "", kind)
-    return Source(tuple(given), runfile, resume, youtu)
+    if from_youtu is None:
+        return Source(tuple(given), runfile, resume)
+    return Source(tuple(given), youtu=find_youtu_config(from_youtu, config_name or "", kind))
 
 
 def find_run_file(name_or_path: str) -> tuple[Path, bool]:
-    """The file of a run file or preset, and whether it is a preset.
-
-    Raises:
-        ConfigError: there is neither; names the nearest.
-    """
+    """The file of a run file or preset, and whether it is a preset. Raises ConfigError: neither."""
     given = Path(name_or_path).expanduser()
     if given.is_file():
         return given.resolve(), False

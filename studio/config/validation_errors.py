@@ -1,7 +1,6 @@
 """Values that a run file may not hold, with place, cause and next move.
 
-Owns our words for what pydantic refused, and the refusal of values that no file, request or
-journal can carry: text with NUL, half of a surrogate pair, numbers beyond 64 bits.
+Owns our words for what pydantic refused, and the refusal of what no file or request can carry.
 """
 
 from __future__ import annotations
@@ -70,11 +69,7 @@ def _value_text(key: Key, value: object) -> str:
 
 
 def check_plain_values(composed: ComposedConfig, tree: Tree) -> None:
-    """Refuse the first such value, with the place where it is written.
-
-    Raises:
-        ConfigError: with place, cause and next move.
-    """
+    """Refuse the first such value, with the place where it is written."""
     for key, value in walk(tree):
         if fault := _find_fault(key, value):
             raise composed.error(key, f'"{dotted_name(key)}" {fault[0]}.', fault[1])

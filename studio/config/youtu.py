@@ -1,8 +1,7 @@
 """Running on Youtu-Agent's configs as they stand.
 
 Owns where a checkout keeps its configs, data, verifiers and `.env`, how a model is written there,
-and what is said about keys that have no counterpart here. Names of settings that do are
-`studio.config.aliases`'s.
+and what is said about keys that have no counterpart here.
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ from studio.config.yaml_positions import Place
 
 Kind = Literal["practice", "eval"]
 PROVIDER, SETTINGS, PARAMS = "model_provider", "model_settings", "model_params"
-SPOKEN = "chat.completions"
-
 _SAMPLING = ("temperature", "top_p", "max_tokens")
 _REQUEST = {
     ("extra_body",): ("extra_body",),
@@ -58,11 +55,7 @@ class YoutuConfig:
         return self.root / ".env"
 
     def environment(self) -> dict[str, str]:
-        """What `.env` sets; empty where there is none.
-
-        Raises:
-            ConfigError: it cannot be read.
-        """
+        """What `.env` sets; empty where there is none. Raises ConfigError: it cannot be read."""
         if not self.env_file.is_file():
             return {}
         try:
@@ -77,11 +70,7 @@ class YoutuConfig:
 
 
 def find_youtu_config(folder: str, name: str, kind: Kind) -> YoutuConfig:
-    """`configs/KIND/NAME.yaml` of a checkout, or of its configs folder.
-
-    Raises:
-        ConfigError: there is no such folder or config; names the nearest.
-    """
+    """`configs/KIND/NAME.yaml` of a checkout or its configs folder. Raises ConfigError: none."""
     given = Path(folder).expanduser().resolve()
     configs = given if (given / kind).is_dir() else given / "configs"
     home = configs / kind
@@ -114,11 +103,7 @@ def _parse_assignments(text: str) -> Iterator[tuple[str, str]]:
 
 
 def translate(composed: ComposedConfig, config: YoutuConfig, environ: Mapping[str, str]) -> None:
-    """Put a composed config into our names, in place; what is left out becomes a warning.
-
-    Raises:
-        ConfigError: a setting is given under two names.
-    """
+    """Put a composed config into our names, in place; what is left out becomes a warning."""
     notes: list[str] = []
     if config.kind == "eval":
         _mount_root(composed)
@@ -143,9 +128,6 @@ def flatten(composed: ComposedConfig, role: Key, environ: Mapping[str, str]) -> 
     `model_provider` says where it is, `model_settings` how an agent samples from it, and
     `model_params` how everything else does; what stays in them has no counterpart. An agent samples
     by its settings and else by its params; a judge the other way round.
-
-    Raises:
-        ConfigError: a setting is given in both spellings.
     """
     model = get_value(composed.tree, role)
     if not isinstance(model, dict) or not {PROVIDER, SETTINGS, PARAMS} & set(model):
@@ -158,8 +140,8 @@ def flatten(composed: ComposedConfig, role: Key, environ: Mapping[str, str]) -> 
         move_value(composed, (*provider, field), (*role, field))
     kind = get_value(composed.tree, (*provider, "type"))
     if kind is not ABSENT:
-        spoken = value_of(composed, kind, environ)
-        model[PROVIDER]["type"] = None if spoken == SPOKEN else spoken
+        protocol = value_of(composed, kind, environ)
+        model[PROVIDER]["type"] = None if protocol == "chat.completions" else protocol
     first, second = (PARAMS, SETTINGS) if role == ("judge",) else (SETTINGS, PARAMS)
     for block in (first, second):
         for field in _SAMPLING:
@@ -237,10 +219,10 @@ def _let_agent_bring_policy(composed: ComposedConfig, environ: Mapping[str, str]
         tree["policy"] = {"model": tree["policy"]}
     given = get_value(tree, ("policy", "model"))
     if given is ABSENT:
-        variables = {field: f"UTU_LLM_{field.upper()}" for field in ("base_url", "api_key")}
         defaults = {"model": "openai:${oc.env:UTU_LLM_MODEL}"}
-        known = {key: name for key, name in variables.items() if name in environ}
-        defaults |= {key: f"${{oc.env:{name}}}" for key, name in known.items()}
+        for field in ("base_url", "api_key"):
+            if f"UTU_LLM_{field.upper()}" in environ:
+                defaults[field] = f"${{oc.env:UTU_LLM_{field.upper()}}}"
         if tree.get("agent") is None:
             tree["agent"] = {}
         agent = tree["agent"]
@@ -266,8 +248,6 @@ _NO_COUNTERPART = {
     "model_settings": "it is not sent",
     "model_params": "the agent's model_settings are used",
     "termination_max_tokens": "max_tokens bounds a reply",
-    "evaluation.db_url": "results are kept in the workspace",
-    "evaluation.eval_method": "the verifier judges",
     "evaluation.tags": "a set is measured whole, or evaluation.limit of it",
     "evaluation.agent_type": "it is a label only",
     "evaluation.model_name": "it is a label only",
@@ -279,8 +259,6 @@ happens instead."""
 
 _TYPO = 0.85
 """Similarity from which an unknown key is taken for a typing error: epoch and epochs have 0.91."""
-
-_SILENT = {"agent.type": "simple"}
 
 
 def _leave_out(composed: ComposedConfig, config: YoutuConfig) -> Iterator[str]:
@@ -301,7 +279,7 @@ def _leave_out(composed: ComposedConfig, config: YoutuConfig) -> Iterator[str]:
         if get_value(composed.tree, key[:-1]) == {} and section_of(key[:-1]) is None:
             pop_value(composed.tree, key[:-1])  # the last of its block
         name = dotted_name(key)
-        if value is None or _SILENT.get(name) == value:
+        if value is None or (name, value) == ("agent.type", "simple"):
             continue
         shown = ".".join(key[1:] if len(key) > 1 else key)
         if known is not None:

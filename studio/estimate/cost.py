@@ -1,9 +1,7 @@
-"""What a run would cost, computed before anything is asked.
+"""What a run would cost, computed before anything is asked: calls, tokens and money by stage.
 
-Owns the arithmetic: from the shape of a run to calls, tokens and money by stage, likely
-and at most. Pure; `studio.estimate.facts` gathers its input. "At most" means: every group has
-contrast, every reply is as long as its limit and has to be repaired, every verdict that can ask
-a judge does. Retries of failed calls are not counted.
+Pure. "At most" means: every group has contrast, every reply is as long as its limit and has to be
+repaired, every verdict that can ask a judge does. Retries of failed calls are not counted.
 """
 
 from __future__ import annotations
@@ -16,10 +14,7 @@ from typing import Literal
 from engines.data.sampler import Sampler
 from engines.pipeline.budget import CallPricing
 
-Name = Literal[
-    "rollouts", "judging", "summaries", "extraction", "consolidation", "embeddings", "evaluation"
-]
-_PURPOSES: Mapping[Name, str] = {
+_PURPOSES = {
     "rollouts": "rollout",
     "judging": "judge",
     "summaries": "summary",
@@ -59,7 +54,7 @@ def _exactly(value: float) -> Range:
 class Stage:
     """One kind of call. `cost_usd` is None where its model has no price; `done` was paid before."""
 
-    name: Name
+    name: str
     calls: Range
     prompt_tokens: Range
     reply_tokens: Range
@@ -157,10 +152,6 @@ class Facts:
         usual = (self.contrast_of - 1) / (self.contrast_of + 1)
         return min(1.0, self.contrast * assumed / usual) if usual else self.contrast
 
-    def from_start(self) -> Facts:
-        """The whole run, as if nothing of it were done."""
-        return replace(self, steps_done=0, known=0, under_way={}, lesson_known=False, done={})
-
 
 def estimate(facts: Facts) -> Estimate:
     """Add up what is still to be done."""
@@ -176,7 +167,7 @@ def estimate(facts: Facts) -> Estimate:
         if step in facts.evaluated_after:
             _add_evaluation(facts, sums, step, known if begun else 0)
         for each in sums.values():
-            each.clear_paid()  # what is on record is of the first of these steps
+            each.paid = Range()  # what is on record is of the first of these steps
         begun = False
     terms = dict.fromkeys(STAGES, facts.reflector) | {
         "rollouts": facts.policy,
@@ -192,7 +183,7 @@ def estimate(facts: Facts) -> Estimate:
 
 def estimate_doubled(facts: Facts) -> tuple[tuple[str, Estimate], ...]:
     """The whole run with each of three settings doubled, after it as it is ("")."""
-    whole = facts.from_start()
+    whole = replace(facts, steps_done=0, known=0, under_way={}, lesson_known=False, done={})
     names = ("practice.batch_size", "practice.group_size", "practice.epochs")
     doubled = ((name, estimate(_double_setting(whole, name))) for name in names)
     return (("", estimate(whole)), *doubled)
@@ -202,23 +193,20 @@ class _Sum:
     """Adds up one stage; the first calls are those that are `paid` for already."""
 
     def __init__(self, paid: int, at_most: float) -> None:
-        self._paid = _exactly(paid)
+        self.paid = _exactly(paid)
         self._longer = Range(1.0, at_most)
         self._calls = self._prompt = self._reply = Range()
 
     def add(self, calls: Range, prompt: Range, reply: Range) -> None:
         """Add calls of which each has this prompt and reply."""
-        paid = Range(min(self._paid.likely, calls.likely), min(self._paid.most, calls.most))
-        self._paid = Range(self._paid.likely - paid.likely, self._paid.most - paid.most)
+        paid = Range(min(self.paid.likely, calls.likely), min(self.paid.most, calls.most))
+        self.paid = Range(self.paid.likely - paid.likely, self.paid.most - paid.most)
         left = Range(calls.likely - paid.likely, calls.most - paid.most)
         self._calls += left
         self._prompt += left * prompt * self._longer
         self._reply += left * reply
 
-    def clear_paid(self) -> None:
-        self._paid = Range()
-
-    def stage(self, name: Name, terms: CallPricing, done: int) -> Stage:
+    def stage(self, name: str, terms: CallPricing, done: int) -> Stage:
         prompt, reply = self._prompt, self._reply
         cost = Range(
             terms.cost_usd(round(prompt.likely), round(reply.likely)),
@@ -228,7 +216,7 @@ class _Sum:
         return Stage(name, self._calls, prompt, reply, priced, done)
 
 
-def _add_step(facts: Facts, sums: Mapping[Name, _Sum], step: int, batch: int) -> None:
+def _add_step(facts: Facts, sums: Mapping[str, _Sum], step: int, batch: int) -> None:
     """One step's practice, with the library as it will likely be by then."""
     tries, library = batch * facts.group_size, _library_tokens(facts, step)
     rollout, reflected = _reply_tokens(facts, "rollout", facts.policy), facts.reflector
@@ -271,7 +259,7 @@ def _add_step(facts: Facts, sums: Mapping[Name, _Sum], step: int, batch: int) ->
     _add_embeddings(facts, sums, step, batch)
 
 
-def _add_embeddings(facts: Facts, sums: Mapping[Name, _Sum], step: int, batch: int) -> None:
+def _add_embeddings(facts: Facts, sums: Mapping[str, _Sum], step: int, batch: int) -> None:
     """Each new wording is embedded once, the library's with the first; edits are not counted."""
     if facts.embedding is None:
         return
@@ -283,14 +271,11 @@ def _add_embeddings(facts: Facts, sums: Mapping[Name, _Sum], step: int, batch: i
     kept = facts.experiences if step == facts.steps_done + 1 else 0.0
     longest = max(LONGEST_EXPERIENCE, facts.experience)
     tokens = _exactly(kept * facts.experience) + proposed * Range(facts.experience, longest)
-    each = Range(
-        tokens.likely / asked.likely if asked.likely else 0.0,
-        tokens.most / asked.most if asked.most else 0.0,
-    )
+    each = Range(tokens.likely / (asked.likely or 1.0), tokens.most / (asked.most or 1.0))
     sums["embeddings"].add(asked, each, Range())
 
 
-def _add_evaluation(facts: Facts, sums: Mapping[Name, _Sum], step: int, known: int) -> None:
+def _add_evaluation(facts: Facts, sums: Mapping[str, _Sum], step: int, known: int) -> None:
     tries = max(0, facts.held_out - known)
     rollout = _reply_tokens(facts, "evaluation", facts.policy)
     prompt = _exactly(facts.instructions + facts.held_out_question)
@@ -298,7 +283,7 @@ def _add_evaluation(facts: Facts, sums: Mapping[Name, _Sum], step: int, known: i
     _add_judging(facts, sums, tries, rollout)
 
 
-def _add_judging(facts: Facts, sums: Mapping[Name, _Sum], tries: int, rollout: Range) -> None:
+def _add_judging(facts: Facts, sums: Mapping[str, _Sum], tries: int, rollout: Range) -> None:
     verdicts = facts.judged * _exactly(tries)
     asked = _exactly(facts.judging + facts.question + facts.truth) + rollout
     _add_with_repeat(sums["judging"], verdicts, asked, _reply_tokens(facts, "judge", facts.judge))

@@ -1,7 +1,6 @@
 """What an estimate is computed from: the plan, its prompts, and earlier runs.
 
-Owns what is assumed where nothing was measured, and says so in notes. Asks no model and writes
-nothing.
+Owns what is assumed where nothing was measured, and says so in notes. Asks no model.
 """
 
 from __future__ import annotations
@@ -73,11 +72,7 @@ class MeasuredUsage:
 
 
 def gather_facts(plan: RunPlan) -> tuple[Facts, tuple[str, ...]]:
-    """Gather everything; the notes say where lengths come from.
-
-    Raises:
-        StudioError: a held-out set or the library cannot be read.
-    """
+    """Gather everything; the notes say where lengths come from. Raises StudioError as it reads."""
     config = plan.loaded.config
     measured = _measure_earlier_run(plan)
     replies, notes = _reply_lengths(measured, _possible_purposes(config))

@@ -68,10 +68,7 @@ def amounts_text(found: Estimate, which: Literal["likely", "most"]) -> str:
 
 
 def exceeded_limits_text(found: Estimate, left: dict[str, float]) -> str:
-    """Names the limits that the likely rest of a run exceeds; "" where all hold.
-
-    `left` is what is left of each limit that is set.
-    """
+    """The limits of which less is `left` than the rest of a run likely needs; "" where all hold."""
     cost = found.cost_usd or Range()
     needed = {"calls": found.calls, "tokens": found.tokens, "cost_usd": cost}
     short = ((name, amount) for name, amount in left.items() if needed[name].likely > amount)

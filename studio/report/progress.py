@@ -183,12 +183,7 @@ class Display:
         self._worked_s = 0.0
         self._step_times: list[float] = []
         self._evaluating: ev.EvaluationProgressed | None = None
-        self._live = Live(
-            console=self._console,
-            get_renderable=self._block_text,
-            refresh_per_second=4,
-            transient=True,
-        )
+        self._live = Live(console=self._console, get_renderable=self._block_text, transient=True)
 
     def __enter__(self) -> Display:
         self._live.start()

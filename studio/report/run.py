@@ -42,11 +42,7 @@ _SHOWN_TEXT = 150
 
 
 def run_facts(run: RunDir, workspace: Workspace, *, alive: bool) -> dict[str, Any]:
-    """Everything the journal adds up to, as plain JSON values; `alive`: it has a process.
-
-    Raises:
-        DamagedError: the journal cannot be read.
-    """
+    """Everything the journal adds up to, as plain JSON values; `alive`: it has a process."""
     state = load_state_with_parents(run, workspace)
     started = state.started
     row = {name: getattr(state, name) for name in ("status", "ending", "reason")}
@@ -176,12 +172,11 @@ def run_text(facts: dict[str, Any]) -> str:
         lines += [indent_text(_training_table(training)), ""]
     elif facts["steps"]:
         lines += [indent_text(_steps_table(facts["steps"])), ""]
+    evaluations = facts["evaluations"]
     held_out = [
-        f"{e['data']} after step {e['step']}, {e['version']}  {e['text']}"
-        for e in facts["evaluations"]
+        f"{e['data']} after step {e['step']}, {e['version']}  {e['text']}" for e in evaluations
     ]
-    held_out += facts["change_lines"]
-    lines += _section("held out", held_out)
+    lines += _section("held out", held_out + facts["change_lines"])
     waiting = "open weight updates" if training else "open operations"
     lines += _section(waiting, [_operation_line(op) for op in facts["open"]])
     lines += _section("replies to mend", _unparsed_reply_lines(facts))
@@ -215,18 +210,15 @@ def _operation_line(operation: dict[str, Any]) -> str:
 
 def _unparsed_reply_lines(facts: dict[str, Any]) -> list[str]:
     waiting = facts["repairs"]
-    lines = [
-        f"{found['id']}  {found['kind']} reply that could not be understood: "
-        f"{one_line(' '.join(found['reasons']), _SHOWN_TEXT)}"
-        for found in waiting[:_SHOWN_LOSSES]
-    ]
+    lines = []
+    for found in waiting[:_SHOWN_LOSSES]:
+        why = one_line(" ".join(found["reasons"]), _SHOWN_TEXT)
+        lines.append(f"{found['id']}  {found['kind']} reply that could not be understood: {why}")
     if len(waiting) > _SHOWN_LOSSES:
         lines.append(f"… {len(waiting) - _SHOWN_LOSSES} more")
     if waiting:
-        lines.append(
-            f"open, mend or drop {'it' if len(waiting) == 1 else 'them'}: "
-            f"studio review {quote(facts['run'])}"
-        )
+        them = "it" if len(waiting) == 1 else "them"
+        lines.append(f"open, mend or drop {them}: studio review {quote(facts['run'])}")
     return lines + [f"{name}  {sanitize(what)}" for name, what in facts["repaired"].items()]
 
 

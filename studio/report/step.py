@@ -22,11 +22,7 @@ from studio.secrets.sanitize import sanitize
 
 
 def step_facts(run: RunDir, step: int) -> dict[str, Any]:
-    """Everything about one step, as plain data.
-
-    Raises:
-        ConflictError: the run has no such step.
-    """
+    """Everything about one step, as plain data. Raises ConflictError: the run has no such step."""
     history = read_history(run)
     found = history.steps.get(step, StepHistory(step))
     begun, lesson, committed = found.started, found.lesson, found.committed
@@ -74,11 +70,9 @@ def _group_facts(run: RunDir, step: StepHistory, reflection: Reflection) -> dict
 
 def step_text(facts: dict[str, Any], *, prompts: bool) -> str:
     """The same for people; with `prompts` also what the reflector was shown."""
-    lines = [
-        f"run {facts['run']}, step {facts['step']} (epoch {facts['epoch']}), "
-        + (f"policy v{facts['policy_version']}, " if facts["trains"] else "")
-        + f"library v{facts['library_version']}"
-    ]
+    head = f"run {facts['run']}, step {facts['step']} (epoch {facts['epoch']})"
+    policy = f"policy v{facts['policy_version']}, " if facts["trains"] else ""
+    lines = [f"{head}, {policy}library v{facts['library_version']}"]
     for group in facts["groups"]:
         shown = " ".join("?" if r is None else f"{r:g}" for r in group["rewards"])
         lines += ["", f"{group['id']}  problem {group['problem']}  {group['outcome']}  ({shown})"]
@@ -133,10 +127,8 @@ def _update_lines(update: dict[str, Any] | None) -> list[str]:
         return ["  none was computed"]
     metrics = update["metrics"]
     known = [name for name in WORDS if name in metrics] + sorted(set(metrics) - set(WORDS))
-    lines = [
-        f"  {WORDS.get(name, sanitize(name)):<15} {figure_text(name, metrics[name])}"
-        for name in known
-    ]
+    names = {name: WORDS.get(name, sanitize(name)) for name in known}
+    lines = [f"  {names[key]:<15} {figure_text(key, metrics[key])}" for key in known]
     if update.get("rollback_to") is not None:
         lines.insert(0, f"  back to the weights of step {update['rollback_to']}")
     return lines + ([f"  {sanitize(update['note'])}"] if update.get("note") else [])

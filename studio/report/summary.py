@@ -173,11 +173,9 @@ def change_lines(state: RunState) -> list[str]:
     lines = []
     for change in rate_changes(state.evaluations):
         found = change.comparison
-        lines.append(
-            f"{change.first.data} {version_text(state, change.first)} -> "
-            f"{version_text(state, change.last)}: {difference_text(found)}, {found.verdict} "
-            f"({signs_text(found)})"
-        )
+        versions = " -> ".join(version_text(state, e) for e in (change.first, change.last))
+        result = f"{difference_text(found)}, {found.verdict} ({signs_text(found)})"
+        lines.append(f"{change.first.data} {versions}: {result}")
     if state.best_step is not None and state.started is not None:
         n = len(comparable_evaluations(state.evaluations))
         run = state.started.run

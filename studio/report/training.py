@@ -1,7 +1,6 @@
 """What a training run did, as figures and words: pure, from the folded state.
 
-Owns which figures of a weight update are shown and how each is rounded, and the outcome of each
-step's update. A practice reward comes with its n.
+Owns which figures of a weight update are shown, their rounding, and each update's outcome.
 """
 
 from __future__ import annotations

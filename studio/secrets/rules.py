@@ -1,7 +1,7 @@
 """What counts as a secret in a run file, and how it is kept out of what is written.
 
-Owns the naming rule and the mask. Values that came from `${…}` are written back as that
-text; a secret written as its value is masked and cannot be read back.
+Values that came from `${…}` are written back as that text; a secret written as its value is masked
+and cannot be read back.
 """
 
 from __future__ import annotations
@@ -220,10 +220,7 @@ def known_secrets(
     origins: Mapping[str, str],
     environ: Mapping[str, str],
 ) -> frozenset[str]:
-    """Every value that a run must never show: of its resolved settings and its environment.
-
-    `origins`: dotted key → the `${…}` text that a kept value came from.
-    """
+    """Every value that a run must never show; `origins`: dotted key → the `${…}` it came from."""
     found = set(environment_secrets(environ))
     for key, value in leaves:
         if isinstance(value, str):

@@ -1,12 +1,11 @@
 """Demonstrations of a fine-tuning stage: from a file or from a run, as one data set.
 
-Owns which rollouts of a run are taken. A library in their prompts is left out, so that the policy
-learns to do without it.
+A library in the prompts of a run is left out, so that the policy learns to do without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -135,25 +134,15 @@ def _read_replies(
         record = read_record(records, ref)
         asked = (*messages[: record.base], *record.messages)
         messages = (*asked, record.reply.as_message())
-        yield Demonstration(
-            problem.question,
-            record.reply.text,
-            _strip_guidance(asked, guidance, rollout.id),
-            record.reply.token_ids if exact else (),
-            problem.answer,
-            rollout.id,
-        )
-
-
-def _strip_guidance(messages: Sequence[Message], guidance: str, name: str) -> tuple[Message, ...]:
-    try:
-        return without_guidance(messages, guidance)
-    except ValueError:
-        raise ConflictError(
-            f"rollout {name}",
-            "its prompt does not hold the library's text as it is now, so it cannot be taken out.",
-            "Name another run in sft.data.",
-        ) from None
+        try:
+            bare = without_guidance(asked, guidance)
+        except ValueError:
+            cause = "its prompt does not hold the library's text as it is now"
+            cause += ", so it cannot be taken out."
+            move = "Name another run in sft.data."
+            raise ConflictError(f"rollout {rollout.id}", cause, move) from None
+        text, ids = record.reply.text, record.reply.token_ids if exact else ()
+        yield Demonstration(problem.question, text, bare, ids, problem.answer, rollout.id)
 
 
 def _read_steps(workspace: Workspace, segment: HistorySegment) -> Iterator[tuple[StepHistory, str]]:

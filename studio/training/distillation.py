@@ -1,7 +1,6 @@
 """How much of a library's effect is left once a policy has been trained on its rollouts.
 
-Compares the policy without a library, with it in the prompt, and trained but without it. All
-three are measured alike, on the same held-out problems.
+Compared are the policy without a library, with it, and trained without it, on the same problems.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What accelerate says of the processes that it started, and whether the machine matches it.
 
-Owns the names of its environment variables. Pure: the environment and the counts of devices are
-arguments.
+Owns the names of its environment variables. Pure.
 """
 
 from __future__ import annotations
@@ -88,11 +87,7 @@ def read_launch(environment: Mapping[str, str]) -> LaunchedProcess:
 
 
 def check_devices(process: LaunchedProcess, *, gpus: int, cores: int) -> None:
-    """Refuse a config that this machine does not match.
-
-    Raises:
-        ConfigError: it names more devices than there are, or GPUs where there are none.
-    """
+    """Refuse a config that names more devices than there are, or GPUs where there are none."""
     on_gpus = gpus > 0 and not process.on_cpu
     if not on_gpus and process.precision != "no":
         raise _refusal(

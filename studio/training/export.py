@@ -43,14 +43,7 @@ CLEAR_DIFFERENCE = 0.05
 """A held-out reward so much higher after another step gets a note."""
 _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM takes as --max-lora-rank; it refuses others."""
-_CARD_SETTINGS = (
-    "practice.",
-    "grpo.",
-    "sft.",
-    "policy.max_tokens",
-    "policy.local.",
-    "data.practice",
-)
+_ON_CARD = ("practice.", "grpo.", "sft.", "policy.max_tokens", "policy.local.", "data.practice")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +88,7 @@ class Export:
 def prepare_export(
     workspace: Workspace, run: str, folder: Path, kind: Kind, *, step: int | None, best: bool
 ) -> Export:
-    """Find the checkpoint (see `choose_checkpoint`) and make its model card; nothing is written.
-
-    Raises:
-        StudioError: there is no such run or checkpoint, or the folder is not empty.
-    """
+    """Find the checkpoint and make its model card; nothing is written. Raises StudioError."""
     check_target(folder)
     taken = workspace.run(run)
     state = load_state_with_parents(taken, workspace)
@@ -139,11 +128,7 @@ def _better_step_note(state: RunState, step: int) -> str:
 def choose_checkpoint(
     run: RunDir, state: RunState, step: int | None, best: bool
 ) -> FoundCheckpoint:
-    """The checkpoint of `step`, or of the `best` step on the held-out sets; else the newest.
-
-    Raises:
-        ConflictError: the run has none, or none of that step.
-    """
+    """The checkpoint of `step`, or of the `best` step, else the newest. Raises ConflictError."""
     found = find_checkpoints(run.path)
     place = f"run {run.run}"
     if not found and not state.trains_weights:
@@ -166,11 +151,7 @@ def choose_checkpoint(
 
 
 def base_settings(checkpoint: Path, run_file: Mapping[str, Any]) -> LocalSettings:
-    """The base model of a checkpoint, as it is loaded for merging.
-
-    Raises:
-        DamagedError: the checkpoint does not name it.
-    """
+    """The base model of a checkpoint, as it is loaded for merging. Raises DamagedError."""
     base = base_facts(checkpoint)
     # The bundled model's folder differs after the studio was installed anew.
     moved = run_file.get("policy.model") == _BUNDLED and not Path(base["name"]).exists()
@@ -200,7 +181,7 @@ def card_facts(
         algorithm=str(run_file.get("practice.algorithm", "grpo")),
         rehearsal=state.started is not None and state.started.rehearsal,
         steps_finished=state.steps_finished,
-        settings={key: run_file[key] for key in run_file if key.startswith(_CARD_SETTINGS)},
+        settings={key: run_file[key] for key in run_file if key.startswith(_ON_CARD)},
         evaluations=tuple(state.evaluations),
         versions={**versions, "practice-studio": version("practice-studio")},
     )

@@ -1,8 +1,7 @@
 """The stages of `studio train`: fine-tuning, practice, and both one after the other.
 
-Owns what one stage hands to the next. Each stage is a run of its own, so that it is resumed,
-shown and measured like any other. Of several stages one that is done is not repeated, and the
-next begins only after it.
+Each stage is a run of its own, so that it is resumed, shown and measured like any other. Of several
+one that is done is not repeated, and the next begins only after it.
 """
 
 from __future__ import annotations
@@ -46,11 +45,7 @@ class TrainRequest:
 
 
 async def train(asked: TrainRequest, stage: Stage) -> int:
-    """Carry out one stage, or fine-tuning and then practice; returns the exit code.
-
-    Raises:
-        StudioError: the run file says nothing that can be trained, or a stage cannot begin.
-    """
+    """Carry out one stage, or fine-tuning and then practice; returns the exit code."""
     source = asked.source
     names = [] if asked.name is None else [f"exp_id={asked.name}"]
     overrides = [*source.overrides, *names]
@@ -135,12 +130,10 @@ def _is_finished(plan: RunPlan) -> bool:
 def _check_trains(loaded: LoadedRun) -> None:
     algorithm = loaded.config.practice.algorithm
     if algorithm != "grpo":
-        raise ConfigError(
-            loaded.place("practice.algorithm"),
-            f"practice.algorithm is {algorithm}, which this stage does not carry out.",
-            "Set practice.algorithm=grpo; studio headless practises without weights, and "
-            "--stage sft fine-tunes.",
-        )
+        cause = f"practice.algorithm is {algorithm}, which this stage does not carry out."
+        move = "Set practice.algorithm=grpo; studio headless practises without weights, and "
+        move += "--stage sft fine-tunes."
+        raise ConfigError(loaded.place("practice.algorithm"), cause, move)
 
 
 def _tuning_request(
@@ -153,12 +146,10 @@ def _tuning_request(
         move = "Set policy.model=hf:PATH_OR_NAME; hf:tiny is bundled."
         raise ConfigError(loaded.place("policy.model"), cause, move)
     if config.sft.data is None:
-        raise ConfigError(
-            loaded.place("sft.data"),
-            "the stage needs demonstrations, and sft.data names none.",
-            "Set sft.data=NAME (a data set with a field solution), or sft.data=run:RUN for the "
-            "verified rollouts of a run.",
-        )
+        cause = "the stage needs demonstrations, and sft.data names none."
+        move = "Set sft.data=NAME (a data set with a field solution), or sft.data=run:RUN for the "
+        move += "verified rollouts of a run."
+        raise ConfigError(loaded.place("sft.data"), cause, move)
     if stage == "distil" and not config.sft.data.startswith("run:"):
         cause = "what a library achieved is in the rollouts of a run."
         move = "Set sft.data=run:RUN, of a run that practised with a library."

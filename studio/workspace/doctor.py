@@ -1,8 +1,7 @@
-"""`studio doctor`: whether the files of a workspace are intact.
+"""`studio doctor`: whether the files of a workspace are intact; written only with `repair`.
 
-Owns what is checked and the order of repairs: libraries before the runs that use them, and the
-catalogue, which is made from both, last. Without `repair` nothing is written. What is wrong
-inside a file is `engines.record.repair`'s.
+Owns the order of repairs: libraries before the runs that use them, and the catalogue, which is made
+from both, last. What is wrong inside a file is `engines.record.repair`'s.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from engines.core.errors import StudioError
 from engines.core.ids import digest_bytes
@@ -64,12 +65,9 @@ class Diagnosis:
 
 
 def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
-    """Check everything in a workspace, and repair it where asked.
+    """Check everything in a workspace, and repair it where asked and no living process writes.
 
-    Folders that a living process writes are not repaired.
-
-    Raises:
-        RecordError: a repair cannot be written; earlier ones stay.
+    Raises RecordError: a repair cannot be written; earlier ones stay.
     """
     if not workspace.path.is_dir():
         return Diagnosis({}, ())
@@ -109,8 +107,6 @@ def diagnose(workspace: Workspace, *, repair: bool) -> Diagnosis:
 
 def _run_file_troubles(run: RunDir) -> Iterator[Trouble]:
     """Whether what it is resumed from can be read; its journal does not need it."""
-    import yaml
-
     move = f"Resume with a run file of your own: studio headless FILE --name {run.run}."
     cause = "it holds no settings."
     try:
@@ -159,8 +155,6 @@ async def _missing_engine_text(folder: Path) -> str:
 
 def _kept_checkpoints(run: RunDir) -> int:
     """How many checkpoints the run file keeps; 1 where it cannot be read."""
-    import yaml
-
     try:
         return int(yaml.safe_load(run.run_file.read_text("utf-8"))["grpo"]["keep"])
     except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError, RecursionError):

@@ -43,11 +43,7 @@ def find_live_run(workspace: Path, run: str | None) -> LiveRun | None:
 
 
 def choose_run(workspace: Workspace, run: str | None) -> RunDir:
-    """The named run; without a name the newest living one, else the newest.
-
-    Raises:
-        ConflictError: there is no such run, or none at all.
-    """
+    """The named run; else the newest living one, else the newest. Raises ConflictError: none."""
     if run is not None:
         return workspace.run(run)
     runs = workspace.runs()
@@ -97,11 +93,7 @@ def _subject_text(answer: Mapping[str, Any]) -> str:
 
 
 def follow(run: RunDir, *, as_json: bool) -> None:
-    """Print a living run's events until its process ends.
-
-    Raises:
-        ConflictError: no process of that run answers.
-    """
+    """Print a living run's events until its process ends. Raises ConflictError: none answers."""
     from engines.core.events import DurableEvent, event_from_dict
     from engines.core.state.fold import fold
     from engines.core.state.run_state import RunState

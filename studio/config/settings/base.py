@@ -61,11 +61,8 @@ class Declared:
     @property
     def section(self) -> type | None:
         """The class of the settings below it; None where it holds a value."""
-        return next((kind for kind in self.kinds if is_section(kind)), None)
-
-
-def is_section(kind: object) -> bool:
-    return isinstance(kind, type) and (issubclass(kind, BaseModel) or is_dataclass(kind))
+        classes = (kind for kind in self.kinds if isinstance(kind, type))
+        return next((c for c in classes if issubclass(c, BaseModel) or is_dataclass(c)), None)
 
 
 def declared_settings(section: type) -> Mapping[str, Declared]:

@@ -1,7 +1,6 @@
 """What the results of a run depend on, as a resume compares it.
 
-Owns which settings are compared, and how each is written so that it means the same in a
-moved workspace.
+Owns which settings are compared, each written so that it means the same in a moved workspace.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Settings of a model, and of the endpoint or the weights behind it.
 
-Owns what an address, a key and a header may hold. How a model is asked is the business of
-`engines.policies`.
+Owns what an address, a key and a header may hold.
 """
 
 from __future__ import annotations

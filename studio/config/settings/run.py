@@ -1,8 +1,4 @@
-"""What a run file may say: one frozen tree of settings.
-
-Owns the sections and what they demand of each other. Does not read files or the environment
-(`studio.config.loading` does).
-"""
+"""What a run file may say: one frozen tree of settings, and what they demand of each other."""
 
 from __future__ import annotations
 
@@ -141,10 +137,7 @@ class RunConfig(Settings):
         return self._origins
 
     def role(self, role: Role) -> PolicyConfig:
-        """The settings of a model role, always with a temperature.
-
-        A role that is not set is the policy (P08) at the role's own temperature.
-        """
+        """The settings of a role with its temperature; one that is not set is the policy."""
         if role == "policy":
             return self.policy.model_copy(update={"temperature": self.practice.temperature})
         own, usual = self.judge, JUDGE_TEMPERATURE
