@@ -23,22 +23,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from engines.core.errors import ConfigError
-from studio.config.tree import (
-    Key,
-    Tree,
-    dotted_name,
-    get_value,
-    map_tree,
-    replace_value,
-    walk_texts,
-)
-from studio.config.yaml_positions import (
-    Place,
-    file_positions,
-    find_config,
-    find_defaults,
-    syntax_error,
-)
+from studio.config.tree import Key, Tree, dotted_name, get_value, map_tree, replace_value, walk
+from studio.config.yaml_positions import Place, config_positions, find_defaults, syntax_error
 from studio.secrets.rules import mask_override
 
 GROUPS = ("agents", "eval", "practice")
@@ -108,11 +94,8 @@ def compose_run(path: Path, overrides: Sequence[str], roots: Sequence[Path]) -> 
     assert isinstance(tree, dict)
     places: dict[Key, Place] = {}
     for part in parts:
-        package = part.package or ""
-        file = find_config(part.config_path or "", folders)
-        if file is not None and not package.startswith("hydra"):
-            mount = tuple(package.split(".")) if package not in ("", "_global_") else ()
-            places.update(file_positions(file, mount))
+        if part.config_path and not (part.package or "").startswith("hydra"):
+            places.update(config_positions(part.config_path, part.package or "", folders))
     for text in overrides:
         key = tuple(_key_of(text).split("."))
         # An override replaces what the files said below its key.
@@ -143,8 +126,9 @@ def resolve(composed: ComposedConfig, environ: Mapping[str, str]) -> Tree:
     OmegaConf.register_new_resolver("studio.env", env, replace=True)
     config = OmegaConf.create(map_tree(composed.tree, _use_given_environment))
     result: Tree = map_tree(composed.tree)
+    leaves = [(key, text) for key, text in walk(composed.tree) if isinstance(text, str)]
     # Those that name a variable go first: an error then shows where it is written.
-    for key, text in sorted(walk_texts(composed.tree), key=lambda leaf: "oc.env" not in leaf[1]):
+    for key, text in sorted(leaves, key=lambda leaf: "oc.env" not in leaf[1]):
         if text == "???":
             raise composed.error(key, f'"{dotted_name(key)}" has no value yet.', "Give it one.")
         if "${" not in text:

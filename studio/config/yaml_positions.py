@@ -112,6 +112,15 @@ def find_config(target: str, folders: Sequence[Path]) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
+def config_positions(
+    target: str, package: str, folders: Sequence[Path]
+) -> Iterator[tuple[Key, Place]]:
+    file = find_config(target, folders)
+    mount = tuple(package.split(".")) if package and package != "_global_" else ()
+    if file is not None:
+        yield from file_positions(file, mount)
+
+
 def file_positions(file: Path, mount: Key) -> Iterator[tuple[Key, Place]]:
     """Every key of a file that is mounted below `mount`, with its line."""
     if mount:

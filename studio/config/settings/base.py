@@ -99,10 +99,10 @@ def as_section(kind: type) -> BeforeValidator:
         values = dict(given)
         for name, value in given.items():
             if name in derived:
-                raise _key_refusal("extra_forbidden", "unknown", name, value)
+                raise _bad_key("extra_forbidden", "unknown", name, value)
             kinds = known[name].kinds if name in known else ()
             if isinstance(value, bool) and {int, float} & set(kinds):
-                raise _key_refusal("value_error", _NO_BOOL, name, value)
+                raise _bad_key("value_error", _NO_BOOL, name, value)
             if any(get_origin(kind) is tuple for kind in kinds):
                 values[name] = as_list(value)
         return values
@@ -110,8 +110,6 @@ def as_section(kind: type) -> BeforeValidator:
     return BeforeValidator(read)
 
 
-def _key_refusal(
-    kind: LiteralString, message: LiteralString, name: str, value: object
-) -> Exception:
+def _bad_key(kind: LiteralString, message: LiteralString, name: str, value: object) -> Exception:
     """A refusal of one key of a section, before pydantic has come to its keys."""
     return PydanticCustomError(kind, message, {"at": name, "value": value})
